@@ -1,0 +1,112 @@
+"""Frozen backbones: torchvision's published Vision Transformers, and any other of that class."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+from torch import nn
+from torchvision import models
+from torchvision.models import VisionTransformer, WeightsEnum
+
+from eulerlora.config import Provenance
+from eulerlora.errors import CheckpointError, SettingsError
+from eulerlora.safetensor_files import read_metadata, read_tensors, write_tensors
+from eulerlora.settings import BackboneSettings
+
+Builder = Callable[..., VisionTransformer]
+
+PUBLISHED: dict[str, tuple[Builder, WeightsEnum]] = {
+    f"{family.__name__}.{weights.name}": (builder, weights)
+    for builder, family in (
+        (models.vit_b_16, models.ViT_B_16_Weights),
+        (models.vit_b_32, models.ViT_B_32_Weights),
+        (models.vit_l_16, models.ViT_L_16_Weights),
+        (models.vit_l_32, models.ViT_L_32_Weights),
+        (models.vit_h_14, models.ViT_H_14_Weights),
+    )
+    for weights in family
+}
+
+
+def build_backbone(settings: BackboneSettings) -> VisionTransformer:
+    """A backbone of this shape with fresh weights and no classification head."""
+    backbone = VisionTransformer(
+        image_size=settings.image_size,
+        patch_size=settings.patch_size,
+        num_layers=settings.layers,
+        num_heads=settings.heads,
+        hidden_dim=settings.width,
+        mlp_dim=settings.mlp_width,
+        norm_layer=partial(nn.LayerNorm, eps=1e-6),
+    )
+    return without_head(backbone)
+
+
+def published_backbone(name: str) -> VisionTransformer:
+    """A backbone with one of torchvision's published weights, such as
+    `ViT_B_32_Weights.IMAGENET1K_V1`, from torch's hub cache or, if not there, downloaded.
+
+    The file's hash is checked and only tensors are read from it. Raises SettingsError for an
+    unknown name.
+    """
+    if name not in PUBLISHED:
+        raise SettingsError(f"unknown published weights {name!r}; known: {', '.join(PUBLISHED)}")
+    builder, weights = PUBLISHED[name]
+    backbone = builder(image_size=weights.meta["min_size"][0])
+    state = weights.get_state_dict(check_hash=True, weights_only=True)
+    backbone.load_state_dict(state)
+    return without_head(backbone)
+
+
+def without_head(backbone: VisionTransformer) -> VisionTransformer:
+    """The same backbone; its own classification head, which no adapter uses, is dropped."""
+    backbone.heads = nn.Sequential()
+    return backbone
+
+
+def settings_of(backbone: VisionTransformer) -> BackboneSettings:
+    """The shape of an existing backbone."""
+    return BackboneSettings(
+        image_size=backbone.image_size,
+        patch_size=backbone.patch_size,
+        layers=len(backbone.encoder.layers),
+        heads=backbone.encoder.layers[0].num_heads,
+        width=backbone.hidden_dim,
+        mlp_width=backbone.mlp_dim,
+    )
+
+
+@dataclass(frozen=True)
+class BackboneFile:
+    """What a `backbone.safetensors` holds: the weights, and how they came about."""
+
+    backbone: VisionTransformer
+    provenance: Provenance
+
+
+def save_backbone(
+    path: Path, backbone: VisionTransformer, provenance: Provenance, dtype: torch.dtype
+) -> None:
+    """Writes a backbone with its shape and provenance in the file's metadata."""
+    metadata = {
+        "settings": settings_of(backbone).model_dump_json(),
+        "provenance": json.dumps(provenance),
+    }
+    write_tensors(path, backbone.state_dict(), dtype, metadata)
+
+
+def load_backbone(path: Path) -> BackboneFile:
+    """The backbone in a file that `save_backbone` wrote. Raises CheckpointError otherwise."""
+    metadata = read_metadata(path)
+    try:
+        settings = BackboneSettings.model_validate_json(metadata["settings"])
+        provenance = json.loads(metadata["provenance"])
+    except (KeyError, ValueError, ValidationError) as error:
+        raise CheckpointError(path, "its metadata does not describe a backbone") from error
+    backbone = build_backbone(settings)
+    backbone.load_state_dict(read_tensors(path, backbone.state_dict()))
+    return BackboneFile(backbone, provenance)

@@ -1,0 +1,136 @@
+"""A checkpoint folder: `config.json`, `adapters.safetensors`, `README.md`, and
+`backbone.safetensors` where the backbone is not published. No pickle of a checkpoint is read.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+from torchvision.models import VisionTransformer
+
+from eulerlora.backbone import build_backbone, published_backbone, save_backbone, settings_of
+from eulerlora.config import CheckpointConfig
+from eulerlora.errors import CheckpointError, SettingsError
+from eulerlora.safetensor_files import read_tensors, tensors_sha256, write_tensors
+from eulerlora.vision_transformer import AdaptedVisionTransformer
+
+CONFIG, ADAPTERS, BACKBONE, CARD = (
+    "config.json",
+    "adapters.safetensors",
+    "backbone.safetensors",
+    "README.md",
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A loaded checkpoint: its network on the CPU in float32, its config and its revision.
+
+    revision: "sha256:" and the digest of `config.json`, which holds the digests of all weights.
+    """
+
+    network: AdaptedVisionTransformer
+    config: CheckpointConfig
+    revision: str
+
+
+def load_checkpoint(folder: Path) -> Checkpoint:
+    """The checkpoint in `folder`, every file checked against `config.json`.
+
+    Raises CheckpointError, naming the file and why, for anything but an intact checkpoint.
+    """
+    text, config = _read_config(folder / CONFIG)
+    backbone = _read_backbone(folder, config)
+    network = AdaptedVisionTransformer(backbone, config.adapters.settings, len(config.classes))
+    trained = dict(network.adapter_parameters())
+    tensors = read_tensors(folder / ADAPTERS, trained)
+    _check_digest(folder / ADAPTERS, tensors, config.adapters.sha256)
+    network.load_state_dict(tensors, strict=False)
+    return Checkpoint(network.eval(), config, f"sha256:{hashlib.sha256(text).hexdigest()}")
+
+
+def save_checkpoint(
+    folder: Path,
+    network: AdaptedVisionTransformer,
+    config: CheckpointConfig,
+    card: str,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Writes a whole checkpoint to `folder`, which appears complete or not at all.
+
+    config: its digests must be those of the network's weights as rounded to `dtype`.
+    Raises CheckpointError where `folder` already holds something.
+    """
+    check_free(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        write_tensors(partial / ADAPTERS, dict(network.adapter_parameters()), dtype, {})
+        if config.backbone.published is None:
+            save_backbone(partial / BACKBONE, network.backbone, config.backbone.provenance, dtype)
+        (partial / CARD).write_text(card)
+        write_config(partial, config)
+        partial.chmod(0o755)
+        os.replace(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_config(folder: Path, config: CheckpointConfig) -> None:
+    """Replaces the folder's `config.json` in one step."""
+    partial = folder / f".{CONFIG}.partial"
+    partial.write_text(config.model_dump_json(indent=2) + "\n")
+    os.replace(partial, folder / CONFIG)
+
+
+def check_free(folder: Path) -> None:
+    """Raises CheckpointError unless a checkpoint can be written to `folder` without a loss."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CheckpointError(folder, "already holds something; give an empty or new folder")
+
+
+def _read_config(path: Path) -> tuple[bytes, CheckpointConfig]:
+    try:
+        text = path.read_bytes()
+        return text, CheckpointConfig.model_validate_json(text)
+    except OSError as error:
+        raise CheckpointError(path, f"cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise CheckpointError(path, f"{place}: {first['msg']}") from error
+
+
+def _read_backbone(folder: Path, config: CheckpointConfig) -> VisionTransformer:
+    wanted = config.backbone
+    if wanted.published is None:
+        path = folder / BACKBONE
+        backbone = build_backbone(wanted.settings)
+        tensors: Mapping[str, Tensor] = read_tensors(path, backbone.state_dict())
+        backbone.load_state_dict(tensors)
+    else:
+        path = folder / CONFIG
+        try:
+            backbone = published_backbone(wanted.published)
+        except (SettingsError, OSError) as error:
+            raise CheckpointError(path, f"backbone: {error}") from error
+        if settings_of(backbone) != wanted.settings:
+            raise CheckpointError(path, f"backbone.settings are not those of {wanted.published}")
+        tensors = backbone.state_dict()
+    _check_digest(path, tensors, wanted.sha256)
+    return backbone
+
+
+def _check_digest(path: Path, tensors: Mapping[str, Tensor], wanted: str) -> None:
+    found = tensors_sha256(tensors)
+    if found != wanted:
+        raise CheckpointError(
+            path, f"the weights' SHA-256 is {found[:16]}..., config.json wants {wanted[:16]}..."
+        )

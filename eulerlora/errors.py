@@ -1,0 +1,42 @@
+"""The errors a user of EulerLoRA can meet.
+
+EulerLoRAError
+├── SettingsError      a setting has a value the method does not allow
+├── ImageError         an image cannot be opened or has no defined RGB form
+├── CheckpointError    a checkpoint folder is missing, damaged or made for another model
+├── DataError          a data set is missing, incomplete or labelled unexpectedly
+└── NonFiniteError     a computation gave NaN or an infinity
+
+Every message is one line that says what was wanted and what came.
+"""
+
+from pathlib import Path
+
+
+class EulerLoRAError(Exception):
+    """Base of every error that is the input's fault rather than a defect of this code."""
+
+
+class SettingsError(EulerLoRAError):
+    """A setting has a value the method does not allow."""
+
+
+class ImageError(EulerLoRAError):
+    """An image cannot be opened or has no defined RGB form."""
+
+
+class CheckpointError(EulerLoRAError):
+    """A checkpoint file is missing, damaged or made for another model."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class DataError(EulerLoRAError):
+    """A data set is missing, incomplete or labelled unexpectedly."""
+
+
+class NonFiniteError(EulerLoRAError):
+    """A computation gave NaN or an infinity."""

@@ -1,0 +1,128 @@
+"""`EulerLoRA`: a checkpoint that answers questions about images."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from eulerlora.checkpoint import Checkpoint, load_checkpoint
+from eulerlora.config import CheckpointConfig
+from eulerlora.errors import ImageError, NonFiniteError
+from eulerlora.predict import predict_rows
+from eulerlora.preprocess import resize, upright_rgb
+from eulerlora.seeds import content_seed
+from eulerlora.settings import Draw, Mode
+from eulerlora.uncertainty import Uncertainty, summarise
+
+Images = Tensor | Sequence[Image.Image | Path | str]
+
+
+@dataclass(frozen=True)
+class Prediction(Uncertainty):
+    """The answer for n images; tensors are float64 on the CPU.
+
+    ood: (n,) bool, MSP below the checkpoint's threshold; None without a threshold for this mode
+    and number of samples. trajectories: (n, adapters * samples, classes) probabilities.
+    labels: the class name with the highest mean probability, one for each image.
+    """
+
+    ood: Tensor | None
+    trajectories: Tensor
+    labels: tuple[str, ...]
+
+
+class EulerLoRA:
+    """A model on a device, ready to predict.
+
+    classes: the class names, in the order of the probabilities.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
+        self.network = checkpoint.network.to(device)
+        self.config: CheckpointConfig = checkpoint.config
+        self.revision = checkpoint.revision
+        self.device = device
+        self.classes = tuple(each.name for each in checkpoint.config.classes)
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str = "auto") -> Self:
+        """The model in a checkpoint folder, on `device`; `auto` takes CUDA where there is one.
+
+        Raises CheckpointError for anything but an intact checkpoint.
+        """
+        return cls(load_checkpoint(Path(folder)), choose_device(device))
+
+    def predict(
+        self,
+        images: Images,
+        mode: Mode = "det",
+        samples: int = 4,
+        seed: int | None = None,
+        batch_size: int = 16,
+    ) -> Prediction:
+        """Class probabilities and uncertainty of every image.
+
+        images: PIL images or paths; or (n, 3, height, width) in [0, 1].
+        samples: S per adapter in mode `stoch`; not used in `det`.
+        seed: of every image's draws; None derives one from the image and the model's revision.
+        batch_size: images in one forward pass.
+        Raises ImageError for an image that cannot be used, NonFiniteError for a broken model.
+        """
+        count = len(images)
+        chunks = [
+            self._trajectories(images[start : start + batch_size], mode, samples, seed)
+            for start in range(0, count, batch_size)
+        ]
+        rows = self.network.settings.adapters * (samples if mode == "stoch" else 1)
+        empty = torch.empty(0, rows, len(self.classes), dtype=torch.float64)
+        return self._prediction(torch.cat([empty, *chunks]), mode, samples)
+
+    def _trajectories(
+        self, images: Images, mode: Mode, samples: int, seed: int | None
+    ) -> Tensor:
+        pixels = list(images) if isinstance(images, Tensor) else [read_pixels(i) for i in images]
+        draws = [
+            Draw(
+                mode=mode,
+                samples=samples if mode == "stoch" else 1,
+                seed=content_seed(each, self.revision) if seed is None else seed,
+            )
+            for each in pixels
+        ]
+        size = self.config.preprocessing.size
+        inputs = torch.stack([resize(each, size) for each in pixels]).to(self.device)
+        return torch.stack(predict_rows(self.network, inputs, draws))
+
+    def _prediction(self, trajectories: Tensor, mode: Mode, samples: int) -> Prediction:
+        if not trajectories.isfinite().all():
+            raise NonFiniteError("the network gave logits that are NaN or infinite")
+        summary = summarise(trajectories)
+        threshold = self.config.threshold(mode, samples if mode == "stoch" else 1)
+        return Prediction(
+            **vars(summary),
+            ood=None if threshold is None else summary.msp < threshold,
+            trajectories=trajectories,
+            labels=tuple(self.classes[k] for k in summary.probabilities.argmax(dim=-1).tolist()),
+        )
+
+
+def choose_device(name: str) -> torch.device:
+    """The named torch device; `auto` is CUDA where there is one and the CPU otherwise."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def read_pixels(image: Image.Image | Path | str) -> Tensor:
+    """(3, height, width) uint8 of a PIL image or an image file, upright, in RGB."""
+    if isinstance(image, Image.Image):
+        return upright_rgb(image).pixels
+    try:
+        with Image.open(image) as opened:
+            return upright_rgb(opened).pixels
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise ImageError(f"{image}: cannot be opened as an image ({error})") from error

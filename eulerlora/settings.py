@@ -1,0 +1,81 @@
+"""Adapter and backbone settings: frozen, validated once, the same in recipes and checkpoints."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Mode = Literal["det", "stoch"]
+PositiveInt = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseModel):
+    """Base of all settings: immutable, finite, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class AdapterSettings(Settings):
+    """What a set of adapters is: their number, rank and law of sampling.
+
+    adapters: how many independent adapters A, each with its own classification head.
+    rank: rank-one directions r of each adapter at each projection.
+    min_rank: least number of active directions Kmin, 1..rank.
+    steps: Euler steps T at the output projection.
+    scale: sigma, the size of the output projection's fluctuation; 0 removes it.
+    """
+
+    adapters: PositiveInt = 2
+    rank: PositiveInt = 20
+    min_rank: PositiveInt = 10
+    steps: PositiveInt = 2
+    scale: Annotated[float, Field(ge=0)] = 1.0
+
+    @model_validator(mode="after")
+    def _min_rank_within_rank(self) -> Self:
+        if self.min_rank > self.rank:
+            raise ValueError(f"min_rank must be at most rank={self.rank}, not {self.min_rank}")
+        return self
+
+
+class BackboneSettings(Settings):
+    """The shape of a `torchvision.models.VisionTransformer`; sizes in pixels or features."""
+
+    image_size: PositiveInt = 224
+    patch_size: PositiveInt = 32
+    layers: PositiveInt = 12
+    heads: PositiveInt = 12
+    width: PositiveInt = 768
+    mlp_width: PositiveInt = 3072
+
+    @model_validator(mode="after")
+    def _divisible(self) -> Self:
+        for part, whole in (("patch_size", "image_size"), ("heads", "width")):
+            if getattr(self, whole) % getattr(self, part):
+                raise ValueError(
+                    f"{whole}={getattr(self, whole)} must be a multiple of "
+                    f"{part}={getattr(self, part)}"
+                )
+        return self
+
+    @property
+    def tokens(self) -> int:
+        """Patches of an image plus the class token."""
+        return int((self.image_size // self.patch_size) ** 2) + 1
+
+
+class Draw(Settings):
+    """How one image is to be answered: mode, samples per adapter, and the seed of its draws.
+
+    samples: S, trajectories per adapter in `stoch`; `det` has exactly one.
+    seed: 0 <= seed < 2**32, the range that torch's CPU generator tells apart.
+    """
+
+    mode: Mode = "det"
+    samples: Annotated[int, Field(ge=1)] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+
+    @model_validator(mode="after")
+    def _det_has_one_sample(self) -> Self:
+        if self.mode == "det" and self.samples != 1:
+            raise ValueError("samples belongs to mode stoch; det takes one pass for each adapter")
+        return self

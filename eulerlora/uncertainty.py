@@ -1,0 +1,42 @@
+"""Entropy, mutual information and maximum probability of a mean over trajectories."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """What the trajectories of n images say together; float64, entropies in nats.
+
+    probabilities: (n, classes), the arithmetic mean of the trajectories' softmax.
+    entropy: (n,), predictive entropy H of that mean.
+    expected_entropy: (n,), mean of the trajectories' entropies.
+    mutual_information: (n,), the difference of the two, never below 0.
+    msp: (n,), maximum softmax probability, the maximum of the mean.
+    """
+
+    probabilities: Tensor
+    entropy: Tensor
+    expected_entropy: Tensor
+    mutual_information: Tensor
+    msp: Tensor
+
+
+def summarise(trajectories: Tensor) -> Uncertainty:
+    """The uncertainty of n images from their trajectories' probabilities.
+
+    trajectories: (n, trajectories, classes), each row a distribution.
+    """
+    exact = trajectories.double()
+    mean = exact.mean(dim=1)
+    entropy = torch.special.entr(mean).sum(dim=-1)
+    expected = torch.special.entr(exact).sum(dim=-1).mean(dim=-1)
+    return Uncertainty(
+        probabilities=mean,
+        entropy=entropy,
+        expected_entropy=expected,
+        mutual_information=(entropy - expected).clamp_min(0),
+        msp=mean.amax(dim=-1),
+    )

@@ -1,0 +1,1 @@
+"""The EulerLoRA prediction service."""

@@ -1,0 +1,60 @@
+"""Image files in folders and tar archives, by their relative names."""
+
+import tarfile
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+
+from PIL import Image
+from torch import Tensor
+
+from eulerlora.errors import DataError, ImageError
+from eulerlora.preprocess import upright_rgb
+
+EXTENSIONS = {".jpg", ".jpeg", ".png", ".webp"}
+
+Source = Path | bytes
+"""Where an image's encoded bytes are: in a file, or already in memory."""
+
+
+def list_images(place: Path) -> dict[str, Source]:
+    """All image files below a folder or inside a tar archive, by relative name, sorted.
+
+    A folder's files stay on disk; an archive is read into memory in its encoded form.
+    Raises DataError where the place is missing, unreadable or without images.
+    """
+    if place.is_dir():
+        found: dict[str, Source] = {
+            file.relative_to(place).as_posix(): file
+            for file in sorted(place.rglob("*"))
+            if file.suffix.lower() in EXTENSIONS and file.is_file()
+        }
+    elif place.is_file():
+        found = dict(sorted(_read_archive(place).items()))
+    else:
+        raise DataError(f"{place}: no such folder or archive")
+    if not found:
+        raise DataError(f"{place}: holds no images ({', '.join(sorted(EXTENSIONS))})")
+    return found
+
+
+def _read_archive(path: Path) -> Mapping[str, bytes]:
+    try:
+        with tarfile.open(path) as archive:
+            return {
+                member.name.removeprefix("./"): file.read()
+                for member in archive
+                if Path(member.name).suffix.lower() in EXTENSIONS
+                and (file := archive.extractfile(member)) is not None
+            }
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise DataError(f"{path}: not a readable tar archive ({error})") from error
+
+
+def read_image(name: str, source: Source) -> Tensor:
+    """(3, height, width) uint8, upright RGB. Raises DataError, naming the image."""
+    try:
+        with Image.open(BytesIO(source) if isinstance(source, bytes) else source) as image:
+            return upright_rgb(image).pixels
+    except (OSError, ImageError, Image.DecompressionBombError) as error:
+        raise DataError(f"{name}: cannot be opened as an image ({error})") from error

@@ -1,0 +1,45 @@
+"""Where trained weights come from: recipe, seed, commit, versions, machine, date."""
+
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+import torchvision
+
+from eulerlora.config import Provenance
+from training.recipe import Recipe
+
+
+def provenance_of(recipe: Recipe) -> Provenance:
+    """The facts that let someone repeat a run, as JSON values."""
+    return {
+        "recipe": recipe.model_dump(mode="json"),
+        "seed": recipe.seed,
+        "commit": current_commit(),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "torchvision": torchvision.__version__,
+        },
+        "hardware": torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"{torch.get_num_threads()} CPU threads",
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def current_commit() -> str | None:
+    """The commit of the checkout this code runs from, "-dirty" where it was changed since."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return described.stdout.strip()

@@ -1,0 +1,156 @@
+"""Recipes: one experiment each, as TOML, with every key checked."""
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+
+from eulerlora.errors import SettingsError
+from eulerlora.settings import AdapterSettings, BackboneSettings, PositiveInt, Settings
+
+Precision = Literal["float32", "bfloat16"]
+StoredDtype = Literal["float32", "float16", "bfloat16"]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+
+
+class DataSettings(Settings):
+    """Which images, and how they are split.
+
+    kind: `ham10000` (its publisher's layout) or `imagefolder` (a folder for each class).
+    path: a folder or tar archive inside the data directory; "." is the directory itself.
+    split: for ham10000, `lesion` keeps all images of a lesion in one part, `paper` does not.
+    classes: descriptions by class name; a class without one is described by its name.
+    """
+
+    kind: Literal["ham10000", "imagefolder"]
+    path: str = "."
+    split: Literal["lesion", "paper"] = "lesion"
+    classes: dict[str, str] = {}
+
+
+class OptimisationSettings(Settings):
+    """AdamW with linear warm-up and cosine decay, stepped once a batch (method, "Training").
+
+    precision: of the forward pass; weights and optimiser stay float32.
+    workers: processes that decode and augment images; 0 does it in the main process.
+    """
+
+    epochs: PositiveInt
+    batch_size: PositiveInt = 32
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-4
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    warmup_steps: Annotated[int, Field(ge=0)] = 500
+    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    precision: Precision = "float32"
+    shuffle: bool = True
+    workers: Annotated[int, Field(ge=0)] = 1
+
+
+class AdapterTraining(OptimisationSettings):
+    """How adapters are trained.
+
+    samples: stochastic samples per adapter and step.
+    loss: `trajectory` averages the trajectories' losses; `mean` is the loss of the mean
+    probability. class_weights: `effective-number` weighs classes by their effective number of
+    samples with `beta`.
+    """
+
+    samples: PositiveInt = 4
+    loss: Literal["trajectory", "mean"] = "trajectory"
+    class_weights: Literal["none", "effective-number"] = "none"
+    beta: Annotated[float, Field(ge=0, lt=1)] = 0.9991
+
+
+class PretrainingStage(OptimisationSettings):
+    """One stage of pretraining, at one image size; positions are interpolated between stages."""
+
+    image_size: PositiveInt
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
+class BackboneSource(Settings):
+    """A frozen backbone: torchvision's published weights by name, or a backbone file.
+
+    weights: such as `ViT_B_32_Weights.IMAGENET1K_V1`, or a path to a `backbone.safetensors`,
+    relative to the recipe.
+    """
+
+    weights: str
+
+
+class Recipe(Settings):
+    """What both kinds of recipe share: a name, a seed and the data."""
+
+    name: Name
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    data: DataSettings
+    stored: StoredDtype = "float32"
+
+
+class AdapterRecipe(Recipe):
+    """Trains adapters on a frozen backbone and calibrates the OOD thresholds.
+
+    calibrated_samples: sample counts of mode `stoch` that get a threshold, besides `det`.
+    """
+
+    backbone: BackboneSource
+    adapters: AdapterSettings = AdapterSettings()
+    training: AdapterTraining
+    calibrated_samples: tuple[PositiveInt, ...] = (1, 2, 4, 8, 16)
+
+
+class PretrainingRecipe(Recipe):
+    """Trains a backbone of a given shape from scratch, supervised."""
+
+    backbone: BackboneSettings
+    stages: Annotated[tuple[PretrainingStage, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _ends_at_the_backbone_s_size(self) -> Self:
+        if self.stages[-1].image_size != self.backbone.image_size:
+            raise ValueError("the last stage's image_size must be the backbone's")
+        return self
+
+
+AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
+
+
+def read_recipe(path: Path, kind: type[AnyRecipe], overrides: Sequence[str] = ()) -> AnyRecipe:
+    """The recipe in a TOML file, with `key=value` overrides such as `training.epochs=2`.
+
+    Raises SettingsError, naming the file and the key, for unreadable TOML, an unknown key or a
+    value out of range.
+    """
+    try:
+        tables = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{path}: not a readable recipe ({error})") from error
+    for override in overrides:
+        _apply(tables, override)
+    try:
+        return kind.model_validate(tables)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the recipe"
+        raise SettingsError(f"{path}: {key}: {first['msg']}") from error
+
+
+def _apply(tables: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise SettingsError(f"--set wants key=value, not {override!r}")
+    *parents, last = key.strip().split(".")
+    table: Any = tables
+    for parent in parents:
+        table = table[int(parent)] if isinstance(table, list) else table.setdefault(parent, {})
+    table[last] = _value(text.strip())
+
+
+def _value(text: str) -> Any:
+    """A TOML value; what is not valid TOML is a string, so that quotes may be left out."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
