@@ -75,7 +75,7 @@ def save_checkpoint(
         write_tensors(partial / ADAPTERS, dict(network.adapter_parameters()), dtype, {})
         if config.backbone.published is None:
             save_backbone(partial / BACKBONE, network.backbone, config.backbone.provenance, dtype)
-        (partial / CARD).write_text(card)
+        write_card(partial, card)
         write_config(partial, config)
         partial.chmod(0o755)
         os.replace(partial, folder)
@@ -85,15 +85,27 @@ def save_checkpoint(
 
 def write_config(folder: Path, config: CheckpointConfig) -> None:
     """Replaces the folder's `config.json` in one step."""
-    partial = folder / f".{CONFIG}.partial"
-    partial.write_text(config.model_dump_json(indent=2) + "\n")
-    os.replace(partial, folder / CONFIG)
+    _replace(folder / CONFIG, config.model_dump_json(indent=2) + "\n")
+
+
+def write_card(folder: Path, card: str) -> None:
+    """Replaces the folder's model card, `README.md`, in one step."""
+    _replace(folder / CARD, card)
 
 
 def check_free(folder: Path) -> None:
     """Raises CheckpointError unless a checkpoint can be written to `folder` without a loss."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CheckpointError(folder, "already holds something; give an empty or new folder")
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _read_config(path: Path) -> tuple[bytes, CheckpointConfig]:

@@ -95,7 +95,7 @@ class EulerLoRA:
         ]
         size = self.config.preprocessing.size
         inputs = torch.stack([resize(each, size) for each in pixels]).to(self.device)
-        return torch.stack(predict_rows(self.network, inputs, draws))
+        return torch.stack(predict_rows(self.network, inputs, draws)).exp()
 
     def _prediction(self, trajectories: Tensor, mode: Mode, samples: int) -> Prediction:
         if not trajectories.isfinite().all():

@@ -1,4 +1,4 @@
-"""Logits -> probabilities per trajectory, for images that may each be asked differently."""
+"""Logits -> log-probabilities per trajectory, for images that may each be asked differently."""
 
 from collections.abc import Sequence
 
@@ -15,22 +15,22 @@ from eulerlora.vision_transformer import AdaptedVisionTransformer
 def predict_rows(
     network: AdaptedVisionTransformer, images: Tensor, draws: Sequence[Draw]
 ) -> list[Tensor]:
-    """The trajectories' probabilities of every image, all rows in one forward pass.
+    """The trajectories' log-probabilities of every image, all rows in one forward pass.
 
     images: (n, 3, image_size, image_size) in [0, 1], on the network's device; one draw for each.
     Each image's coefficients come from its own draw alone, so its answer does not depend on its
     neighbours. Returns n tensors (trajectories, classes), float64 on the CPU; a row whose logits
-    are not finite has NaN probabilities.
+    are not finite is all NaN.
     """
     settings, blocks = network.settings, len(network.blocks)
     rows = Rows.of([draw.samples for draw in draws], settings.adapters)
     coefficients = torch.cat([trajectory_coefficients(draw, blocks, settings) for draw in draws])
     logits = network(images, rows.to(images.device), coefficients.to(images))
-    return list(rows.by_image(probabilities(logits)))
+    return list(rows.by_image(log_probabilities(logits)))
 
 
-def probabilities(logits: Tensor) -> Tensor:
-    """Softmax over the last axis in float64 on the CPU; NaN where a logit is not finite."""
+def log_probabilities(logits: Tensor) -> Tensor:
+    """Log-softmax over the last axis in float64 on the CPU; NaN where a logit is not finite."""
     exact = logits.detach().to("cpu", torch.float64)
     unusable = ~exact.isfinite().all(dim=-1, keepdim=True)
-    return exact.softmax(dim=-1).masked_fill(unusable, torch.nan)
+    return exact.log_softmax(dim=-1).masked_fill(unusable, torch.nan)

@@ -3,11 +3,14 @@
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from tqdm import tqdm
@@ -50,14 +53,15 @@ def fit(
         parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay
     )
     schedule = LambdaLR(optimiser, share)
+    autocast = partial(
+        torch.autocast, device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"
+    )
     started, step, losses = time.monotonic(), 0, [0.0]
     for epoch in range(settings.epochs):
         losses = []
         batches = epoch_batches(images, view(epoch), settings, seed, epoch)
         for pixels, labels in progress(batches, f"epoch {epoch + 1}/{settings.epochs}"):
-            with torch.autocast(
-                device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"
-            ):
+            with autocast(), attention_kernels(device):
                 value = loss(pixels.to(device), labels.to(device))
             losses.append(_finite("loss", value, step))
             optimiser.zero_grad(set_to_none=True)
@@ -69,6 +73,15 @@ def fit(
             step += 1
         print(f"epoch {epoch + 1}/{settings.epochs}: mean loss {np.mean(losses):.4f}", flush=True)
     return Fitted(step, time.monotonic() - started, float(np.mean(losses)))
+
+
+def attention_kernels(device: torch.device) -> AbstractContextManager[object]:
+    """The attention kernels to train with: on a CPU the plain products, elsewhere torch's choice.
+
+    The fused CPU kernel's backward pass is slower on short sequences: with it a training step of
+    the compact backbone took 1.4 (65 tokens) to 1.6 times (17 tokens) as long.
+    """
+    return sdpa_kernel([SDPBackend.MATH]) if device.type == "cpu" else nullcontext()
 
 
 def epoch_batches(

@@ -89,16 +89,23 @@ class Recipe(Settings):
     stored: StoredDtype = "float32"
 
 
-class AdapterRecipe(Recipe):
-    """Trains adapters on a frozen backbone and calibrates the OOD thresholds.
+class EvaluationSettings(Settings):
+    """What the model card reports: det, and stoch with `samples` per adapter.
 
-    calibrated_samples: sample counts of mode `stoch` that get a threshold, besides `det`.
+    ood: folders or archives inside the data directory with out-of-distribution images.
     """
+
+    samples: PositiveInt = 4
+    ood: tuple[str, ...] = ()
+
+
+class AdapterRecipe(Recipe):
+    """Trains adapters on a frozen backbone."""
 
     backbone: BackboneSource
     adapters: AdapterSettings = AdapterSettings()
     training: AdapterTraining
-    calibrated_samples: tuple[PositiveInt, ...] = (1, 2, 4, 8, 16)
+    evaluation: EvaluationSettings = EvaluationSettings()
 
 
 class PretrainingRecipe(Recipe):

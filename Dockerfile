@@ -1,0 +1,41 @@
+# The service with its embedded checkpoint; another one is mounted and named:
+#
+#   docker build -t eulerlora .
+#   docker run --read-only --tmpfs /tmp -p 8000:8000 eulerlora
+#   docker run --read-only --tmpfs /tmp -p 8000:8000 -v "$PWD/checkpoint:/checkpoint:ro" eulerlora \
+#       eulerlora serve /checkpoint --host 0.0.0.0 --port 8000
+#
+# Any user id will do (`--user 12345`): nothing is written but under /tmp.
+ARG BASE=python:3.12-slim-bookworm
+
+FROM ${BASE} AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1
+RUN python -m venv /opt/eulerlora
+ENV PATH=/opt/eulerlora/bin:$PATH
+WORKDIR /source
+COPY requirements/runtime.lock requirements/
+RUN pip install --require-hashes --requirement requirements/runtime.lock
+COPY pyproject.toml LICENSE ./
+COPY eulerlora eulerlora
+COPY training training
+COPY service service
+RUN pip install --no-deps --no-build-isolation .
+
+FROM ${BASE}
+COPY --from=build /opt/eulerlora /opt/eulerlora
+# Bytecode was written at the build. An id without a passwd entry has no home and no user name,
+# which getpass and torch's caches ask for.
+ENV PATH=/opt/eulerlora/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    HOME=/tmp \
+    USER=eulerlora \
+    XDG_CACHE_HOME=/tmp/cache \
+    TORCHINDUCTOR_CACHE_DIR=/tmp/cache/inductor \
+    TRITON_CACHE_DIR=/tmp/cache/triton
+WORKDIR /tmp
+USER 10001:10001
+EXPOSE 8000
+HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["python", "-I", "-S", "-c", "from http.client import HTTPConnection; c = HTTPConnection('127.0.0.1', 8000, timeout=4); c.request('GET', '/readyz'); raise SystemExit(c.getresponse().status != 200)"]
+CMD ["eulerlora", "serve", "--host", "0.0.0.0", "--port", "8000"]

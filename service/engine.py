@@ -1,0 +1,49 @@
+"""The model on its device, answering batches of questions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eulerlora.model import EulerLoRA
+from eulerlora.predict import predict_rows
+from eulerlora.settings import Draw
+
+
+@dataclass(frozen=True)
+class Question:
+    """One image and how it is to be answered.
+
+    pixels: (3, size, size) float32 in [0, 1], the network's input.
+    """
+
+    pixels: Tensor
+    draw: Draw
+
+
+class Engine:
+    """Runs one model; called from one thread at a time."""
+
+    def __init__(self, model: EulerLoRA) -> None:
+        self.model = model
+
+    def rows(self, question: Question) -> int:
+        """How many rows of a forward pass the question takes."""
+        return self.model.network.settings.adapters * question.draw.samples
+
+    def answer(self, questions: Sequence[Question]) -> list[Tensor]:
+        """Log-probabilities (trajectories, classes) of each question, all in one forward pass.
+
+        Questions of any mode and number of samples share the pass. float64 on the CPU; a
+        trajectory whose logits are not finite is all NaN.
+        """
+        pixels = torch.stack([question.pixels for question in questions])
+        draws = [question.draw for question in questions]
+        return predict_rows(self.model.network, pixels.to(self.model.device), draws)
+
+    def warm_up(self) -> None:
+        """Answers one question of each mode, so that the first client does not wait for it."""
+        size = self.model.config.preprocessing.size
+        blank = torch.zeros(3, size, size)
+        self.answer([Question(blank, Draw()), Question(blank, Draw(mode="stoch", samples=4))])

@@ -1,0 +1,84 @@
+"""Every 4xx and 5xx as `application/problem+json`, whatever raised it."""
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from service.errors import InvalidParameter, Problem
+from service.request_id import request_id_of
+from service.schemas import ProblemBody
+
+logger = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+HTTP_TITLES = {404: "No such resource", 405: "The method is not allowed here"}
+
+
+def install(app: FastAPI) -> None:
+    """Makes the app answer every error with a problem document."""
+    app.add_exception_handler(Problem, _on_problem)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(Exception, _on_defect)
+
+
+def problem_body(request: Request, problem: Problem) -> ProblemBody:
+    """The document that tells of a problem in answer to a request."""
+    return _body(request, problem.status, problem.code, problem.title, problem.detail)
+
+
+def _body(request: Request, status: int, code: str, title: str, detail: str) -> ProblemBody:
+    return ProblemBody(
+        type=f"urn:eulerlora:problem:{code}",
+        title=title,
+        status=status,
+        detail=detail,
+        code=code,
+        request_id=request_id_of(request),
+    )
+
+
+def _response(body: ProblemBody, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse(body.model_dump(), body.status, headers, MEDIA_TYPE)
+
+
+async def _on_problem(request: Request, problem: Exception) -> JSONResponse:
+    assert isinstance(problem, Problem)
+    # What is left of a refused body is not read, so the connection cannot be used again.
+    headers = {"Connection": "close"} if problem.status == 413 else None
+    return _response(problem_body(request, problem), headers)
+
+
+async def _on_validation_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return await _on_problem(request, InvalidParameter(_without_values(error.errors()[0])))
+
+
+async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    title = HTTP_TITLES.get(error.status_code, "The request was refused")
+    code = title.lower().replace(" ", "_")
+    body = _body(request, error.status_code, code, title, "see /docs for what is served")
+    return _response(body, error.headers)
+
+
+async def _on_defect(request: Request, error: Exception) -> JSONResponse:
+    logger.exception("request %s failed", request_id_of(request), exc_info=error)
+    return _response(problem_body(request, Problem("the failure was logged under the request id")))
+
+
+def _without_values(error: Mapping[str, Any]) -> str:
+    """What was wrong with which parameter; the value that came is not repeated."""
+    name = str(error["loc"][-1])
+    shown = name if PRINTABLE_NAME.fullmatch(name) else "a parameter with an unprintable name"
+    if error["type"] == "extra_forbidden":
+        return f"{shown}: no such parameter"
+    return f"{shown}: {error['msg']}"

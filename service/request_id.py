@@ -1,0 +1,39 @@
+"""An id for every request: the client's own where well-formed, otherwise a new one."""
+
+import re
+import uuid
+
+from fastapi import Request
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADER = "X-Request-ID"
+WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+class RequestIdMiddleware:
+    """Puts the id into the request's state and into every response's header."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        sent = Headers(scope=scope).get(HEADER, "")
+        request_id = sent if WELL_FORMED.fullmatch(sent) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[HEADER] = request_id
+            await send(message)
+
+        await self.app(scope, receive, send_with_id)
+
+
+def request_id_of(request: Request) -> str:
+    """The id of a request that passed the middleware."""
+    found: str = request.state.request_id
+    return found

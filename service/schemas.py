@@ -1,0 +1,106 @@
+"""Query parameters and response bodies, as the HTTP contract writes them."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from eulerlora.config import ClassName, Provenance, Threshold
+from eulerlora.settings import Mode
+from service.settings import MAX_SAMPLES, ImageLimits
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+Nats = Annotated[float, Field(ge=0)]
+
+
+class PredictQuery(BaseModel):
+    """The parameters of /predict; any other is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mode: Annotated[Mode, Field(description="One pass per adapter, or sampled ones.")] = "det"
+    samples: Annotated[
+        int | None,
+        Field(ge=1, le=MAX_SAMPLES, description="Samples per adapter; stoch only, default 4."),
+    ] = None
+    seed: Annotated[
+        int | None,
+        Field(ge=0, lt=2**32, description="Of the draws; derived from the image if left out."),
+    ] = None
+    model: Annotated[str | None, Field(description="A served model; the first if left out.")] = None
+    detail: Annotated[
+        Literal["trajectories"] | None, Field(description="Adds trajectory_probabilities.")
+    ] = None
+
+
+class PredictionBody(BaseModel):
+    """The answer for one image. Entropies in nats; `samples` is 1 in mode det.
+
+    trajectory_probabilities: trajectories x classes in the order of the class names, only with
+    `detail=trajectories`. ood and ood_threshold are null where the checkpoint has no threshold
+    for this mode and number of samples.
+    """
+
+    request_id: str
+    model: str
+    revision: str
+    mode: Mode
+    samples: int
+    trajectories: int
+    seed: int
+    label: str
+    probabilities: dict[str, Probability]
+    entropy: Nats
+    expected_entropy: Nats
+    mutual_information: Nats
+    msp: Probability
+    ood: bool | None
+    ood_threshold: float | None
+    warnings: list[str]
+    trajectory_probabilities: list[list[Probability]] | None = None
+
+
+class ModelSummary(BaseModel):
+    """One served model."""
+
+    name: str
+    revision: str
+    classes: list[str]
+    default: bool
+
+
+class ModelList(BaseModel):
+    """All served models."""
+
+    models: list[ModelSummary]
+
+
+class ModelDetails(BaseModel):
+    """What a client can know of a model before it asks."""
+
+    name: str
+    revision: str
+    classes: list[ClassName]
+    adapters: int
+    input_size: int
+    image_limits: ImageLimits
+    max_body_bytes: int
+    max_samples: int
+    thresholds: list[Threshold]
+    provenance: Provenance
+
+
+class ProblemBody(BaseModel):
+    """An RFC 9457 problem document with a stable code and the request's id."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    request_id: str
+
+
+class Status(BaseModel):
+    """What a probe answers."""
+
+    status: str

@@ -1,0 +1,176 @@
+"""Builders that tests of several packages share: tiny networks and a tiny checkpoint folder."""
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torchvision.models import VisionTransformer, Weights, WeightsEnum
+
+from eulerlora.backbone import PUBLISHED, build_backbone, settings_of
+from eulerlora.checkpoint import save_checkpoint
+from eulerlora.config import (
+    AdapterConfig,
+    BackboneConfig,
+    CheckpointConfig,
+    ClassName,
+    Preprocessing,
+    Threshold,
+)
+from eulerlora.safetensor_files import tensors_sha256
+from eulerlora.settings import AdapterSettings, BackboneSettings
+from eulerlora.vision_transformer import AdaptedVisionTransformer
+
+TINY_BACKBONE = BackboneSettings(
+    image_size=32, patch_size=8, layers=2, heads=2, width=16, mlp_width=24
+)
+TINY_ADAPTERS = AdapterSettings(adapters=2, rank=4, min_rank=2)
+CLASSES = ("bkl", "mel", "nv")
+THRESHOLDS = tuple(
+    Threshold(mode=mode, samples=samples, msp=0.5, kept=0.95, images=100, data="made up for tests")
+    for mode, samples in (("det", 1), ("stoch", 4))
+)
+
+MakeBackbone = Callable[..., VisionTransformer]
+MakeNetwork = Callable[..., AdaptedVisionTransformer]
+MakeConfig = Callable[..., CheckpointConfig]
+
+
+@pytest.fixture(scope="session")
+def make_backbone() -> MakeBackbone:
+    """(settings, seed) -> a backbone whose every parameter, norms and biases too, is random."""
+    return random_backbone
+
+
+@pytest.fixture(scope="session")
+def make_network() -> MakeNetwork:
+    """(adapters, classes, seed, backbone) -> a network whose adapters do something."""
+    return random_network
+
+
+@pytest.fixture(scope="session")
+def make_config() -> MakeConfig:
+    """(network, dtype, **changes) -> the config of a checkpoint of this network."""
+    return config_of
+
+
+@pytest.fixture(scope="session")
+def checkpoint_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny checkpoint: 3 classes, 2 adapters of rank 4, thresholds for det and stoch 4.
+
+    All tests share it: take `checkpoint_copy` to change something.
+    """
+    folder = tmp_path_factory.mktemp("checkpoints") / "tiny"
+    network = random_network()
+    save_checkpoint(folder, network, config_of(network, thresholds=THRESHOLDS), "# tiny\n")
+    return folder
+
+
+@pytest.fixture
+def checkpoint_copy(checkpoint_folder: Path, tmp_path: Path) -> Path:
+    """The test's own copy of `checkpoint_folder`, to be changed at will."""
+    return Path(shutil.copytree(checkpoint_folder, tmp_path / "copy"))
+
+
+@dataclass(frozen=True)
+class TinyPublished:
+    """Weights "published" under `name`, whose file lies in torch's hub cache at `file`.
+
+    state: what the file holds. source: where torch would download it from; nothing is there.
+    """
+
+    name: str
+    file: Path
+    source: Path
+    state: dict[str, torch.Tensor]
+
+
+@pytest.fixture
+def tiny_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyPublished:
+    """One more entry in torchvision's list, tiny; how it is loaded is the real thing."""
+    backbone = random_backbone(seed=5)
+    backbone.heads = nn.Sequential()
+    backbone.heads.add_module("head", nn.Linear(backbone.hidden_dim, 1000))
+    file = tmp_path / "weights.pth"
+    torch.save(backbone.state_dict(), file)
+    file_name = f"tiny-{hashlib.sha256(file.read_bytes()).hexdigest()[:8]}.pth"
+    cached = tmp_path / "torch_home" / "hub" / "checkpoints" / file_name
+    cached.parent.mkdir(parents=True)
+    file.rename(cached)
+    source = tmp_path / "source" / file_name
+    size = (TINY_BACKBONE.image_size,) * 2
+    weights = Weights(url=source.as_uri(), transforms=nn.Identity, meta={"min_size": size})
+    family = WeightsEnum("TinyWeights", {"V1": weights})
+    name = "TinyWeights.V1"
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch_home"))
+    monkeypatch.setitem(PUBLISHED, name, (_tiny_builder, family["V1"]))
+    return TinyPublished(name, cached, source, backbone.state_dict())
+
+
+def random_backbone(settings: BackboneSettings = TINY_BACKBONE, seed: int = 0) -> VisionTransformer:
+    """A backbone with no parameter left at 0 or 1, so that none can be forgotten unnoticed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        backbone = build_backbone(settings)
+        with torch.no_grad():
+            for parameter in backbone.parameters():
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return backbone.eval()
+
+
+def random_network(
+    adapters: AdapterSettings = TINY_ADAPTERS,
+    classes: int = len(CLASSES),
+    seed: int = 0,
+    backbone: VisionTransformer | None = None,
+) -> AdaptedVisionTransformer:
+    """A network whose adapters change the answer of its backbone by much."""
+    network = AdaptedVisionTransformer(
+        random_backbone(seed=seed) if backbone is None else backbone, adapters, classes
+    )
+    generator = torch.Generator().manual_seed(seed + 1)
+    with torch.no_grad():
+        for _, parameter in network.adapter_parameters():
+            parameter.normal_(std=0.3, generator=generator)
+    return network.eval()
+
+
+def config_of(
+    network: AdaptedVisionTransformer, dtype: torch.dtype = torch.float32, **changes: object
+) -> CheckpointConfig:
+    """The config of a checkpoint of `network` stored as `dtype`; `changes` replace its fields."""
+
+    def digest(tensors: dict[str, torch.Tensor]) -> str:
+        return tensors_sha256({name: tensor.to(dtype) for name, tensor in tensors.items()})
+
+    fields: dict[str, object] = {
+        "name": "tiny",
+        "backbone": BackboneConfig(
+            settings=settings_of(network.backbone),
+            published=None,
+            sha256=digest(network.backbone.state_dict()),
+            provenance={"recipe": "random numbers"},
+        ),
+        "adapters": AdapterConfig(
+            settings=network.settings, sha256=digest(dict(network.adapter_parameters()))
+        ),
+        "classes": tuple(ClassName(name=name, description=name.upper()) for name in CLASSES),
+        "preprocessing": Preprocessing(size=network.backbone.image_size),
+        "provenance": {"recipe": "random numbers", "seed": 0},
+    }
+    return CheckpointConfig.model_validate(fields | changes)
+
+
+def _tiny_builder(image_size: int) -> VisionTransformer:
+    return VisionTransformer(
+        image_size=image_size,
+        patch_size=TINY_BACKBONE.patch_size,
+        num_layers=TINY_BACKBONE.layers,
+        num_heads=TINY_BACKBONE.heads,
+        hidden_dim=TINY_BACKBONE.width,
+        mlp_dim=TINY_BACKBONE.mlp_width,
+    )

@@ -1,0 +1,160 @@
+"""Backbones: torchvision's published ones, any other of that class, and their files."""
+
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torchvision import models
+
+from eulerlora.backbone import (
+    PUBLISHED,
+    build_backbone,
+    load_backbone,
+    published_backbone,
+    save_backbone,
+    settings_of,
+    without_head,
+)
+from eulerlora.errors import CheckpointError, EulerLoRAError, SettingsError
+from eulerlora.settings import BackboneSettings
+
+SETTINGS = BackboneSettings(image_size=24, patch_size=8, layers=3, heads=3, width=12, mlp_width=20)
+
+
+def test_all_weights_of_torchvisions_five_families_are_known_by_torchvisions_names() -> None:
+    families = ("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14")
+    expected = {str(weights) for name in families for weights in models.get_model_weights(name)}
+    assert PUBLISHED.keys() == expected
+    for name, (_, weights) in PUBLISHED.items():
+        assert models.get_weight(name) is weights
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_weights_stand_beside_the_architecture_they_are_for(name: str) -> None:
+    builder, weights = PUBLISHED[name]
+    with torch.device("meta"):
+        model = builder(image_size=weights.meta["min_size"][0])
+    assert sum(p.numel() for p in model.parameters()) == weights.meta["num_params"]
+    assert "weights" in inspect.signature(builder).parameters
+
+
+@pytest.mark.parametrize("name", ["", "ViT_B_32_Weights", "ResNet50_Weights.IMAGENET1K_V1"])
+def test_an_unknown_published_name_is_a_settings_error_that_lists_the_known(name: str) -> None:
+    with pytest.raises(SettingsError, match=r"ViT_B_32_Weights\.IMAGENET1K_V1") as caught:
+        published_backbone(name)
+    assert repr(name) in str(caught.value)
+
+
+def test_published_weights_in_torchs_cache_are_loaded_without_a_network(tiny_published) -> None:
+    backbone = published_backbone(tiny_published.name)
+    state = backbone.state_dict()
+    kept = {k for k in tiny_published.state if not k.startswith("heads.")}
+    assert state.keys() == kept
+    assert all(torch.equal(state[name], tiny_published.state[name]) for name in kept)
+
+
+def test_a_published_file_that_runs_code_is_refused_before_it_runs(
+    tiny_published, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace"
+
+    class Touch:
+        def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+            return (Path.touch, (trace,))
+
+    torch.save({**tiny_published.state, "payload": Touch()}, tiny_published.file)
+    with pytest.raises(Exception, match=r"weights_only|Weights only|hash"):
+        published_backbone(tiny_published.name)
+    assert not trace.exists()
+
+
+def test_a_published_file_whose_content_is_not_the_published_one_is_refused(
+    tiny_published,
+) -> None:
+    """Also where it already lies in the cache, which torch.hub itself does not look at."""
+    torch.save(tiny_published.state | {"class_token": torch.ones(1, 1, 16)}, tiny_published.file)
+    with pytest.raises(EulerLoRAError, match=r"hash|SHA-256"):
+        published_backbone(tiny_published.name)
+
+
+def test_a_built_backbone_has_the_asked_shape_and_no_head() -> None:
+    backbone = build_backbone(SETTINGS)
+    assert settings_of(backbone) == SETTINGS
+    assert backbone(torch.rand(2, 3, 24, 24)).shape == (2, SETTINGS.width)
+    assert not any(name.startswith("heads") for name in backbone.state_dict())
+
+
+def test_the_default_shape_is_torchvisions_vit_b_32_parameter_by_parameter() -> None:
+    with torch.device("meta"):
+        expected = without_head(models.vit_b_32(weights=None))
+        backbone = build_backbone(BackboneSettings())
+    assert settings_of(expected) == BackboneSettings()
+    shapes = {name: tensor.shape for name, tensor in expected.state_dict().items()}
+    assert {name: tensor.shape for name, tensor in backbone.state_dict().items()} == shapes
+    norms = [m.eps for m in expected.modules() if isinstance(m, nn.LayerNorm)]
+    assert [m.eps for m in backbone.modules() if isinstance(m, nn.LayerNorm)] == norms
+
+
+def test_dropping_the_head_leaves_the_features() -> None:
+    model = models.VisionTransformer(24, 8, 1, 3, 12, 20).eval()
+    images, head = torch.rand(2, 3, 24, 24), model.heads.head
+    nn.init.normal_(head.weight)
+    expected = model(images)
+    torch.testing.assert_close(head(without_head(model)(images)), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_backbone_file_gives_back_weights_shape_and_provenance(
+    make_backbone, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    backbone, provenance = make_backbone(SETTINGS), {"recipe": "größer", "seed": 3, "log": [1.5]}
+    path = tmp_path / "backbone.safetensors"
+    save_backbone(path, backbone, provenance, dtype)
+    found = load_backbone(path)
+    assert found.provenance == provenance
+    assert settings_of(found.backbone) == SETTINGS
+    for name, tensor in found.backbone.state_dict().items():
+        assert torch.equal(tensor, backbone.state_dict()[name].to(dtype).float())
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        None,
+        {"provenance": "{}"},
+        {"settings": SETTINGS.model_dump_json()},
+        {"settings": "{", "provenance": "{}"},
+        {"settings": '{"heads": 7}', "provenance": "{}"},
+        {"settings": '{"depth": 7}', "provenance": "{}"},
+        {"settings": SETTINGS.model_dump_json(), "provenance": "{"},
+    ],
+)
+def test_a_file_that_does_not_describe_a_backbone_is_refused(
+    make_backbone, tmp_path: Path, metadata: dict[str, str] | None
+) -> None:
+    path = tmp_path / "backbone.safetensors"
+    save_file(make_backbone(SETTINGS).state_dict(), path, metadata=metadata)
+    with pytest.raises(CheckpointError, match="does not describe a backbone") as caught:
+        load_backbone(path)
+    assert caught.value.path == path
+
+
+def test_a_backbone_file_of_another_shape_than_it_says_is_refused(
+    make_backbone, tmp_path: Path
+) -> None:
+    path = tmp_path / "backbone.safetensors"
+    wrong = SETTINGS.model_copy(update={"mlp_width": 24}).model_dump_json()
+    metadata = {"settings": wrong, "provenance": json.dumps({})}
+    save_file(make_backbone(SETTINGS).state_dict(), path, metadata=metadata)
+    with pytest.raises(CheckpointError, match="has shape"):
+        load_backbone(path)
+
+
+def test_a_missing_backbone_file_is_a_checkpoint_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"nothing\.safetensors"):
+        load_backbone(tmp_path / "nothing.safetensors")

@@ -1,0 +1,290 @@
+"""The law of the coefficients: moments, special cases, independence, and where zeros stand."""
+
+import itertools
+import math
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+import torch
+from scipy import stats
+from torch import Generator, Tensor
+
+from eulerlora.coefficients import (
+    PROJECTIONS,
+    draw_masks,
+    draw_trajectories,
+    on_stacked_ranks,
+    terminal_coefficients,
+    trajectory_coefficients,
+)
+from eulerlora.settings import AdapterSettings, Draw
+
+DRAWS = 100_000
+PAPER = AdapterSettings()
+OUTPUT = PROJECTIONS.index("output")
+STANDARD_ERRORS = 5  # two-sided 6e-7 for one number; a few thousand numbers are looked at
+
+
+def seeded(seed: int = 0) -> Generator:
+    return Generator().manual_seed(seed)
+
+
+def assert_mean(values: Tensor, expected: float | Tensor) -> None:
+    """The mean over the first axis is `expected`, by the standard error of the draws themselves."""
+    exact = values.double()
+    error = exact.std(dim=0) / math.sqrt(len(exact))
+    distance = (exact.mean(dim=0) - expected).abs()
+    assert (distance <= STANDARD_ERRORS * error + 1e-6).all(), (distance / error).max()
+
+
+def assert_covariance(deviations: Tensor, variance: float, rank: int) -> None:
+    """Pairwise products of (draws, rank) deviations from the known mean have the method's mean."""
+    exact = deviations.double()
+    first, second = exact.T @ exact / len(exact), (exact**2).T @ exact**2 / len(exact)
+    error = ((second - first**2).clamp_min(0) / len(exact)).sqrt()
+    expected = torch.full((rank, rank), -variance / (rank - 1), dtype=torch.float64)
+    expected.fill_diagonal_(variance)
+    assert ((first - expected).abs() <= STANDARD_ERRORS * error + 1e-6).all()
+
+
+def spread(settings: AdapterSettings) -> float:
+    """E[r/K] - 1, K uniform on {Kmin, ..., r}."""
+    ranks = range(settings.min_rank, settings.rank + 1)
+    return float(sum(Fraction(settings.rank, k) for k in ranks) / len(ranks) - 1)
+
+
+@pytest.fixture(scope="module")
+def masks() -> Tensor:
+    """(draws, rank) with the paper's r = 20 and Kmin = 10."""
+    return draw_masks((DRAWS,), PAPER.rank, PAPER.min_rank, seeded())
+
+
+@pytest.fixture(scope="module")
+def masks_of(masks: Tensor) -> dict[int, Tensor]:
+    """The masks by their number of active directions K."""
+    active = (masks > 0).sum(dim=-1)
+    return {k: masks[active == k] for k in range(PAPER.min_rank, PAPER.rank + 1)}
+
+
+@pytest.fixture(scope="module", params=[(1, 1.0), (2, 1.0), (4, 0.5)], ids=str)
+def settings(request: pytest.FixtureRequest) -> AdapterSettings:
+    steps, scale = request.param
+    return AdapterSettings(steps=steps, scale=scale)
+
+
+@pytest.fixture(scope="module")
+def coefficients(settings: AdapterSettings) -> Tensor:
+    """(draws, 4, rank): the coefficients of one block."""
+    return draw_trajectories(DRAWS, 1, settings, seeded(settings.steps))[:, 0]
+
+
+def test_the_spread_of_the_paper_is_the_one_the_method_names() -> None:
+    assert spread(PAPER) == pytest.approx(20 / 11 * sum(1 / k for k in range(10, 21)) - 1)
+    assert spread(PAPER) == pytest.approx(0.398, abs=5e-4)
+
+
+def test_a_mask_holds_r_over_k_on_k_directions_and_zero_elsewhere(masks: Tensor) -> None:
+    active = (masks > 0).sum(dim=-1, keepdim=True)
+    assert active.min() == PAPER.min_rank
+    assert active.max() == PAPER.rank
+    torch.testing.assert_close(masks, torch.where(masks > 0, PAPER.rank / active, 0.0))
+
+
+def test_the_number_of_active_directions_is_uniform(masks: Tensor) -> None:
+    counts = (masks > 0).sum(dim=-1).bincount()[PAPER.min_rank :]
+    assert len(counts) == PAPER.rank - PAPER.min_rank + 1
+    assert stats.chisquare(counts.numpy()).pvalue > 1e-3
+
+
+def test_a_direction_is_active_with_probability_k_over_r(masks_of: dict[int, Tensor]) -> None:
+    for k, given in masks_of.items():
+        assert_mean(given > 0, k / PAPER.rank)
+
+
+def test_given_k_a_mask_has_mean_one_and_variance_r_over_k_minus_one(
+    masks_of: dict[int, Tensor],
+) -> None:
+    for k, given in masks_of.items():
+        assert_mean(given, 1.0)
+        assert_mean((given - 1) ** 2, PAPER.rank / k - 1)
+
+
+def test_given_k_two_directions_have_the_covariance_of_drawing_without_replacement(
+    masks_of: dict[int, Tensor],
+) -> None:
+    for k, given in masks_of.items():
+        assert_covariance(given - 1, PAPER.rank / k - 1, PAPER.rank)
+
+
+def test_every_subset_of_a_size_is_equally_likely() -> None:
+    rank, least = 5, 2
+    active = draw_masks((DRAWS,), rank, least, seeded(1)) > 0
+    found = Counter(tuple(row.nonzero().flatten().tolist()) for row in active[:20_000])
+    sizes = range(least, rank + 1)
+    shares = {
+        subset: 1 / len(sizes) / math.comb(rank, size)
+        for size in sizes
+        for subset in itertools.combinations(range(rank), size)
+    }
+    assert found.keys() == shares.keys()
+    observed = [found[subset] for subset in shares]
+    expected = [share * 20_000 for share in shares.values()]
+    assert stats.chisquare(observed, expected).pvalue > 1e-3
+
+
+def test_masks_have_the_asked_shape_and_leading_axes_differ() -> None:
+    masks = draw_masks((3, 2), 4, 2, seeded())
+    assert masks.shape == (3, 2, 4)
+    assert draw_masks((), 4, 2, seeded()).shape == (4,)
+
+
+def test_every_coefficient_has_mean_one(coefficients: Tensor) -> None:
+    assert_mean(coefficients, 1.0)
+
+
+def test_query_key_and_value_vary_as_one_mask(
+    settings: AdapterSettings, coefficients: Tensor
+) -> None:
+    assert_mean((coefficients[:, :OUTPUT] - 1) ** 2, spread(settings))
+    for projection in range(OUTPUT):
+        assert_covariance(coefficients[:, projection] - 1, spread(settings), settings.rank)
+
+
+def test_the_output_varies_by_sigma_squared_whatever_the_number_of_steps(
+    settings: AdapterSettings, coefficients: Tensor
+) -> None:
+    variance = settings.scale**2 * spread(settings)
+    assert_mean((coefficients[:, OUTPUT] - 1) ** 2, variance)
+    assert_covariance(coefficients[:, OUTPUT] - 1, variance, settings.rank)
+
+
+def test_the_coefficients_of_a_row_sum_to_the_rank_at_every_projection(
+    coefficients: Tensor,
+) -> None:
+    sums = coefficients.double().sum(dim=-1)
+    torch.testing.assert_close(sums, torch.full_like(sums, PAPER.rank), rtol=0, atol=1e-4)
+
+
+def test_query_key_and_value_are_masks(coefficients: Tensor) -> None:
+    given = coefficients[:, :OUTPUT]
+    active = (given > 0).sum(dim=-1, keepdim=True)
+    assert active.min() == PAPER.min_rank
+    torch.testing.assert_close(given, torch.where(given > 0, PAPER.rank / active, 0.0))
+
+
+def test_at_two_steps_an_output_coefficient_lies_within_one_plus_minus_root_two() -> None:
+    output = draw_trajectories(DRAWS, 1, PAPER, seeded(2))[:, 0, OUTPUT]
+    assert PAPER.steps == 2
+    assert output.min().item() == pytest.approx(1 - math.sqrt(2), abs=1e-6)
+    assert output.max().item() == pytest.approx(1 + math.sqrt(2), abs=1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_the_output_follows_the_law_that_enumeration_gives(steps: int) -> None:
+    """r=2, Kmin=1: a step adds +1, -1 or 0 to the first direction; steps have ranks of their own.
+
+    Moments would not tell steps that share one K; the whole law does.
+    """
+    step = {1: Fraction(1, 4), -1: Fraction(1, 4), 0: Fraction(1, 2)}
+    law: Counter[int] = Counter()
+    for path in itertools.product(step, repeat=steps):
+        law[sum(path)] += math.prod(step[move] for move in path)
+    settings = AdapterSettings(rank=2, min_rank=1, steps=steps, scale=0.7)
+    output = draw_trajectories(20_000, 1, settings, seeded(3))[:, 0, OUTPUT, 0]
+    moves = (output.double() - 1) * math.sqrt(steps) / settings.scale
+    torch.testing.assert_close(moves, moves.round(), rtol=0, atol=1e-5)
+    found = Counter(moves.round().int().tolist())
+    assert found.keys() == law.keys()
+    observed, expected = zip(*((found[m], float(law[m]) * len(output)) for m in law), strict=True)
+    assert stats.chisquare(observed, expected).pvalue > 1e-3
+
+
+def test_one_step_of_scale_one_leaves_the_mask_itself() -> None:
+    masks = draw_masks((1, 50), 20, 10, seeded())
+    torch.testing.assert_close(terminal_coefficients(masks, 1.0), masks[0])
+
+
+def test_zero_scale_leaves_one_at_the_output_while_query_key_and_value_vary() -> None:
+    drawn = draw_trajectories(50, 3, AdapterSettings(scale=0.0), seeded())
+    assert (drawn[:, :, OUTPUT] == 1).all()
+    assert (drawn[:, :, :OUTPUT] != 1).any(dim=-1).float().mean() > 0.8
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_with_all_ranks_active_stochastic_equals_deterministic(steps: int) -> None:
+    settings = AdapterSettings(rank=6, min_rank=6, steps=steps)
+    stochastic = trajectory_coefficients(Draw(mode="stoch", samples=3, seed=1), 2, settings)
+    deterministic = trajectory_coefficients(Draw(), 2, settings)
+    assert torch.equal(stochastic, deterministic.repeat_interleave(3, dim=0))
+
+
+def test_deterministic_coefficients_are_one_on_the_own_adapter_and_zero_on_others() -> None:
+    settings = AdapterSettings(adapters=3, rank=2, min_rank=1)
+    found = trajectory_coefficients(Draw(), 5, settings)
+    assert found.shape == (3, 5, 4, 6)
+    own = torch.eye(3).repeat_interleave(2, dim=1)  # (adapters, stacked ranks)
+    assert torch.equal(found, own[:, None, None].expand(3, 5, 4, 6))
+
+
+def test_stacked_ranks_hold_each_trajectory_at_its_adapter_and_zeros_elsewhere() -> None:
+    adapters, samples, rank = 3, 2, 4
+    own = torch.rand(adapters * samples, 2, 4, rank, generator=seeded()) + 1
+    stacked = on_stacked_ranks(own, adapters)
+    for adapter, sample in itertools.product(range(adapters), range(samples)):
+        row = stacked[adapter * samples + sample].unflatten(-1, (adapters, rank))
+        for other in range(adapters):
+            expected = own[adapter * samples + sample] if other == adapter else 0 * own[0]
+            assert torch.equal(row[..., other, :], expected)
+
+
+def test_stochastic_coefficients_are_float32_on_the_cpu_and_all_trajectories_differ() -> None:
+    drawn = trajectory_coefficients(Draw(mode="stoch", samples=4, seed=3), 12, PAPER)
+    assert (drawn.shape, drawn.dtype, drawn.device.type) == ((8, 12, 4, 40), torch.float32, "cpu")
+    own = [row[..., 20 * (index // 4) :][..., :20] for index, row in enumerate(drawn)]
+    for one, other in itertools.combinations(own, 2):
+        assert not torch.equal(one, other)
+
+
+def test_draws_are_independent_over_trajectories_blocks_and_projections() -> None:
+    """Also their numbers of active directions, which the squared deviations show."""
+    draws = 20_000
+    settings = AdapterSettings(rank=4, min_rank=1, steps=1)
+    drawn = draw_trajectories(2 * draws, 2, settings, seeded(4)).double()
+    places = drawn.view(draws, -1, settings.rank)  # (draws, trajectory x block x projection, rank)
+    features = torch.stack([places[..., 0], places[..., 1], (places[..., 0] - 1) ** 2], dim=-1)
+    among = torch.corrcoef(features.flatten(1).T)
+    place = torch.arange(places.shape[1]).repeat_interleave(3)
+    elsewhere = among[place[:, None] != place]
+    assert len(elsewhere) == 16 * 15 * 9
+    assert elsewhere.abs().max() < STANDARD_ERRORS / math.sqrt(draws)
+
+
+def test_draws_are_independent_over_adapters_and_neighbouring_seeds() -> None:
+    settings = AdapterSettings(adapters=2, rank=3, min_rank=1, steps=1)
+    seeds = 2_000
+    drawn = torch.stack(
+        [trajectory_coefficients(Draw(mode="stoch", seed=s), 1, settings) for s in range(seeds)]
+    )
+    first, second = drawn[:, 0, 0, 0, 0], drawn[:, 1, 0, 0, 3]
+    series = torch.stack([first[:-1], second[:-1], first[1:], second[1:]])
+    correlations = torch.corrcoef(series).fill_diagonal_(0)
+    assert correlations.abs().max() < STANDARD_ERRORS / math.sqrt(seeds)
+
+
+def test_the_same_seed_gives_the_same_draw_and_another_seed_another() -> None:
+    def drawn(seed: int) -> Tensor:
+        return trajectory_coefficients(Draw(mode="stoch", samples=2, seed=seed), 2, PAPER)
+
+    assert torch.equal(drawn(7), drawn(7))
+    assert not torch.equal(drawn(7), drawn(8))
+    assert not torch.equal(drawn(0), drawn(2**32 - 1))
+
+
+def test_a_draw_neither_reads_nor_moves_torchs_global_generator() -> None:
+    draw = Draw(mode="stoch", samples=2, seed=7)
+    torch.manual_seed(1)
+    before, first = torch.get_rng_state(), trajectory_coefficients(draw, 2, PAPER)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert torch.equal(trajectory_coefficients(draw, 2, PAPER), first)

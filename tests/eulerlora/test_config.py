@@ -1,0 +1,126 @@
+"""What a config.json may say, and what it may not."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from eulerlora.config import CheckpointConfig, Threshold
+
+Fields = dict[str, Any]
+
+
+def threshold(**changes: object) -> Fields:
+    fields = {"mode": "stoch", "samples": 4, "msp": 0.6, "kept": 0.95, "images": 50, "data": "x"}
+    return fields | changes
+
+
+@pytest.fixture(scope="module")
+def config(make_network, make_config) -> CheckpointConfig:
+    thresholds = [threshold(), threshold(mode="det", samples=1, msp=0.7)]
+    return make_config(make_network(), thresholds=thresholds)
+
+
+@pytest.fixture
+def fields(config: CheckpointConfig) -> Fields:
+    """The config as a person would edit it."""
+    return json.loads(config.model_dump_json())
+
+
+def test_a_config_survives_its_json(config: CheckpointConfig) -> None:
+    assert CheckpointConfig.model_validate_json(config.model_dump_json(indent=2)) == config
+
+
+def test_a_config_does_not_change(config: CheckpointConfig) -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        config.name = "other"
+
+
+def test_a_threshold_is_found_by_mode_and_samples(config: CheckpointConfig) -> None:
+    assert config.threshold("stoch", 4) == 0.6
+    assert config.threshold("det", 1) == 0.7
+
+
+def test_a_question_without_calibration_has_no_threshold(config: CheckpointConfig) -> None:
+    assert config.threshold("stoch", 1) is None
+    assert config.threshold("stoch", 8) is None
+    assert config.threshold("det", 4) is None
+
+
+def set_at(*path: str | int, value: object) -> Callable[[Fields], None]:
+    def change(fields: Fields) -> None:
+        place: Any = fields
+        for step in path[:-1]:
+            place = place[step]
+        place[path[-1]] = value
+
+    return change
+
+
+def same_names(fields: Fields) -> None:
+    fields["classes"][2]["name"] = fields["classes"][0]["name"]
+
+
+def same_question(fields: Fields) -> None:
+    fields["thresholds"].append(threshold(msp=0.1))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (set_at("extra", value=1), "extra"),
+        (set_at("backbone", "extra", value=1), "extra"),
+        (set_at("adapters", "settings", "alpha", value=1), "alpha"),
+        (set_at("thresholds", 0, "extra", value=1), "extra"),
+        (set_at("format_version", value=2), "format_version"),
+        (set_at("name", value="Has Spaces"), "name"),
+        (set_at("name", value="../up"), "name"),
+        (set_at("name", value=""), "name"),
+        (set_at("adapters", "sha256", value="A" * 64), "sha256"),
+        (set_at("adapters", "sha256", value="a" * 63), "sha256"),
+        (set_at("backbone", "sha256", value="a" * 65), "sha256"),
+        (set_at("adapters", "settings", "rank", value=0), "rank"),
+        (set_at("adapters", "settings", "min_rank", value=5), "min_rank must be at most rank=4"),
+        (set_at("backbone", "settings", "heads", value=3), "must be a multiple of heads=3"),
+        (set_at("classes", value=[]), "classes"),
+        (set_at("classes", value=[{"name": "a", "description": "b"}]), "classes"),
+        (set_at("classes", 0, "name", value=""), "name"),
+        (set_at("classes", 0, "description", value=""), "description"),
+        (same_names, "two classes have the same name"),
+        (set_at("thresholds", 0, "msp", value=1.1), "msp"),
+        (set_at("thresholds", 0, "msp", value=-0.1), "msp"),
+        (set_at("thresholds", 0, "msp", value=None), "msp"),
+        (set_at("thresholds", 0, "mode", value="mean"), "mode"),
+        (same_question, "two thresholds are for the same mode and samples"),
+        (set_at("preprocessing", "size", value=64), "preprocessing.size differs"),
+        (set_at("preprocessing", "resize", value="crop"), "resize"),
+        (set_at("preprocessing", "scale", value="1/127"), "scale"),
+    ],
+)
+def test_a_config_that_cannot_be_meant_is_refused(
+    fields: Fields, change: Callable[[Fields], None], message: str
+) -> None:
+    change(fields)
+    with pytest.raises(ValidationError, match=message):
+        CheckpointConfig.model_validate_json(json.dumps(fields))
+
+
+@pytest.mark.parametrize(
+    "name", ["name", "backbone", "adapters", "classes", "preprocessing", "provenance"]
+)
+def test_a_config_without_a_required_part_is_refused(fields: Fields, name: str) -> None:
+    del fields[name]
+    with pytest.raises(ValidationError, match=name):
+        CheckpointConfig.model_validate_json(json.dumps(fields))
+
+
+def test_a_threshold_that_is_not_a_number_is_refused() -> None:
+    with pytest.raises(ValidationError, match="msp"):
+        Threshold.model_validate(threshold(msp=float("nan")))
+
+
+def test_a_config_without_thresholds_has_none(fields: Fields) -> None:
+    del fields["thresholds"]
+    assert CheckpointConfig.model_validate_json(json.dumps(fields)).threshold("det", 1) is None

@@ -1,0 +1,310 @@
+"""`EulerLoRA`: what a user gets, for which images, and which errors."""
+
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Generator, Tensor
+
+from eulerlora.checkpoint import Checkpoint, load_checkpoint, write_config
+from eulerlora.config import Threshold
+from eulerlora.errors import CheckpointError, ImageError, NonFiniteError, SettingsError
+from eulerlora.model import EulerLoRA, Prediction, choose_device, read_pixels
+from eulerlora.seeds import content_seed
+from eulerlora.uncertainty import summarise
+
+COUNT, ADAPTERS, CLASSES = 5, 2, 3
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint_folder: Path) -> EulerLoRA:
+    return EulerLoRA.load(checkpoint_folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def pictures() -> list[Image.Image]:
+    """Noise of several sizes."""
+    random = np.random.default_rng(0)
+    sizes = [(32, 32), (40, 60), (50, 35), (33, 90), (64, 64)]
+    return [Image.fromarray(random.integers(0, 256, (*s, 3), dtype=np.uint8)) for s in sizes]
+
+
+@pytest.fixture(scope="module")
+def tensors() -> Tensor:
+    return torch.rand(COUNT, 3, 32, 32, generator=Generator().manual_seed(0))
+
+
+def assert_same(found: Prediction, expected: Prediction, atol: float = 1e-6) -> None:
+    torch.testing.assert_close(found.trajectories, expected.trajectories, rtol=0, atol=atol)
+    torch.testing.assert_close(found.entropy, expected.entropy, rtol=0, atol=10 * atol)
+
+
+@pytest.mark.parametrize(("mode", "per_adapter"), [("det", 1), ("stoch", 4)])
+def test_a_prediction_has_the_promised_fields(
+    model: EulerLoRA, pictures: list[Image.Image], mode: str, per_adapter: int
+) -> None:
+    found = model.predict(pictures, mode=mode, samples=4, seed=0)
+    assert found.probabilities.shape == (COUNT, CLASSES)
+    for name in ("entropy", "expected_entropy", "mutual_information", "msp", "ood"):
+        assert getattr(found, name).shape == (COUNT,), name
+    assert found.trajectories.shape == (COUNT, ADAPTERS * per_adapter, CLASSES)
+    floats = {name: value for name, value in vars(found).items() if name not in ("ood", "labels")}
+    assert {value.dtype for value in floats.values()} == {torch.float64}
+    assert {value.device.type for value in floats.values()} == {"cpu"}
+    ones = torch.ones(COUNT, ADAPTERS * per_adapter).double()
+    torch.testing.assert_close(found.trajectories.sum(dim=-1), ones)
+
+
+def test_the_summary_and_the_labels_are_those_of_the_trajectories(
+    model: EulerLoRA, pictures: list[Image.Image]
+) -> None:
+    found = model.predict(pictures, mode="stoch", samples=3, seed=0)
+    for name, value in vars(summarise(found.trajectories)).items():
+        assert torch.equal(getattr(found, name), value), name
+    assert model.classes == tuple(each.name for each in model.config.classes)
+    best = found.trajectories.mean(dim=1).argmax(dim=-1)
+    assert found.labels == tuple(model.classes[index] for index in best)
+
+
+def test_images_paths_and_strings_give_the_same_answer(
+    model: EulerLoRA, pictures: list[Image.Image], tmp_path: Path
+) -> None:
+    paths = [tmp_path / f"{index}.png" for index in range(COUNT)]
+    for picture, path in zip(pictures, paths, strict=True):
+        picture.save(path)
+    expected = model.predict(pictures, mode="stoch")
+    for images in (paths, [str(path) for path in paths], tuple(paths)):
+        assert torch.equal(model.predict(images, mode="stoch").trajectories, expected.trajectories)
+
+
+@pytest.mark.parametrize("mode", ["det", "stoch"])
+def test_a_tensor_gives_the_answer_of_the_picture_it_shows(
+    model: EulerLoRA, pictures: list[Image.Image], mode: str
+) -> None:
+    square = [picture.resize((48, 48)) for picture in pictures]
+    pixels = torch.stack([read_pixels(picture) for picture in square]) / 255
+    found, expected = (model.predict(images, mode=mode, seed=1) for images in (pixels, square))
+    assert_same(found, expected)
+
+
+def test_a_picture_in_exif_orientation_gets_the_answer_of_the_upright_one(
+    model: EulerLoRA, pictures: list[Image.Image], tmp_path: Path
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+    pictures[1].transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=exif)
+    found = model.predict([tmp_path / "turned.png"], mode="stoch")
+    assert torch.equal(found.trajectories, model.predict([pictures[1]], mode="stoch").trajectories)
+
+
+def test_the_same_seed_gives_the_same_answer_and_another_seed_another(
+    model: EulerLoRA, tensors: Tensor
+) -> None:
+    first, again, other = (model.predict(tensors, mode="stoch", seed=seed) for seed in (3, 3, 4))
+    assert torch.equal(first.trajectories, again.trajectories)
+    assert (first.trajectories != other.trajectories).any(dim=-1).all()
+
+
+def test_without_a_seed_the_same_question_gets_the_same_answer(
+    model: EulerLoRA, pictures: list[Image.Image]
+) -> None:
+    first, again = (model.predict(pictures, mode="stoch") for _ in range(2))
+    assert torch.equal(first.trajectories, again.trajectories)
+
+
+def test_without_a_seed_each_image_has_the_one_of_its_content_and_the_revision(
+    model: EulerLoRA, pictures: list[Image.Image], tensors: Tensor
+) -> None:
+    for images in (pictures, tensors):
+        found = model.predict(images, mode="stoch").trajectories
+        pixels = images if isinstance(images, Tensor) else [read_pixels(i) for i in images]
+        seeds = [content_seed(each, model.revision) for each in pixels]
+        assert len(set(seeds)) == COUNT
+        for index, seed in enumerate(seeds):
+            alone = model.predict(images[index : index + 1], mode="stoch", seed=seed)
+            torch.testing.assert_close(found[index], alone.trajectories[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["det", "stoch"])
+@pytest.mark.parametrize("batch_size", [1, 2, 4, 100])
+def test_the_batch_size_does_not_matter(
+    model: EulerLoRA, pictures: list[Image.Image], mode: str, batch_size: int
+) -> None:
+    expected = model.predict(pictures, mode=mode)
+    assert_same(model.predict(pictures, mode=mode, batch_size=batch_size), expected)
+
+
+def test_deterministic_answers_have_no_seed_and_no_samples(
+    model: EulerLoRA, tensors: Tensor
+) -> None:
+    expected = model.predict(tensors)
+    for options in ({"seed": 5}, {"samples": 9}, {"mode": "det", "samples": 1}):
+        found = model.predict(tensors, **options)
+        assert torch.equal(found.trajectories, expected.trajectories)
+
+
+@pytest.mark.parametrize(("mode", "rows"), [("det", 2), ("stoch", 8)])
+def test_no_images_give_an_empty_prediction(model: EulerLoRA, mode: str, rows: int) -> None:
+    for images in ([], torch.empty(0, 3, 32, 32)):
+        found = model.predict(images, mode=mode, samples=4)
+        assert found.probabilities.shape == (0, CLASSES)
+        assert found.trajectories.shape == (0, rows, CLASSES)
+        assert found.msp.shape == found.ood.shape == (0,)
+        assert found.labels == ()
+
+
+def test_an_image_is_out_of_distribution_where_its_msp_is_below_the_threshold(
+    checkpoint_copy: Path, model: EulerLoRA, tensors: Tensor
+) -> None:
+    msp = {mode: model.predict(tensors, mode=mode).msp for mode in ("det", "stoch")}
+    thresholds = tuple(
+        Threshold(mode=mode, samples=samples, msp=value, kept=0.95, images=5, data="noise")
+        for mode, samples, value in (
+            ("det", 1, msp["det"].median().item()),
+            ("stoch", 4, msp["stoch"].sort().values[1].item()),
+        )
+    )
+    write_config(checkpoint_copy, model.config.model_copy(update={"thresholds": thresholds}))
+    loaded = EulerLoRA.load(checkpoint_copy, device="cpu")
+    # the new revision means new seeds
+    for mode, threshold in zip(("det", "stoch"), thresholds, strict=True):
+        found = loaded.predict(tensors, mode=mode)
+        assert found.ood.dtype == torch.bool
+        assert found.ood.tolist() == [value < threshold.msp for value in found.msp.tolist()]
+    assert loaded.predict(tensors).ood.sum() == 2  # the median itself is kept
+
+
+def test_a_question_without_threshold_gets_no_flag(
+    checkpoint_copy: Path, model: EulerLoRA, tensors: Tensor
+) -> None:
+    assert model.predict(tensors, mode="stoch", samples=3).ood is None
+    write_config(checkpoint_copy, model.config.model_copy(update={"thresholds": ()}))
+    loaded = EulerLoRA.load(checkpoint_copy, device="cpu")
+    assert loaded.predict(tensors).ood is None
+    assert loaded.predict(tensors, mode="stoch", samples=4).ood is None
+
+
+def png(*chunks: tuple[bytes, bytes]) -> bytes:
+    """A PNG of 4x3 black RGB pixels with more chunks before the pixels."""
+    header = (b"IHDR", struct.pack(">IIBBBBB", 4, 3, 8, 2, 0, 0, 0))
+    pixels = (b"IDAT", zlib.compress(bytes(3 * (1 + 12))))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in (header, *chunks, pixels, (b"IEND", b""))
+    )
+
+
+def jpeg(path: Path) -> bytes:
+    Image.effect_noise((64, 64), 50).save(path, "JPEG")
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"plain text",
+        b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+        png()[:20],
+        png((b"IHDR", struct.pack(">IIBBBBB", 30000, 30000, 8, 2, 0, 0, 0))),
+        png((b"zTXt", b"k\0\0" + zlib.compress(bytes(80_000_000)))),
+        png((b"tRNS", b"a")),
+        png((b"iCCP", b"garbage")),
+    ],
+    ids=["empty", "text", "svg", "short", "huge", "text bomb", "short tRNS", "bad profile"],
+)
+def test_a_file_that_cannot_be_read_is_an_image_error_that_names_it(
+    model: EulerLoRA, tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "picture.png"
+    path.write_bytes(content)
+    with pytest.raises(ImageError) as caught:
+        model.predict([path])
+    assert str(path) in str(caught.value)
+
+
+def test_a_truncated_jpeg_is_an_image_error_that_names_it(model: EulerLoRA, tmp_path: Path) -> None:
+    path = tmp_path / "picture.jpg"
+    path.write_bytes(jpeg(path)[:-1000])
+    with pytest.raises(ImageError, match="truncated") as caught:
+        model.predict([path])
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_and_a_folder_are_image_errors_that_name_them(
+    model: EulerLoRA, tmp_path: Path
+) -> None:
+    for path in (tmp_path / "nothing.png", tmp_path):
+        with pytest.raises(ImageError) as caught:
+            model.predict([path])
+        assert str(path) in str(caught.value)
+
+
+def test_a_fully_transparent_file_is_an_image_error_that_names_it(
+    model: EulerLoRA, tmp_path: Path
+) -> None:
+    path = tmp_path / "nothing to see.png"
+    Image.new("RGBA", (40, 40)).save(path)
+    with pytest.raises(ImageError, match="fully transparent") as caught:
+        model.predict([path])
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"mode": "stoch", "samples": 0},
+        {"mode": "stoch", "samples": -1},
+        {"mode": "stoch", "samples": 2.5},
+        {"mode": "stoch", "seed": -1},
+        {"mode": "stoch", "seed": 2**32},
+        {"mode": "mean"},
+    ],
+)
+def test_a_question_the_method_does_not_allow_is_a_settings_error(
+    model: EulerLoRA, tensors: Tensor, question: dict[str, object]
+) -> None:
+    with pytest.raises(SettingsError):
+        model.predict(tensors, **question)
+
+
+@pytest.mark.parametrize("part", ["adapters", "backbone", "heads"])
+@pytest.mark.parametrize("mode", ["det", "stoch"])
+def test_weights_that_are_not_numbers_are_a_non_finite_error(
+    checkpoint_folder: Path, tensors: Tensor, part: str, mode: str
+) -> None:
+    loaded = load_checkpoint(checkpoint_folder)
+    network = loaded.network
+    weights = {
+        "adapters": network.blocks[1].up,
+        "backbone": network.backbone.encoder.ln.weight,
+        "heads": network.heads.bias,
+    }
+    with torch.no_grad():
+        weights[part].fill_(torch.nan)
+    broken = EulerLoRA(Checkpoint(network, loaded.config, loaded.revision), torch.device("cpu"))
+    with pytest.raises(NonFiniteError, match="NaN"):
+        broken.predict(tensors, mode=mode)
+
+
+def test_load_takes_a_string_and_refuses_what_is_no_checkpoint(
+    checkpoint_folder: Path, tmp_path: Path
+) -> None:
+    assert EulerLoRA.load(str(checkpoint_folder)).classes == ("bkl", "mel", "nv")
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        EulerLoRA.load(tmp_path)
+
+
+def test_auto_is_cuda_where_there_is_one() -> None:
+    expected = "cuda" if torch.cuda.is_available() else "cpu"
+    assert choose_device("auto").type == expected
+    assert choose_device("cpu") == torch.device("cpu")
+
+
+def test_a_device_that_does_not_exist_is_a_settings_error() -> None:
+    with pytest.raises(SettingsError, match="abacus"):
+        choose_device("abacus")

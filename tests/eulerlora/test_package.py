@@ -1,0 +1,72 @@
+"""The public names, and who may import whom."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+import eulerlora
+from eulerlora import errors
+
+ROOT = Path(eulerlora.__file__).parent.parent
+FORBIDDEN = {
+    "eulerlora": {"training", "service"},
+    "training": {"service"},
+    "service": {"training"},
+}
+
+
+def error_classes() -> dict[str, type[Exception]]:
+    classes = inspect.getmembers(errors, inspect.isclass)
+    return {n: c for n, c in classes if c.__module__ == errors.__name__ and not n.startswith("_")}
+
+
+def imported_packages(source: str) -> set[str]:
+    """The top-level packages that a module imports anywhere, also inside functions."""
+    packages = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            packages |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            packages.add(node.module.split(".")[0])
+    return packages
+
+
+def test_every_public_name_exists_and_is_listed_once_in_order() -> None:
+    assert all(hasattr(eulerlora, name) for name in eulerlora.__all__)
+    assert eulerlora.__all__ == sorted(set(eulerlora.__all__))
+
+
+def test_every_public_error_is_exported_and_descends_from_one_base() -> None:
+    for name, error in error_classes().items():
+        assert name in eulerlora.__all__
+        assert getattr(eulerlora, name) is error
+        assert issubclass(error, eulerlora.EulerLoRAError)
+    assert issubclass(eulerlora.EulerLoRAError, Exception)
+
+
+def test_the_drawn_error_tree_shows_every_error() -> None:
+    drawn = {line.strip("│├└─ ").split()[0] for line in errors.__doc__.splitlines() if "──" in line}
+    assert drawn | {"EulerLoRAError"} == error_classes().keys()
+
+
+def test_the_names_of_the_contract_are_public() -> None:
+    assert {"EulerLoRA", "Prediction"} <= set(eulerlora.__all__)
+
+
+def test_imports_are_found_wherever_they_stand() -> None:
+    source = "import training.loop as t\ndef f():\n    from service import app\nfrom . import x\n"
+    assert imported_packages(source) == {"training", "service"}
+
+
+@pytest.mark.parametrize("package", FORBIDDEN)
+def test_no_module_imports_a_package_it_must_not_know(package: str) -> None:
+    sources = sorted((ROOT / package).rglob("*.py"))
+    assert sources
+    found = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sources
+        for name in imported_packages(path.read_text(encoding="utf-8")) & FORBIDDEN[package]
+    }
+    assert found == set()

@@ -1,0 +1,106 @@
+"""Logits to log-probabilities, and images that are asked differently in one batch."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import special
+from torch import Generator, Tensor
+
+from eulerlora.predict import log_probabilities, predict_rows
+from eulerlora.settings import Draw
+from eulerlora.vision_transformer import AdaptedVisionTransformer
+
+DRAWS = (
+    Draw(),
+    Draw(mode="stoch", samples=3, seed=1),
+    Draw(mode="stoch", samples=1, seed=1),
+    Draw(mode="stoch", samples=4, seed=2),
+    Draw(),
+)
+
+
+@pytest.fixture
+def network(make_network) -> AdaptedVisionTransformer:
+    return make_network()
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.rand(len(DRAWS), 3, 32, 32, generator=Generator().manual_seed(0))
+
+
+def test_log_probabilities_are_scipys_log_softmax_in_float64() -> None:
+    logits = 50 * torch.randn(6, 4, generator=Generator().manual_seed(0))
+    found = log_probabilities(logits)
+    assert found.dtype == torch.float64
+    np.testing.assert_allclose(found, special.log_softmax(logits.double(), axis=-1), rtol=1e-12)
+
+
+def test_log_probabilities_stay_finite_where_the_probability_is_not_representable() -> None:
+    found = log_probabilities(torch.tensor([[0.0, 5000.0]]))
+    assert found.tolist() == [[-5000.0, 0.0]]
+
+
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf, -torch.inf])
+def test_a_row_with_a_logit_that_is_not_finite_is_all_nan_and_other_rows_are_not(
+    broken: float,
+) -> None:
+    logits = torch.zeros(3, 4)
+    logits[1, 2] = broken
+    found = log_probabilities(logits)
+    assert found[1].isnan().all()
+    assert found[[0, 2]].isfinite().all()
+
+
+def test_each_image_gets_the_trajectories_it_asked_for(
+    network: AdaptedVisionTransformer, images: Tensor
+) -> None:
+    found = predict_rows(network, images, DRAWS)
+    assert [tuple(each.shape) for each in found] == [(2 * draw.samples, 3) for draw in DRAWS]
+    for each in found:
+        assert (each.dtype, each.device.type, each.requires_grad) == (torch.float64, "cpu", False)
+        torch.testing.assert_close(each.exp().sum(dim=-1), torch.ones(len(each)).double())
+
+
+def test_a_mixed_batch_gives_each_image_the_probabilities_it_gets_alone(
+    network: AdaptedVisionTransformer, images: Tensor
+) -> None:
+    together = predict_rows(network, images, DRAWS)
+    for index, draw in enumerate(DRAWS):
+        (alone,) = predict_rows(network, images[index : index + 1], [draw])
+        torch.testing.assert_close(together[index].exp(), alone.exp(), rtol=0, atol=1e-5)
+
+
+def test_the_order_of_a_batch_does_not_matter(
+    network: AdaptedVisionTransformer, images: Tensor
+) -> None:
+    forward = predict_rows(network, images, DRAWS)
+    backward = predict_rows(network, images.flip(0), DRAWS[::-1])[::-1]
+    for one, other in zip(forward, backward, strict=True):
+        torch.testing.assert_close(one.exp(), other.exp(), rtol=0, atol=1e-5)
+
+
+def test_the_seed_decides_and_nothing_else_does(
+    network: AdaptedVisionTransformer, images: Tensor
+) -> None:
+    first = images[:1].expand(3, -1, -1, -1)
+    draws = [Draw(mode="stoch", samples=2, seed=seed) for seed in (5, 5, 6)]
+    torch.manual_seed(1)
+    once = predict_rows(network, first, draws)
+    torch.manual_seed(2)
+    again = predict_rows(network, first, draws)
+    for one, other in zip(once, again, strict=True):
+        assert torch.equal(one, other)
+    torch.testing.assert_close(once[0], once[1])
+    assert not torch.allclose(once[0], once[2])
+
+
+def test_a_broken_image_does_not_touch_its_neighbours(
+    network: AdaptedVisionTransformer, images: Tensor
+) -> None:
+    broken = images.clone()
+    broken[1] = torch.nan
+    found, expected = predict_rows(network, broken, DRAWS), predict_rows(network, images, DRAWS)
+    assert found[1].isnan().all()
+    for index in (0, 2, 3, 4):
+        torch.testing.assert_close(found[index], expected[index])

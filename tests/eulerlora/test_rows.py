@@ -1,0 +1,41 @@
+"""Images x adapters x samples to rows and back, against the loop it stands for."""
+
+import torch
+
+from eulerlora.rows import Rows
+
+
+def test_rows_run_over_images_then_adapters_then_samples() -> None:
+    samples, adapters = [1, 3, 2], 2
+    pairs = [
+        (image, adapter)
+        for image, count in enumerate(samples)
+        for adapter in range(adapters)
+        for _ in range(count)
+    ]
+    rows = Rows.of(samples, adapters)
+    assert list(zip(rows.image.tolist(), rows.adapter.tolist(), strict=True)) == pairs
+    assert rows.counts == (2, 6, 4)
+    assert len(rows) == 12
+
+
+def test_row_indices_can_index() -> None:
+    rows = Rows.of([2], 3)
+    assert rows.image.dtype == rows.adapter.dtype == torch.int64
+
+
+def test_values_split_by_image_are_that_images_rows() -> None:
+    rows = Rows.of([1, 3, 2], 2)
+    values = rows.image.float()[:, None] * torch.ones(1, 5)
+    parts = rows.by_image(values)
+    assert [len(part) for part in parts] == [2, 6, 4]
+    for image, part in enumerate(parts):
+        assert torch.equal(part, torch.full_like(part, image))
+
+
+def test_rows_moved_to_a_device_are_the_same_rows() -> None:
+    rows = Rows.of([1, 2], 2)
+    moved = rows.to(torch.device("meta"))
+    assert moved.image.device.type == moved.adapter.device.type == "meta"
+    assert moved.counts == rows.counts
+    assert len(moved) == len(rows)

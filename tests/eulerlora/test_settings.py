@@ -1,0 +1,96 @@
+"""What settings allow and refuse."""
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torchvision import models
+
+from eulerlora.backbone import build_backbone, settings_of
+from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
+
+
+def test_defaults_are_the_papers_adapters_on_vit_b_32() -> None:
+    settings = AdapterSettings()
+    assert (settings.adapters, settings.rank, settings.min_rank) == (2, 20, 10)
+    assert (settings.steps, settings.scale) == (2, 1.0)
+    with torch.device("meta"):
+        assert BackboneSettings() == settings_of(models.vit_b_32(weights=None))
+
+
+@pytest.mark.parametrize("name", ["adapters", "rank", "min_rank", "steps"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "many", None])
+def test_a_count_must_be_a_positive_integer(name: str, value: object) -> None:
+    with pytest.raises(ValidationError, match=name):
+        AdapterSettings.model_validate({name: value})
+
+
+@pytest.mark.parametrize("scale", [-0.1, float("nan"), float("inf"), "much"])
+def test_a_scale_must_be_finite_and_not_negative(scale: object) -> None:
+    with pytest.raises(ValidationError, match="scale"):
+        AdapterSettings.model_validate({"scale": scale})
+
+
+def test_a_scale_of_zero_is_allowed() -> None:
+    assert AdapterSettings(scale=0).scale == 0.0
+
+
+def test_a_least_rank_above_the_rank_is_refused() -> None:
+    assert AdapterSettings(rank=4, min_rank=4).min_rank == 4
+    with pytest.raises(ValidationError, match="min_rank must be at most rank=4, not 5"):
+        AdapterSettings(rank=4, min_rank=5)
+
+
+@pytest.mark.parametrize("model", [AdapterSettings, BackboneSettings, Draw])
+def test_an_unknown_key_is_refused(model: type) -> None:
+    with pytest.raises(ValidationError, match="alpha"):
+        model.model_validate({"alpha": 1})
+
+
+@pytest.mark.parametrize("settings", [AdapterSettings(), BackboneSettings(), Draw()])
+def test_settings_do_not_change(settings: AdapterSettings | BackboneSettings | Draw) -> None:
+    name = next(iter(type(settings).model_fields))
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(settings, name, 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"image_size": 30, "patch_size": 8}, "image_size=30 must be a multiple of patch_size=8"),
+        ({"width": 10, "heads": 4}, "width=10 must be a multiple of heads=4"),
+    ],
+)
+def test_sizes_that_do_not_divide_are_refused(values: dict[str, int], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        BackboneSettings(**values)
+
+
+def test_tokens_are_the_patches_and_the_class_token_as_torchvision_counts_them() -> None:
+    assert BackboneSettings().tokens == 50
+    for settings in (BackboneSettings(), BackboneSettings(image_size=32, patch_size=8)):
+        with torch.device("meta"):
+            assert settings.tokens == build_backbone(settings).seq_length
+
+
+def test_a_deterministic_draw_has_one_sample() -> None:
+    assert Draw() == Draw(mode="det", samples=1, seed=0)
+    with pytest.raises(ValidationError, match="samples belongs to mode stoch"):
+        Draw(mode="det", samples=2)
+
+
+@pytest.mark.parametrize("samples", [0, -1, 1.5, float("nan")])
+def test_samples_must_be_a_positive_integer(samples: object) -> None:
+    with pytest.raises(ValidationError, match="samples"):
+        Draw.model_validate({"mode": "stoch", "samples": samples})
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 0.5])
+def test_a_seed_must_lie_in_32_bits(seed: object) -> None:
+    assert Draw(mode="stoch", seed=2**32 - 1).seed == 2**32 - 1
+    with pytest.raises(ValidationError, match="seed"):
+        Draw.model_validate({"mode": "stoch", "seed": seed})
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(ValidationError, match="mode"):
+        Draw.model_validate({"mode": "mean"})

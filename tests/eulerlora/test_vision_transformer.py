@@ -1,0 +1,300 @@
+"""The adapted network against torchvision's own, on a tiny backbone and once on ViT-B/32."""
+
+import copy
+import math
+
+import pytest
+import torch
+from scipy import stats
+from torch import Generator, Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+from torchvision import models
+
+from eulerlora.backbone import build_backbone
+from eulerlora.coefficients import trajectory_coefficients
+from eulerlora.rows import Rows
+from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
+from eulerlora.vision_transformer import AdaptedVisionTransformer, AdapterHeads, embed
+
+DET = Draw()
+
+
+@pytest.fixture
+def network(make_network) -> AdaptedVisionTransformer:
+    return make_network()
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.rand(3, 3, 32, 32, generator=Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def large() -> models.VisionTransformer:
+    """torchvision's own vit_b_32, its head no longer zero."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = models.vit_b_32(weights=None).eval()
+        nn.init.normal_(model.heads.head.weight, std=0.05)
+        nn.init.normal_(model.heads.head.bias, std=0.5)
+    return model
+
+
+@pytest.fixture(scope="module")
+def large_image() -> Tensor:
+    return torch.rand(1, 3, 224, 224, generator=Generator().manual_seed(0))
+
+
+@torch.inference_mode()
+def answer(network: AdaptedVisionTransformer, images: Tensor, *draws: Draw) -> tuple[Tensor, ...]:
+    """Logits (trajectories, classes) of each image for its draw, or for the one draw given."""
+    each = draws if len(draws) == len(images) else draws * len(images)
+    rows = Rows.of([draw.samples for draw in each], network.settings.adapters)
+    blocks = len(network.blocks)
+    coefficients = [trajectory_coefficients(draw, blocks, network.settings) for draw in each]
+    return rows.by_image(network(images, rows, torch.cat(coefficients)))
+
+
+@torch.inference_mode()
+def without_adapters(network: AdaptedVisionTransformer, images: Tensor) -> Tensor:
+    """Logits (n, adapters, classes) with every coefficient zero."""
+    adapters, rank = network.settings.adapters, network.settings.rank
+    rows = Rows.of([1] * len(images), adapters)
+    zeros = torch.zeros(len(rows), len(network.blocks), 4, adapters * rank)
+    return network(images, rows, zeros).unflatten(0, (len(images), adapters))
+
+
+def headless(backbone: models.VisionTransformer) -> models.VisionTransformer:
+    """A view of the same modules and weights whose forward pass ends at the features."""
+    view = copy.copy(backbone)
+    view._modules = {**backbone._modules, "heads": nn.Sequential()}
+    return view
+
+
+@torch.inference_mode()
+def merged_torchvision(network: AdaptedVisionTransformer, images: Tensor, adapter: int) -> Tensor:
+    """Logits (n, classes) of torchvision's forward pass with W0 + B A in its packed weights."""
+    state = {}
+    for index, block in enumerate(network.blocks):
+        merged = [block.up[p, adapter].T @ block.down[p, adapter] for p in range(4)]
+        attention = network.backbone.encoder.layers[index].self_attention
+        prefix = f"encoder.layers.encoder_layer_{index}.self_attention."
+        state[prefix + "in_proj_weight"] = attention.in_proj_weight + torch.cat(merged[:3])
+        state[prefix + "out_proj.weight"] = attention.out_proj.weight + merged[3]
+    features = functional_call(headless(network.backbone), state, (images,))
+    return F.linear(features, network.heads.weight[adapter], network.heads.bias[adapter])
+
+
+@torch.inference_mode()
+def frozen_with_head(network: AdaptedVisionTransformer, images: Tensor) -> Tensor:
+    """Logits (n, adapters, classes) of torchvision's own forward pass under each head."""
+    features = headless(network.backbone)(images)
+    return torch.einsum("nd,acd->nac", features, network.heads.weight) + network.heads.bias
+
+
+def test_the_embedding_is_torchvisions_with_class_token_and_positions(
+    make_backbone, images: Tensor
+) -> None:
+    backbone = make_backbone()
+    seen = []
+    hook = backbone.encoder.dropout.register_forward_hook(lambda *call: seen.append(call[2]))
+    backbone(images)
+    hook.remove()
+    torch.testing.assert_close(embed(backbone, images), seen[0])
+
+
+def test_zero_coefficients_leave_torchvisions_network(
+    network: AdaptedVisionTransformer, images: Tensor
+) -> None:
+    found, expected = without_adapters(network, images), frozen_with_head(network, images)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_deterministic_mode_equals_torchvision_on_merged_weights_adapter_by_adapter(
+    network: AdaptedVisionTransformer, images: Tensor
+) -> None:
+    found = torch.stack(answer(network, images, DET))
+    for adapter in range(network.settings.adapters):
+        expected = merged_torchvision(network, images, adapter)
+        torch.testing.assert_close(found[:, adapter], expected, rtol=1e-4, atol=1e-5)
+    assert (found - without_adapters(network, images)).abs().mean() > 0.1
+
+
+def test_building_and_running_a_network_leaves_the_backbone_as_it_was(
+    make_backbone, make_network, images: Tensor
+) -> None:
+    backbone = make_backbone()
+    before = copy.deepcopy(backbone.state_dict())
+    network = make_network(backbone=backbone)
+    network.initialise(Generator().manual_seed(0))
+    answer(network.train(), images, Draw(mode="stoch", samples=2))
+    after = backbone.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    "draw", [DET, Draw(mode="stoch", seed=1), Draw(mode="stoch", samples=3, seed=2)], ids=str
+)
+def test_as_initialised_every_mode_equals_the_frozen_backbone_with_the_head(
+    network: AdaptedVisionTransformer, images: Tensor, draw: Draw
+) -> None:
+    network.initialise(Generator().manual_seed(0))
+    expected = frozen_with_head(network, images).repeat_interleave(draw.samples, dim=1)
+    found = torch.stack(answer(network, images, draw))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_with_all_ranks_active_stochastic_answers_equal_deterministic_ones(
+    make_network, images: Tensor
+) -> None:
+    network = make_network(AdapterSettings(adapters=2, rank=4, min_rank=4))
+    stochastic = torch.stack(answer(network, images, Draw(mode="stoch", samples=3, seed=5)))
+    deterministic = torch.stack(answer(network, images, DET))
+    torch.testing.assert_close(stochastic, deterministic.repeat_interleave(3, dim=1))
+
+
+def test_stochastic_trajectories_of_one_adapter_differ(
+    network: AdaptedVisionTransformer, images: Tensor
+) -> None:
+    rows = torch.stack(answer(network, images, Draw(mode="stoch", samples=4, seed=5)))
+    assert rows.unflatten(1, (2, 4)).std(dim=2).min() > 1e-3
+
+
+def test_rows_of_different_adapters_modes_and_sample_counts_share_a_batch(
+    network: AdaptedVisionTransformer, images: Tensor
+) -> None:
+    draws = (Draw(mode="stoch", samples=3, seed=4), DET, Draw(mode="stoch", seed=9))
+    together = answer(network, images, *draws)
+    for index, draw in enumerate(draws):
+        (alone,) = answer(network, images[index : index + 1], draw)
+        torch.testing.assert_close(together[index], alone, rtol=1e-5, atol=1e-5)
+
+
+def test_a_row_learns_only_in_its_own_adapter_and_head(
+    network: AdaptedVisionTransformer, images: Tensor
+) -> None:
+    rows = Rows.of([1] * len(images), 2)
+    coefficients = torch.cat([trajectory_coefficients(DET, 2, network.settings)] * len(images))
+    logits = network(images, rows, coefficients)
+    logits[rows.adapter == 1].square().sum().backward()
+    for block in network.blocks:
+        for parameter in (block.down, block.up):
+            assert (parameter.grad[:, 0] == 0).all()
+            assert (parameter.grad[:, 1].flatten(1).abs().amax(dim=-1) > 0).all()
+    for parameter in network.heads.parameters():
+        assert (parameter.grad[0] == 0).all()
+        assert (parameter.grad[1] != 0).any()
+
+
+def test_only_adapters_and_heads_are_trainable_and_the_rest_gets_no_gradient(
+    network: AdaptedVisionTransformer, images: Tensor
+) -> None:
+    trainable = {name for name, p in network.named_parameters() if p.requires_grad}
+    assert trainable == {name for name, _ in network.adapter_parameters()}
+    assert {name.split(".")[0] for name in trainable} == {"blocks", "heads"}
+    rows = Rows.of([1] * len(images), 2)
+    coefficients = torch.cat([trajectory_coefficients(DET, 2, network.settings)] * len(images))
+    network(images, rows, coefficients).sum().backward()
+    assert {name for name, p in network.named_parameters() if p.grad is not None} == trainable
+
+
+def test_the_backbones_dropout_stays_off_in_training(make_network, images: Tensor) -> None:
+    backbone = models.VisionTransformer(32, 8, 2, 2, 16, 24, dropout=0.5, attention_dropout=0.5)
+    network = make_network(backbone=backbone).train()
+    assert network.training
+    assert not any(module.training for module in network.backbone.modules())
+    torch.testing.assert_close(answer(network, images, DET), answer(network, images, DET))
+
+
+@pytest.mark.parametrize(
+    ("adapters", "classes", "expected"),
+    [(2, 10, 2_964_500), (2, 100, 3_102_920), (2, 7, 2_959_886)],
+    ids=["CIFAR-10", "CIFAR-100", "HAM10000"],
+)
+def test_networks_of_the_paper_have_as_many_trainable_parameters_as_the_method_says(
+    adapters: int, classes: int, expected: int
+) -> None:
+    with torch.device("meta"):
+        backbone = build_backbone(BackboneSettings())
+        network = AdaptedVisionTransformer(backbone, AdapterSettings(adapters=adapters), classes)
+    assert sum(p.numel() for p in network.parameters() if p.requires_grad) == expected
+
+
+@pytest.mark.parametrize("rank", [1, 4, 20])
+def test_one_adapter_on_vit_b_32_has_73728_parameters_for_each_rank(rank: int) -> None:
+    with torch.device("meta"):
+        backbone = build_backbone(BackboneSettings())
+        settings = AdapterSettings(adapters=1, rank=rank, min_rank=1)
+        network = AdaptedVisionTransformer(backbone, settings, 2)
+    assert sum(p.numel() for p in network.blocks.parameters()) == 73_728 * rank
+
+
+def test_a_row_is_read_by_its_own_head() -> None:
+    heads = AdapterHeads(6, 4, 3)
+    heads.initialise(Generator().manual_seed(0))
+    features, adapter = torch.randn(5, 6), torch.tensor([2, 0, 1, 1, 2])
+    found = heads(features, adapter)
+    for row, own in enumerate(adapter.tolist()):
+        expected = F.linear(features[row], heads.weight[own], heads.bias[own])
+        torch.testing.assert_close(found[row], expected)
+
+
+def test_heads_start_as_torchs_linear_does() -> None:
+    width, classes = 64, 50
+    heads, linear = AdapterHeads(width, classes, 4), nn.Linear(width, classes)
+    heads.initialise(Generator().manual_seed(0))
+    bound = 1 / math.sqrt(width)
+    for found, reference in ((heads.weight, linear.weight), (heads.bias, linear.bias)):
+        values = found.detach().flatten().numpy()
+        assert abs(values).max() <= bound
+        assert stats.kstest(values, stats.uniform(-bound, 2 * bound).cdf).pvalue > 1e-3
+        assert reference.abs().max() <= bound  # torch's own rule, should it ever change
+    assert len({tuple(head.flatten().tolist()) for head in heads.weight}) == 4
+
+
+def test_initialisation_is_a_function_of_the_generator_and_differs_over_blocks(
+    make_network,
+) -> None:
+    first, second, third = make_network(seed=0), make_network(seed=0), make_network(seed=0)
+    first.initialise(Generator().manual_seed(3))
+    torch.manual_seed(99)
+    second.initialise(Generator().manual_seed(3))
+    third.initialise(Generator().manual_seed(4))
+    for (_, a), (_, b) in zip(first.adapter_parameters(), second.adapter_parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert not torch.equal(first.blocks[0].down, third.blocks[0].down)
+    assert not torch.equal(first.blocks[0].down, first.blocks[1].down)
+
+
+def test_vit_b_32_with_zero_coefficients_is_torchvisions_own(
+    large: models.VisionTransformer, large_image: Tensor, make_network
+) -> None:
+    before = copy.deepcopy(large.state_dict())
+    with torch.inference_mode():
+        expected = large(large_image)
+    network = make_network(AdapterSettings(adapters=1), classes=1000, backbone=large)
+    with torch.no_grad():
+        network.heads.weight[0] = large.heads.head.weight
+        network.heads.bias[0] = large.heads.head.bias
+    found = without_adapters(network, large_image)[:, 0]
+    assert expected.std() > 0.1
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert large.state_dict().keys() == before.keys()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in large.state_dict().items())
+
+
+def test_vit_b_32_in_deterministic_mode_is_torchvisions_own_on_merged_weights(
+    large: models.VisionTransformer, large_image: Tensor, make_network
+) -> None:
+    network = make_network(AdapterSettings(), classes=10, backbone=large)
+    network.initialise(Generator().manual_seed(0))
+    with torch.no_grad():
+        for block in network.blocks:
+            block.up.normal_(std=0.005, generator=Generator().manual_seed(1))
+    (found,) = answer(network, large_image, DET)
+    for adapter in range(2):
+        expected = merged_torchvision(network, large_image, adapter)[0]
+        torch.testing.assert_close(found[adapter], expected, rtol=1e-4, atol=1e-4)
+    assert (expected - frozen_with_head(network, large_image)[0, 1]).abs().mean() > 0.1

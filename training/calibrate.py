@@ -1,0 +1,66 @@
+"""OOD thresholds on the maximum softmax probability, from held-out in-distribution images."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from eulerlora.checkpoint import load_checkpoint, write_config
+from eulerlora.config import Threshold
+from eulerlora.model import EulerLoRA
+from eulerlora.settings import Mode
+from eulerlora.uncertainty import summarise
+from training.datasets import ImageParts, LabelledImage
+from training.inference import predict_all
+
+KEPT = 0.95
+SAMPLES = (1, 2, 4, 8, 16)
+
+
+def calibrate(folder: Path, images: ImageParts, device: torch.device) -> tuple[Threshold, ...]:
+    """Sets the thresholds of the checkpoint in `folder` for `det` and for `stoch` at SAMPLES.
+
+    The calibration part is used, or, in a split without one, the test part; the thresholds say
+    which. Only `config.json` changes, in one step.
+    """
+    checkpoint = load_checkpoint(folder)
+    model = EulerLoRA(checkpoint, device)
+    part = "calibration" if "calibration" in images.parts else "test"
+    thresholds = find_thresholds(model, images.parts[part], f"{images.name}, {part} part")
+    write_config(folder, checkpoint.config.model_copy(update={"thresholds": thresholds}))
+    return thresholds
+
+
+def find_thresholds(
+    model: EulerLoRA, images: Sequence[LabelledImage], data: str
+) -> tuple[Threshold, ...]:
+    """One threshold for each mode and sample count, each keeping at least 95% of `images`.
+
+    The counts of `stoch` share one set of draws: the first s of the most samples.
+    """
+    found = predict_all(model, images, "det", 1, "calibrate det")
+    thresholds = [_threshold("det", 1, found, data)]
+    found = predict_all(model, images, "stoch", max(SAMPLES), "calibrate stoch")
+    thresholds += [_threshold("stoch", count, found[:, :, :count], data) for count in SAMPLES]
+    return tuple(thresholds)
+
+
+def _threshold(mode: Mode, samples: int, log_probabilities: Tensor, data: str) -> Threshold:
+    msp = summarise(log_probabilities.flatten(1, 2).exp()).msp
+    threshold = keeping_threshold(msp, KEPT)
+    return Threshold(
+        mode=mode,
+        samples=samples,
+        msp=threshold,
+        kept=float((msp >= threshold).double().mean()),
+        images=len(msp),
+        data=data,
+    )
+
+
+def keeping_threshold(scores: Tensor, share: float) -> float:
+    """The highest threshold that at least `share` of the scores reach; scores: (n,)."""
+    kept = math.ceil(share * len(scores))
+    return float(scores.sort(descending=True).values[kept - 1])

@@ -1,0 +1,77 @@
+"""The model card that goes with a checkpoint as its README.md."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from eulerlora.config import CheckpointConfig
+from training.evaluate import Report
+from training.report import markdown
+
+INTENDED_USE = {
+    "ham10000": (
+        "For demonstration and research. It is not a medical device, has not been clinically "
+        "validated and must not be used to decide on anyone's care. It knows only the seven "
+        "classes below, as seen through a dermatoscope at the sites that collected HAM10000; "
+        "other skin types, cameras and conditions are outside of what it has seen."
+    ),
+    "imagefolder": (
+        "For research on images like those it was trained on. Validate it on your own data "
+        "before you rely on an answer."
+    ),
+}
+DATA_LICENCE = {
+    "ham10000": (
+        "HAM10000 (Tschandl, Rosendahl and Kittler, Scientific Data 5, 180161, 2018), "
+        "CC BY-NC 4.0: these weights are for non-commercial use, with attribution."
+    ),
+    "imagefolder": "That of the training images, which are not part of this checkpoint.",
+}
+
+
+def model_card(config: CheckpointConfig, report: Report | None) -> str:
+    """Markdown: use, classes, figures (where there is a report), data, training, settings."""
+    kind = config.provenance["recipe"]["data"]["kind"]
+    adapters = config.adapters.settings
+    backbone = config.backbone
+    shape = backbone.settings
+    sections = [
+        f"# {config.name}",
+        f"An EulerLoRA checkpoint: {adapters.adapters} adapters of rank {adapters.rank} on a "
+        f"frozen Vision Transformer ({shape.layers} blocks of width {shape.width}, "
+        f"{shape.image_size} x {shape.image_size} pixels, patches of {shape.patch_size}).",
+        "## Intended use",
+        INTENDED_USE[kind],
+        "## Classes",
+        "\n".join(f"- `{each.name}`: {each.description}" for each in config.classes),
+        "## Figures",
+        "Not evaluated yet." if report is None else markdown(report),
+        "## Data",
+        f"Trained on {config.provenance['data']} (train part). {DATA_LICENCE[kind]}",
+        "## Training",
+        _training(config),
+    ]
+    return "\n\n".join(section.strip() for section in sections) + "\n"
+
+
+def _training(config: CheckpointConfig) -> str:
+    facts, recipe = config.provenance, config.provenance["recipe"]
+    lines = [
+        f"- Recipe `{recipe['name']}`, seed {facts['seed']}, commit {facts['commit']}, "
+        f"{facts['date']}, on {facts['hardware']}.",
+        f"- Adapters: {_run(facts['training'])}.",
+    ]
+    if config.backbone.published:
+        lines.append(f"- Backbone: torchvision's `{config.backbone.published}`, frozen.")
+    else:
+        origin = config.backbone.provenance
+        stages = ", then ".join(_run(stage) for stage in origin["stages"])
+        lines.append(
+            f"- Backbone: recipe `{origin['recipe']['name']}` on {origin['data']}: {stages}; "
+            f"accuracy on its test part {origin['test_accuracy']:.3f}; frozen after that."
+        )
+    lines.append("- All settings are in `config.json`, the OOD thresholds with their data too.")
+    return "\n".join(lines)
+
+
+def _run(fitted: Mapping[str, Any]) -> str:
+    return f"{fitted['steps']:,} steps in {fitted['seconds'] / 60:.0f} min"
