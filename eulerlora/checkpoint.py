@@ -3,7 +3,6 @@
 """
 
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -78,7 +77,7 @@ def save_checkpoint(
         write_card(partial, card)
         write_config(partial, config)
         partial.chmod(0o755)
-        os.replace(partial, folder)
+        partial.replace(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -103,7 +102,7 @@ def _replace(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.partial")
     try:
         partial.write_text(text)
-        os.replace(partial, path)
+        partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
 

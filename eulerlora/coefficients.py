@@ -16,9 +16,7 @@ from eulerlora.settings import AdapterSettings, Draw
 PROJECTIONS = ("query", "key", "value", "output")
 
 
-def draw_masks(
-    shape: tuple[int, ...], rank: int, min_rank: int, generator: Generator
-) -> Tensor:
+def draw_masks(shape: tuple[int, ...], rank: int, min_rank: int, generator: Generator) -> Tensor:
     """Rank configurations M: r/K on a uniform subset of K directions, 0 elsewhere.
 
     K is uniform on {min_rank, ..., rank}, independently for every entry of `shape`; its subset is

@@ -10,10 +10,10 @@ from typing import Any, TextIO
 import click
 
 from eulerlora.errors import ImageError
+from eulerlora.image_files import image_files
 from eulerlora.model import EulerLoRA, Prediction
 from eulerlora.settings import Mode
 
-EXTENSIONS = {".jpg", ".jpeg", ".png", ".webp"}
 DEFAULT_SAMPLES = 4
 
 Answer = dict[str, Any]
@@ -49,7 +49,9 @@ def predict_command(
         raise click.UsageError("wanted one of --json and --csv, not both")
     model = EulerLoRA.load(checkpoint, device)
     failures: list[str] = []
-    answers = _answers(model, list(_files(images)), mode, samples or DEFAULT_SAMPLES, seed, failures)
+    answers = _answers(
+        model, list(_files(images)), mode, samples or DEFAULT_SAMPLES, seed, failures
+    )
     if csv_file is not None:
         with csv_file.open("w", newline="") as file:
             _write_csv(file, answers)
@@ -63,7 +65,7 @@ def predict_command(
 def _files(places: Iterable[Path]) -> Iterator[Path]:
     for place in places:
         if place.is_dir():
-            yield from sorted(p for p in place.rglob("*") if p.suffix.lower() in EXTENSIONS)
+            yield from image_files(place)
         else:
             yield place
 
@@ -101,7 +103,9 @@ def _answer(file: Path, prediction: Prediction, classes: tuple[str, ...]) -> Ans
 
 def _line(answer: Answer) -> str:
     flag = {None: "", True: "  out of distribution", False: ""}[answer["ood"]]
-    return f"{answer['file']}: {answer['label']} {answer['msp']:.3f}, H {answer['entropy']:.3f}{flag}"
+    return (
+        f"{answer['file']}: {answer['label']} {answer['msp']:.3f}, H {answer['entropy']:.3f}{flag}"
+    )
 
 
 def _write_csv(file: TextIO, answers: Iterable[Answer]) -> None:

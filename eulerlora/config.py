@@ -6,8 +6,6 @@ from pydantic import Field, model_validator
 
 from eulerlora.settings import AdapterSettings, BackboneSettings, Mode, PositiveInt, Settings
 
-FORMAT_VERSION = 1
-
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Provenance = dict[str, Any]
 
@@ -66,7 +64,7 @@ class Threshold(Settings):
 class CheckpointConfig(Settings):
     """All of `config.json`."""
 
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[1] = 1
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
     backbone: BackboneConfig
     adapters: AdapterConfig

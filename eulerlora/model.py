@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Self
 
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from eulerlora.checkpoint import Checkpoint, load_checkpoint
 from eulerlora.config import CheckpointConfig
-from eulerlora.errors import ImageError, NonFiniteError
+from eulerlora.errors import NonFiniteError
+from eulerlora.image_files import read_pixels
 from eulerlora.predict import predict_rows
 from eulerlora.preprocess import resize, upright_rgb
 from eulerlora.seeds import content_seed
@@ -81,10 +82,8 @@ class EulerLoRA:
         empty = torch.empty(0, rows, len(self.classes), dtype=torch.float64)
         return self._prediction(torch.cat([empty, *chunks]), mode, samples)
 
-    def _trajectories(
-        self, images: Images, mode: Mode, samples: int, seed: int | None
-    ) -> Tensor:
-        pixels = list(images) if isinstance(images, Tensor) else [read_pixels(i) for i in images]
+    def _trajectories(self, images: Images, mode: Mode, samples: int, seed: int | None) -> Tensor:
+        pixels = list(images) if isinstance(images, Tensor) else [pixels_of(i) for i in images]
         draws = [
             Draw(
                 mode=mode,
@@ -117,12 +116,8 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def read_pixels(image: Image.Image | Path | str) -> Tensor:
+def pixels_of(image: Image.Image | Path | str) -> Tensor:
     """(3, height, width) uint8 of a PIL image or an image file, upright, in RGB."""
     if isinstance(image, Image.Image):
         return upright_rgb(image).pixels
-    try:
-        with Image.open(image) as opened:
-            return upright_rgb(opened).pixels
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise ImageError(f"{image}: cannot be opened as an image ({error})") from error
+    return read_pixels(Path(image), str(image))

@@ -53,6 +53,7 @@ def resize(pixels: Tensor, size: int) -> Tensor:
     Returns (..., 3, size, size) float32; bilinear with antialias (method, "Images").
     """
     scaled = F.to_dtype(pixels, torch.float32, scale=True)
-    return F.resize(
+    square: Tensor = F.resize(
         scaled, [size, size], interpolation=F.InterpolationMode.BILINEAR, antialias=True
     )
+    return square

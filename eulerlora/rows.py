@@ -29,9 +29,7 @@ class Rows:
         """The rows of images that take `samples[i]` samples of every adapter."""
         counts = tuple(adapters * count for count in samples)
         image = torch.repeat_interleave(torch.tensor(counts))
-        adapter = torch.cat(
-            [torch.arange(adapters).repeat_interleave(count) for count in samples]
-        )
+        adapter = torch.cat([torch.arange(adapters).repeat_interleave(count) for count in samples])
         return cls(image, adapter, counts)
 
     def __len__(self) -> int:
@@ -43,4 +41,5 @@ class Rows:
 
     def by_image(self, values: Tensor) -> tuple[Tensor, ...]:
         """Splits (rows, ...) into one (trajectories, ...) tensor for each image."""
-        return values.split(self.counts)
+        parts: tuple[Tensor, ...] = values.split(self.counts)
+        return parts

@@ -1,7 +1,6 @@
 """Tensors and their metadata in safetensors files, read strictly and written atomically."""
 
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,7 +24,7 @@ def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().float().cpu().contiguous()
         digest.update(f"{name}:{list(tensor.shape)};".encode())
-        digest.update(memoryview(tensor.numpy()).cast("B"))
+        digest.update(tensor.numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -33,12 +32,14 @@ def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype, metadata: dict[str, str]
 ) -> None:
     """Writes all tensors as `dtype`; the file appears whole or not at all."""
-    stored = {name: tensor.detach().cpu().to(dtype).contiguous() for name, tensor in tensors.items()}
+    stored = {
+        name: tensor.detach().cpu().to(dtype).contiguous() for name, tensor in tensors.items()
+    }
     partial = path.with_name(f".{path.name}.partial")
     try:
         save_file(stored, partial, metadata=metadata)
         partial.chmod(0o644)  # safetensors makes it private; a service may run as another user
-        os.replace(partial, path)
+        partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -49,7 +50,9 @@ def read_metadata(path: Path) -> dict[str, str]:
         with safe_open(path, framework="pt") as file:
             return dict(file.metadata() or {})
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(path, f"not a readable safetensors file ({_one_line(error)})") from error
+        raise CheckpointError(
+            path, f"not a readable safetensors file ({_one_line(error)})"
+        ) from error
 
 
 def read_tensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -63,7 +66,9 @@ def read_tensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(path, f"not a readable safetensors file ({_one_line(error)})") from error
+        raise CheckpointError(
+            path, f"not a readable safetensors file ({_one_line(error)})"
+        ) from error
     for name in sorted(expected.keys() ^ tensors.keys()):
         what = "is missing" if name in expected else "does not belong to this model"
         raise CheckpointError(path, f"tensor {name} {what}")

@@ -57,6 +57,7 @@ class AdaptedVisionTransformer(nn.Module):
     def initialise(self, generator: Generator) -> None:
         """Draws the adapters and heads; every trajectory then equals the frozen backbone."""
         for block in self.blocks:
+            assert isinstance(block, AttentionAdapters)
             block.initialise(generator)
         self.heads.initialise(generator)
 
@@ -83,6 +84,7 @@ class AdaptedVisionTransformer(nn.Module):
             self.backbone.encoder.layers, self.blocks, coefficients.unbind(1), strict=True
         )
         for frozen, adapters, own in per_block:
+            assert isinstance(adapters, AttentionAdapters)
             normal = frozen.ln_1(tokens)
             tokens = tokens + adapted_attention(normal, frozen.self_attention, adapters, own)
             tokens = tokens + frozen.mlp(frozen.ln_2(tokens))
@@ -95,4 +97,5 @@ def embed(backbone: VisionTransformer, images: Tensor) -> Tensor:
     """Patch embeddings with the class token first and positions added: (n, tokens, width)."""
     patches = backbone.conv_proj(images).flatten(2).transpose(1, 2)
     class_token = backbone.class_token.expand(len(images), -1, -1)
-    return torch.cat([class_token, patches], dim=1) + backbone.encoder.pos_embedding
+    tokens: Tensor = torch.cat([class_token, patches], dim=1) + backbone.encoder.pos_embedding
+    return tokens

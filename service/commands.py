@@ -14,7 +14,9 @@ EMBEDDED = Path(__file__).parent / "default"
 
 
 @click.command("serve")
-@click.argument("checkpoints", nargs=-1, type=click.Path(path_type=Path), metavar="[CHECKPOINT ...]")
+@click.argument(
+    "checkpoints", nargs=-1, type=click.Path(path_type=Path), metavar="[CHECKPOINT ...]"
+)
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
 @click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")

@@ -17,7 +17,7 @@ Details never repeat what the client sent, but for the name of a parameter.
 from typing import ClassVar
 
 
-class Problem(Exception):
+class Problem(Exception):  # noqa: N818 - the word of RFC 9457
     """A request that gets no answer; becomes `application/problem+json` (RFC 9457)."""
 
     status: ClassVar[int] = 500

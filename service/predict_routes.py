@@ -51,9 +51,7 @@ def predict_routes(models: ServedModels, settings: ServiceSettings) -> APIRouter
         served = models.named(query.model)
         samples_of(query)  # refused before the body is read
         upload = await read_upload(request, settings.max_body_bytes)
-        prepared = await run_sync(
-            prepare, upload, query, served, settings.images, limiter=decoding
-        )
+        prepared = await run_sync(prepare, upload, query, served, settings.images, limiter=decoding)
         answered = await served.answer(prepared.question)
         response.headers["Server-Timing"] = server_timing(
             decode=prepared.decoded_s, queue=answered.queued_s, model=answered.ran_s

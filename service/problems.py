@@ -19,7 +19,10 @@ logger = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
-HTTP_TITLES = {404: "No such resource", 405: "The method is not allowed here"}
+HTTP_PROBLEMS = {
+    404: ("not_found", "No such resource"),
+    405: ("method_not_allowed", "The method is not allowed here"),
+}
 
 
 def install(app: FastAPI) -> None:
@@ -64,9 +67,9 @@ async def _on_validation_error(request: Request, error: Exception) -> JSONRespon
 
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    title = HTTP_TITLES.get(error.status_code, "The request was refused")
-    code = title.lower().replace(" ", "_")
-    body = _body(request, error.status_code, code, title, "see /docs for what is served")
+    status = error.status_code
+    code, title = HTTP_PROBLEMS.get(status, ("refused", "The request was refused"))
+    body = _body(request, status, code, title, "see /docs for what is served")
     return _response(body, error.headers)
 
 

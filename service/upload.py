@@ -1,6 +1,6 @@
 """Request body -> one uploaded file, read with a limit and kept in memory."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from fastapi import Request
@@ -31,6 +31,10 @@ async def read_upload(request: Request, max_bytes: int) -> Upload:
     for a body of another type, MalformedBody, and InvalidUpload for no file, two, or an empty one.
     """
     _check_declared_length(request, max_bytes)
+    if request.headers.get("content-length", "0") == "0" and not request.headers.get(
+        "transfer-encoding"
+    ):
+        raise InvalidUpload("wanted an image; the request has no body")
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type == "multipart/form-data":
         upload = await _read_multipart(request, max_bytes)
@@ -52,7 +56,7 @@ def _check_declared_length(request: Request, max_bytes: int) -> None:
         raise BodyTooLarge(f"at most {max_bytes:,} bytes are read")
 
 
-async def _limited(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
+async def _limited(request: Request, max_bytes: int) -> AsyncGenerator[bytes, None]:
     received = 0
     async for chunk in request.stream():
         received += len(chunk)
@@ -74,7 +78,7 @@ async def _read_multipart(request: Request, max_bytes: int) -> Upload:
         form = await parser.parse()
     except (MultiPartException, FormParserError, KeyError, UnicodeError) as error:
         raise MalformedBody("the multipart body cannot be parsed") from error
-    async with form:
+    try:
         parts = form.multi_items()
         if [name for name, _ in parts] != [FILE_PART]:
             raise InvalidUpload(f"wanted exactly one part, named {FILE_PART}; found {len(parts)}")
@@ -82,3 +86,5 @@ async def _read_multipart(request: Request, max_bytes: int) -> Upload:
         if not isinstance(part, UploadFile):
             raise InvalidUpload(f"the part {FILE_PART} has no filename; send it as a file")
         return Upload(await part.read(), part.content_type)
+    finally:
+        await form.close()

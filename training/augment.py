@@ -31,7 +31,10 @@ def flip_and_rotate(pixels: Tensor, generator: Generator) -> Tensor:
         pixels = F.horizontal_flip(pixels)
     if vertical < 0.5:
         pixels = F.vertical_flip(pixels)
-    return F.rotate(pixels, 180 * turn, interpolation=F.InterpolationMode.NEAREST, fill=[0.0])
+    turned: Tensor = F.rotate(
+        pixels, 180 * turn, interpolation=F.InterpolationMode.NEAREST, fill=[0.0]
+    )
+    return turned
 
 
 def crop_and_flip(pixels: Tensor, generator: Generator) -> Tensor:
@@ -39,8 +42,10 @@ def crop_and_flip(pixels: Tensor, generator: Generator) -> Tensor:
     height, width = pixels.shape[-2:]
     padding = round(CROP_PADDING_SHARE * min(height, width))
     top, left = torch.randint(0, 2 * padding + 1, (2,), generator=generator).tolist()
-    view = F.crop(F.pad(pixels, [padding]), top, left, height, width)
-    return F.horizontal_flip(view) if torch.rand((), generator=generator) < 0.5 else view
+    view: Tensor = F.crop(F.pad(pixels, [padding]), top, left, height, width)
+    if torch.rand((), generator=generator) < 0.5:
+        view = F.horizontal_flip(view)
+    return view
 
 
 def training_view(

@@ -20,7 +20,9 @@ QUESTIONS = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
 
 data_option = click.option("--data", type=PATH, required=True, help="The data directory.")
 out_option = click.option("--out", type=PATH, required=True, help="A new or empty folder.")
-seed_option = click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Instead of the recipe's.")
+seed_option = click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), help="Instead of the recipe's."
+)
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Such as training.epochs=2."
 )

@@ -15,7 +15,7 @@ from training.image_sources import list_images
 from training.inference import predict_all
 from training.metrics import classification_metrics, ood_metrics
 
-OOD_TEST_FOLDER = "test"
+TEST = "test"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def evaluate(
     questions: Sequence[tuple[Mode, int]],
 ) -> Report:
     """The report of a model on a data set's test part, once for each (mode, samples)."""
-    test = images.parts["test"]
+    test = images.parts[TEST]
     return Report(
         model=model.config.name,
         revision=model.revision,
@@ -74,7 +74,7 @@ def read_ood_set(place: Path) -> list[LabelledImage]:
     Raises DataError where there are none.
     """
     found = list_images(place)
-    test = {name: it for name, it in found.items() if Path(name).parts[0] == OOD_TEST_FOLDER}
+    test = {name: it for name, it in found.items() if Path(name).parts[0] == TEST}
     return [LabelledImage(name, source, -1) for name, source in (test or found).items()]
 
 
@@ -95,7 +95,7 @@ def _evaluate_mode(
         for name, images in ood.items()
     }
     threshold = model.config.threshold(mode, samples)
-    sets = {"test": inside.msp} | outside
+    sets = {TEST: inside.msp} | outside
     return ModeReport(
         mode=mode,
         samples=samples,
@@ -114,4 +114,6 @@ def _sensitivity(
     predicted: Tensor, labels: Tensor, classes: Sequence[str]
 ) -> dict[str, float | None]:
     right = {name: predicted[labels == index] == index for index, name in enumerate(classes)}
-    return {name: float(hits.double().mean()) if len(hits) else None for name, hits in right.items()}
+    return {
+        name: float(hits.double().mean()) if len(hits) else None for name, hits in right.items()
+    }

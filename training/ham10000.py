@@ -23,7 +23,7 @@ CALIBRATION_FOLDS = 8  # an eighth of the rest, a tenth of all
 DESCRIPTIONS = {
     "akiec": "actinic keratosis or intraepithelial carcinoma (Bowen's disease)",
     "bcc": "basal cell carcinoma",
-    "bkl": "benign keratosis-like lesion (solar lentigo, seborrheic or lichen-planus-like keratosis)",
+    "bkl": "benign keratosis-like lesion (solar lentigo, seborrheic keratosis, lichen planus-like)",
     "df": "dermatofibroma",
     "mel": "melanoma",
     "nv": "melanocytic nevus",

@@ -5,13 +5,10 @@ from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 
-from PIL import Image
 from torch import Tensor
 
 from eulerlora.errors import DataError, ImageError
-from eulerlora.preprocess import upright_rgb
-
-EXTENSIONS = {".jpg", ".jpeg", ".png", ".webp"}
+from eulerlora.image_files import EXTENSIONS, image_files, is_image_name, read_pixels
 
 Source = Path | bytes
 """Where an image's encoded bytes are: in a file, or already in memory."""
@@ -25,16 +22,14 @@ def list_images(place: Path) -> dict[str, Source]:
     """
     if place.is_dir():
         found: dict[str, Source] = {
-            file.relative_to(place).as_posix(): file
-            for file in sorted(place.rglob("*"))
-            if file.suffix.lower() in EXTENSIONS and file.is_file()
+            file.relative_to(place).as_posix(): file for file in image_files(place)
         }
     elif place.is_file():
         found = dict(sorted(_read_archive(place).items()))
     else:
         raise DataError(f"{place}: no such folder or archive")
     if not found:
-        raise DataError(f"{place}: holds no images ({', '.join(sorted(EXTENSIONS))})")
+        raise DataError(f"{place}: holds no images ({', '.join(EXTENSIONS)})")
     return found
 
 
@@ -44,8 +39,7 @@ def _read_archive(path: Path) -> Mapping[str, bytes]:
             return {
                 member.name.removeprefix("./"): file.read()
                 for member in archive
-                if Path(member.name).suffix.lower() in EXTENSIONS
-                and (file := archive.extractfile(member)) is not None
+                if is_image_name(member.name) and (file := archive.extractfile(member)) is not None
             }
     except (tarfile.TarError, OSError, EOFError) as error:
         raise DataError(f"{path}: not a readable tar archive ({error})") from error
@@ -54,7 +48,6 @@ def _read_archive(path: Path) -> Mapping[str, bytes]:
 def read_image(name: str, source: Source) -> Tensor:
     """(3, height, width) uint8, upright RGB. Raises DataError, naming the image."""
     try:
-        with Image.open(BytesIO(source) if isinstance(source, bytes) else source) as image:
-            return upright_rgb(image).pixels
-    except (OSError, ImageError, Image.DecompressionBombError) as error:
-        raise DataError(f"{name}: cannot be opened as an image ({error})") from error
+        return read_pixels(BytesIO(source) if isinstance(source, bytes) else source, name)
+    except ImageError as error:
+        raise DataError(str(error)) from error

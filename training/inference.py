@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from eulerlora.model import EulerLoRA
 from eulerlora.errors import NonFiniteError
+from eulerlora.model import EulerLoRA
 from eulerlora.predict import predict_rows
 from eulerlora.preprocess import resize
 from eulerlora.seeds import content_seed
@@ -50,7 +50,7 @@ def predict_all(
     for pixels, seeds in progress(batches, label):
         draws = [Draw(mode=mode, samples=samples, seed=seed) for seed in seeds.tolist()]
         found += predict_rows(model.network, pixels.to(model.device), draws)
-    every = torch.stack(found).unflatten(1, (adapters, samples))
+    every: Tensor = torch.stack(found).unflatten(1, (adapters, samples))
     if not every.isfinite().all():
         raise NonFiniteError("the network gave logits that are NaN or infinite")
     return every

@@ -85,13 +85,14 @@ def _run_stage(
 
 @torch.inference_mode()
 def _accuracy(
-    model: Classifier, images: Sequence[LabelledImage], stage: PretrainingStage, device: torch.device
+    model: Classifier,
+    images: Sequence[LabelledImage],
+    stage: PretrainingStage,
+    device: torch.device,
 ) -> float:
     model.eval()
     transform = evaluation_view(stage.image_size)
-    batches = DataLoader(
-        Pictures(images, transform), stage.batch_size, num_workers=stage.workers
-    )
+    batches = DataLoader(Pictures(images, transform), stage.batch_size, num_workers=stage.workers)
     right = sum(
         int((model(pixels.to(device)).argmax(dim=-1).cpu() == labels).sum())
         for pixels, labels in progress(batches, "test")

@@ -150,9 +150,12 @@ def _apply(tables: dict[str, Any], override: str) -> None:
         raise SettingsError(f"--set wants key=value, not {override!r}")
     *parents, last = key.strip().split(".")
     table: Any = tables
-    for parent in parents:
-        table = table[int(parent)] if isinstance(table, list) else table.setdefault(parent, {})
-    table[last] = _value(text.strip())
+    try:
+        for parent in parents:
+            table = table[int(parent)] if isinstance(table, list) else table.setdefault(parent, {})
+        table[last] = _value(text.strip())
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        raise SettingsError(f"--set {override}: the recipe has no such place") from error
 
 
 def _value(text: str) -> Any:

@@ -1,11 +1,11 @@
 """Evaluation reports as JSON and Markdown."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from training.evaluate import ModeReport, Report
+from training.evaluate import TEST, ModeReport, Report
 
 METRICS = {
     "accuracy": "accuracy",
@@ -26,34 +26,37 @@ def write_report(folder: Path, report: Report) -> None:
 
 
 def markdown(report: Report) -> str:
-    """The report as Markdown tables, one column for each mode."""
+    """The report as a Markdown table, one column for each mode."""
     lines = [
         f"Measured on {report.data}: {report.images:,} images.",
         "",
         _row("", [_title(each) for each in report.modes]),
         "|---|" + "---:|" * len(report.modes),
     ]
-    lines += [_figures(report, name, lambda m, k=key: m.metrics[k]) for key, name in METRICS.items()]
-    for ood, count in report.ood_images.items():
-        lines += [
-            _figures(report, f"{name}, MSP against {ood}", lambda m, o=ood, k=key: m.ood[o][k])
-            for key, name in OOD_METRICS.items()
-        ]
-        lines.append(_figures(report, f"flagged of {count:,} {ood}", lambda m, o=ood: m.flagged.get(o)))
-    lines.append(_figures(report, "flagged of the test images", lambda m: m.flagged.get("test")))
-    lines.append(_figures(report, "OOD threshold on MSP", lambda m: m.threshold))
-    for name in report.modes[0].sensitivity:
-        lines.append(_figures(report, f"sensitivity, {name}", lambda m, n=name: m.sensitivity[n]))
+    for name, figures in _figures(report):
+        cells = ["n/a" if figure is None else f"{figure:.3f}" for figure in figures]
+        lines.append(_row(name, cells))
     return "\n".join(lines) + "\n"
+
+
+def _figures(report: Report) -> Iterator[tuple[str, list[float | None]]]:
+    """Each figure's name, and its value in every mode."""
+    modes = report.modes
+    for key, name in METRICS.items():
+        yield name, [each.metrics[key] for each in modes]
+    for name in modes[0].sensitivity:
+        yield f"sensitivity, {name}", [each.sensitivity[name] for each in modes]
+    for ood in report.ood_images:
+        for key, name in OOD_METRICS.items():
+            yield f"{name} of MSP against {ood}", [each.ood[ood][key] for each in modes]
+    yield "OOD threshold on MSP", [each.threshold for each in modes]
+    yield "flagged, test part", [each.flagged.get(TEST) for each in modes]
+    for ood, count in report.ood_images.items():
+        yield f"flagged, {ood} ({count:,} images)", [each.flagged.get(ood) for each in modes]
 
 
 def _title(each: ModeReport) -> str:
     return each.mode if each.mode == "det" else f"stoch, {each.samples} samples"
-
-
-def _figures(report: Report, name: str, value: Callable[[ModeReport], float | None]) -> str:
-    found = [value(each) for each in report.modes]
-    return _row(name, ["n/a" if number is None else f"{number:.3f}" for number in found])
 
 
 def _row(name: str, cells: list[str]) -> str:

@@ -74,7 +74,10 @@ def train(
 
 
 def train_adapters(
-    network: AdaptedVisionTransformer, recipe: AdapterRecipe, images: ImageParts, device: torch.device
+    network: AdaptedVisionTransformer,
+    recipe: AdapterRecipe,
+    images: ImageParts,
+    device: torch.device,
 ) -> Provenance:
     """Fits adapters and heads in place; returns what the run was."""
     settings, size = recipe.training, network.backbone.image_size

@@ -1,0 +1,91 @@
+"""A tiny labelled image folder, a tiny backbone file, and a recipe that trains on them."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from eulerlora.backbone import save_backbone
+from tests.conftest import random_backbone
+
+COLOURS = {"blue": (40, 40, 220), "green": (40, 200, 40), "red": (220, 40, 40)}
+PER_CLASS = {"train": 20, "test": 6}
+
+RECIPE = """\
+name = "tiny-run"
+seed = 3
+stored = "float16"
+[data]
+kind = "imagefolder"
+[data.classes]
+red = "a red square"
+[backbone]
+weights = "backbone.safetensors"
+[adapters]
+adapters = 2
+rank = 4
+min_rank = 2
+[training]
+epochs = 4
+batch_size = 8
+learning_rate = 3e-2
+warmup_steps = 2
+samples = 2
+workers = 0
+[evaluation]
+samples = 2
+ood = ["other"]
+"""
+
+
+@pytest.fixture(scope="session")
+def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """train/ and test/ of three classes, one colour each with noise, and a folder `other`."""
+    folder = tmp_path_factory.mktemp("images")
+    noise = np.random.default_rng(0)
+    for part, count in PER_CLASS.items():
+        for name, colour in COLOURS.items():
+            place = folder / part / name
+            place.mkdir(parents=True)
+            for index in range(count):
+                write_image(place / f"{index:02}.png", colour, noise)
+    (folder / "other").mkdir()
+    for index in range(5):
+        write_image(folder / "other" / f"{index}.png", (128, 128, 128), noise)
+    return folder
+
+
+def write_image(path: Path, colour: tuple[int, int, int], noise: np.random.Generator) -> None:
+    pixels = np.array(colour) + noise.integers(-40, 36, (36, 48, 3))
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    """RECIPE beside the tiny backbone that it names."""
+    save_backbone(
+        tmp_path / "backbone.safetensors",
+        random_backbone(),
+        {
+            "recipe": {"name": "random"},
+            "data": "nothing",
+            "test_accuracy": 0.1,
+            "stages": [{"steps": 0, "seconds": 0.0, "final_loss": 2.3}],
+        },
+        torch.float16,
+    )
+    path = tmp_path / "tiny.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder that EULERLORA_DATA names; skips where there is none."""
+    folder = os.environ.get("EULERLORA_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("EULERLORA_DATA names no folder with real data")
+    return Path(folder)

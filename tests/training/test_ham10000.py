@@ -1,0 +1,115 @@
+"""training.ham10000: both layouts, both splits."""
+
+import csv
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eulerlora.errors import DataError
+from tests.training.conftest import write_image
+from training.ham10000 import METADATA, lesion_split, paper_split, read_ham10000, read_metadata
+
+CLASSES = ["bkl", "nv", "df", "mel", "vasc", "bcc", "akiec"]
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """HAM10000 as its publisher ships it, but with 120 images of 60 lesions."""
+    folder = tmp_path / "ham"
+    noise = np.random.default_rng(0)
+    with_header = [["lesion_id", "image_id", "dx", "dx_type", "age", "sex", "localization"]]
+    for index in range(120):
+        image = f"ISIC_{index:07}"
+        part = folder / f"HAM10000_images_part_{1 + index % 2}"
+        part.mkdir(parents=True, exist_ok=True)
+        write_image(part / f"{image}.jpg", (200, 100, 100), noise)
+        dx = ("nv", "mel", "bkl")[index // 2 % 3]
+        with_header.append([f"HAM_{index // 2}", image, dx, "histo", "50.0", "male", "back"])
+    with (folder / METADATA).open("w", newline="") as file:
+        csv.writer(file).writerows(with_header)
+    return folder
+
+
+def test_the_publisher_s_layout_and_one_archive_give_the_same_data(
+    published: Path, tmp_path: Path
+) -> None:
+    archived = tmp_path / "archived"
+    archived.mkdir()
+    (archived / METADATA).write_bytes((published / METADATA).read_bytes())
+    with tarfile.open(archived / "ham10000-small.tar.xz", "w:xz") as archive:
+        for part in (1, 2):
+            archive.add(published / f"HAM10000_images_part_{part}", "HAM10000_images")
+    first, second = (read_ham10000(folder, "lesion") for folder in (published, archived))
+    assert first.parts == second.parts
+    assert first.classes == second.classes
+    for name, path in first.sources.items():
+        assert isinstance(path, Path)
+        assert second.sources[name] == path.read_bytes()
+
+
+def test_classes_are_in_order_of_first_appearance_and_described(published: Path) -> None:
+    data = read_ham10000(published, "paper")
+    assert [each.name for each in data.classes] == ["nv", "mel", "bkl"]
+    assert data.classes[1].description == "melanoma"
+
+
+def test_no_lesion_is_in_two_parts_of_the_lesion_split(published: Path) -> None:
+    rows, _ = read_metadata(published / METADATA)
+    parts = lesion_split(rows)
+    lesions = [{row.lesion_id for row in part} for part in parts.values()]
+    assert sum(map(len, lesions)) == len(set.union(*lesions)) == 60
+    assert Counter(row for part in parts.values() for row in part) == Counter(rows)
+
+
+def test_a_row_without_its_image_is_refused_by_name(published: Path) -> None:
+    (published / "HAM10000_images_part_1" / "ISIC_0000004.jpg").unlink()
+    with pytest.raises(DataError, match="ISIC_0000004"):
+        read_ham10000(published, "lesion")
+
+
+def test_a_folder_without_metadata_or_images_is_refused(published: Path, tmp_path: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / METADATA).write_bytes((published / METADATA).read_bytes())
+    with pytest.raises(DataError, match="HAM10000_images_part_1"):
+        read_ham10000(tmp_path / "bare", "lesion")
+    (published / METADATA).unlink()
+    with pytest.raises(DataError, match=METADATA):
+        read_ham10000(published, "lesion")
+
+
+def test_metadata_without_the_wanted_columns_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / METADATA
+    path.write_text("image,label\na,b\n")
+    with pytest.raises(DataError, match="image_id"):
+        read_metadata(path)
+
+
+@pytest.mark.data
+def test_the_paper_s_split_has_its_counts_and_first_ids(real_data: Path) -> None:
+    rows, names = read_metadata(real_data / METADATA)
+    parts = paper_split(rows)
+    counts = Counter(names[row.label] for row in parts["train"])
+    assert names == CLASSES
+    assert (len(parts["train"]), len(parts["test"])) == (8012, 2003)
+    assert [counts[name] for name in CLASSES] == [879, 5364, 92, 890, 114, 411, 262]
+    first = [row.image_id for row in parts["test"][:3]]
+    assert first == ["ISIC_0028975", "ISIC_0031866", "ISIC_0032427"]
+    trained = {row.lesion_id for row in parts["train"]}
+    shared = np.mean([row.lesion_id in trained for row in parts["test"]])
+    assert shared == pytest.approx(0.387, abs=5e-4)
+
+
+@pytest.mark.data
+def test_the_lesion_split_is_stratified_and_shares_no_lesion(real_data: Path) -> None:
+    rows, _ = read_metadata(real_data / METADATA)
+    parts = lesion_split(rows)
+    everywhere = np.bincount([row.label for row in rows]) / len(rows)
+    for name, share in (("train", 0.7), ("calibration", 0.1), ("test", 0.2)):
+        assert len(parts[name]) / len(rows) == pytest.approx(share, abs=0.01)
+        found = np.bincount([row.label for row in parts[name]]) / len(parts[name])
+        np.testing.assert_allclose(found, everywhere, atol=0.01)
+    lesions = [{row.lesion_id for row in part} for part in parts.values()]
+    assert sum(map(len, lesions)) == len(set.union(*lesions)) == 7470

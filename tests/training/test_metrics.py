@@ -1,0 +1,95 @@
+"""training.metrics: each against an independent implementation, with ties and absent classes."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torchmetrics.functional import classification as twin
+from torchmetrics.functional.classification import binary_auroc, binary_average_precision
+
+from training.metrics import calibration_error, classification_metrics, ood_metrics
+
+CLASSES = 5
+
+
+@pytest.fixture(params=range(4))
+def answers(request: pytest.FixtureRequest) -> tuple[Tensor, Tensor]:
+    """Log-probabilities (n, trajectories, classes) and labels; class 4 is never right."""
+    generator = torch.Generator().manual_seed(request.param)
+    logits = 4 * torch.randn(300, 6, CLASSES, generator=generator, dtype=torch.float64)
+    logits[::10] = 100 * torch.eye(CLASSES, dtype=torch.float64)[0]  # confidence 1.0, and ties
+    labels = torch.randint(0, CLASSES - 1, (300,), generator=generator)
+    return logits.log_softmax(dim=-1), labels
+
+
+def test_classification_metrics_agree_with_torchmetrics(answers: tuple[Tensor, Tensor]) -> None:
+    found = classification_metrics(*answers)
+    mean, labels = answers[0].exp().mean(dim=1), answers[1]
+    assert found["accuracy"] == pytest.approx(
+        float(twin.multiclass_accuracy(mean, labels, CLASSES, average="micro"))
+    )
+    # torchmetrics leaves absent classes out of its macro mean; here they count 0.
+    each = twin.multiclass_f1_score(mean, labels, CLASSES, average="none")
+    assert found["macro_f1"] == pytest.approx(float(each.sum() / CLASSES), abs=1e-6)
+    present = [float(binary_auroc(mean[:, k], (labels == k).long())) for k in range(CLASSES - 1)]
+    assert found["macro_auroc"] == pytest.approx(np.mean(present), abs=1e-6)
+    assert found["ece"] == pytest.approx(
+        float(twin.multiclass_calibration_error(mean, labels, CLASSES, n_bins=10, norm="l1")),
+        abs=1e-6,
+    )
+
+
+def test_nll_and_brier_agree_with_loops(answers: tuple[Tensor, Tensor]) -> None:
+    found = classification_metrics(*answers)
+    nll = brier = 0.0
+    for trajectories, label in zip(answers[0].exp().tolist(), answers[1].tolist(), strict=True):
+        mean = np.mean(trajectories, axis=0)
+        nll -= math.log(mean[label])
+        brier += sum((p - (k == label)) ** 2 for k, p in enumerate(mean))
+    assert found["nll"] == pytest.approx(nll / 300)
+    assert found["brier"] == pytest.approx(brier / 300)
+
+
+def test_a_probability_of_zero_leaves_the_nll_finite() -> None:
+    log_probabilities = torch.tensor([[[0.0, -2000.0]], [[-0.5, -0.9]]], dtype=torch.float64)
+    assert classification_metrics(log_probabilities, torch.tensor([1, 0]))["nll"] == 1000.25
+
+
+def test_bins_of_the_calibration_error_are_closed_above() -> None:
+    # 0.6 belongs to (0.5, 0.6], with 0.55; were it in the next bin the two errors would not cancel.
+    probabilities = np.array([[0.6, 0.4], [0.55, 0.45]])
+    labels = np.array([0, 1])
+    assert calibration_error(probabilities, labels) == pytest.approx(abs(0.5 - 0.575))
+
+
+def test_a_perfect_and_a_perfectly_wrong_model_have_the_extreme_errors() -> None:
+    certain = np.eye(3)
+    assert calibration_error(certain, np.arange(3)) == 0
+    assert calibration_error(certain, np.array([1, 2, 0])) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ood_metrics_agree_with_their_twins(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    inside = (torch.rand(211, generator=generator).double() * 20).round() / 20  # many ties
+    outside = (torch.rand(103, generator=generator).double() ** 2 * 20).round() / 20
+    found = ood_metrics(inside, outside)
+    scores = torch.cat([inside, outside])
+    positive = torch.cat([torch.ones(211), torch.zeros(103)]).long()
+    assert found["auroc"] == pytest.approx(float(binary_auroc(scores, positive)), abs=1e-6)
+    assert found["auprc"] == pytest.approx(
+        float(binary_average_precision(scores, positive)), abs=1e-6
+    )
+    least = min(
+        float((outside >= threshold).double().mean())
+        for threshold in scores.unique()
+        if float((inside >= threshold).double().mean()) >= 0.95
+    )
+    assert found["fpr_at_95_tpr"] == least
+
+
+def test_separated_sets_have_perfect_ood_metrics() -> None:
+    found = ood_metrics(torch.tensor([0.8, 0.9]), torch.tensor([0.1, 0.2, 0.3]))
+    assert found == {"auroc": 1.0, "auprc": 1.0, "fpr_at_95_tpr": 0.0}

@@ -1,0 +1,226 @@
+"""training.train: from a recipe to a checkpoint that answers, through the command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from eulerlora import CheckpointError, EulerLoRA, NonFiniteError
+from eulerlora.command_line import main
+from tests.conftest import random_network
+from tests.training.conftest import PER_CLASS
+from training.train import round_adapters
+
+PROGRAM = [sys.executable, "-c", "from eulerlora.command_line import main; main()"]
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a run of the program ended, and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+
+def run(*arguments: str | Path) -> Done:
+    """The program in this process, which spares every test the start of another one."""
+    out, err = StringIO(), StringIO()
+    with (
+        redirect_stdout(out),
+        redirect_stderr(err),
+        patch("sys.argv", ["eulerlora", *map(str, arguments)]),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    return Done(int(ended.value.code or 0), out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="module")
+def labelled(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory whose `set` holds train/ and test/, beside the folder `other`."""
+    data = tmp_path_factory.mktemp("data")
+    (data / "set").mkdir()
+    for part in ("train", "test"):
+        (data / "set" / part).symlink_to(image_folder / part)
+    (data / "other").symlink_to(image_folder / "other")
+    return data
+
+
+@pytest.fixture
+def trained(recipe_file: Path, labelled: Path) -> Path:
+    out = recipe_file.parent / "run"
+    done = run("train", recipe_file, "--data", labelled, "--out", out, "--set", "data.path=set")
+    assert done.status == 0, done.err
+    return out
+
+
+def test_a_recipe_gives_a_calibrated_checkpoint_that_has_learned(
+    trained: Path, labelled: Path
+) -> None:
+    assert sorted(path.name for path in trained.iterdir()) == [
+        "README.md",
+        "adapters.safetensors",
+        "backbone.safetensors",
+        "config.json",
+    ]
+    model = EulerLoRA.load(trained)
+    images = sorted((labelled / "set" / "test").rglob("*.png"))
+    for mode in ("det", "stoch"):
+        prediction = model.predict(images, mode=mode, samples=2)
+        right = [
+            label == path.parent.name for label, path in zip(prediction.labels, images, strict=True)
+        ]
+        assert sum(right) / len(right) > 0.8
+        assert prediction.ood is not None
+
+    config = json.loads((trained / "config.json").read_text())
+    assert config["classes"][2] == {"name": "red", "description": "a red square"}
+    assert {(each["mode"], each["samples"]) for each in config["thresholds"]} == {
+        ("det", 1), ("stoch", 1), ("stoch", 2), ("stoch", 4), ("stoch", 8), ("stoch", 16)
+    }  # fmt: skip
+    assert all("calibration part" in each["data"] for each in config["thresholds"])
+    assert config["provenance"]["seed"] == 3
+    assert config["provenance"]["recipe"]["data"]["path"] == "set"
+    stored = {p.dtype for p in model.network.parameters()}
+    assert stored == {torch.float32}
+    assert (trained / "adapters.safetensors").stat().st_size < 2 * 8_000
+
+
+def test_the_checkpoint_is_taken_by_evaluate_predict_and_calibrate(
+    trained: Path, labelled: Path
+) -> None:
+    out = trained.parent / "report"
+    done = run(
+        "evaluate", trained, "--data", labelled, "--ood", labelled / "other",
+        "--samples", "2", "--out", out,
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    report = json.loads((out / "report.json").read_text())
+    assert report["images"] == 3 * PER_CLASS["test"]
+    assert [each["mode"] for each in report["modes"]] == ["det", "stoch"]
+    card = (trained / "README.md").read_text()
+    for line in (out / "report.md").read_text().splitlines()[2:]:
+        assert line in card
+
+    before = (trained / "config.json").read_text()
+    done = run("calibrate", trained, "--data", labelled)
+    assert done.status == 0, done.err
+    assert (trained / "config.json").read_text() != ""
+    assert (
+        json.loads(before)["thresholds"][0]
+        == json.loads((trained / "config.json").read_text())["thresholds"][0]
+    )
+
+    done = run("predict", trained, labelled / "other", "--json", "--mode", "stoch")
+    assert done.status == 0, done.err
+    answers = [json.loads(line) for line in done.out.splitlines()]
+    assert len(answers) == 5
+    assert all(sum(each["probabilities"].values()) == pytest.approx(1) for each in answers)
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_one_others(
+    recipe_file: Path, labelled: Path
+) -> None:
+    def weights(out: str, seed: str) -> bytes:
+        folder = recipe_file.parent / out
+        done = run(
+            "train", recipe_file, "--data", labelled, "--out", folder, "--seed", seed,
+            "--set", "data.path=set", "--set", "training.epochs=1",
+        )  # fmt: skip
+        assert done.status == 0, done.err
+        return (folder / "adapters.safetensors").read_bytes()
+
+    assert weights("first", "1") == weights("second", "1") != weights("third", "2")
+
+
+def test_an_interrupted_run_leaves_no_checkpoint_and_says_so(
+    recipe_file: Path, labelled: Path
+) -> None:
+    out = recipe_file.parent / "run"
+    arguments = ["train", recipe_file, "--data", labelled, "--out", out]
+    overrides = ["--set", "data.path=set", "--set", "training.epochs=100000"]
+    process = subprocess.Popen(
+        [*PROGRAM, *map(str, arguments), *overrides],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert "epoch 1/" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "no checkpoint was written" in errors
+    assert len(errors.strip().splitlines()) == 1
+    assert not out.exists()
+    assert not list(out.parent.glob(".run*"))
+
+
+def test_a_folder_that_holds_something_is_refused_before_any_work(
+    recipe_file: Path, labelled: Path
+) -> None:
+    out = recipe_file.parent / "full"
+    out.mkdir()
+    (out / "precious").write_text("kept")
+    done = run("train", recipe_file, "--data", labelled, "--out", out, "--set", "data.path=set")
+    assert done.status == 1
+    assert str(out) in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert [path.name for path in out.iterdir()] == ["precious"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["training.epochs=0"], "training.epochs"),
+        (["data.path=absent"], "absent"),
+        (["backbone.weights=absent.safetensors"], "absent.safetensors"),
+        (["backbone.weights=ViT_B_99"], "ViT_B_99"),
+        (['evaluation.ood=["absent"]'], "absent"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_that_names_it(
+    recipe_file: Path, labelled: Path, overrides: list[str], named: str
+) -> None:
+    out = recipe_file.parent / "run"
+    settings = [part for each in ["data.path=set", *overrides] for part in ("--set", each)]
+    done = run("train", recipe_file, "--data", labelled, "--out", out, *settings)
+    assert done.status == 1
+    assert named in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert not out.exists()
+
+
+def test_wrong_usage_is_one_line_and_status_2(recipe_file: Path) -> None:
+    done = run("train", recipe_file)
+    assert done.status == 2
+    assert "--data" in done.err
+    assert len(done.err.strip().splitlines()) == 1
+
+
+def test_rounding_that_overflows_is_refused() -> None:
+    network = random_network()
+    with torch.no_grad():
+        next(network.adapter_parameters())[1].fill_(1e6)
+    with pytest.raises(NonFiniteError, match="float16"):
+        round_adapters(network, torch.float16)
+
+
+def test_a_corrupt_checkpoint_cannot_be_evaluated(trained: Path, labelled: Path) -> None:
+    file = trained / "adapters.safetensors"
+    os.truncate(file, file.stat().st_size - 10)
+    done = run("evaluate", trained, "--data", labelled)
+    assert done.status == 1
+    assert "adapters.safetensors" in done.err
+    with pytest.raises(CheckpointError):
+        EulerLoRA.load(trained)
