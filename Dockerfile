@@ -15,7 +15,7 @@ ENV PATH=/opt/eulerlora/bin:$PATH
 WORKDIR /source
 COPY requirements/runtime.lock requirements/
 RUN pip install --require-hashes --requirement requirements/runtime.lock
-COPY pyproject.toml LICENSE ./
+COPY pyproject.toml README.md LICENSE ./
 COPY eulerlora eulerlora
 COPY training training
 COPY service service

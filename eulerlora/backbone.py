@@ -1,5 +1,6 @@
 """Frozen backbones: torchvision's published Vision Transformers, and any other of that class."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,9 +58,25 @@ def published_backbone(name: str) -> VisionTransformer:
         raise SettingsError(f"unknown published weights {name!r}; known: {', '.join(PUBLISHED)}")
     builder, weights = PUBLISHED[name]
     backbone = builder(image_size=weights.meta["min_size"][0])
-    state = weights.get_state_dict(check_hash=True, weights_only=True)
+    _check_cached(weights.url)
+    try:
+        state = weights.get_state_dict(check_hash=True, weights_only=True)
+    except RuntimeError as error:  # torch.hub: the download's hash is not the published one
+        raise SettingsError(f"{name}: {' '.join(str(error).split())}") from error
     backbone.load_state_dict(state)
     return without_head(backbone)
+
+
+def _check_cached(url: str) -> None:
+    """torch.hub checks the hash in a file's name at the download only, not in its cache."""
+    file = Path(torch.hub.get_dir(), "checkpoints", Path(url).name)
+    if not file.exists():
+        return
+    with file.open("rb") as content:
+        found = hashlib.file_digest(content, "sha256").hexdigest()
+    wanted = file.stem.rpartition("-")[2]
+    if not found.startswith(wanted):
+        raise SettingsError(f"{file}: its SHA-256 begins {found[:8]}, wanted {wanted}; remove it")
 
 
 def without_head(backbone: VisionTransformer) -> VisionTransformer:

@@ -18,6 +18,7 @@ from eulerlora.backbone import build_backbone, published_backbone, save_backbone
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.safetensor_files import read_tensors, tensors_sha256, write_tensors
+from eulerlora.settings import first_fault
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 CONFIG, ADAPTERS, BACKBONE, CARD = (
@@ -101,7 +102,8 @@ def check_free(folder: Path) -> None:
 def _replace(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(text)
+        partial.write_text(text, encoding="utf-8")
+        partial.chmod(0o644)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -114,9 +116,7 @@ def _read_config(path: Path) -> tuple[bytes, CheckpointConfig]:
     except OSError as error:
         raise CheckpointError(path, f"cannot be read ({error.strerror})") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise CheckpointError(path, f"{place}: {first['msg']}") from error
+        raise CheckpointError(path, first_fault(error)) from error
 
 
 def _read_backbone(folder: Path, config: CheckpointConfig) -> VisionTransformer:

@@ -9,8 +9,8 @@ from typing import Any, TextIO
 
 import click
 
-from eulerlora.errors import ImageError
-from eulerlora.image_files import image_files
+from eulerlora.errors import DataError, ImageError
+from eulerlora.image_files import EXTENSIONS, image_files
 from eulerlora.model import EulerLoRA, Prediction
 from eulerlora.settings import Mode
 
@@ -65,7 +65,10 @@ def predict_command(
 def _files(places: Iterable[Path]) -> Iterator[Path]:
     for place in places:
         if place.is_dir():
-            yield from image_files(place)
+            found = image_files(place)
+            if not found:
+                raise DataError(f"{place}: holds no images ({', '.join(EXTENSIONS)})")
+            yield from found
         else:
             yield place
 

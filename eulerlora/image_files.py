@@ -36,5 +36,11 @@ def read_pixels(file: Path | BinaryIO, name: str) -> Tensor:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    for parent, _, names in os.walk(folder, followlinks=True):
+    seen = set()  # a link may lead back to a folder above it
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = Path(parent).resolve()
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
         yield from (Path(parent, name) for name in names if is_image_name(name))

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from eulerlora.checkpoint import Checkpoint, load_checkpoint
 from eulerlora.config import CheckpointConfig
-from eulerlora.errors import NonFiniteError
+from eulerlora.errors import ImageError, NonFiniteError, SettingsError
 from eulerlora.image_files import read_pixels
 from eulerlora.predict import predict_rows
 from eulerlora.preprocess import resize, upright_rgb
 from eulerlora.seeds import content_seed
-from eulerlora.settings import Draw, Mode
+from eulerlora.settings import Draw, Mode, validated
 from eulerlora.uncertainty import Uncertainty, summarise
 
 Images = Tensor | Sequence[Image.Image | Path | str]
@@ -71,36 +71,35 @@ class EulerLoRA:
         samples: S per adapter in mode `stoch`; not used in `det`.
         seed: of every image's draws; None derives one from the image and the model's revision.
         batch_size: images in one forward pass.
-        Raises ImageError for an image that cannot be used, NonFiniteError for a broken model.
+        Raises ImageError for an image that cannot be used, SettingsError for a mode, samples or
+        seed out of range, NonFiniteError for a broken model.
         """
-        count = len(images)
+        asked = validated(
+            Draw, {"mode": mode, "samples": samples if mode == "stoch" else 1, "seed": seed or 0}
+        )
         chunks = [
-            self._trajectories(images[start : start + batch_size], mode, samples, seed)
-            for start in range(0, count, batch_size)
+            self._trajectories(images[start : start + batch_size], asked, seed is None)
+            for start in range(0, len(images), batch_size)
         ]
-        rows = self.network.settings.adapters * (samples if mode == "stoch" else 1)
+        rows = self.network.settings.adapters * asked.samples
         empty = torch.empty(0, rows, len(self.classes), dtype=torch.float64)
-        return self._prediction(torch.cat([empty, *chunks]), mode, samples)
+        return self._prediction(torch.cat([empty, *chunks]), asked)
 
-    def _trajectories(self, images: Images, mode: Mode, samples: int, seed: int | None) -> Tensor:
-        pixels = list(images) if isinstance(images, Tensor) else [pixels_of(i) for i in images]
-        draws = [
-            Draw(
-                mode=mode,
-                samples=samples if mode == "stoch" else 1,
-                seed=content_seed(each, self.revision) if seed is None else seed,
-            )
-            for each in pixels
-        ]
+    def _trajectories(self, images: Images, asked: Draw, seed_by_content: bool) -> Tensor:
+        pixels = pixels_of(images)
+        draws = [asked] * len(pixels)
+        if seed_by_content:
+            seeds = [content_seed(each, self.revision) for each in pixels]
+            draws = [asked.model_copy(update={"seed": seed}) for seed in seeds]
         size = self.config.preprocessing.size
         inputs = torch.stack([resize(each, size) for each in pixels]).to(self.device)
         return torch.stack(predict_rows(self.network, inputs, draws)).exp()
 
-    def _prediction(self, trajectories: Tensor, mode: Mode, samples: int) -> Prediction:
+    def _prediction(self, trajectories: Tensor, asked: Draw) -> Prediction:
         if not trajectories.isfinite().all():
             raise NonFiniteError("the network gave logits that are NaN or infinite")
         summary = summarise(trajectories)
-        threshold = self.config.threshold(mode, samples if mode == "stoch" else 1)
+        threshold = self.config.threshold(asked.mode, asked.samples)
         return Prediction(
             **vars(summary),
             ood=None if threshold is None else summary.msp < threshold,
@@ -110,14 +109,34 @@ class EulerLoRA:
 
 
 def choose_device(name: str) -> torch.device:
-    """The named torch device; `auto` is CUDA where there is one and the CPU otherwise."""
+    """The named torch device; `auto` is CUDA where there is one and the CPU otherwise.
+
+    Raises SettingsError for a device that this machine does not have.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise SettingsError(f"device {name!r} cannot be used on this machine") from error
+    return device
 
 
-def pixels_of(image: Image.Image | Path | str) -> Tensor:
-    """(3, height, width) uint8 of a PIL image or an image file, upright, in RGB."""
-    if isinstance(image, Image.Image):
-        return upright_rgb(image).pixels
-    return read_pixels(Path(image), str(image))
+def pixels_of(images: Images) -> list[Tensor]:
+    """The pixels of every image, (3, height, width) each: uint8 of PIL images and files, upright
+    and in RGB; a tensor's as they are. Raises ImageError.
+    """
+    if isinstance(images, Tensor):
+        if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
+            raise ImageError(
+                "wanted a floating-point tensor (n, 3, height, width) in [0, 1], "
+                f"got {images.dtype} {tuple(images.shape)}"
+            )
+        return list(images)
+    return [
+        upright_rgb(each).pixels
+        if isinstance(each, Image.Image)
+        else read_pixels(Path(each), str(each))
+        for each in images
+    ]

@@ -11,7 +11,6 @@ from torchvision.transforms.v2 import functional as F
 from eulerlora.errors import ImageError
 
 WIDE_MODES = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
-BACKGROUND = 255  # white, behind what is transparent
 
 
 @dataclass(frozen=True)
@@ -29,21 +28,46 @@ def upright_rgb(image: Image.Image) -> Picture:
     """The picture as a person would see it: EXIF orientation applied, as RGB.
 
     16-bit gray is scaled to 8 bits; transparency lies over white; palette, CMYK and gray are
-    converted by Pillow's rules. Raises ImageError where nothing opaque is left.
+    converted by Pillow's rules. Raises ImageError for a mode without an RGB form, or where
+    nothing opaque is left.
     """
-    upright = ImageOps.exif_transpose(image)
-    warnings = [] if upright.mode in ("RGB", "L") else [f"converted from {upright.mode} to RGB"]
+    upright = _upright(image)
+    transparent = upright.has_transparency_data
+    plain = upright.mode in ("RGB", "L") and not transparent
+    warnings = () if plain else (f"converted from {upright.mode} to RGB",)
     if upright.mode in WIDE_MODES:
-        wide = np.asarray(upright).astype(np.int64)
-        upright = Image.fromarray(np.clip((wide + 128) // 257, 0, 255).astype(np.uint8))
-    if upright.has_transparency_data:
-        layers = upright.convert("RGBA")
-        if layers.getchannel("A").getextrema()[1] == 0:
-            raise ImageError("the image is fully transparent; nothing can be seen in it")
-        canvas = Image.new("RGBA", layers.size, (BACKGROUND,) * 3 + (255,))
-        upright = Image.alpha_composite(canvas, layers)
-    pixels = np.array(upright.convert("RGB"))  # (height, width, 3), a copy that torch may own
-    return Picture(torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), tuple(warnings))
+        upright = _eight_bits(upright)
+    try:
+        rgb = _over_white(upright) if transparent else upright.convert("RGB")
+    except ValueError as error:
+        raise ImageError(f"an image of mode {upright.mode} has no RGB form") from error
+    pixels = torch.from_numpy(np.array(rgb))  # (height, width, 3), a copy that torch may own
+    return Picture(pixels.permute(2, 0, 1).contiguous(), warnings)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except SyntaxError:  # an EXIF block that is no TIFF says nothing of the orientation
+        return image.copy()
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """16-bit gray scaled to 8 bits; a gray level that means transparency becomes an alpha."""
+    wide = np.asarray(image).astype(np.int64)
+    narrow = Image.fromarray(np.clip((wide + 128) // 257, 0, 255).astype(np.uint8))
+    if "transparency" in image.info:
+        alpha = np.where(wide == image.info["transparency"], 0, 255).astype(np.uint8)
+        narrow.putalpha(Image.fromarray(alpha))
+    return narrow
+
+
+def _over_white(image: Image.Image) -> Image.Image:
+    layers = image.convert("RGBA")
+    if layers.getchannel("A").getextrema()[1] == 0:
+        raise ImageError("the image is fully transparent; nothing can be seen in it")
+    white = Image.new("RGBA", layers.size, "white")
+    return Image.alpha_composite(white, layers).convert("RGB")
 
 
 def resize(pixels: Tensor, size: int) -> Tensor:

@@ -1,8 +1,11 @@
 """Adapter and backbone settings: frozen, validated once, the same in recipes and checkpoints."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from eulerlora.errors import SettingsError
 
 Mode = Literal["det", "stoch"]
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -12,6 +15,24 @@ class Settings(BaseModel):
     """Base of all settings: immutable, finite, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
+def validated(kind: type[AnySettings], values: Mapping[str, Any]) -> AnySettings:
+    """Settings of a kind from values that a user gave. Raises SettingsError, one line."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise SettingsError(first_fault(error)) from error
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first thing that pydantic found wrong, in one line that begins with the key."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    return f"{key}: {first['msg']}" if key else str(first["msg"])
 
 
 class AdapterSettings(Settings):

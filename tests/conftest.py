@@ -1,8 +1,9 @@
 """Builders that tests of several packages share: tiny networks and a tiny checkpoint folder."""
 
 import hashlib
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,15 @@ MakeNetwork = Callable[..., AdaptedVisionTransformer]
 MakeConfig = Callable[..., CheckpointConfig]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny tensors lose more by waiting for a second thread than they gain by it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def make_backbone() -> MakeBackbone:
     """(settings, seed) -> a backbone whose every parameter, norms and biases too, is random."""
@@ -74,6 +84,15 @@ def checkpoint_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checkpoint_copy(checkpoint_folder: Path, tmp_path: Path) -> Path:
     """The test's own copy of `checkpoint_folder`, to be changed at will."""
     return Path(shutil.copytree(checkpoint_folder, tmp_path / "copy"))
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder that EULERLORA_DATA names; skips where there is none."""
+    folder = os.environ.get("EULERLORA_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("EULERLORA_DATA names no folder with real data")
+    return Path(folder)
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from eulerlora.errors import SettingsError
-from eulerlora.settings import AdapterSettings, BackboneSettings, PositiveInt, Settings
+from eulerlora.settings import AdapterSettings, BackboneSettings, PositiveInt, Settings, validated
 
 Precision = Literal["float32", "bfloat16"]
 StoredDtype = Literal["float32", "float16", "bfloat16"]
@@ -137,11 +137,9 @@ def read_recipe(path: Path, kind: type[AnyRecipe], overrides: Sequence[str] = ()
     for override in overrides:
         _apply(tables, override)
     try:
-        return kind.model_validate(tables)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the recipe"
-        raise SettingsError(f"{path}: {key}: {first['msg']}") from error
+        return validated(kind, tables)
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error}") from error
 
 
 def _apply(tables: dict[str, Any], override: str) -> None:

@@ -1,5 +1,6 @@
 """Backbones: torchvision's published ones, any other of that class, and their files."""
 
+import hashlib
 import inspect
 import json
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 from torchvision import models
+from torchvision.models import Weights, WeightsEnum
 
 from eulerlora.backbone import (
     PUBLISHED,
@@ -59,8 +61,9 @@ def test_published_weights_in_torchs_cache_are_loaded_without_a_network(tiny_pub
 
 
 def test_a_published_file_that_runs_code_is_refused_before_it_runs(
-    tiny_published, tmp_path: Path
+    tiny_published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Even one whose name carries its own hash."""
     trace = tmp_path / "trace"
 
     class Touch:
@@ -68,7 +71,13 @@ def test_a_published_file_that_runs_code_is_refused_before_it_runs(
             return (Path.touch, (trace,))
 
     torch.save({**tiny_published.state, "payload": Touch()}, tiny_published.file)
-    with pytest.raises(Exception, match=r"weights_only|Weights only|hash"):
+    digest = hashlib.sha256(tiny_published.file.read_bytes()).hexdigest()
+    file = tiny_published.file.rename(tiny_published.file.with_name(f"tiny-{digest[:8]}.pth"))
+    weights = Weights(url=file.as_uri(), transforms=nn.Identity, meta={"min_size": (32, 32)})
+    builder, _ = PUBLISHED[tiny_published.name]
+    family = WeightsEnum("HostileWeights", {"V1": weights})
+    monkeypatch.setitem(PUBLISHED, tiny_published.name, (builder, family["V1"]))
+    with pytest.raises(Exception, match=r"(?i)weights"):
         published_backbone(tiny_published.name)
     assert not trace.exists()
 

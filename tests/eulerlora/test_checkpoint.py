@@ -182,7 +182,7 @@ NORM = "encoder.ln.weight"
         (write(CONFIG, b""), CONFIG, "JSON"),
         (write(CONFIG, b'{"name": '), CONFIG, "JSON"),
         (write(CONFIG, b"\xff\xfe{}"), CONFIG, "JSON"),
-        (write(CONFIG, b"[]"), CONFIG, "the file"),
+        (write(CONFIG, b"[]"), CONFIG, "object"),
         (edited(lambda c: c.update(alpha=1)), CONFIG, "alpha: Extra"),
         (edited(lambda c: c["adapters"]["settings"].update(alpha=1)), CONFIG, "settings.alpha"),
         (edited(lambda c: c["classes"].append(c["classes"][0])), CONFIG, "two classes"),

@@ -13,7 +13,8 @@ from torch import Generator, Tensor
 from eulerlora.checkpoint import Checkpoint, load_checkpoint, write_config
 from eulerlora.config import Threshold
 from eulerlora.errors import CheckpointError, ImageError, NonFiniteError, SettingsError
-from eulerlora.model import EulerLoRA, Prediction, choose_device, read_pixels
+from eulerlora.model import EulerLoRA, Prediction, choose_device
+from eulerlora.preprocess import upright_rgb
 from eulerlora.seeds import content_seed
 from eulerlora.uncertainty import summarise
 
@@ -86,7 +87,7 @@ def test_a_tensor_gives_the_answer_of_the_picture_it_shows(
     model: EulerLoRA, pictures: list[Image.Image], mode: str
 ) -> None:
     square = [picture.resize((48, 48)) for picture in pictures]
-    pixels = torch.stack([read_pixels(picture) for picture in square]) / 255
+    pixels = torch.stack([upright_rgb(picture).pixels for picture in square]) / 255
     found, expected = (model.predict(images, mode=mode, seed=1) for images in (pixels, square))
     assert_same(found, expected)
 
@@ -121,7 +122,7 @@ def test_without_a_seed_each_image_has_the_one_of_its_content_and_the_revision(
 ) -> None:
     for images in (pictures, tensors):
         found = model.predict(images, mode="stoch").trajectories
-        pixels = images if isinstance(images, Tensor) else [read_pixels(i) for i in images]
+        pixels = images if isinstance(images, Tensor) else [upright_rgb(i).pixels for i in images]
         seeds = [content_seed(each, model.revision) for each in pixels]
         assert len(set(seeds)) == COUNT
         for index, seed in enumerate(seeds):
@@ -268,8 +269,24 @@ def test_a_fully_transparent_file_is_an_image_error_that_names_it(
 def test_a_question_the_method_does_not_allow_is_a_settings_error(
     model: EulerLoRA, tensors: Tensor, question: dict[str, object]
 ) -> None:
-    with pytest.raises(SettingsError):
+    with pytest.raises(SettingsError, match=list(question)[-1]) as caught:
         model.predict(tensors, **question)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        torch.zeros(3, 32, 32),
+        torch.zeros(2, 1, 32, 32),
+        torch.zeros(2, 32, 32, 3),
+        torch.zeros(2, 3, 32, 32, dtype=torch.uint8),
+    ],
+    ids=["one image", "gray", "channels last", "bytes"],
+)
+def test_a_tensor_of_another_kind_is_an_image_error(model: EulerLoRA, images: Tensor) -> None:
+    with pytest.raises(ImageError, match=r"wanted .* \(n, 3, height, width\)"):
+        model.predict(images)
 
 
 @pytest.mark.parametrize("part", ["adapters", "backbone", "heads"])

@@ -88,13 +88,20 @@ def test_writing_replaces_a_file_and_leaves_nothing_beside_it(path: Path, tensor
     assert read_tensors(path, tensors).keys() == tensors.keys()
 
 
-def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_beside_it(
-    path: Path, tensors: Tensors
-) -> None:
+def test_a_failed_write_keeps_the_old_file(path: Path, tensors: Tensors) -> None:
     path.write_text("old")
     with pytest.raises(TypeError, match="metadata"):
         write_tensors(path, tensors, torch.float32, {"not a string": 1})
     assert path.read_text() == "old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_put_in_its_place_leaves_nothing_beside_it(
+    path: Path, tensors: Tensors
+) -> None:
+    path.mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_tensors(path, tensors, torch.float32, {})
     assert list(path.parent.iterdir()) == [path]
 
 

@@ -6,7 +6,8 @@ from pydantic import ValidationError
 from torchvision import models
 
 from eulerlora.backbone import build_backbone, settings_of
-from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
+from eulerlora.errors import SettingsError
+from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, validated
 
 
 def test_defaults_are_the_papers_adapters_on_vit_b_32() -> None:
@@ -94,3 +95,13 @@ def test_a_seed_must_lie_in_32_bits(seed: object) -> None:
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ValidationError, match="mode"):
         Draw.model_validate({"mode": "mean"})
+
+
+def test_settings_from_a_user_are_checked_with_an_error_of_one_line_that_names_the_key() -> None:
+    assert validated(AdapterSettings, {"rank": 4, "min_rank": 2}).rank == 4
+    for values, key in (({"rank": 0}, "^rank: "), ({"alpha": 1, "beta": 2}, "^alpha: ")):
+        with pytest.raises(SettingsError, match=key) as caught:
+            validated(AdapterSettings, values)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(SettingsError, match="min_rank must be at most rank=4"):
+        validated(AdapterSettings, {"rank": 4, "min_rank": 5})

@@ -1,6 +1,5 @@
 """A tiny labelled image folder, a tiny backbone file, and a recipe that trains on them."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ adapters = 2
 rank = 4
 min_rank = 2
 [training]
-epochs = 4
+epochs = 15
 batch_size = 8
 learning_rate = 3e-2
 warmup_steps = 2
@@ -80,12 +79,3 @@ def recipe_file(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"
     path.write_text(RECIPE)
     return path
-
-
-@pytest.fixture(scope="session")
-def real_data() -> Path:
-    """The folder that EULERLORA_DATA names; skips where there is none."""
-    folder = os.environ.get("EULERLORA_DATA")
-    if not folder or not Path(folder).is_dir():
-        pytest.skip("EULERLORA_DATA names no folder with real data")
-    return Path(folder)

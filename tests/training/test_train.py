@@ -5,44 +5,18 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 import torch
 
 from eulerlora import CheckpointError, EulerLoRA, NonFiniteError
-from eulerlora.command_line import main
 from tests.conftest import random_network
+from tests.program import run
 from tests.training.conftest import PER_CLASS
 from training.train import round_adapters
 
 PROGRAM = [sys.executable, "-c", "from eulerlora.command_line import main; main()"]
-
-
-@dataclass(frozen=True)
-class Done:
-    """How a run of the program ended, and what it printed."""
-
-    status: int
-    out: str
-    err: str
-
-
-def run(*arguments: str | Path) -> Done:
-    """The program in this process, which spares every test the start of another one."""
-    out, err = StringIO(), StringIO()
-    with (
-        redirect_stdout(out),
-        redirect_stderr(err),
-        patch("sys.argv", ["eulerlora", *map(str, arguments)]),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main()
-    return Done(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,43 @@
+"""eulerlora.image_files: which files are images, and what is in them."""
+
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from eulerlora.errors import ImageError
+from eulerlora.image_files import image_files, read_pixels
+
+
+def test_images_are_found_below_folders_and_links(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    folder = tmp_path / "folder"
+    elsewhere.mkdir()
+    folder.mkdir()
+    for path in (elsewhere / "c.png", folder / "b.JPG", folder / "a.webp", folder / "notes.txt"):
+        path.touch()
+    (folder / "linked").symlink_to(elsewhere)
+    assert image_files(folder) == [folder / "a.webp", folder / "b.JPG", folder / "linked" / "c.png"]
+
+
+def test_a_link_to_a_folder_above_lists_nothing_twice(tmp_path: Path) -> None:
+    (tmp_path / "a.png").touch()
+    (tmp_path / "up").symlink_to(tmp_path)
+    assert image_files(tmp_path) == [tmp_path / "a.png"]
+
+
+def test_pixels_come_from_paths_and_from_memory(tmp_path: Path) -> None:
+    path = tmp_path / "image.png"
+    Image.new("RGB", (5, 4), (1, 2, 3)).save(path)
+    pixels = read_pixels(path, "image")
+    assert pixels.shape == (3, 4, 5)
+    assert pixels[:, 0, 0].tolist() == [1, 2, 3]
+    assert torch.equal(pixels, read_pixels(BytesIO(path.read_bytes()), "image"))
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"\x89PNG\r\n\x1a\n" + b"\0" * 40])
+def test_what_is_not_an_image_is_refused_by_name(content: bytes) -> None:
+    with pytest.raises(ImageError, match=r"^lesion 7: "):
+        read_pixels(BytesIO(content), "lesion 7")

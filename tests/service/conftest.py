@@ -1,0 +1,189 @@
+"""What tests of the service share: a picture, its encodings, and a service that answers."""
+
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from PIL import Image
+from starlette.testclient import TestClient
+
+from eulerlora.model import EulerLoRA
+from service.app import create_app
+from service.served_model import ServedModel, ServedModels
+from service.settings import ServiceSettings
+
+Encode = Callable[..., bytes]
+Ask = Callable[..., Any]
+Refused = Callable[[Any, int, str], str]
+
+LIVE_BODY_BYTES = 100_000
+PROBLEM_KEYS = {"type", "title", "status", "detail", "code", "request_id"}
+
+
+@pytest.fixture(scope="session")
+def photo() -> Image.Image:
+    """A smooth random RGB picture, 64 x 48, that no rotation or reflection leaves the same."""
+    coarse = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((64, 48), Image.Resampling.BICUBIC)
+
+
+@pytest.fixture(scope="session")
+def encode() -> Encode:
+    """(image, format, **Pillow's options) -> the file's bytes."""
+    return encoded
+
+
+@pytest.fixture(scope="session")
+def png(photo: Image.Image) -> bytes:
+    """The photo as a PNG file."""
+    return encoded(photo, "PNG")
+
+
+@pytest.fixture(scope="session")
+def png_chunk() -> Callable[[bytes, bytes], bytes]:
+    """(type, content) -> a PNG chunk with its length and CRC."""
+    return chunk
+
+
+@pytest.fixture(scope="session")
+def png_header() -> Callable[..., bytes]:
+    """(width, height, bit_depth, colour_type) -> a PNG's IHDR chunk."""
+    return header_chunk
+
+
+@pytest.fixture(scope="session")
+def bombs(photo: Image.Image) -> dict[str, bytes]:
+    """Small files whose headers promise 100 megapixels and more."""
+    side = 12_000
+    canvas = b"\0\0\0\0" + (side - 1).to_bytes(3, "little") * 2
+    lossless = b"\x2f" + struct.pack("<I", (side - 1) | (side - 1) << 14)
+    lossy = b"\x30\x01\x00\x9d\x01\x2a" + struct.pack("<HH", side, side)
+    rows = zlib.compress(bytes(10_000 * 1251), 9)  # 1 bit a pixel, one filter byte a row
+    jpeg = encoded(photo, "JPEG")
+    size_at = jpeg.index(b"\xff\xc0") + 5
+    return {
+        "webp of 144 MP, extended": webp_file(b"VP8X", canvas),
+        "webp of 144 MP, lossless": webp_file(b"VP8L", lossless),
+        "webp of 144 MP, lossy": webp_file(b"VP8 ", lossy),
+        "png of 100 MP": png_file(
+            header_chunk(10_000, 10_000, 1, 0), chunk(b"IDAT", rows), chunk(b"IEND", b"")
+        ),
+        "png of 100 MP without pixels": png_file(header_chunk(10_000, 10_000)),
+        "jpeg of 196 MP": jpeg[:size_at] + struct.pack(">HH", 14_000, 14_000) + jpeg[size_at + 4 :],
+    }
+
+
+@pytest.fixture(scope="session")
+def model(checkpoint_folder: Path) -> EulerLoRA:
+    """The tiny checkpoint, loaded."""
+    return EulerLoRA.load(checkpoint_folder, "cpu")
+
+
+@pytest.fixture(scope="session")
+def make_app() -> Callable[..., FastAPI]:
+    """(model, **settings) -> an app that serves it from an engine of its own."""
+    return app_of
+
+
+@pytest.fixture(scope="session")
+def client(model: EulerLoRA) -> Iterator[TestClient]:
+    """A client of an app that serves the tiny checkpoint with default settings."""
+    with TestClient(app_of(model)) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def ask(client: TestClient) -> Ask:
+    """(content, media_type, **parameters) -> the response of /predict to a raw body."""
+
+    def post(content: bytes, media_type: str = "image/png", **parameters: object) -> Any:
+        return client.post(
+            "/predict", params=parameters, content=content, headers={"Content-Type": media_type}
+        )
+
+    return post
+
+
+@pytest.fixture(scope="session")
+def refused(ask: Ask, png: bytes) -> Refused:
+    """(response, status, code) -> the problem's detail.
+
+    The response must be that problem, whole, and the next good request must succeed.
+    """
+
+    def detail_of(response: Any, status: int, code: str) -> str:
+        body = response.json()
+        assert (response.status_code, body.get("code")) == (status, code), body
+        assert response.headers["Content-Type"] == "application/problem+json"
+        assert set(body) == PROBLEM_KEYS
+        assert body["status"] == status
+        assert body["type"].endswith(code)
+        assert body["request_id"] == response.headers["X-Request-ID"]
+        assert "Traceback" not in response.text
+        assert ask(png).status_code == 200
+        return str(body["detail"])
+
+    return detail_of
+
+
+@pytest.fixture(scope="session")
+def live(model: EulerLoRA) -> Iterator[int]:
+    """The loopback port of a real server, which reads bodies of at most 100,000 bytes."""
+    app = app_of(model, max_body_bytes=LIVE_BODY_BYTES)
+    server = uvicorn.Server(
+        uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, server_header=False)
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive(), "the server did not start"
+            time.sleep(0.01)
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def app_of(model: EulerLoRA, **settings: object) -> FastAPI:
+    """An app that serves one model; each needs an engine of its own, for it runs only once."""
+    chosen = ServiceSettings.model_validate(settings)
+    return create_app(ServedModels([ServedModel(model, chosen.max_batch_rows)]), chosen)
+
+
+def encoded(image: Image.Image, file_format: str, **options: object) -> bytes:
+    """The bytes of an image file, as Pillow writes it."""
+    buffer = BytesIO()
+    image.save(buffer, file_format, **options)
+    return buffer.getvalue()
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    """A PNG chunk (PNG specification, 5.3)."""
+    checked = kind + content
+    return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+
+def header_chunk(width: int, height: int, bit_depth: int = 8, colour_type: int = 2) -> bytes:
+    """A PNG's IHDR chunk; colour type 0 is gray, 2 RGB."""
+    return chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bit_depth, colour_type, 0, 0, 0))
+
+
+def png_file(*chunks: bytes) -> bytes:
+    """A PNG file of these chunks."""
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def webp_file(kind: bytes, content: bytes) -> bytes:
+    """A WebP file of one chunk; odd sizes are left without padding, as a cut file would be."""
+    body = b"WEBP" + kind + struct.pack("<I", len(content)) + content
+    return b"RIFF" + struct.pack("<I", len(body)) + body

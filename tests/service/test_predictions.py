@@ -1,0 +1,156 @@
+"""Questions out of uploads, and response bodies out of answers."""
+
+import math
+
+import pytest
+import torch
+from scipy.stats import entropy as scipy_entropy
+
+from eulerlora.checkpoint import Checkpoint
+from eulerlora.config import Threshold
+from eulerlora.model import EulerLoRA
+from eulerlora.preprocess import resize, upright_rgb
+from eulerlora.seeds import content_seed
+from eulerlora.settings import Draw
+from service.engine import Question
+from service.errors import InvalidParameter, ModelFailure, UnusableImage
+from service.predictions import Prepared, prediction_body, prepare, samples_of
+from service.schemas import PredictionBody, PredictQuery
+from service.served_model import ServedModel
+from service.settings import DEFAULT_SAMPLES, ImageLimits
+from service.upload import Upload
+
+LIMITS = ImageLimits()
+TRAJECTORIES = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1]], dtype=torch.float64)
+
+
+@pytest.fixture
+def served(model) -> ServedModel:
+    return ServedModel(model, max_batch_rows=128)
+
+
+@pytest.fixture
+def with_threshold(make_network, make_config):
+    """msp -> a served model whose threshold for det is `msp`."""
+
+    def serve(msp: float) -> ServedModel:
+        network = make_network()
+        threshold = Threshold(mode="det", samples=1, msp=msp, kept=0.9, images=9, data="test")
+        config = make_config(network, thresholds=(threshold,))
+        return ServedModel(
+            EulerLoRA(Checkpoint(network, config, "sha256:0"), torch.device("cpu")), 8
+        )
+
+    return serve
+
+
+def body_of(
+    served: ServedModel, trajectories: torch.Tensor = TRAJECTORIES, **query: object
+) -> PredictionBody:
+    prepared = Prepared(Question(torch.zeros(3, 32, 32), Draw(seed=7)), ("a warning",), 0.0)
+    asked = PredictQuery.model_validate(query)
+    return prediction_body(trajectories.log(), prepared, asked, served, "the-id")
+
+
+def test_samples_are_one_in_det_and_as_asked_or_four_in_stoch() -> None:
+    assert samples_of(PredictQuery()) == 1
+    assert samples_of(PredictQuery(mode="stoch")) == DEFAULT_SAMPLES == 4
+    assert samples_of(PredictQuery(mode="stoch", samples=9)) == 9
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+def test_samples_with_det_are_an_invalid_parameter(samples) -> None:
+    with pytest.raises(InvalidParameter, match=r"^samples"):
+        samples_of(PredictQuery(mode="det", samples=samples))
+
+
+def test_a_question_holds_the_resized_pixels_and_what_was_asked(served, png, photo) -> None:
+    query = PredictQuery(mode="stoch", samples=3, seed=11)
+    prepared = prepare(Upload(png, "image/png"), query, served, LIMITS)
+    assert prepared.question.draw == Draw(mode="stoch", samples=3, seed=11)
+    assert torch.equal(prepared.question.pixels, resize(upright_rgb(photo).pixels, 32))
+    assert prepared.warnings == ()
+    assert 0 < prepared.decoded_s < 20
+
+
+def test_the_default_seed_comes_from_the_pixels_and_the_revision_alone(
+    served, with_threshold, photo, encode, png
+) -> None:
+    def seed(data: bytes, asked: ServedModel = served, **query: object) -> int:
+        prepared = prepare(Upload(data, None), PredictQuery(**query), asked, LIMITS)
+        return prepared.question.draw.seed
+
+    wanted = content_seed(upright_rgb(photo).pixels, served.model.revision)
+    assert seed(png) == wanted
+    assert seed(png, mode="stoch", samples=8) == wanted
+    assert seed(encode(photo, "WEBP", lossless=True)) == wanted
+    assert seed(encode(photo.rotate(90), "PNG")) != wanted
+    assert seed(png, with_threshold(0.5)) != wanted
+    assert seed(png, seed=0) == 0
+
+
+def test_warnings_of_the_decoding_are_kept(served, encode, photo) -> None:
+    upload = Upload(encode(photo.convert("P"), "PNG"), "image/jpeg")
+    assert len(prepare(upload, PredictQuery(), served, LIMITS).warnings) == 2
+
+
+def test_an_image_outside_the_limits_is_not_prepared(served, png) -> None:
+    with pytest.raises(UnusableImage):
+        prepare(Upload(png, None), PredictQuery(), served, ImageLimits(max_side=63))
+
+
+def test_a_body_summarises_the_trajectories(served) -> None:
+    body = body_of(served)
+    mean = [0.6, 0.3, 0.1]
+    expected = scipy_entropy(TRAJECTORIES.numpy(), axis=1).mean()
+    assert body.probabilities == pytest.approx(dict(zip(("bkl", "mel", "nv"), mean, strict=True)))
+    assert body.entropy == pytest.approx(scipy_entropy(mean))
+    assert body.expected_entropy == pytest.approx(expected)
+    assert body.mutual_information == pytest.approx(scipy_entropy(mean) - expected)
+    assert body.mutual_information > 0
+    assert (body.label, body.msp) == ("bkl", pytest.approx(0.6))
+    assert (body.model, body.revision) == ("tiny", served.model.revision)
+    assert (body.mode, body.samples, body.trajectories, body.seed) == ("det", 1, 2, 7)
+    assert (body.request_id, body.warnings) == ("the-id", ["a warning"])
+
+
+def test_trajectories_are_added_only_where_asked_for(served) -> None:
+    assert "trajectory_probabilities" not in body_of(served).model_fields_set
+    detailed = body_of(served, detail="trajectories").trajectory_probabilities
+    assert torch.allclose(torch.tensor(detailed, dtype=torch.float64), TRAJECTORIES)
+
+
+def test_a_certain_answer_has_no_entropy_and_stays_within_its_bounds(served) -> None:
+    body = body_of(served, torch.tensor([[0.0, 1.0, 0.0]] * 7, dtype=torch.float64) + 1e-300)
+    assert (body.label, body.msp) == ("mel", 1)
+    assert body.entropy == pytest.approx(0, abs=1e-12)
+    assert body.mutual_information == pytest.approx(0, abs=1e-12)
+
+
+def test_an_image_is_out_of_distribution_below_the_threshold_only(with_threshold) -> None:
+    msp = body_of(with_threshold(0)).msp
+    for threshold, ood in (
+        (msp, False),
+        (math.nextafter(msp, 0), False),
+        (math.nextafter(msp, 1), True),
+        (1, True),
+    ):
+        body = body_of(with_threshold(threshold))
+        assert (body.ood, body.ood_threshold) == (ood, threshold)
+
+
+def test_without_a_threshold_for_the_question_ood_is_null(with_threshold) -> None:
+    served = with_threshold(1)
+    question = Question(torch.zeros(3, 32, 32), Draw(mode="stoch", samples=1))
+    body = prediction_body(
+        TRAJECTORIES.log(), Prepared(question, (), 0.0), PredictQuery(mode="stoch"), served, "id"
+    )
+    assert (body.ood, body.ood_threshold) == (None, None)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_one_trajectory_that_is_not_finite_fails_the_image(served, value) -> None:
+    broken = TRAJECTORIES.clone()
+    broken[1, 2] = value
+    with pytest.raises(ModelFailure):
+        body_of(served, broken)

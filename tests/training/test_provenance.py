@@ -1,0 +1,18 @@
+"""training.provenance: facts that let someone repeat a run."""
+
+import json
+from pathlib import Path
+
+import torch
+
+from training.provenance import provenance_of
+from training.recipe import AdapterRecipe, read_recipe
+
+
+def test_provenance_is_json_and_holds_the_whole_recipe(recipe_file: Path) -> None:
+    recipe = read_recipe(recipe_file, AdapterRecipe, ["training.epochs=9"])
+    facts = json.loads(json.dumps(provenance_of(recipe)))
+    assert AdapterRecipe.model_validate(facts["recipe"]) == recipe
+    assert facts["seed"] == recipe.seed
+    assert facts["versions"]["torch"] == torch.__version__
+    assert len(facts["date"]) == len("2026-01-01")
