@@ -1,14 +1,26 @@
 """Pictures -> RGB -> (3, size, size) in [0, 1]: the same for training, evaluation and service."""
 
+import struct
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
 from eulerlora.errors import ImageError
+
+TO_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""EXIF orientation -> the move that undoes it."""
 
 WIDE_MODES = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
 
@@ -46,10 +58,13 @@ def upright_rgb(image: Image.Image) -> Picture:
 
 
 def _upright(image: Image.Image) -> Image.Image:
+    """ImageOps.exif_transpose would also write all other tags anew, and fail on a broken one."""
     try:
-        return ImageOps.exif_transpose(image)
-    except SyntaxError:  # an EXIF block that is no TIFF says nothing of the orientation
-        return image.copy()
+        orientation = image.getexif().get(ExifTags.Base.Orientation)
+    except (SyntaxError, ValueError, struct.error):  # an EXIF block that is no TIFF says nothing
+        orientation = None
+    move = TO_UPRIGHT.get(orientation or 1)
+    return image if move is None else image.transpose(move)
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

@@ -100,7 +100,8 @@ class Batcher(Generic[Question, Answer]):
     def _run(self, batch: list[_Waiting[Question, Answer]]) -> None:
         started = time.monotonic()
         try:
-            answers = self._answer([each.question for each in batch])
+            answers = list(self._answer([each.question for each in batch]))
+            assert len(answers) == len(batch)
         except Exception as error:
             logger.exception("a batch of %d questions failed", len(batch))
             for each in batch:

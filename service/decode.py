@@ -2,7 +2,9 @@
 
 import struct
 import zlib
+from dataclasses import dataclass
 from io import BytesIO
+from pathlib import PurePath
 from typing import Literal
 
 import imagesize
@@ -16,6 +18,14 @@ from service.settings import ImageLimits
 Format = Literal["JPEG", "PNG", "WEBP"]
 
 MEDIA_TYPES: dict[str, Format] = {"image/jpeg": "JPEG", "image/png": "PNG", "image/webp": "WEBP"}
+
+EXTENSIONS: dict[str, Format] = {
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".png": "PNG",
+    ".webp": "WEBP",
+}
+NEUTRAL = {"", "application/octet-stream"}
 
 # What Pillow's parsers raise on hostile bytes, as seen by fuzzing them.
 BROKEN = (
@@ -35,38 +45,59 @@ def sniff(data: bytes) -> Format | None:
     return None
 
 
-def decode(data: bytes, limits: ImageLimits, declared: str | None = None) -> Picture:
+@dataclass(frozen=True)
+class Declared:
+    """What a client says a file is: its media type and its name, where it says so at all."""
+
+    media_type: str | None = None
+    filename: str | None = None
+
+    def disagrees(self, found: Format) -> bool:
+        """Whether the media type or the name's extension is that of something else."""
+        stated = (self.media_type or "").partition(";")[0].strip().lower()
+        extension = PurePath(self.filename or "").suffix.lower()
+        return (stated not in NEUTRAL and MEDIA_TYPES.get(stated) != found) or (
+            extension != "" and EXTENSIONS.get(extension) != found
+        )
+
+
+def decode(data: bytes, limits: ImageLimits, declared: Declared | None = None) -> Picture:
     """The upright RGB picture in `data`.
 
-    declared: the media type that the client stated; where it disagrees, the content decides and
-    the picture carries a warning. Raises UnsupportedMedia for anything but JPEG, PNG and WebP,
-    and UnusableImage for one that is broken, animated, or outside the limits by its header.
+    declared: where it disagrees with the content, the content decides and the picture carries a
+    warning. Raises UnsupportedMedia for anything but JPEG, PNG and WebP, and UnusableImage for
+    one that is broken, animated, or outside the limits by its header.
     """
     found = sniff(data)
     if found is None:
         raise UnsupportedMedia("wanted a JPEG, PNG or WebP image; the content is none of these")
-    check_size(data, limits)
     try:
-        with Image.open(BytesIO(data), formats=[found]) as image:
-            if getattr(image, "is_animated", False):
-                raise UnusableImage("wanted a single picture; the image is animated")
-            image.load()
-            picture = upright_rgb(image)
+        check_size(imagesize.get(BytesIO(data)), limits)
+        picture = _decode(data, found, limits)
     except ImageError as error:
         raise UnusableImage(str(error)) from error
     except BROKEN as error:
         raise UnusableImage(f"the {found} data is broken or truncated") from error
-    if MEDIA_TYPES.get(declared or "", found) == found:
+    if declared is None or not declared.disagrees(found):
         return picture
     return Picture(picture.pixels, (*picture.warnings, f"declared otherwise, decoded as {found}"))
 
 
-def check_size(data: bytes, limits: ImageLimits) -> None:
-    """Raises UnusableImage where the header's width and height are outside the limits."""
-    try:
-        width, height = imagesize.get(BytesIO(data))
-    except BROKEN as error:
-        raise UnusableImage("the image's header is broken") from error
+def _decode(data: bytes, found: Format, limits: ImageLimits) -> Picture:
+    if found == "PNG":
+        with Image.open(BytesIO(data), formats=[found]) as image:
+            image.verify()  # CRCs and the end chunk, which decoding does not look at
+    with Image.open(BytesIO(data), formats=[found]) as image:
+        check_size(image.size, limits)  # two headers in one file: the decoder obeys the last
+        if found != "JPEG" and getattr(image, "is_animated", False):
+            raise UnusableImage("wanted a single picture; the image is animated")
+        image.load()
+        return upright_rgb(image)
+
+
+def check_size(size: tuple[int, int], limits: ImageLimits) -> None:
+    """Raises UnusableImage where a header's (width, height) is outside the limits."""
+    width, height = size
     if width < 0 or height < 0:
         raise UnusableImage("the image's header is broken or truncated")
     if min(width, height) < limits.min_side or max(width, height) > limits.max_side:

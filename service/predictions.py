@@ -43,7 +43,7 @@ def prepare(
 ) -> Prepared:
     """The question that an upload and its parameters ask; runs in a decoding thread."""
     started = time.monotonic()
-    picture = decode(upload.content, limits, upload.media_type)
+    picture = decode(upload.content, limits, upload.declared)
     model = served.model
     seed = content_seed(picture.pixels, model.revision) if query.seed is None else query.seed
     question = Question(

@@ -5,18 +5,20 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from service.errors import InvalidParameter, Problem
-from service.request_id import request_id_of
+from service.request_id import HEADER, request_id_of
 from service.schemas import ProblemBody
 
 logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
+CLIENT_LEFT = 499  # as nginx logs it
 PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 HTTP_PROBLEMS = {
@@ -30,6 +32,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
     app.add_exception_handler(Exception, _on_defect)
 
 
@@ -60,6 +63,12 @@ async def _on_problem(request: Request, problem: Exception) -> JSONResponse:
     return _response(problem_body(request, problem), headers)
 
 
+async def _on_disconnect(request: Request, _: Exception) -> Response:
+    """The client left before its body was whole: nothing is run, and nobody reads an answer."""
+    logger.info("request %s: the client left", request_id_of(request))
+    return Response(status_code=CLIENT_LEFT)
+
+
 async def _on_validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     return await _on_problem(request, InvalidParameter(_without_values(error.errors()[0])))
@@ -75,7 +84,8 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
 
 async def _on_defect(request: Request, error: Exception) -> JSONResponse:
     logger.exception("request %s failed", request_id_of(request), exc_info=error)
-    return _response(problem_body(request, Problem("the failure was logged under the request id")))
+    body = problem_body(request, Problem("the failure was logged under the request id"))
+    return _response(body, {HEADER: body.request_id})  # this handler is outside the middleware
 
 
 def _without_values(error: Mapping[str, Any]) -> str:

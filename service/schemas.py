@@ -2,12 +2,21 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from eulerlora.config import ClassName, Provenance, Threshold
 from eulerlora.settings import Mode
 from service.settings import MAX_SAMPLES, ImageLimits
 
+
+def _plain_digits(value: object) -> object:
+    """Pydantic alone would also read "+4", " 4", "4.0" and "1_0"."""
+    if isinstance(value, str) and not (value.isascii() and value.isdigit()):
+        raise ValueError("wanted a whole number in plain digits")
+    return value
+
+
+WholeNumber = Annotated[int, BeforeValidator(_plain_digits)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Nats = Annotated[float, Field(ge=0)]
 
@@ -19,11 +28,11 @@ class PredictQuery(BaseModel):
 
     mode: Annotated[Mode, Field(description="One pass per adapter, or sampled ones.")] = "det"
     samples: Annotated[
-        int | None,
+        WholeNumber | None,
         Field(ge=1, le=MAX_SAMPLES, description="Samples per adapter; stoch only, default 4."),
     ] = None
     seed: Annotated[
-        int | None,
+        WholeNumber | None,
         Field(ge=0, lt=2**32, description="Of the draws; derived from the image if left out."),
     ] = None
     model: Annotated[str | None, Field(description="A served model; the first if left out.")] = None

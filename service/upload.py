@@ -8,7 +8,7 @@ from python_multipart.exceptions import FormParserError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from service.decode import MEDIA_TYPES
+from service.decode import MEDIA_TYPES, Declared
 from service.errors import BodyTooLarge, InvalidUpload, MalformedBody, UnsupportedMedia
 
 FILE_PART = "file"
@@ -18,10 +18,10 @@ MAX_FIELD_BYTES = 1024
 
 @dataclass(frozen=True)
 class Upload:
-    """A file's content and the media type that the client stated for it, if any."""
+    """A file's content, and what the client says it is."""
 
     content: bytes
-    media_type: str | None
+    declared: Declared
 
 
 async def read_upload(request: Request, max_bytes: int) -> Upload:
@@ -40,7 +40,7 @@ async def read_upload(request: Request, max_bytes: int) -> Upload:
         upload = await _read_multipart(request, max_bytes)
     elif media_type in MEDIA_TYPES:
         chunks = [chunk async for chunk in _limited(request, max_bytes)]
-        upload = Upload(b"".join(chunks), media_type)
+        upload = Upload(b"".join(chunks), Declared(media_type))
     else:
         raise UnsupportedMedia(
             f"wanted multipart/form-data or one of {', '.join(MEDIA_TYPES)} as content type"
@@ -65,8 +65,23 @@ async def _limited(request: Request, max_bytes: int) -> AsyncGenerator[bytes, No
         yield chunk
 
 
+class _OneFileParser(MultiPartParser):
+    """Starlette's parser, which also tells a file without a filename and a missing end."""
+
+    ended = False
+
+    def on_headers_finished(self) -> None:
+        super().on_headers_finished()
+        part = self._current_part
+        if part.field_name == FILE_PART and part.file is None:
+            raise InvalidUpload(f"the part {FILE_PART} has no filename; send it as a file")
+
+    def on_end(self) -> None:
+        self.ended = True
+
+
 async def _read_multipart(request: Request, max_bytes: int) -> Upload:
-    parser = MultiPartParser(
+    parser = _OneFileParser(
         request.headers,
         _limited(request, max_bytes),
         max_files=MAX_PARTS,
@@ -79,12 +94,13 @@ async def _read_multipart(request: Request, max_bytes: int) -> Upload:
     except (MultiPartException, FormParserError, KeyError, UnicodeError) as error:
         raise MalformedBody("the multipart body cannot be parsed") from error
     try:
+        if not parser.ended:
+            raise MalformedBody("the multipart body ends before its closing boundary")
         parts = form.multi_items()
         if [name for name, _ in parts] != [FILE_PART]:
             raise InvalidUpload(f"wanted exactly one part, named {FILE_PART}; found {len(parts)}")
         part = parts[0][1]
-        if not isinstance(part, UploadFile):
-            raise InvalidUpload(f"the part {FILE_PART} has no filename; send it as a file")
-        return Upload(await part.read(), part.content_type)
+        assert isinstance(part, UploadFile)
+        return Upload(await part.read(), Declared(part.content_type, part.filename))
     finally:
         await form.close()

@@ -121,7 +121,6 @@ def test_a_request_under_way_at_sigterm_is_answered(life) -> None:
     assert answer["probabilities"] == life.before["probabilities"]
 
 
-@pytest.mark.xfail(reason="commands: uvicorn raises SIGTERM anew once it has shut down")
 def test_sigterm_ends_the_server_with_status_0(life) -> None:
     assert life.status == 0
 
@@ -149,7 +148,6 @@ def test_a_corrupt_checkpoint_ends_the_process_with_one_line_and_status_1(checkp
     assert ended.stderr.startswith(f"eulerlora: {checkpoint_copy / 'adapters.safetensors'}: ")
 
 
-@pytest.mark.xfail(reason="commands: uvicorn ends with status 3 after seven lines of log")
 def test_a_port_in_use_is_told_in_one_line_and_status_1(checkpoint_folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

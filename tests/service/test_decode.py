@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from service.decode import MEDIA_TYPES, check_size, decode, sniff
+from service.decode import MEDIA_TYPES, Declared, check_size, decode, sniff
 from service.errors import Problem, UnsupportedMedia, UnusableImage
 from service.settings import ImageLimits
 
-DECLARED_FOREIGN = pytest.mark.xfail(reason="decode compares three exact names only")
 LIMITS = ImageLimits()
 ORIENTED = {  # EXIF tag 274 -> what brings the stored pixels upright
     1: lambda a: a,
@@ -41,7 +40,7 @@ FOREIGN = {
 
 def pixels_of(data: bytes, declared: str | None = None) -> np.ndarray:
     """(height, width, 3) of the decoded picture."""
-    return decode(data, LIMITS, declared).pixels.permute(1, 2, 0).numpy()
+    return decode(data, LIMITS, Declared(declared)).pixels.permute(1, 2, 0).numpy()
 
 
 def exif_orientation(value: int) -> Image.Exif:
@@ -54,7 +53,7 @@ def exif_orientation(value: int) -> Image.Exif:
 def test_a_file_decodes_to_the_rgb_pixels_that_pillow_reads(photo, encode, media_type) -> None:
     file_format = MEDIA_TYPES[media_type]
     data = encode(photo, file_format)
-    picture = decode(data, LIMITS, media_type)
+    picture = decode(data, LIMITS, Declared(media_type))
     assert sniff(data) == file_format
     assert picture.warnings == ()
     assert np.array_equal(pixels_of(data), np.asarray(Image.open(BytesIO(data))))
@@ -64,7 +63,7 @@ def test_a_file_decodes_to_the_rgb_pixels_that_pillow_reads(photo, encode, media
 def test_what_is_neither_jpeg_png_nor_webp_is_unsupported(kind) -> None:
     assert sniff(FOREIGN[kind]) is None
     with pytest.raises(UnsupportedMedia):
-        decode(FOREIGN[kind], LIMITS, "image/png")
+        decode(FOREIGN[kind], LIMITS, Declared("image/png"))
 
 
 @pytest.mark.parametrize("file_format", ["GIF", "BMP", "TIFF"])
@@ -78,13 +77,13 @@ def test_formats_that_pillow_could_read_are_unsupported(photo, encode, file_form
     [
         "image/jpeg",
         "image/webp",
-        pytest.param("image/gif", marks=DECLARED_FOREIGN),
-        pytest.param("text/plain", marks=DECLARED_FOREIGN),
-        pytest.param("IMAGE/JPEG; q=1", marks=DECLARED_FOREIGN),
+        "image/gif",
+        "text/plain",
+        "IMAGE/JPEG; q=1",
     ],
 )
 def test_the_content_decides_against_the_declared_type_with_a_warning(png, declared) -> None:
-    picture = decode(png, LIMITS, declared)
+    picture = decode(png, LIMITS, Declared(declared))
     assert np.array_equal(picture.pixels, decode(png, LIMITS).pixels)
     assert len(picture.warnings) == 1
     assert "PNG" in picture.warnings[0]
@@ -92,7 +91,7 @@ def test_the_content_decides_against_the_declared_type_with_a_warning(png, decla
 
 @pytest.mark.parametrize("declared", [None, "image/png", "application/octet-stream"])
 def test_a_type_that_agrees_or_says_nothing_gives_no_warning(png, declared) -> None:
-    assert decode(png, LIMITS, declared).warnings == ()
+    assert decode(png, LIMITS, Declared(declared)).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -140,10 +139,9 @@ def test_a_header_without_pixels_is_told_its_size_when_too_large(png_header) -> 
 
 def test_a_size_of_zero_is_refused(png_header) -> None:
     with pytest.raises(UnusableImage, match="0 x 0"):
-        check_size(b"\x89PNG\r\n\x1a\n" + png_header(0, 0), LIMITS)
+        check_size((0, 0), LIMITS)
 
 
-@pytest.mark.xfail(reason="decode: Pillow takes the last IHDR, check_size the first")
 def test_a_second_png_header_cannot_smuggle_a_large_image_in(png_chunk, png_header) -> None:
     side = 200
     rows = png_chunk(b"IDAT", zlib.compress(bytes((side + 1) * side)))
@@ -186,13 +184,11 @@ def test_a_jpeg_without_its_end_marker_is_refused(photo, encode) -> None:
         decode(jpeg[:-2], LIMITS)
 
 
-@pytest.mark.xfail(reason="Pillow stops reading a PNG once it has all pixels")
 def test_a_png_without_its_end_chunk_is_refused(png) -> None:
     with pytest.raises(UnusableImage):
         decode(png[:-12], LIMITS)
 
 
-@pytest.mark.xfail(reason="Pillow does not check the CRC of IDAT chunks while it decodes")
 def test_a_png_whose_pixels_have_a_wrong_crc_is_refused(png) -> None:
     damaged = bytearray(png)
     damaged[-13] ^= 0xFF  # the last byte of IDAT's CRC, before the 12 bytes of IEND
@@ -249,7 +245,6 @@ def test_an_animation_is_refused_and_a_single_frame_of_it_is_not(
     decode(encode(photo, file_format, save_all=True), LIMITS)
 
 
-@pytest.mark.xfail(reason="decode takes the second picture of an MPO for an animation")
 def test_a_camera_jpeg_with_a_second_picture_behind_it_gives_the_first(photo, encode) -> None:
     other = photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     two = encode(photo, "MPO", save_all=True, append_images=[other])
@@ -278,7 +273,6 @@ def test_exif_without_a_tiff_header_is_ignored(photo, encode, file_format) -> No
     assert np.array_equal(pixels_of(garbage), pixels_of(encode(photo, file_format)))
 
 
-@pytest.mark.xfail(reason="preprocess: exif_transpose writes all other tags anew, and may fail")
 def test_a_good_orientation_beside_a_tag_out_of_range_is_applied(photo, encode) -> None:
     def tag(number: int, kind: int, value: int) -> bytes:
         return struct.pack("<HHII", number, kind, 1, value)

@@ -383,7 +383,6 @@ def test_a_declared_type_that_disagrees_gives_a_warning_and_the_contents_answer(
         assert wrong == {key: value for key, value in right.items() if key != "warnings"}
 
 
-@pytest.mark.xfail(reason="upload drops the filename, so its extension is never compared")
 def test_an_extension_that_disagrees_gives_a_warning(client, png) -> None:
     response = client.post("/predict", files={"file": ("photo.jpg", png, "image/png")})
     assert len(answer_of(response)["warnings"]) == 1

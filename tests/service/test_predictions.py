@@ -12,6 +12,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.preprocess import resize, upright_rgb
 from eulerlora.seeds import content_seed
 from eulerlora.settings import Draw
+from service.decode import Declared
 from service.engine import Question
 from service.errors import InvalidParameter, ModelFailure, UnusableImage
 from service.predictions import Prepared, prediction_body, prepare, samples_of
@@ -66,7 +67,7 @@ def test_samples_with_det_are_an_invalid_parameter(samples) -> None:
 
 def test_a_question_holds_the_resized_pixels_and_what_was_asked(served, png, photo) -> None:
     query = PredictQuery(mode="stoch", samples=3, seed=11)
-    prepared = prepare(Upload(png, "image/png"), query, served, LIMITS)
+    prepared = prepare(Upload(png, Declared("image/png")), query, served, LIMITS)
     assert prepared.question.draw == Draw(mode="stoch", samples=3, seed=11)
     assert torch.equal(prepared.question.pixels, resize(upright_rgb(photo).pixels, 32))
     assert prepared.warnings == ()
@@ -77,7 +78,7 @@ def test_the_default_seed_comes_from_the_pixels_and_the_revision_alone(
     served, with_threshold, photo, encode, png
 ) -> None:
     def seed(data: bytes, asked: ServedModel = served, **query: object) -> int:
-        prepared = prepare(Upload(data, None), PredictQuery(**query), asked, LIMITS)
+        prepared = prepare(Upload(data, Declared()), PredictQuery(**query), asked, LIMITS)
         return prepared.question.draw.seed
 
     wanted = content_seed(upright_rgb(photo).pixels, served.model.revision)
@@ -90,13 +91,13 @@ def test_the_default_seed_comes_from_the_pixels_and_the_revision_alone(
 
 
 def test_warnings_of_the_decoding_are_kept(served, encode, photo) -> None:
-    upload = Upload(encode(photo.convert("P"), "PNG"), "image/jpeg")
+    upload = Upload(encode(photo.convert("P"), "PNG"), Declared("image/jpeg"))
     assert len(prepare(upload, PredictQuery(), served, LIMITS).warnings) == 2
 
 
 def test_an_image_outside_the_limits_is_not_prepared(served, png) -> None:
     with pytest.raises(UnusableImage):
-        prepare(Upload(png, None), PredictQuery(), served, ImageLimits(max_side=63))
+        prepare(Upload(png, Declared()), PredictQuery(), served, ImageLimits(max_side=63))
 
 
 def test_a_body_summarises_the_trajectories(served) -> None:
