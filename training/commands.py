@@ -13,7 +13,7 @@ from training.evaluate import evaluate, read_ood_set
 from training.pretrain import pretrain
 from training.recipe import AdapterRecipe, DataSettings, PretrainingRecipe, read_recipe
 from training.report import markdown, write_report
-from training.train import train
+from training.train import state_file, train
 
 PATH = click.Path(path_type=Path)
 QUESTIONS = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
@@ -26,6 +26,9 @@ seed_option = click.option(
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Such as training.epochs=2."
 )
+resume_option = click.option(
+    "--resume", is_flag=True, help="Continue an interrupted run to the same weights."
+)
 device_option = click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 
 
@@ -35,13 +38,23 @@ device_option = click.option("--device", default="auto", help="auto, cpu, cuda o
 @out_option
 @seed_option
 @set_option
+@resume_option
 @device_option
 def pretrain_command(
-    recipe: Path, data: Path, out: Path, seed: int | None, overrides: tuple[str, ...], device: str
+    recipe: Path,
+    data: Path,
+    out: Path,
+    seed: int | None,
+    overrides: tuple[str, ...],
+    resume: bool,
+    device: str,
 ) -> None:
     """Pretrain a backbone from scratch on labelled images."""
     settings = read_recipe(recipe, PretrainingRecipe, _with_seed(overrides, seed))
-    pretrain(settings, data, out, choose_device(device))
+    try:
+        pretrain(settings, data, out, choose_device(device), resume)
+    except KeyboardInterrupt:
+        raise click.ClickException(f"interrupted; --resume continues from {out}") from None
 
 
 @click.command("train")
@@ -50,17 +63,23 @@ def pretrain_command(
 @out_option
 @seed_option
 @set_option
+@resume_option
 @device_option
 def train_command(
-    recipe: Path, data: Path, out: Path, seed: int | None, overrides: tuple[str, ...], device: str
+    recipe: Path,
+    data: Path,
+    out: Path,
+    seed: int | None,
+    overrides: tuple[str, ...],
+    resume: bool,
+    device: str,
 ) -> None:
     """Train adapters on a frozen backbone; leaves a calibrated checkpoint in --out."""
     settings = read_recipe(recipe, AdapterRecipe, _with_seed(overrides, seed))
     try:
-        train(settings, recipe.parent, data, out, choose_device(device))
+        train(settings, recipe.parent, data, out, choose_device(device), resume)
     except KeyboardInterrupt:
-        kept = "the checkpoint was saved" if out.exists() else "no checkpoint was written"
-        raise click.ClickException(f"interrupted; {kept} ({out})") from None
+        raise click.ClickException(f"interrupted; {_kept(out)}") from None
     click.echo(f"checkpoint in {out}")
 
 
@@ -102,6 +121,15 @@ def calibrate_command(checkpoint: Path, data: Path, device: str) -> None:
     images = _dataset_of(EulerLoRA.load(checkpoint, "cpu"), data)
     for each in calibrate(checkpoint, images, choose_device(device)):
         click.echo(f"{each.mode} {each.samples}: MSP >= {each.msp:.4f} keeps {each.kept:.1%}")
+
+
+def _kept(out: Path) -> str:
+    """What an interrupted training leaves."""
+    if out.exists():
+        return f"the checkpoint in {out} is whole; --resume calibrates and evaluates it"
+    if state_file(out).exists():
+        return f"no checkpoint was written; --resume continues from {state_file(out)}"
+    return "nothing was written"
 
 
 def _with_seed(overrides: tuple[str, ...], seed: int | None) -> tuple[str, ...]:

@@ -1,10 +1,11 @@
 """Supervised pretraining of a backbone from scratch, stage by stage."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -12,8 +13,10 @@ from torchvision.models.vision_transformer import interpolate_embeddings
 
 from eulerlora.backbone import build_backbone, save_backbone
 from training.augment import Transform, crop_and_flip, evaluation_view, training_view
-from training.datasets import LabelledImage, Pictures, read_dataset
-from training.loop import fit, progress
+from training.batches import IGNORED
+from training.datasets import ImageParts, LabelledImage, Pictures, read_dataset
+from training.loop import Run, fit, progress
+from training.objective import Objective
 from training.provenance import provenance_of
 from training.recipe import PretrainingRecipe, PretrainingStage
 
@@ -43,22 +46,70 @@ class Classifier(nn.Module):
         self.head.load_state_dict(smaller.head.state_dict())
 
 
-def pretrain(recipe: PretrainingRecipe, data: Path, out: Path, device: torch.device) -> None:
+class ClassifierObjective(Objective):
+    """Cross-entropy of a classifier, with label smoothing."""
+
+    def __init__(self, model: Classifier, label_smoothing: float) -> None:
+        super().__init__()
+        self.model = model
+        self.label_smoothing = label_smoothing
+
+    def forward(self, images: Tensor, labels: Tensor, step: int) -> Tensor:
+        return F.cross_entropy(
+            self.model(images).float(),
+            labels,
+            ignore_index=IGNORED,
+            label_smoothing=self.label_smoothing,
+            reduction="sum",
+        )
+
+    def weight(self, labels: Tensor) -> Tensor:
+        return (labels != IGNORED).sum()
+
+    def rows_per_image(self) -> int:
+        return 1
+
+
+def pretrain(
+    recipe: PretrainingRecipe, data: Path, out: Path, device: torch.device, resume: bool = False
+) -> None:
     """Trains the recipe's backbone and writes `out/backbone.safetensors`.
 
-    The file's metadata holds the recipe, the data set, the accuracy on its test part and the time.
+    The file's metadata holds the recipe, the data set, the accuracy on its test part and the
+    time. Each stage keeps its state in `out` until it is done, then its weights; with `resume`
+    a run continues from those.
     """
     images = read_dataset(recipe.data, data)
     train = [*images.parts["train"], *images.parts["calibration"]]
     torch.manual_seed(recipe.seed)  # torchvision's own initialisation takes no generator
     previous: Classifier | None = None
+    accelerator = Accelerator(cpu=device.type == "cpu")
+    runs = [
+        Run(accelerator, recipe.seed + index, out / f"stage-{index + 1}.state.safetensors", resume)
+        for index in range(len(recipe.stages))
+    ]
     stages = []
-    for index, stage in enumerate(recipe.stages):
-        model = Classifier(recipe, stage.image_size, len(images.classes)).to(device)
+    for run, stage in zip(runs, recipe.stages, strict=True):
+        model = Classifier(recipe, stage.image_size, len(images.classes)).to(accelerator.device)
         if previous is not None:
             model.take_weights(previous)
-        stages.append(_run_stage(model, stage, train, recipe.seed + index, device))
+        stages.append(_run_stage(model, stage, train, run))
         previous = model
+    if accelerator.is_main_process:
+        _save(model, recipe, images, stages, out)
+        for run in runs:
+            run.state.unlink(missing_ok=True)
+    accelerator.wait_for_everyone()
+
+
+def _save(
+    model: Classifier,
+    recipe: PretrainingRecipe,
+    images: ImageParts,
+    stages: Sequence[Mapping[str, float]],
+    out: Path,
+) -> None:
+    device = next(model.parameters()).device
     accuracy = _accuracy(model, images.parts["test"], recipe.stages[-1], device)
     print(f"accuracy on the test part of {images.name}: {accuracy:.4f}", flush=True)
     facts = {"data": images.name, "test_accuracy": accuracy, "stages": stages}
@@ -68,19 +119,13 @@ def pretrain(recipe: PretrainingRecipe, data: Path, out: Path, device: torch.dev
 
 
 def _run_stage(
-    model: Classifier,
-    stage: PretrainingStage,
-    images: list[LabelledImage],
-    seed: int,
-    device: torch.device,
+    model: Classifier, stage: PretrainingStage, images: Sequence[LabelledImage], run: Run
 ) -> dict[str, float]:
-    def loss(pixels: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(model(pixels), labels, label_smoothing=stage.label_smoothing)
-
     def view(epoch: int) -> Transform:
-        return training_view(stage.image_size, seed, epoch, crop_and_flip)
+        return training_view(stage.image_size, run.seed, epoch, crop_and_flip)
 
-    return asdict(fit(list(model.parameters()), loss, images, view, stage, seed, device))
+    objective = ClassifierObjective(model, stage.label_smoothing)
+    return asdict(fit(objective, images, view, stage, run))
 
 
 @torch.inference_mode()

@@ -33,18 +33,23 @@ class DataSettings(Settings):
 class OptimisationSettings(Settings):
     """AdamW with linear warm-up and cosine decay, stepped once a batch (method, "Training").
 
+    batch_size: images of one optimiser step, over all processes. micro_batch_rows: rows that are
+    in memory at a time; the gradient is the whole batch's all the same. None cuts nothing.
     precision: of the forward pass; weights and optimiser stay float32.
+    state_every_s: seconds between writes of the run's state, from which --resume continues.
     workers: processes that decode and augment images; 0 does it in the main process.
     """
 
     epochs: PositiveInt
     batch_size: PositiveInt = 32
+    micro_batch_rows: PositiveInt | None = None
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     warmup_steps: Annotated[int, Field(ge=0)] = 500
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
     precision: Precision = "float32"
     shuffle: bool = True
+    state_every_s: Annotated[float, Field(ge=0)] = 300.0
     workers: Annotated[int, Field(ge=0)] = 1
 
 

@@ -4,12 +4,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from accelerate import Accelerator
 from torch import Generator, Tensor
 from torchvision.models import VisionTransformer
 
 from eulerlora.backbone import load_backbone, published_backbone, settings_of
-from eulerlora.checkpoint import check_free, load_checkpoint, save_checkpoint, write_card
-from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
+from eulerlora.checkpoint import CONFIG, check_free, load_checkpoint, save_checkpoint, write_card
 from eulerlora.config import (
     AdapterConfig,
     BackboneConfig,
@@ -19,22 +19,19 @@ from eulerlora.config import (
 )
 from eulerlora.errors import NonFiniteError
 from eulerlora.model import EulerLoRA
-from eulerlora.rows import Rows
 from eulerlora.safetensor_files import tensors_sha256
 from eulerlora.settings import Mode
 from eulerlora.vision_transformer import AdaptedVisionTransformer
+from training.adapter_objective import AdapterObjective
 from training.augment import Transform, flip_and_rotate, training_view
 from training.calibrate import calibrate
 from training.class_weights import effective_number_weights
 from training.datasets import ImageParts, class_counts, read_dataset
 from training.evaluate import evaluate, read_ood_set
-from training.loop import fit
-from training.losses import mean_loss, trajectory_loss
+from training.loop import Run, fit
 from training.model_card import model_card
 from training.provenance import provenance_of
 from training.recipe import AdapterRecipe, AdapterTraining
-
-LOSSES = {"trajectory": trajectory_loss, "mean": mean_loss}
 
 
 @dataclass(frozen=True)
@@ -47,60 +44,73 @@ class Frozen:
 
 
 def train(
-    recipe: AdapterRecipe, recipe_folder: Path, data: Path, out: Path, device: torch.device
+    recipe: AdapterRecipe,
+    recipe_folder: Path,
+    data: Path,
+    out: Path,
+    device: torch.device,
+    resume: bool = False,
 ) -> None:
     """Runs a recipe to its end: trains, saves, calibrates, evaluates, writes the model card.
 
-    The checkpoint appears in `out` whole once training is done; an interruption before that
-    leaves nothing, a later one a checkpoint without thresholds or figures.
+    The checkpoint appears in `out` whole once training is done. Until then the run's state is
+    kept in the file that `state_file` names; with `resume` a run continues from it, and one that
+    ended between saving and evaluating goes on there.
     recipe_folder: what a backbone file's path in the recipe is relative to.
     """
-    check_free(out)
+    finished = resume and (out / CONFIG).exists()
+    if not finished:
+        check_free(out)
     images = read_dataset(recipe.data, data)
     ood = {Path(name).name: read_ood_set(data / name) for name in recipe.evaluation.ood}
+    accelerator = Accelerator(cpu=device.type == "cpu")
+    if not finished:
+        run = Run(accelerator, recipe.seed, state_file(out), resume)
+        network, config = _train(recipe, recipe_folder, images, run)
+        if accelerator.is_main_process:
+            save_checkpoint(out, network, config, model_card(config, None), _dtype(recipe))
+            run.state.unlink(missing_ok=True)
+    if accelerator.is_main_process:
+        calibrate(out, images, device)
+        checkpoint = load_checkpoint(out)
+        questions: list[tuple[Mode, int]] = [("det", 1), ("stoch", recipe.evaluation.samples)]
+        report = evaluate(EulerLoRA(checkpoint, device), images, ood, questions)
+        write_card(out, model_card(checkpoint.config, report))
+    accelerator.wait_for_everyone()
+
+
+def state_file(out: Path) -> Path:
+    """Where the state of an unfinished run into `out` is kept: beside it."""
+    return out.with_name(f"{out.name}.state.safetensors")
+
+
+def _train(
+    recipe: AdapterRecipe, recipe_folder: Path, images: ImageParts, run: Run
+) -> tuple[AdaptedVisionTransformer, CheckpointConfig]:
     frozen = read_backbone(recipe.backbone.weights, recipe_folder)
     network = AdaptedVisionTransformer(frozen.backbone, recipe.adapters, len(images.classes))
     network.initialise(Generator().manual_seed(recipe.seed))
-    facts = train_adapters(network.to(device), recipe, images, device)
-    dtype = getattr(torch, recipe.stored)
-    round_adapters(network.cpu(), dtype)
-    config = _config(recipe, network, frozen, images, facts)
-    save_checkpoint(out, network, config, model_card(config, None), dtype)
-    calibrate(out, images, device)
-    checkpoint = load_checkpoint(out)
-    questions: list[tuple[Mode, int]] = [("det", 1), ("stoch", recipe.evaluation.samples)]
-    report = evaluate(EulerLoRA(checkpoint, device), images, ood, questions)
-    write_card(out, model_card(checkpoint.config, report))
+    facts = train_adapters(network, recipe, images, run)
+    round_adapters(network.cpu(), _dtype(recipe))
+    return network, _config(recipe, network, frozen, images, facts)
 
 
 def train_adapters(
     network: AdaptedVisionTransformer,
     recipe: AdapterRecipe,
     images: ImageParts,
-    device: torch.device,
+    run: Run,
 ) -> Provenance:
     """Fits adapters and heads in place; returns what the run was."""
-    settings, size = recipe.training, network.backbone.image_size
-    weights = _class_weights(settings, images)
-    loss_of = LOSSES[settings.loss]
-    generator = Generator().manual_seed(recipe.seed)
-    blocks = len(network.blocks)
-
-    def loss(pixels: Tensor, labels: Tensor) -> Tensor:
-        trajectories = recipe.adapters.adapters * settings.samples
-        own = draw_trajectories(trajectories, blocks, recipe.adapters, generator)
-        shared = on_stacked_ranks(own, recipe.adapters.adapters).to(device)
-        rows = Rows.of([settings.samples] * len(pixels), recipe.adapters.adapters).to(device)
-        logits = network(pixels, rows, shared.repeat(len(pixels), 1, 1, 1))
-        each = logits.float().unflatten(0, (len(pixels), trajectories))
-        return loss_of(each, labels, None if weights is None else weights.to(device))
+    size = network.backbone.image_size
+    weights = class_weights(recipe.training, images)
+    objective = AdapterObjective(network, recipe.training, weights, recipe.seed)
 
     def view(epoch: int) -> Transform:
         return training_view(size, recipe.seed, epoch, flip_and_rotate)
 
-    parameters = [parameter for _, parameter in network.adapter_parameters()]
-    train_images = images.parts["train"]
-    return asdict(fit(parameters, loss, train_images, view, settings, recipe.seed, device))
+    device = run.accelerator.device
+    return asdict(fit(objective.to(device), images.parts["train"], view, recipe.training, run))
 
 
 def read_backbone(weights: str, recipe_folder: Path) -> Frozen:
@@ -122,11 +132,17 @@ def round_adapters(network: AdaptedVisionTransformer, dtype: torch.dtype) -> Non
             raise NonFiniteError(f"{name} has values that {dtype} cannot hold")
 
 
-def _class_weights(settings: AdapterTraining, images: ImageParts) -> Tensor | None:
+def class_weights(settings: AdapterTraining, images: ImageParts) -> Tensor:
+    """(classes,) float32, the weight of each class's loss; all ones without weighting."""
     if settings.class_weights == "none":
-        return None
+        return torch.ones(len(images.classes))
     counts = class_counts(images.parts["train"], len(images.classes))
     return effective_number_weights(counts, settings.beta).float()
+
+
+def _dtype(recipe: AdapterRecipe) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, recipe.stored)
+    return dtype
 
 
 def _config(

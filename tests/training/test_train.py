@@ -14,7 +14,7 @@ from eulerlora import CheckpointError, EulerLoRA, NonFiniteError
 from tests.conftest import random_network
 from tests.program import run
 from tests.training.conftest import PER_CLASS
-from training.train import round_adapters
+from training.train import round_adapters, state_file
 
 PROGRAM = [sys.executable, "-c", "from eulerlora.command_line import main; main()"]
 
@@ -117,27 +117,69 @@ def test_the_same_seed_gives_the_same_weights_and_another_one_others(
     assert weights("first", "1") == weights("second", "1") != weights("third", "2")
 
 
-def test_an_interrupted_run_leaves_no_checkpoint_and_says_so(
-    recipe_file: Path, labelled: Path
-) -> None:
-    out = recipe_file.parent / "run"
-    arguments = ["train", recipe_file, "--data", labelled, "--out", out]
-    overrides = ["--set", "data.path=set", "--set", "training.epochs=100000"]
-    process = subprocess.Popen(
-        [*PROGRAM, *map(str, arguments), *overrides],
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    """The program in a process of its own, to be stopped."""
+    return subprocess.Popen(
+        [*PROGRAM, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def test_an_interrupted_run_leaves_no_checkpoint_and_says_what_it_kept(
+    recipe_file: Path, labelled: Path
+) -> None:
+    out = recipe_file.parent / "run"
+    overrides = ["--set", "data.path=set", "--set", "training.epochs=100000"]
+    process = start("train", recipe_file, "--data", labelled, "--out", out, *overrides)
     assert process.stdout is not None
     assert "epoch 1/" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "no checkpoint was written" in errors
+    assert str(state_file(out)) in errors
     assert len(errors.strip().splitlines()) == 1
     assert not out.exists()
+    assert state_file(out).exists()
     assert not list(out.parent.glob(".run*"))
+
+
+def test_a_killed_run_is_resumed_to_the_weights_of_an_uninterrupted_one(
+    recipe_file: Path, labelled: Path
+) -> None:
+    settings = ["--set", "data.path=set", "--set", "training.state_every_s=0"]
+    whole, resumed = (recipe_file.parent / name for name in ("whole", "resumed"))
+
+    def arguments(out: Path) -> list[str | Path]:
+        return ["train", recipe_file, "--data", labelled, "--out", out, *settings]
+
+    process = start(*arguments(resumed))
+    assert process.stdout is not None
+    assert "epoch 1/" in process.stdout.readline()
+    process.kill()
+    process.communicate()
+    assert state_file(resumed).exists()
+    assert not resumed.exists()
+
+    done = run(*arguments(resumed), "--resume")
+    assert done.status == 0, done.err
+    assert "continuing after step" in done.out
+    assert not state_file(resumed).exists()
+    assert run(*arguments(whole)).status == 0
+    one, other = ((out / "adapters.safetensors").read_bytes() for out in (whole, resumed))
+    assert one == other
+
+
+def test_a_state_of_another_recipe_is_refused(recipe_file: Path, labelled: Path) -> None:
+    out = recipe_file.parent / "run"
+    base = ["train", recipe_file, "--data", labelled, "--out", out, "--set", "data.path=set"]
+    state_file(out).write_bytes(b"not a state")
+    done = run(*base, "--resume")
+    assert done.status == 1
+    assert str(state_file(out)) in done.err
+    assert state_file(out).read_bytes() == b"not a state"
 
 
 def test_a_folder_that_holds_something_is_refused_before_any_work(

@@ -1,0 +1,94 @@
+"""The state of an unfinished run, from which it continues to the same weights.
+
+All randomness of a run is a function of its seed, the epoch, the step and the image, so its state
+is small: the trained parameters, the optimiser's moments, and how far it came.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from eulerlora.errors import CheckpointError, SettingsError
+from eulerlora.safetensor_files import read_metadata, read_tensors, write_tensors
+from eulerlora.settings import Settings
+
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run came: optimiser steps, seconds and how many of them it waited for data, and
+    the sum of this epoch's losses so far.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    waited_s: float = 0.0
+    epoch_loss: float = 0.0
+    epoch_steps: int = 0
+
+
+def save_state(
+    path: Path,
+    module: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    progress: Progress,
+    settings: Settings,
+) -> None:
+    """Writes the state of a run in one step; an older state stays until the new one is whole.
+
+    settings: what the run must be continued with.
+    """
+    tensors = dict(_trained(module)) | _moments(module, optimiser)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"progress": json.dumps(asdict(progress)), "settings": settings.model_dump_json()}
+    write_tensors(path, tensors, torch.float32, metadata)
+
+
+def load_state(
+    path: Path, module: nn.Module, optimiser: torch.optim.Optimizer, settings: Settings
+) -> Progress:
+    """Puts the state of a run into its module and optimiser, and tells how far it came.
+
+    Raises SettingsError for a state of other settings, CheckpointError for a damaged one.
+    """
+    metadata = read_metadata(path)
+    if metadata.get("settings") != settings.model_dump_json():
+        raise SettingsError(f"{path}: this state is of a run with other settings")
+    parameters = dict(_trained(module))
+    _make_moments(optimiser)
+    moments = _moments(module, optimiser)
+    tensors = read_tensors(path, parameters | moments)
+    with torch.no_grad():
+        for name, target in (parameters | moments).items():
+            target.copy_(tensors[name])
+    try:
+        return Progress(**json.loads(metadata["progress"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(path, "its metadata does not describe a run's progress") from error
+
+
+def _trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, each) for name, each in module.named_parameters() if each.requires_grad]
+
+
+def _moments(module: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"optimiser.{name}.{moment}": optimiser.state[parameter][moment]
+        for name, parameter in _trained(module)
+        for moment in MOMENTS
+    }
+
+
+def _make_moments(optimiser: torch.optim.Optimizer) -> None:
+    """Gives AdamW the state that it otherwise makes at its first step."""
+    for group in optimiser.param_groups:
+        for parameter in group["params"]:
+            optimiser.state[parameter] = {
+                "step": torch.zeros(()),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
