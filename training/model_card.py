@@ -44,13 +44,26 @@ def model_card(config: CheckpointConfig, report: Report | None) -> str:
         "## Classes",
         "\n".join(f"- `{each.name}`: {each.description}" for each in config.classes),
         "## Figures",
-        "Not evaluated yet." if report is None else markdown(report),
+        "Not evaluated yet." if report is None else f"{_missed(report)}{markdown(report)}",
         "## Data",
         f"Trained on {config.provenance['data']} (train part). {DATA_LICENCE[kind]}",
         "## Training",
         _training(config),
     ]
     return "\n\n".join(section.strip() for section in sections) + "\n"
+
+
+def _missed(report: Report) -> str:
+    """A plain warning of the classes that no mode ever recognised; empty where there are none."""
+    names = [
+        name
+        for name in report.modes[0].sensitivity
+        if all(each.sensitivity[name] == 0 for each in report.modes)
+    ]
+    if not names:
+        return ""
+    listed = ", ".join(f"`{name}`" for name in names)
+    return f"**It recognised none of the test images of {listed}.**\n\n"
 
 
 def _training(config: CheckpointConfig) -> str:

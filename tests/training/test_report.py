@@ -1,10 +1,12 @@
 """training.report and training.model_card: figures as people read them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from eulerlora.config import CheckpointConfig
 from tests.conftest import config_of, random_network
 from training.evaluate import ModeReport, Report
 from training.model_card import model_card
@@ -57,8 +59,9 @@ def test_the_json_holds_what_the_table_shows(tmp_path: Path) -> None:
     assert markdown(REPORT) in (tmp_path / "report" / "report.md").read_text()
 
 
-@pytest.mark.parametrize("kind", ["ham10000", "imagefolder"])
-def test_the_card_states_use_figures_data_and_licence(kind: str) -> None:
+def config_with_facts(kind: str) -> CheckpointConfig:
+    """A config with the provenance that training writes."""
+    training = {"steps": 1000, "seconds": 125.0, "final_loss": 0.5}
     facts = {
         "recipe": {"name": "tiny-run", "data": {"kind": kind}},
         "seed": 0,
@@ -66,20 +69,33 @@ def test_the_card_states_use_figures_data_and_licence(kind: str) -> None:
         "date": "2026-01-01",
         "hardware": "1 CPU thread",
         "data": "squares, lesion split",
-        "training": {"steps": 1000, "seconds": 125.0, "final_loss": 0.5},
+        "training": training,
     }
     backbone_facts = {
         "recipe": {"name": "tiny-pretrain"},
         "data": "other squares",
-        "stages": [facts["training"]],
+        "stages": [training],
         "test_accuracy": 0.5,
     }
     config = config_of(random_network(), provenance=facts)
     backbone = config.backbone.model_copy(update={"provenance": backbone_facts})
-    card = model_card(config.model_copy(update={"backbone": backbone}), REPORT)
+    return config.model_copy(update={"backbone": backbone})
+
+
+@pytest.mark.parametrize("kind", ["ham10000", "imagefolder"])
+def test_the_card_states_use_figures_data_and_licence(kind: str) -> None:
+    config = config_with_facts(kind)
+    card = model_card(config, REPORT)
     assert markdown(REPORT).strip() in card
     assert "1,000 steps in 2 min" in card
     assert "squares, lesion split" in card
     assert ("not a medical device" in card) == (kind == "ham10000")
     assert ("CC BY-NC 4.0" in card) == (kind == "ham10000")
-    assert "Not evaluated yet" in model_card(config.model_copy(update={"backbone": backbone}), None)
+    assert "Not evaluated yet" in model_card(config, None)
+
+
+def test_the_card_names_the_classes_that_are_never_recognised() -> None:
+    config = config_with_facts("imagefolder")
+    blind = [replace(each, sensitivity={"red": 0.0, "blue": 0.1}) for each in REPORT.modes]
+    assert "none of the test images of `red`.**" in model_card(config, replace(REPORT, modes=blind))
+    assert "none of the test images" not in model_card(config, REPORT)
