@@ -118,9 +118,12 @@ def test_the_same_seed_gives_the_same_weights_and_another_one_others(
 
 
 def start(*arguments: str | Path) -> subprocess.Popen[str]:
-    """The program in a process of its own, to be stopped."""
+    """The program in a process of its own, to be stopped; one thread, as in the tests' process,
+    since sums over another number of threads round differently.
+    """
     return subprocess.Popen(
         [*PROGRAM, *map(str, arguments)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
