@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from eulerlora.errors import NonFiniteError
+from eulerlora.settings import Settings
 from training.augment import Transform
 from training.batches import Share, batches_of_epoch, epoch_batches
 from training.datasets import LabelledImage
@@ -29,12 +30,14 @@ from training.schedule import warmup_cosine
 class Run:
     """Where and how a fit runs.
 
-    state: the file that keeps its state while it is unfinished. resume: continue from that file
-    where there is one; otherwise the run starts anew.
+    seed: of the data's order and augmentation. recipe: all that the run depends on; its state is
+    good for no other. state: the file that keeps its state while it is unfinished. resume:
+    continue from that file where there is one; otherwise the run starts anew.
     """
 
     accelerator: Accelerator
     seed: int
+    recipe: Settings
     state: Path
     resume: bool = False
 
@@ -95,7 +98,7 @@ class _Fit:
         self.optimiser = torch.optim.AdamW(self.parameters, weight_decay=settings.weight_decay)
         self.progress = Progress()
         if run.resume and run.state.exists():
-            self.progress = load_state(run.state, objective, self.optimiser, settings)
+            self.progress = load_state(run.state, objective, self.optimiser, run.recipe)
             print(f"continuing after step {self.progress.step} of {run.state}", flush=True)
         self.saved_at_s = self.progress.seconds
         self.module: nn.Module = run.accelerator.prepare_model(objective)
@@ -192,7 +195,9 @@ class _Fit:
 
     def _save(self) -> None:
         if self.run.accelerator.is_main_process:
-            save_state(self.run.state, self.objective, self.optimiser, self.progress, self.settings)
+            save_state(
+                self.run.state, self.objective, self.optimiser, self.progress, self.run.recipe
+            )
         self.saved_at_s = self.progress.seconds
 
     def _any_process(self, asked: bool) -> bool:

@@ -85,7 +85,7 @@ def pretrain(
     previous: Classifier | None = None
     accelerator = Accelerator(cpu=device.type == "cpu")
     runs = [
-        Run(accelerator, recipe.seed + index, out / f"stage-{index + 1}.state.safetensors", resume)
+        Run(accelerator, recipe.seed + index, recipe, state_file(out, index), resume)
         for index in range(len(recipe.stages))
     ]
     stages = []
@@ -100,6 +100,11 @@ def pretrain(
         for run in runs:
             run.state.unlink(missing_ok=True)
     accelerator.wait_for_everyone()
+
+
+def state_file(out: Path, stage: int) -> Path:
+    """Where the state of a stage, counted from 0, is kept until the backbone is written."""
+    return out / f"stage-{stage + 1}.state.safetensors"
 
 
 def _save(

@@ -40,7 +40,7 @@ def save_state(
 ) -> None:
     """Writes the state of a run in one step; an older state stays until the new one is whole.
 
-    settings: what the run must be continued with.
+    settings: what the run depends on; only with the same can it be continued.
     """
     tensors = dict(_trained(module)) | _moments(module, optimiser)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -65,7 +65,7 @@ def train(
     ood = {Path(name).name: read_ood_set(data / name) for name in recipe.evaluation.ood}
     accelerator = Accelerator(cpu=device.type == "cpu")
     if not finished:
-        run = Run(accelerator, recipe.seed, state_file(out), resume)
+        run = Run(accelerator, recipe.seed, recipe, state_file(out), resume)
         network, config = _train(recipe, recipe_folder, images, run)
         if accelerator.is_main_process:
             save_checkpoint(out, network, config, model_card(config, None), _dtype(recipe))

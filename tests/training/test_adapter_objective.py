@@ -120,7 +120,7 @@ def _losses(process: int, processes: int, port: int, images: Path, out: Path) ->
         return result
 
     accelerator.reduce = recording
-    run = Run(accelerator, 0, out.with_suffix(f".{process}.safetensors"))
+    run = Run(accelerator, 0, TRAINING, out.with_suffix(f".{process}.safetensors"))
     fit(objective, train, lambda epoch: training_view(32, 0, epoch, flip_and_rotate), TRAINING, run)
     if process == 0:
         losses = found[1::3] if processes > 1 else found[1::2]

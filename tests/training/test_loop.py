@@ -1,6 +1,7 @@
 """training.loop: optimisation that both kinds of training share."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def images(image_folder: Path) -> list[LabelledImage]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return Run(Accelerator(cpu=True), seed=5, state=tmp_path / "state.safetensors")
+    return Run(Accelerator(cpu=True), seed=5, recipe=SETTINGS, state=tmp_path / "state.safetensors")
 
 
 def small_view(_: int) -> Transform:
@@ -148,7 +149,7 @@ def test_a_run_continued_from_its_state_ends_with_the_same_weights(
     with pytest.raises(StoppedError):
         fit(ColourObjective(stop), images, small_view, settings, run)
     rest = ColourObjective()
-    resumed = Run(run.accelerator, run.seed, run.state, resume=True)
+    resumed = replace(run, resume=True)
     continued = fit(rest, images, small_view, settings, resumed)
     assert len(rest.seen) < len(whole.seen)
     torch.testing.assert_close(rest.state_dict(), whole.state_dict(), atol=0, rtol=0)
@@ -158,7 +159,7 @@ def test_a_run_continued_from_its_state_ends_with_the_same_weights(
 def test_a_finished_run_is_not_run_again(images: list[LabelledImage], run: Run) -> None:
     done, again = ColourObjective(), ColourObjective()
     first = fit(done, images, small_view, SETTINGS, run)
-    resumed = Run(run.accelerator, run.seed, run.state, resume=True)
+    resumed = replace(run, resume=True)
     assert fit(again, images, small_view, SETTINGS, resumed) == first
     assert again.seen == []
     torch.testing.assert_close(again.state_dict(), done.state_dict(), atol=0, rtol=0)

@@ -175,14 +175,25 @@ def test_a_killed_run_is_resumed_to_the_weights_of_an_uninterrupted_one(
     assert one == other
 
 
-def test_a_state_of_another_recipe_is_refused(recipe_file: Path, labelled: Path) -> None:
+def test_a_state_of_another_recipe_or_no_state_at_all_is_refused_and_kept(
+    recipe_file: Path, labelled: Path
+) -> None:
     out = recipe_file.parent / "run"
     base = ["train", recipe_file, "--data", labelled, "--out", out, "--set", "data.path=set"]
-    state_file(out).write_bytes(b"not a state")
-    done = run(*base, "--resume")
-    assert done.status == 1
-    assert str(state_file(out)) in done.err
-    assert state_file(out).read_bytes() == b"not a state"
+    process = start(*base, "--set", "training.epochs=100000")
+    assert process.stdout is not None
+    assert "epoch 1/" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    for content, changes in (
+        (state_file(out).read_bytes(), ["training.epochs=100000", "adapters.scale=0.5"]),
+        (b"not a state", ["training.epochs=100000"]),
+    ):
+        state_file(out).write_bytes(content)
+        done = run(*base, "--resume", *(part for each in changes for part in ("--set", each)))
+        assert done.status == 1
+        assert str(state_file(out)) in done.err
+        assert state_file(out).read_bytes() == content
 
 
 def test_a_folder_that_holds_something_is_refused_before_any_work(
