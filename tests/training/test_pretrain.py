@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eulerlora.backbone import load_backbone, settings_of
-from training.pretrain import Classifier, pretrain
+from training.pretrain import Classifier, pretrain, state_file
 from training.recipe import PretrainingRecipe
 
 RECIPE = PretrainingRecipe.model_validate(
@@ -70,3 +70,27 @@ def test_a_larger_stage_starts_from_the_smaller_one_s_weights() -> None:
     for name in theirs.keys() - {positions}:
         assert torch.equal(ours[name], theirs[name])
     assert torch.equal(large.head.weight, small.head.weight)
+
+
+def test_an_interrupted_pretraining_continues_to_the_same_weights(
+    image_folder: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    for part in ("train", "test"):
+        (data / part).symlink_to(image_folder / part)
+
+    def crash(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("training.pretrain.save_backbone", crash)
+        with pytest.raises(OSError, match="disk is full"):
+            pretrain(RECIPE, data, out, torch.device("cpu"))
+    state_file(out, 1).unlink()  # as if it had ended after the first stage
+    pretrain(RECIPE, data, out, torch.device("cpu"), resume=True)
+    ours, whole = (load_backbone(path) for path in (out / pretrained.name, pretrained))
+    torch.testing.assert_close(
+        ours.backbone.state_dict(), whole.backbone.state_dict(), atol=0, rtol=0
+    )
+    assert not state_file(out, 0).exists()
