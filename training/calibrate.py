@@ -14,13 +14,15 @@ from eulerlora.settings import Mode
 from eulerlora.uncertainty import summarise
 from training.datasets import ImageParts, LabelledImage
 from training.inference import predict_all
+from training.recipe import SAMPLES
 
 KEPT = 0.95
-SAMPLES = (1, 2, 4, 8, 16)
 
 
-def calibrate(folder: Path, images: ImageParts, device: torch.device) -> tuple[Threshold, ...]:
-    """Sets the thresholds of the checkpoint in `folder` for `det` and for `stoch` at SAMPLES.
+def calibrate(
+    folder: Path, images: ImageParts, device: torch.device, samples: Sequence[int] = SAMPLES
+) -> tuple[Threshold, ...]:
+    """Sets the thresholds of the checkpoint in `folder` for `det` and for `stoch` at `samples`.
 
     The calibration part is used, or, in a split without one, the test part; the thresholds say
     which. Only `config.json` changes, in one step.
@@ -28,13 +30,13 @@ def calibrate(folder: Path, images: ImageParts, device: torch.device) -> tuple[T
     checkpoint = load_checkpoint(folder)
     model = EulerLoRA(checkpoint, device)
     part = "calibration" if "calibration" in images.parts else "test"
-    thresholds = find_thresholds(model, images.parts[part], f"{images.name}, {part} part")
+    thresholds = find_thresholds(model, images.parts[part], f"{images.name}, {part} part", samples)
     write_config(folder, checkpoint.config.model_copy(update={"thresholds": thresholds}))
     return thresholds
 
 
 def find_thresholds(
-    model: EulerLoRA, images: Sequence[LabelledImage], data: str
+    model: EulerLoRA, images: Sequence[LabelledImage], data: str, samples: Sequence[int] = SAMPLES
 ) -> tuple[Threshold, ...]:
     """One threshold for each mode and sample count, each keeping at least 95% of `images`.
 
@@ -42,8 +44,8 @@ def find_thresholds(
     """
     found = predict_all(model, images, "det", 1, "calibrate det")
     thresholds = [_threshold("det", 1, found, data)]
-    found = predict_all(model, images, "stoch", max(SAMPLES), "calibrate stoch")
-    thresholds += [_threshold("stoch", count, found[:, :, :count], data) for count in SAMPLES]
+    found = predict_all(model, images, "stoch", max(samples), "calibrate stoch")
+    thresholds += [_threshold("stoch", count, found[:, :, :count], data) for count in samples]
     return tuple(thresholds)
 
 

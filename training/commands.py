@@ -11,7 +11,8 @@ from training.calibrate import calibrate
 from training.datasets import ImageParts, read_dataset
 from training.evaluate import evaluate, read_ood_set
 from training.pretrain import pretrain
-from training.recipe import AdapterRecipe, DataSettings, PretrainingRecipe, read_recipe
+from training.recipe import AdapterRecipe, DataSettings, PretrainingRecipe
+from training.recipe_file import read_recipe
 from training.report import markdown, write_report
 from training.train import state_file, train
 
@@ -26,6 +27,7 @@ seed_option = click.option(
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Such as training.epochs=2."
 )
+variant_option = click.option("--variant", metavar="NAME", help="One of the recipe's variants.")
 resume_option = click.option(
     "--resume", is_flag=True, help="Continue an interrupted run to the same weights."
 )
@@ -61,6 +63,7 @@ def pretrain_command(
 @click.argument("recipe", type=PATH)
 @data_option
 @out_option
+@variant_option
 @seed_option
 @set_option
 @resume_option
@@ -69,13 +72,14 @@ def train_command(
     recipe: Path,
     data: Path,
     out: Path,
+    variant: str | None,
     seed: int | None,
     overrides: tuple[str, ...],
     resume: bool,
     device: str,
 ) -> None:
     """Train adapters on a frozen backbone; leaves a calibrated checkpoint in --out."""
-    settings = read_recipe(recipe, AdapterRecipe, _with_seed(overrides, seed))
+    settings = read_recipe(recipe, AdapterRecipe, _with_seed(overrides, seed), variant)
     try:
         train(settings, recipe.parent, data, out, choose_device(device), resume)
     except KeyboardInterrupt:

@@ -1,7 +1,7 @@
 """Labelled images in named parts: train, calibration, test."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -64,7 +64,25 @@ def class_counts(images: Sequence[LabelledImage], classes: int) -> Tensor:
 
 def read_dataset(settings: DataSettings, directory: Path) -> ImageParts:
     """The data set of a recipe inside a data directory. Raises DataError."""
-    place = directory / settings.path
+    whole = _read_whole(settings, directory / settings.path)
+    parts = {
+        part: _subset(images, settings.at_most.get(part)) for part, images in whole.parts.items()
+    }
+    changed = [
+        f"{len(images):,} of its {len(whole.parts[part]):,} {part} images"
+        for part, images in parts.items()
+        if len(images) < len(whole.parts[part])
+    ]
+    return replace(whole, name=", ".join([whole.name, *changed]), parts=parts)
+
+
+def _subset(images: Sequence[LabelledImage], at_most: int | None) -> Sequence[LabelledImage]:
+    if at_most is None or len(images) <= at_most:
+        return images
+    return stratified_halves(images, at_most)[1]
+
+
+def _read_whole(settings: DataSettings, place: Path) -> ImageParts:
     if settings.kind == "imagefolder":
         return _read_image_folder(settings, place)
     ham = read_ham10000(place, settings.split)
@@ -106,7 +124,10 @@ def _read_image_folder(settings: DataSettings, place: Path) -> ImageParts:
 def stratified_halves(
     images: Sequence[LabelledImage], share: float
 ) -> tuple[list[LabelledImage], list[LabelledImage]]:
-    """The images in two parts, the second with `share` of each class; the same each time."""
+    """The images in two parts, stratified by class, the same each time.
+
+    share: of the second part: a share of all images, or how many images as an int.
+    """
     labels = [each.label for each in images]
     try:
         first, second = train_test_split(

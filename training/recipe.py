@@ -1,17 +1,15 @@
-"""Recipes: one experiment each, as TOML, with every key checked."""
+"""What a recipe says: one experiment, with every key checked."""
 
-import tomllib
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora.errors import SettingsError
-from eulerlora.settings import AdapterSettings, BackboneSettings, PositiveInt, Settings, validated
+from eulerlora.settings import AdapterSettings, BackboneSettings, PositiveInt, Settings
 
 Precision = Literal["float32", "bfloat16"]
 StoredDtype = Literal["float32", "float16", "bfloat16"]
+SAMPLES = (1, 2, 4, 8, 16)
+"""Samples per adapter for which thresholds are set unless a recipe says otherwise."""
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
@@ -22,12 +20,15 @@ class DataSettings(Settings):
     path: a folder or tar archive inside the data directory; "." is the directory itself.
     split: for ham10000, `lesion` keeps all images of a lesion in one part, `paper` does not.
     classes: descriptions by class name; a class without one is described by its name.
+    at_most: images of a part by its name, where fewer than it has are wanted: a stratified subset,
+    the same for every seed.
     """
 
     kind: Literal["ham10000", "imagefolder"]
     path: str = "."
     split: Literal["lesion", "paper"] = "lesion"
     classes: dict[str, str] = {}
+    at_most: dict[Literal["train", "calibration", "test"], PositiveInt] = {}
 
 
 class OptimisationSettings(Settings):
@@ -89,21 +90,28 @@ class BackboneSource(Settings):
 
 
 class Recipe(Settings):
-    """What both kinds of recipe share: a name, a seed and the data."""
+    """What both kinds of recipe share: a name, a seed and the data.
+
+    variant, overrides: how the recipe was asked for; for the record, and set by `read_recipe`.
+    """
 
     name: Name
+    variant: str | None = None
+    overrides: tuple[str, ...] = ()
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     data: DataSettings
     stored: StoredDtype = "float32"
 
 
 class EvaluationSettings(Settings):
-    """What the model card reports: det, and stoch with `samples` per adapter.
+    """What the report and the model card show: det, and stoch with `samples` per adapter.
 
+    calibrated: samples per adapter for which stoch gets an OOD threshold; det always gets one.
     ood: folders or archives inside the data directory with out-of-distribution images.
     """
 
     samples: PositiveInt = 4
+    calibrated: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = SAMPLES
     ood: tuple[str, ...] = ()
 
 
@@ -127,46 +135,3 @@ class PretrainingRecipe(Recipe):
         if self.stages[-1].image_size != self.backbone.image_size:
             raise ValueError("the last stage's image_size must be the backbone's")
         return self
-
-
-AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
-
-
-def read_recipe(path: Path, kind: type[AnyRecipe], overrides: Sequence[str] = ()) -> AnyRecipe:
-    """The recipe in a TOML file, with `key=value` overrides such as `training.epochs=2`.
-
-    Raises SettingsError, naming the file and the key, for unreadable TOML, an unknown key or a
-    value out of range.
-    """
-    try:
-        tables = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{path}: not a readable recipe ({error})") from error
-    for override in overrides:
-        _apply(tables, override)
-    try:
-        return validated(kind, tables)
-    except SettingsError as error:
-        raise SettingsError(f"{path}: {error}") from error
-
-
-def _apply(tables: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise SettingsError(f"--set wants key=value, not {override!r}")
-    *parents, last = key.strip().split(".")
-    table: Any = tables
-    try:
-        for parent in parents:
-            table = table[int(parent)] if isinstance(table, list) else table.setdefault(parent, {})
-        table[last] = _value(text.strip())
-    except (TypeError, ValueError, IndexError, AttributeError) as error:
-        raise SettingsError(f"--set {override}: the recipe has no such place") from error
-
-
-def _value(text: str) -> Any:
-    """A TOML value; what is not valid TOML is a string, so that quotes may be left out."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text

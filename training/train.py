@@ -72,7 +72,7 @@ def train(
             save_checkpoint(out, network, config, model_card(config, None), _dtype(recipe))
             run.state.unlink(missing_ok=True)
     if accelerator.is_main_process:
-        calibrate(out, images, device)
+        calibrate(out, images, device, recipe.evaluation.calibrated)
         checkpoint = load_checkpoint(out)
         questions: list[tuple[Mode, int]] = [("det", 1), ("stoch", recipe.evaluation.samples)]
         report = evaluate(EulerLoRA(checkpoint, device), images, ood, questions)

@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 
 from training.provenance import provenance_of
-from training.recipe import AdapterRecipe, read_recipe
+from training.recipe import AdapterRecipe
+from training.recipe_file import read_recipe
 
 
 def test_provenance_is_json_and_holds_the_whole_recipe(recipe_file: Path) -> None:

@@ -1,13 +1,17 @@
-"""training.recipe: what a recipe may say."""
+"""training.recipe and training.recipe_file: what a recipe may say, and how it is read."""
 
 from pathlib import Path
 
 import pytest
 
 from eulerlora.errors import SettingsError
-from training.recipe import AdapterRecipe, PretrainingRecipe, read_recipe
+from training.recipe import AdapterRecipe, PretrainingRecipe
+from training.recipe_file import read_recipe, variant_names
 
-RECIPES = sorted((Path(__file__).parents[2] / "training" / "recipes").glob("*.toml"))
+FOLDER = Path(__file__).parents[2] / "training" / "recipes"
+BASES = {"methods", "paper", "scale-check"}  # what recipes are based on
+RECIPES = sorted(path for path in FOLDER.glob("*.toml") if path.stem not in BASES)
+VARIANTS = [(path, name) for path in RECIPES for name in variant_names(path)]
 
 
 def test_there_are_recipes_to_test() -> None:
@@ -20,6 +24,56 @@ def test_every_recipe_of_the_project_is_valid_and_says_its_command(path: Path) -
     read_recipe(path, kind)
     command = "pretrain" if kind is PretrainingRecipe else "train"
     assert f"eulerlora {command} training/recipes/{path.name}" in path.read_text()
+
+
+@pytest.mark.parametrize(("path", "variant"), VARIANTS, ids=lambda it: getattr(it, "stem", it))
+def test_every_variant_is_valid_and_says_in_its_name_what_it_is(path: Path, variant: str) -> None:
+    recipe = read_recipe(path, AdapterRecipe, variant=variant)
+    adapters, method = recipe.adapters, variant.split("-")[0]
+    numbers = {
+        "eulerlora": str(adapters.adapters),
+        "lora": str(adapters.rank),
+        "ensemble": f"{adapters.rank}x{adapters.adapters}",
+    }
+    assert variant == f"{method}-{numbers[method]}"
+    assert (adapters.min_rank < adapters.rank) == (method == "eulerlora")
+    assert recipe.training.samples == (4 if method == "eulerlora" else 1)
+    assert recipe.variant == variant
+
+
+def test_a_recipe_replaces_keys_of_its_base_table_by_table(tmp_path: Path) -> None:
+    base, path = tmp_path / "base.toml", tmp_path / "recipe.toml"
+    base.write_text(
+        '[data]\nkind = "imagefolder"\npath = "a"\n[backbone]\nweights = "b.safetensors"\n'
+        "[training]\nepochs = 5\nbatch_size = 8\n[variants.short.training]\nepochs = 1\n"
+    )
+    path.write_text('base = "base.toml"\nname = "n"\n[data]\npath = "c"\n[training]\nepochs = 7\n')
+    recipe = read_recipe(path, AdapterRecipe)
+    assert (recipe.data.kind, recipe.data.path) == ("imagefolder", "c")
+    assert (recipe.training.epochs, recipe.training.batch_size) == (7, 8)
+    short = read_recipe(path, AdapterRecipe, ["training.batch_size=4"], "short")
+    assert (short.training.epochs, short.training.batch_size) == (1, 4)
+    assert (short.variant, short.overrides) == ("short", ("training.batch_size=4",))
+
+
+def test_an_unknown_variant_names_those_there_are(recipe_file: Path) -> None:
+    with pytest.raises(SettingsError, match="no variant 'lora-20'; it has none"):
+        read_recipe(recipe_file, AdapterRecipe, variant="lora-20")
+    with pytest.raises(SettingsError, match="no variant 'lora'; it has eulerlora-1, eulerlora-2"):
+        read_recipe(FOLDER / "ham10000.toml", AdapterRecipe, variant="lora")
+
+
+def test_a_recipe_based_on_itself_is_refused(tmp_path: Path) -> None:
+    for name, base in (("a", "b"), ("b", "a")):
+        (tmp_path / f"{name}.toml").write_text(f'base = "{base}.toml"\n')
+    with pytest.raises(SettingsError, match=r"a\.toml: is based on itself"):
+        read_recipe(tmp_path / "a.toml", AdapterRecipe)
+
+
+def test_what_the_command_line_sets_cannot_stand_in_a_recipe(recipe_file: Path) -> None:
+    recipe_file.write_text('variant = "x"\n' + recipe_file.read_text())
+    with pytest.raises(SettingsError, match="variant: is set on the command line"):
+        read_recipe(recipe_file, AdapterRecipe)
 
 
 def test_the_defaults_are_the_paper_s(tmp_path: Path) -> None:
