@@ -12,11 +12,12 @@ from pydantic import ValidationError
 from torch import nn
 from torchvision import models
 from torchvision.models import VisionTransformer, WeightsEnum
+from torchvision.models.vision_transformer import interpolate_embeddings
 
 from eulerlora.config import Provenance
 from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.safetensor_files import read_metadata, read_tensors, write_tensors
-from eulerlora.settings import BackboneSettings
+from eulerlora.settings import BackboneSettings, validated
 
 Builder = Callable[..., VisionTransformer]
 
@@ -83,6 +84,19 @@ def without_head(backbone: VisionTransformer) -> VisionTransformer:
     """The same backbone; its own classification head, which no adapter uses, is dropped."""
     backbone.heads = nn.Sequential()
     return backbone
+
+
+def at_image_size(backbone: VisionTransformer, image_size: int) -> VisionTransformer:
+    """A backbone with the same weights for another image size, its positions interpolated.
+
+    Raises SettingsError for a size that is no multiple of the patch size.
+    """
+    tables = settings_of(backbone).model_dump() | {"image_size": image_size}
+    settings = validated(BackboneSettings, tables)
+    state = interpolate_embeddings(image_size, backbone.patch_size, backbone.state_dict())
+    resized = build_backbone(settings)
+    resized.load_state_dict(state)
+    return resized
 
 
 def settings_of(backbone: VisionTransformer) -> BackboneSettings:

@@ -9,9 +9,8 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
-from torchvision.models.vision_transformer import interpolate_embeddings
 
-from eulerlora.backbone import build_backbone, save_backbone
+from eulerlora.backbone import at_image_size, build_backbone, save_backbone
 from training.augment import Transform, crop_and_flip, evaluation_view, training_view
 from training.batches import IGNORED
 from training.datasets import ImageParts, LabelledImage, Pictures, read_dataset
@@ -38,11 +37,8 @@ class Classifier(nn.Module):
 
     def take_weights(self, smaller: "Classifier") -> None:
         """Continues from a classifier of another image size, positions interpolated."""
-        backbone = self.backbone
-        state = interpolate_embeddings(
-            backbone.image_size, backbone.patch_size, smaller.backbone.state_dict()
-        )
-        backbone.load_state_dict(state)
+        resized = at_image_size(smaller.backbone, self.backbone.image_size)
+        self.backbone.load_state_dict(resized.state_dict())
         self.head.load_state_dict(smaller.head.state_dict())
 
 

@@ -80,9 +80,12 @@ class BackboneSource(Settings):
 
     weights: such as `ViT_B_32_Weights.IMAGENET1K_V1`, or a path to a `backbone.safetensors`,
     relative to the recipe.
+    image_size: in pixels, for a backbone file at another size than its own; its position
+    embeddings are then interpolated.
     """
 
     weights: str
+    image_size: PositiveInt | None = None
 
 
 class Recipe(Settings):

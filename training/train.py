@@ -1,14 +1,15 @@
 """Trains adapters on a frozen backbone and leaves a calibrated, servable checkpoint."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 from torchvision.models import VisionTransformer
 
-from eulerlora.backbone import load_backbone, published_backbone, settings_of
+from eulerlora.backbone import at_image_size, load_backbone, published_backbone, settings_of
 from eulerlora.checkpoint import CONFIG, check_free, load_checkpoint, save_checkpoint, write_card
 from eulerlora.config import (
     AdapterConfig,
@@ -17,7 +18,7 @@ from eulerlora.config import (
     Preprocessing,
     Provenance,
 )
-from eulerlora.errors import NonFiniteError
+from eulerlora.errors import NonFiniteError, SettingsError
 from eulerlora.model import EulerLoRA
 from eulerlora.safetensor_files import tensors_sha256
 from eulerlora.settings import Mode
@@ -31,7 +32,7 @@ from training.evaluate import evaluate, read_ood_set
 from training.loop import Run, fit
 from training.model_card import model_card
 from training.provenance import provenance_of
-from training.recipe import AdapterRecipe, AdapterTraining
+from training.recipe import AdapterRecipe, AdapterTraining, BackboneSource
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def state_file(out: Path) -> Path:
 def _train(
     recipe: AdapterRecipe, recipe_folder: Path, images: ImageParts, run: Run
 ) -> tuple[AdaptedVisionTransformer, CheckpointConfig]:
-    frozen = read_backbone(recipe.backbone.weights, recipe_folder)
+    frozen = read_backbone(recipe.backbone, recipe_folder, _dtype(recipe))
     network = AdaptedVisionTransformer(frozen.backbone, recipe.adapters, len(images.classes))
     network.initialise(Generator().manual_seed(recipe.seed))
     facts = train_adapters(network, recipe, images, run)
@@ -113,20 +114,35 @@ def train_adapters(
     return asdict(fit(objective.to(device), images.parts["train"], view, recipe.training, run))
 
 
-def read_backbone(weights: str, recipe_folder: Path) -> Frozen:
-    """The backbone that a recipe names: a file, relative to the recipe, or published weights."""
-    if weights.endswith(".safetensors"):
-        file = load_backbone(recipe_folder / weights)
-        return Frozen(file.backbone, None, file.provenance)
-    return Frozen(published_backbone(weights), weights, {})
+def read_backbone(source: BackboneSource, recipe_folder: Path, dtype: torch.dtype) -> Frozen:
+    """The backbone that a recipe names: a file, relative to the recipe, or published weights.
+
+    A file's weights are rounded to `dtype`, as which the checkpoint will store them. Raises
+    SettingsError for published weights at another image size than theirs.
+    """
+    if source.weights.endswith(".safetensors"):
+        file = load_backbone(recipe_folder / source.weights)
+        backbone = at_image_size(file.backbone, source.image_size or file.backbone.image_size)
+        _round(backbone.named_parameters(), dtype)
+        return Frozen(backbone, None, file.provenance)
+    if source.image_size is not None:
+        raise SettingsError(
+            f"backbone.image_size={source.image_size} wants a backbone file; "
+            f"{source.weights} keeps the size it was published for"
+        )
+    return Frozen(published_backbone(source.weights), source.weights, {})
 
 
-@torch.no_grad()
 def round_adapters(network: AdaptedVisionTransformer, dtype: torch.dtype) -> None:
     """Rounds adapters and heads to what `dtype` can store, so that all that follows is measured
     on the weights as they will be loaded. Raises NonFiniteError for a value out of range.
     """
-    for name, parameter in network.adapter_parameters():
+    _round(network.adapter_parameters(), dtype)
+
+
+@torch.no_grad()
+def _round(parameters: Iterable[tuple[str, nn.Parameter]], dtype: torch.dtype) -> None:
+    for name, parameter in parameters:
         parameter.copy_(parameter.to(dtype).float())
         if not parameter.isfinite().all():
             raise NonFiniteError(f"{name} has values that {dtype} cannot hold")

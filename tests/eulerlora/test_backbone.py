@@ -15,6 +15,7 @@ from torchvision.models import Weights, WeightsEnum
 
 from eulerlora.backbone import (
     PUBLISHED,
+    at_image_size,
     build_backbone,
     load_backbone,
     published_backbone,
@@ -115,6 +116,31 @@ def test_dropping_the_head_leaves_the_features() -> None:
     nn.init.normal_(head.weight)
     expected = model(images)
     torch.testing.assert_close(head(without_head(model)(images)), expected)
+
+
+def test_another_image_size_changes_the_positions_of_patches_and_nothing_else(
+    make_backbone,
+) -> None:
+    backbone = make_backbone(SETTINGS)
+    larger = at_image_size(backbone, 48)
+    assert settings_of(larger) == SETTINGS.model_copy(update={"image_size": 48})
+    positions = "encoder.pos_embedding"
+    ours, theirs = larger.state_dict(), backbone.state_dict()
+    grids = [each[positions][0, 1:].T.unflatten(1, (side, side)) for each, side in
+             ((ours, 6), (theirs, 3))]  # fmt: skip
+    expected = nn.functional.interpolate(
+        grids[1][None], size=(6, 6), mode="bicubic", align_corners=True
+    )[0]
+    torch.testing.assert_close(grids[0], expected)
+    assert torch.equal(ours[positions][:, 0], theirs[positions][:, 0])
+    for name in theirs.keys() - {positions}:
+        assert torch.equal(ours[name], theirs[name])
+    assert larger(torch.rand(2, 3, 48, 48)).shape == (2, SETTINGS.width)
+
+
+def test_an_image_size_that_patches_do_not_fill_is_refused(make_backbone) -> None:
+    with pytest.raises(SettingsError, match="image_size=50 must be a multiple of patch_size=8"):
+        at_image_size(make_backbone(SETTINGS), 50)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from eulerlora import CheckpointError, EulerLoRA, NonFiniteError
-from tests.conftest import random_network
+from eulerlora.backbone import load_backbone, save_backbone
+from tests.conftest import random_backbone, random_network
 from tests.program import run
 from tests.training.conftest import PER_CLASS
 from training.train import round_adapters, state_file
@@ -100,6 +101,22 @@ def test_the_checkpoint_is_taken_by_evaluate_predict_and_calibrate(
     answers = [json.loads(line) for line in done.out.splitlines()]
     assert len(answers) == 5
     assert all(sum(each["probabilities"].values()) == pytest.approx(1) for each in answers)
+
+
+def test_a_backbone_file_serves_at_another_image_size_and_stored_in_fewer_bits(
+    recipe_file: Path, labelled: Path
+) -> None:
+    file = recipe_file.parent / "backbone.safetensors"
+    save_backbone(file, random_backbone(), load_backbone(file).provenance, torch.float32)
+    out = recipe_file.parent / "larger"
+    done = run(
+        "train", recipe_file, "--data", labelled, "--out", out, "--set", "data.path=set",
+        "--set", "training.epochs=1", "--set", "backbone.image_size=64",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    model = EulerLoRA.load(out)
+    assert model.config.preprocessing.size == 64
+    assert model.network.backbone.image_size == 64
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_one_others(
@@ -216,6 +233,11 @@ def test_a_folder_that_holds_something_is_refused_before_any_work(
         (["data.path=absent"], "absent"),
         (["backbone.weights=absent.safetensors"], "absent.safetensors"),
         (["backbone.weights=ViT_B_99"], "ViT_B_99"),
+        (["backbone.image_size=50"], "image_size=50"),
+        (
+            ["backbone.weights=ViT_B_32_Weights.IMAGENET1K_V1", "backbone.image_size=64"],
+            "backbone.image_size",
+        ),
         (['evaluation.ood=["absent"]'], "absent"),
     ],
 )
