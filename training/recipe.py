@@ -12,22 +12,45 @@ from eulerlora.settings import AdapterSettings, BackboneSettings, PositiveInt, S
 
 Precision = Literal["float32", "bfloat16"]
 StoredDtype = Literal["float32", "float16", "bfloat16"]
+Split = Literal["lesion", "paper"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
 class DataSettings(Settings):
     """Which images, and how they are split.
 
-    kind: `ham10000` (its publisher's layout) or `imagefolder` (a folder for each class).
-    path: a folder or tar archive inside the data directory; "." is the directory itself.
-    split: for ham10000, `lesion` keeps all images of a lesion in one part, `paper` does not.
-    classes: descriptions by class name; a class without one is described by its name.
+    kind: `ham10000` (its publisher's layout), `imagefolder` (a folder for each class), or a data
+    set in the files that torchvision downloads.
+    path: a folder or, for imagefolder, a tar archive inside the data directory; "." is the
+    directory itself.
+    split: `lesion`, the default, keeps a tenth of the training images apart for calibration, and
+    in ham10000 all images of a lesion in one part. `paper` trains on all training images of the
+    publisher's (ham10000: the paper's) split and has no calibration part.
+    classes: for imagefolder, descriptions by class name; where there are any, exactly these
+    classes are wanted.
     """
 
-    kind: Literal["ham10000", "imagefolder"]
+    kind: Literal["ham10000", "imagefolder", "cifar10", "cifar100", "svhn"]
     path: str = "."
-    split: Literal["lesion", "paper"] = "lesion"
+    split: Split = "lesion"
     classes: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _only_folders_name_their_classes(self) -> Self:
+        if self.classes and self.kind != "imagefolder":
+            raise ValueError(f"classes belongs to imagefolder; those of {self.kind} are known")
+        return self
+
+
+class OodSettings(Settings):
+    """Images that are out of distribution.
+
+    kind: `images` for any images, or a data set, of which the test part is taken.
+    path: a folder inside the data directory, or for `images` also an archive.
+    """
+
+    kind: Literal["images", "ham10000", "cifar10", "cifar100", "svhn"]
+    path: str = "."
 
 
 class OptimisationSettings(Settings):
@@ -100,11 +123,11 @@ class Recipe(Settings):
 class EvaluationSettings(Settings):
     """What the model card reports: det, and stoch with `samples` per adapter.
 
-    ood: folders or archives inside the data directory with out-of-distribution images.
+    ood: out-of-distribution images to tell from those of the test part.
     """
 
     samples: PositiveInt = 4
-    ood: tuple[str, ...] = ()
+    ood: tuple[OodSettings, ...] = ()
 
 
 class AdapterRecipe(Recipe):
