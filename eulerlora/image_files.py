@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from eulerlora.errors import ImageError
@@ -29,6 +29,8 @@ def read_pixels(file: Path | BinaryIO, name: str) -> Tensor:
     try:
         with Image.open(file) as image:
             return upright_rgb(image).pixels
+    except UnidentifiedImageError as error:  # its own words would show a memory address
+        raise ImageError(f"{name}: cannot be opened as an image (of no known format)") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise ImageError(f"{name}: cannot be opened as an image ({error})") from error
     except ImageError as error:

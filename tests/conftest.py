@@ -50,6 +50,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Decoded images go to a folder of the test run, not to the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EULERLORA_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def make_backbone() -> MakeBackbone:
     """(settings, seed) -> a backbone whose every parameter, norms and biases too, is random."""

@@ -7,11 +7,12 @@ import click
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA, choose_device
 from eulerlora.settings import Mode
+from training.bad_images import announce
 from training.calibrate import calibrate
-from training.datasets import ImageParts, read_dataset
-from training.evaluate import evaluate, read_ood_set
+from training.datasets import ImageParts, read_dataset, read_ood_set
+from training.evaluate import evaluate
 from training.pretrain import pretrain
-from training.recipe import AdapterRecipe, DataSettings, PretrainingRecipe
+from training.recipe import AdapterRecipe, DataSettings, OodSettings, PretrainingRecipe
 from training.recipe_file import read_recipe
 from training.report import markdown, write_report
 from training.train import state_file, train
@@ -31,6 +32,9 @@ variant_option = click.option("--variant", metavar="NAME", help="One of the reci
 resume_option = click.option(
     "--resume", is_flag=True, help="Continue an interrupted run to the same weights."
 )
+skip_bad_option = click.option(
+    "--skip-bad", is_flag=True, help="Leave out images that cannot be used, and list them."
+)
 device_option = click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 
 
@@ -41,6 +45,7 @@ device_option = click.option("--device", default="auto", help="auto, cpu, cuda o
 @seed_option
 @set_option
 @resume_option
+@skip_bad_option
 @device_option
 def pretrain_command(
     recipe: Path,
@@ -49,12 +54,13 @@ def pretrain_command(
     seed: int | None,
     overrides: tuple[str, ...],
     resume: bool,
+    skip_bad: bool,
     device: str,
 ) -> None:
     """Pretrain a backbone from scratch on labelled images."""
     settings = read_recipe(recipe, PretrainingRecipe, _with_seed(overrides, seed))
     try:
-        pretrain(settings, data, out, choose_device(device), resume)
+        pretrain(settings, data, out, choose_device(device), resume, skip_bad)
     except KeyboardInterrupt:
         raise click.ClickException(f"interrupted; --resume continues from {out}") from None
 
@@ -67,6 +73,7 @@ def pretrain_command(
 @seed_option
 @set_option
 @resume_option
+@skip_bad_option
 @device_option
 def train_command(
     recipe: Path,
@@ -76,12 +83,13 @@ def train_command(
     seed: int | None,
     overrides: tuple[str, ...],
     resume: bool,
+    skip_bad: bool,
     device: str,
 ) -> None:
     """Train adapters on a frozen backbone; leaves a calibrated checkpoint in --out."""
     settings = read_recipe(recipe, AdapterRecipe, _with_seed(overrides, seed), variant)
     try:
-        train(settings, recipe.parent, data, out, choose_device(device), resume)
+        train(settings, recipe.parent, data, out, choose_device(device), resume, skip_bad)
     except KeyboardInterrupt:
         raise click.ClickException(f"interrupted; {_kept(out)}") from None
     click.echo(f"checkpoint in {out}")
@@ -94,6 +102,7 @@ def train_command(
 @click.option("--mode", type=click.Choice(list(QUESTIONS)), default="both")
 @click.option("--samples", type=click.IntRange(1, 64), default=4, help="Per adapter, in stoch.")
 @click.option("--out", type=PATH, help="Where report.json and report.md go.")
+@skip_bad_option
 @device_option
 def evaluate_command(
     checkpoint: Path,
@@ -102,6 +111,7 @@ def evaluate_command(
     mode: str,
     samples: int,
     out: Path | None,
+    skip_bad: bool,
     device: str,
 ) -> None:
     """Measure a checkpoint on the test part of its data set."""
@@ -109,8 +119,12 @@ def evaluate_command(
     questions: list[tuple[Mode, int]] = [
         ("det", 1) if each == "det" else ("stoch", samples) for each in QUESTIONS[mode]
     ]
-    outside = {place.name: read_ood_set(place) for place in ood}
-    report = evaluate(model, _dataset_of(model, data), outside, questions)
+    images = _dataset_of(model, data, skip_bad)
+    outside = [
+        read_ood_set(OodSettings(kind="images", path=str(place)), Path(), skip_bad) for place in ood
+    ]
+    announce(images, *outside)
+    report = evaluate(model, images, {each.name: each.images for each in outside}, questions)
     click.echo(markdown(report))
     if out is not None:
         write_report(out, report)
@@ -119,10 +133,12 @@ def evaluate_command(
 @click.command("calibrate")
 @click.argument("checkpoint", type=PATH)
 @data_option
+@skip_bad_option
 @device_option
-def calibrate_command(checkpoint: Path, data: Path, device: str) -> None:
+def calibrate_command(checkpoint: Path, data: Path, skip_bad: bool, device: str) -> None:
     """Set the OOD thresholds of a checkpoint from held-out images of its data set."""
-    images = _dataset_of(EulerLoRA.load(checkpoint, "cpu"), data)
+    images = _dataset_of(EulerLoRA.load(checkpoint, "cpu"), data, skip_bad)
+    announce(images)
     for each in calibrate(checkpoint, images, choose_device(device)):
         click.echo(f"{each.mode} {each.samples}: MSP >= {each.msp:.4f} keeps {each.kept:.1%}")
 
@@ -140,10 +156,10 @@ def _with_seed(overrides: tuple[str, ...], seed: int | None) -> tuple[str, ...]:
     return overrides if seed is None else (*overrides, f"seed={seed}")
 
 
-def _dataset_of(model: EulerLoRA, data: Path) -> ImageParts:
+def _dataset_of(model: EulerLoRA, data: Path, skip_bad: bool) -> ImageParts:
     """The data set that the model was trained on, read from `data`; its classes must agree."""
     settings = DataSettings.model_validate(model.config.provenance["recipe"]["data"])
-    images = read_dataset(settings, data)
+    images = read_dataset(settings, data, skip_bad)
     names = tuple(each.name for each in images.classes)
     if names != model.classes:
         raise DataError(f"{data}: its classes {names} are not the model's {model.classes}")

@@ -1,27 +1,29 @@
-"""Labelled images in named parts: train, calibration, test."""
+"""Labelled images in named parts: train, calibration, test; and images without a label."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
 
 import torch
-from sklearn.model_selection import train_test_split
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from eulerlora.config import ClassName
 from eulerlora.errors import DataError
 from training.augment import Transform
+from training.bad_images import OnBad, refuse
 from training.ham10000 import read_ham10000
-from training.image_sources import Source, list_images, read_image
-from training.recipe import DataSettings
+from training.image_folder import class_folders
+from training.image_sources import Source, read_image
+from training.pixel_cache import decoded_images
+from training.recipe import DataSettings, OodSettings, Part, Split
+from training.splits import stratified_halves, three_parts
+from training.torchvision_sets import PARTS, Kind, read_torchvision_part
 
-CALIBRATION_SHARE = 0.1
-TEST_SHARE = 0.2
-SPLIT_SEED = 42
+TITLES = {"ham10000": "HAM10000", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # pixels have no one truth value
 class LabelledImage:
     """One image: its name, where it is, and its class index."""
 
@@ -34,12 +36,23 @@ class LabelledImage:
 class ImageParts:
     """A labelled data set, split.
 
-    name: what reports call it, with its split. parts: images of train, calibration and test.
+    name: what reports call it, with its split. parts: images of train, calibration (not in every
+    split) and test. skipped: why images or rows were left out, by name.
     """
 
     name: str
     classes: tuple[ClassName, ...]
     parts: Mapping[str, Sequence[LabelledImage]]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OodSet:
+    """Out-of-distribution images, whose labels are -1; `name` and `skipped` as in ImageParts."""
+
+    name: str
+    images: Sequence[LabelledImage]
+    skipped: Mapping[str, str]
 
 
 class Pictures(Dataset[tuple[Tensor, int]]):
@@ -62,77 +75,114 @@ def class_counts(images: Sequence[LabelledImage], classes: int) -> Tensor:
     return torch.bincount(torch.tensor([each.label for each in images]), minlength=classes)
 
 
-def read_dataset(settings: DataSettings, directory: Path) -> ImageParts:
-    """The data set of a recipe inside a data directory. Raises DataError."""
-    whole = _read_whole(settings, directory / settings.path)
-    parts = {
-        part: _subset(images, settings.at_most.get(part)) for part, images in whole.parts.items()
-    }
-    changed = [
-        f"{len(images):,} of its {len(whole.parts[part]):,} {part} images"
-        for part, images in parts.items()
-        if len(images) < len(whole.parts[part])
-    ]
-    return replace(whole, name=", ".join([whole.name, *changed]), parts=parts)
+def read_dataset(settings: DataSettings, directory: Path, skip_bad: bool = False) -> ImageParts:
+    """The data set of a recipe inside a data directory; every image of it opens.
 
-
-def _subset(images: Sequence[LabelledImage], at_most: int | None) -> Sequence[LabelledImage]:
-    if at_most is None or len(images) <= at_most:
-        return images
-    return stratified_halves(images, at_most)[1]
-
-
-def _read_whole(settings: DataSettings, place: Path) -> ImageParts:
+    skip_bad: bad images are left out and listed in `skipped`, instead of a DataError.
+    """
+    skipped: dict[str, str] = {}
+    on_bad = skipped.__setitem__ if skip_bad else refuse
+    place = directory / settings.path
     if settings.kind == "imagefolder":
-        return _read_image_folder(settings, place)
-    ham = read_ham10000(place, settings.split)
+        found = _read_image_folder(settings, place, on_bad)
+    elif settings.kind == "ham10000":
+        found = _read_ham10000(settings, place, on_bad)
+    else:  # torchvision checks the digests of its files: no image of theirs is bad
+        found = _read_torchvision_set(settings.kind, place, settings.split)
+    return replace(_at_most(found, settings.at_most), skipped=skipped)
+
+
+def _at_most(images: ImageParts, limits: Mapping[Part, int]) -> ImageParts:
+    """The same data set with no more than so many images of a part; its name tells of it."""
+    name, parts = images.name, dict(images.parts)
+    for part, limit in limits.items():
+        whole = images.parts.get(part, [])
+        if limit < len(whole):
+            parts[part] = stratified_halves(whole, limit)[1]
+            name += f", {limit:,} of {len(whole):,} {part} images"
+    return replace(images, name=name, parts=parts)
+
+
+def read_ood_set(settings: OodSettings, directory: Path, skip_bad: bool = False) -> OodSet:
+    """Out-of-distribution images inside a data directory.
+
+    Of kind `images`, all below a folder or in an archive, or only those of `test/` where it has
+    one; of a data set, the test part. Raises DataError where there are none.
+    """
+    if settings.kind == "images":
+        return _read_images(settings, directory / settings.path, skip_bad)
+    data = DataSettings(kind=settings.kind, path=settings.path, split="paper")
+    known = read_dataset(data, directory, skip_bad)
+    images = [replace(each, label=-1) for each in known.parts["test"]]
+    return OodSet(TITLES[settings.kind], images, known.skipped)
+
+
+def _read_images(settings: OodSettings, place: Path, skip_bad: bool) -> OodSet:
+    found = decoded_images(place)
+    names = sorted({*found.sources, *found.bad})
+    names = [name for name in names if name.startswith("test/")] or names
+    skipped = {_in_place(settings.path, n): found.bad[n] for n in names if n in found.bad}
+    if not skip_bad:
+        for name, reason in skipped.items():
+            refuse(name, reason)
+    images = [LabelledImage(n, found.sources[n], -1) for n in names if n in found.sources]
+    if not images:
+        raise DataError(f"{place}: none of its images opens")
+    return OodSet(place.resolve().name, images, skipped)
+
+
+def _read_ham10000(settings: DataSettings, place: Path, on_bad: OnBad) -> ImageParts:
+    ham = read_ham10000(place, settings.split, on_bad)
     parts = {
         part: [LabelledImage(row.image_id, ham.sources[row.image_id], row.label) for row in rows]
         for part, rows in ham.parts.items()
     }
-    return ImageParts(f"HAM10000, {settings.split} split", ham.classes, parts)
+    return ImageParts(f"{TITLES['ham10000']}, {settings.split} split", ham.classes, parts)
 
 
-def _read_image_folder(settings: DataSettings, place: Path) -> ImageParts:
-    """`train/<class>/` and `test/<class>/`, or `<class>/` alone, which is then split 80/20.
-
-    The calibration part is a stratified tenth of the training images.
-    """
-    found = list_images(place)
-    folders = {Path(name).parts[-2] for name in found if len(Path(name).parts) > 1}
-    if len(folders) < 2:
-        raise DataError(f"{place}: wanted a folder of images for each of two classes or more")
-    names = sorted(folders)
-    labels = {name: index for index, name in enumerate(names)}
-    images = [
-        LabelledImage(name, source, labels[Path(name).parts[-2]])
-        for name, source in found.items()
-        if len(Path(name).parts) > 1
-    ]
-    given = {
-        part: [each for each in images if Path(each.name).parts[0] == part]
-        for part in ("train", "test")
+def _read_torchvision_set(kind: Kind, place: Path, split: Split) -> ImageParts:
+    given = {part: read_torchvision_part(kind, part, place) for part in PARTS}
+    labelled: dict[str, list[LabelledImage]] = {
+        part: [
+            LabelledImage(f"{part}/{index:05}", pixels, label)
+            for index, (pixels, label) in enumerate(zip(each.pixels, each.labels, strict=True))
+        ]
+        for part, each in given.items()
     }
-    if not all(given.values()):
-        given["train"], given["test"] = stratified_halves(images, TEST_SHARE)
-    train, calibration = stratified_halves(given["train"], CALIBRATION_SHARE)
-    classes = tuple(ClassName(name=n, description=settings.classes.get(n, n)) for n in names)
-    parts = {"train": train, "calibration": calibration, "test": given["test"]}
-    return ImageParts(f"{place.name}, image folder", classes, parts)
+    classes = tuple(ClassName(name=name, description=name) for name in given["train"].classes)
+    parts = three_parts(labelled, split)
+    return ImageParts(f"{TITLES[kind]}{_suffix(split)}", classes, parts)
 
 
-def stratified_halves(
-    images: Sequence[LabelledImage], share: float
-) -> tuple[list[LabelledImage], list[LabelledImage]]:
-    """The images in two parts, stratified by class, the same each time.
+def _read_image_folder(settings: DataSettings, place: Path, on_bad: OnBad) -> ImageParts:
+    """A bad image changes nothing for the others: parts are made first, then it is left out."""
+    found = decoded_images(place)
+    folders = class_folders(place, sorted({*found.sources, *found.bad}), settings.classes.keys())
+    parts = {}
+    for part, images in three_parts(folders.parts, settings.split).items():
+        for image in images:
+            if image.name in found.bad:
+                on_bad(_in_place(settings.path, image.name), found.bad[image.name])
+        parts[part] = [
+            LabelledImage(image.name, found.sources[image.name], image.label)
+            for image in images
+            if image.name in found.sources
+        ]
+    trained = {image.label for image in parts["train"]}
+    for label, name in enumerate(folders.classes):
+        if label not in trained:
+            raise DataError(f"{place}: no training image of the class {name} opens")
+    classes = tuple(
+        ClassName(name=name, description=settings.classes.get(name, name))
+        for name in folders.classes
+    )
+    return ImageParts(f"{place.name}, image folder{_suffix(settings.split)}", classes, parts)
 
-    share: of the second part: a share of all images, or how many images as an int.
-    """
-    labels = [each.label for each in images]
-    try:
-        first, second = train_test_split(
-            list(images), test_size=share, stratify=labels, random_state=SPLIT_SEED
-        )
-    except ValueError as error:
-        raise DataError(f"the images cannot be split by class: {error}") from error
-    return first, second
+
+def _suffix(split: Split) -> str:
+    return ", paper split" if split == "paper" else ""
+
+
+def _in_place(path: str, name: str) -> str:
+    """An image's name relative to the data directory."""
+    return (PurePath(path) / name).as_posix()

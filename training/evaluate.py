@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -11,7 +10,6 @@ from eulerlora.model import EulerLoRA
 from eulerlora.settings import Mode
 from eulerlora.uncertainty import summarise
 from training.datasets import ImageParts, LabelledImage
-from training.image_sources import list_images
 from training.inference import predict_all
 from training.metrics import classification_metrics, ood_metrics
 
@@ -66,16 +64,6 @@ def evaluate(
         ood_images={name: len(outside) for name, outside in ood.items()},
         modes=[_evaluate_mode(model, test, ood, *question) for question in questions],
     )
-
-
-def read_ood_set(place: Path) -> list[LabelledImage]:
-    """All images below a folder or in an archive; only those of `test/` where it has one.
-
-    Raises DataError where there are none.
-    """
-    found = list_images(place)
-    test = {name: it for name, it in found.items() if Path(name).parts[0] == TEST}
-    return [LabelledImage(name, source, -1) for name, source in (test or found).items()]
 
 
 def _evaluate_mode(

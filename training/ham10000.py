@@ -11,7 +11,9 @@ from sklearn.model_selection import StratifiedGroupKFold, train_test_split
 
 from eulerlora.config import ClassName
 from eulerlora.errors import DataError
-from training.image_sources import Source, list_images
+from training.bad_images import OnBad, refuse
+from training.image_sources import Source
+from training.pixel_cache import decoded_images
 
 METADATA = "HAM10000_metadata.csv"
 FOLDERS = ("HAM10000_images_part_1", "HAM10000_images_part_2", "HAM10000_images")
@@ -49,32 +51,54 @@ class Ham10000:
     sources: Mapping[str, Source]
 
 
-def read_ham10000(folder: Path, split: Literal["lesion", "paper"]) -> Ham10000:
+def read_ham10000(
+    folder: Path, split: Literal["lesion", "paper"], on_bad: OnBad = refuse
+) -> Ham10000:
     """HAM10000 below `folder`: its metadata file beside its image folders or an archive.
 
-    Raises DataError, naming the file, for a missing part or a metadata row without its image.
+    on_bad: told of each row whose `dx` is unknown or whose image is missing or does not open; if
+    it returns, that row is left out. Every other image is in the part in which it always is.
+    Raises DataError for a missing file, or where too little is left for the split.
     """
-    rows, names = read_metadata(folder / METADATA)
-    sources = _find_images(folder)
+    rows, names = read_metadata(folder / METADATA, on_bad)
+    images = _find_images(folder)
+    try:
+        parts = lesion_split(rows) if split == "lesion" else paper_split(rows)
+    except ValueError as error:
+        raise DataError(f"{folder / METADATA}: too few rows for the split ({error})") from error
     for row in rows:
-        if row.image_id not in sources:
-            raise DataError(f"{folder / METADATA}: no image {row.image_id}.jpg was found for a row")
-    classes = tuple(
-        ClassName(name=name, description=DESCRIPTIONS.get(name, name)) for name in names
-    )
-    parts = lesion_split(rows) if split == "lesion" else paper_split(rows)
-    return Ham10000(classes, parts, sources)
+        if row.image_id in images.bad:
+            on_bad(*images.bad[row.image_id])
+        elif row.image_id not in images.sources:
+            on_bad(row.image_id, f"has a row in {METADATA}, but no image {row.image_id}.jpg")
+    kept = {
+        part: [row for row in members if row.image_id in images.sources]
+        for part, members in parts.items()
+    }
+    classes = tuple(ClassName(name=name, description=DESCRIPTIONS[name]) for name in names)
+    return Ham10000(classes, kept, images.sources)
 
 
-def read_metadata(path: Path) -> tuple[list[Ham10000Row], list[str]]:
-    """The metadata's rows in file order, and the class names in order of first appearance."""
+def read_metadata(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], list[str]]:
+    """The metadata's rows in file order, and the class names in order of first appearance.
+
+    on_bad: told of each row whose `dx` is none of the seven; if it returns, the row is left out.
+    Raises DataError for a file that is missing or without the wanted columns.
+    """
     try:
         with path.open(newline="") as file:
             table = [(row["image_id"], row["lesion_id"], row["dx"]) for row in csv.DictReader(file)]
-    except (OSError, KeyError, csv.Error) as error:
+    except (OSError, KeyError, ValueError, csv.Error) as error:
         raise DataError(f"{path}: not a readable HAM10000 metadata file ({error!r})") from error
-    names = list(dict.fromkeys(dx for _, _, dx in table))
-    rows = [Ham10000Row(image, lesion, names.index(dx)) for image, lesion, dx in table]
+    known = []
+    for number, (image, lesion, dx) in enumerate(table, start=1):
+        if dx in DESCRIPTIONS:
+            known.append((image, lesion, dx))
+        else:
+            wanted = ", ".join(DESCRIPTIONS)
+            on_bad(f"{METADATA} row {number} ({image})", f"dx {dx!r} is none of {wanted}")
+    names = list(dict.fromkeys(dx for _, _, dx in known))
+    rows = [Ham10000Row(image, lesion, names.index(dx)) for image, lesion, dx in known]
     return rows, names
 
 
@@ -106,13 +130,23 @@ def _lesion_fold(
     return [rows[index] for index in rest], [rows[index] for index in fold]
 
 
-def _find_images(folder: Path) -> dict[str, Source]:
+@dataclass(frozen=True)
+class _Images:
+    """Images by their id; bad: name and reason of those that do not open."""
+
+    sources: Mapping[str, Source]
+    bad: Mapping[str, tuple[str, str]]
+
+
+def _find_images(folder: Path) -> _Images:
     places = [folder / name for name in FOLDERS if (folder / name).is_dir()]
     places = places or sorted(folder.glob(ARCHIVES))[:1]
     if not places:
         raise DataError(
             f"{folder}: wanted HAM10000 images in {', '.join(FOLDERS)} or {ARCHIVES}; found none"
         )
-    return {
-        Path(name).stem: source for place in places for name, source in list_images(place).items()
-    }
+    found = [decoded_images(place) for place in places]
+    return _Images(
+        {Path(name).stem: source for each in found for name, source in each.sources.items()},
+        {Path(name).stem: (name, why) for each in found for name, why in each.bad.items()},
+    )

@@ -14,15 +14,22 @@ INTENDED_USE = {
         "classes below, as seen through a dermatoscope at the sites that collected HAM10000; "
         "other skin types, cameras and conditions are outside of what it has seen."
     ),
-    "imagefolder": (
-        "For research on images like those it was trained on. Validate it on your own data "
-        "before you rely on an answer."
-    ),
 }
+RESEARCH = (
+    "For research on images like those it was trained on. Validate it on your own data before you "
+    "rely on an answer."
+)
+TINY_IMAGES = "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
 DATA_LICENCE = {
     "ham10000": (
         "HAM10000 (Tschandl, Rosendahl and Kittler, Scientific Data 5, 180161, 2018), "
         "CC BY-NC 4.0: these weights are for non-commercial use, with attribution."
+    ),
+    "cifar10": f"CIFAR-10 ({TINY_IMAGES}).",
+    "cifar100": f"CIFAR-100 ({TINY_IMAGES}).",
+    "svhn": (
+        "SVHN (Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, "
+        "2011), for non-commercial use."
     ),
     "imagefolder": "That of the training images, which are not part of this checkpoint.",
 }
@@ -40,17 +47,23 @@ def model_card(config: CheckpointConfig, report: Report | None) -> str:
         f"frozen Vision Transformer ({shape.layers} blocks of width {shape.width}, "
         f"{shape.image_size} x {shape.image_size} pixels, patches of {shape.patch_size}).",
         "## Intended use",
-        INTENDED_USE[kind],
+        INTENDED_USE.get(kind, RESEARCH),
         "## Classes",
         "\n".join(f"- `{each.name}`: {each.description}" for each in config.classes),
         "## Figures",
         "Not evaluated yet." if report is None else f"{_missed(report)}{markdown(report)}",
         "## Data",
-        f"Trained on {config.provenance['data']} (train part). {DATA_LICENCE[kind]}",
+        f"Trained on {config.provenance['data']} (train part){_skipped(config)}. "
+        f"{DATA_LICENCE[kind]}",
         "## Training",
         _training(config),
     ]
     return "\n\n".join(section.strip() for section in sections) + "\n"
+
+
+def _skipped(config: CheckpointConfig) -> str:
+    count = config.provenance.get("skipped", {}).get("count", 0)
+    return f"; {count:,} images were left out as unusable" if count else ""
 
 
 def _missed(report: Report) -> str:

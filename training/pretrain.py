@@ -12,11 +12,12 @@ from torch.utils.data import DataLoader
 
 from eulerlora.backbone import at_image_size, build_backbone, save_backbone
 from training.augment import Transform, crop_and_flip, evaluation_view, training_view
+from training.bad_images import announce
 from training.batches import IGNORED
 from training.datasets import ImageParts, LabelledImage, Pictures, read_dataset
 from training.loop import Run, fit, progress
 from training.objective import Objective
-from training.provenance import provenance_of
+from training.provenance import data_facts, provenance_of
 from training.recipe import PretrainingRecipe, PretrainingStage
 
 
@@ -67,19 +68,27 @@ class ClassifierObjective(Objective):
 
 
 def pretrain(
-    recipe: PretrainingRecipe, data: Path, out: Path, device: torch.device, resume: bool = False
+    recipe: PretrainingRecipe,
+    data: Path,
+    out: Path,
+    device: torch.device,
+    resume: bool = False,
+    skip_bad: bool = False,
 ) -> None:
     """Trains the recipe's backbone and writes `out/backbone.safetensors`.
 
     The file's metadata holds the recipe, the data set, the accuracy on its test part and the
     time. Each stage keeps its state in `out` until it is done, then its weights; with `resume`
-    a run continues from those.
+    a run continues from those. skip_bad: images that cannot be used are left out and listed, on
+    stderr and in the file's metadata.
     """
-    images = read_dataset(recipe.data, data)
-    train = [*images.parts["train"], *images.parts["calibration"]]
+    images = read_dataset(recipe.data, data, skip_bad)
+    train = [*images.parts["train"], *images.parts.get("calibration", ())]
     torch.manual_seed(recipe.seed)  # torchvision's own initialisation takes no generator
     previous: Classifier | None = None
     accelerator = Accelerator(cpu=device.type == "cpu")
+    if accelerator.is_main_process:
+        announce(images)
     runs = [
         Run(accelerator, recipe.seed + index, recipe, state_file(out, index), resume)
         for index in range(len(recipe.stages))
@@ -113,7 +122,7 @@ def _save(
     device = next(model.parameters()).device
     accuracy = _accuracy(model, images.parts["test"], recipe.stages[-1], device)
     print(f"accuracy on the test part of {images.name}: {accuracy:.4f}", flush=True)
-    facts = {"data": images.name, "test_accuracy": accuracy, "stages": stages}
+    facts = data_facts(images) | {"test_accuracy": accuracy, "stages": stages}
     out.mkdir(parents=True, exist_ok=True)
     path, dtype = out / "backbone.safetensors", getattr(torch, recipe.stored)
     save_backbone(path, model.backbone, provenance_of(recipe) | facts, dtype)

@@ -9,6 +9,7 @@ import torch
 import torchvision
 
 from eulerlora.config import Provenance
+from training.datasets import ImageParts
 from training.recipe import Recipe
 
 
@@ -28,6 +29,12 @@ def provenance_of(recipe: Recipe) -> Provenance:
         else f"{torch.get_num_threads()} CPU threads",
         "date": datetime.now(UTC).date().isoformat(),
     }
+
+
+def data_facts(images: ImageParts) -> Provenance:
+    """Which data set it was, and what was left out of it."""
+    skipped = {"count": len(images.skipped), "names": sorted(images.skipped)}
+    return {"data": images.name, "skipped": skipped}
 
 
 def current_commit() -> str | None:

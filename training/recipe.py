@@ -10,25 +10,49 @@ Precision = Literal["float32", "bfloat16"]
 StoredDtype = Literal["float32", "float16", "bfloat16"]
 SAMPLES = (1, 2, 4, 8, 16)
 """Samples per adapter for which thresholds are set unless a recipe says otherwise."""
+Split = Literal["lesion", "paper"]
+Part = Literal["train", "calibration", "test"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
 class DataSettings(Settings):
     """Which images, and how they are split.
 
-    kind: `ham10000` (its publisher's layout) or `imagefolder` (a folder for each class).
-    path: a folder or tar archive inside the data directory; "." is the directory itself.
-    split: for ham10000, `lesion` keeps all images of a lesion in one part, `paper` does not.
-    classes: descriptions by class name; a class without one is described by its name.
+    kind: `ham10000` (its publisher's layout), `imagefolder` (a folder for each class), or a data
+    set in the files that torchvision downloads.
+    path: a folder or, for imagefolder, a tar archive inside the data directory; "." is the
+    directory itself.
+    split: `lesion`, the default, keeps a tenth of the training images apart for calibration, and
+    in ham10000 all images of a lesion in one part. `paper` trains on all training images of the
+    publisher's (ham10000: the paper's) split and has no calibration part.
+    classes: for imagefolder, descriptions by class name; where there are any, exactly these
+    classes are wanted.
     at_most: images of a part by its name, where fewer than it has are wanted: a stratified subset,
     the same for every seed.
     """
 
-    kind: Literal["ham10000", "imagefolder"]
+    kind: Literal["ham10000", "imagefolder", "cifar10", "cifar100", "svhn"]
     path: str = "."
-    split: Literal["lesion", "paper"] = "lesion"
+    split: Split = "lesion"
     classes: dict[str, str] = {}
-    at_most: dict[Literal["train", "calibration", "test"], PositiveInt] = {}
+    at_most: dict[Part, PositiveInt] = {}
+
+    @model_validator(mode="after")
+    def _only_folders_name_their_classes(self) -> Self:
+        if self.classes and self.kind != "imagefolder":
+            raise ValueError(f"classes belongs to imagefolder; those of {self.kind} are known")
+        return self
+
+
+class OodSettings(Settings):
+    """Images that are out of distribution.
+
+    kind: `images` for any images, or a data set, of which the test part is taken.
+    path: a folder inside the data directory, or for `images` also an archive.
+    """
+
+    kind: Literal["images", "ham10000", "cifar10", "cifar100", "svhn"]
+    path: str = "."
 
 
 class OptimisationSettings(Settings):
@@ -107,12 +131,12 @@ class EvaluationSettings(Settings):
     """What the report and the model card show: det, and stoch with `samples` per adapter.
 
     calibrated: samples per adapter for which stoch gets an OOD threshold; det always gets one.
-    ood: folders or archives inside the data directory with out-of-distribution images.
+    ood: out-of-distribution images to tell from those of the test part.
     """
 
     samples: PositiveInt = 4
     calibrated: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = SAMPLES
-    ood: tuple[str, ...] = ()
+    ood: tuple[OodSettings, ...] = ()
 
 
 class AdapterRecipe(Recipe):

@@ -69,8 +69,10 @@ def _merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> Tables:
     merged = dict(tables)
     for key, value in over.items():
         below = merged.get(key)
-        both = isinstance(below, Mapping) and isinstance(value, Mapping)
-        merged[key] = _merged(below, value) if both else value
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merged(below, value)
+        else:
+            merged[key] = value
     return merged
 
 

@@ -25,13 +25,14 @@ from eulerlora.settings import Mode
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.adapter_objective import AdapterObjective
 from training.augment import Transform, flip_and_rotate, training_view
+from training.bad_images import announce
 from training.calibrate import calibrate
 from training.class_weights import effective_number_weights
-from training.datasets import ImageParts, class_counts, read_dataset
-from training.evaluate import evaluate, read_ood_set
+from training.datasets import ImageParts, class_counts, read_dataset, read_ood_set
+from training.evaluate import evaluate
 from training.loop import Run, fit
 from training.model_card import model_card
-from training.provenance import provenance_of
+from training.provenance import data_facts, provenance_of
 from training.recipe import AdapterRecipe, AdapterTraining, BackboneSource
 
 
@@ -51,20 +52,24 @@ def train(
     out: Path,
     device: torch.device,
     resume: bool = False,
+    skip_bad: bool = False,
 ) -> None:
     """Runs a recipe to its end: trains, saves, calibrates, evaluates, writes the model card.
 
     The checkpoint appears in `out` whole once training is done. Until then the run's state is
     kept in the file that `state_file` names; with `resume` a run continues from it, and one that
     ended between saving and evaluating goes on there.
-    recipe_folder: what a backbone file's path in the recipe is relative to.
+    recipe_folder: what a backbone file's path in the recipe is relative to. skip_bad: images that
+    cannot be used are left out and listed, on stderr and in the provenance.
     """
     finished = resume and (out / CONFIG).exists()
     if not finished:
         check_free(out)
-    images = read_dataset(recipe.data, data)
-    ood = {Path(name).name: read_ood_set(data / name) for name in recipe.evaluation.ood}
+    images = read_dataset(recipe.data, data, skip_bad)
+    outside = [read_ood_set(each, data, skip_bad) for each in recipe.evaluation.ood]
     accelerator = Accelerator(cpu=device.type == "cpu")
+    if accelerator.is_main_process:
+        announce(images, *outside)
     if not finished:
         run = Run(accelerator, recipe.seed, recipe, state_file(out), resume)
         network, config = _train(recipe, recipe_folder, images, run)
@@ -75,6 +80,7 @@ def train(
         calibrate(out, images, device, recipe.evaluation.calibrated)
         checkpoint = load_checkpoint(out)
         questions: list[tuple[Mode, int]] = [("det", 1), ("stoch", recipe.evaluation.samples)]
+        ood = {each.name: each.images for each in outside}
         report = evaluate(EulerLoRA(checkpoint, device), images, ood, questions)
         write_card(out, model_card(checkpoint.config, report))
     accelerator.wait_for_everyone()
@@ -182,5 +188,5 @@ def _config(
         ),
         classes=images.classes,
         preprocessing=Preprocessing(size=shape.image_size),
-        provenance=provenance_of(recipe) | {"data": images.name, "training": facts},
+        provenance=provenance_of(recipe) | data_facts(images) | {"training": facts},
     )

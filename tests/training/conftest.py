@@ -20,6 +20,8 @@ stored = "float16"
 [data]
 kind = "imagefolder"
 [data.classes]
+blue = "blue"
+green = "green"
 red = "a red square"
 [backbone]
 weights = "backbone.safetensors"
@@ -36,7 +38,7 @@ samples = 2
 workers = 0
 [evaluation]
 samples = 2
-ood = ["other"]
+ood = [{ kind = "images", path = "other" }]
 """
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from eulerlora.config import ClassName
-from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from training.datasets import ImageParts, LabelledImage
-from training.evaluate import evaluate, read_ood_set
+from training.evaluate import evaluate
 from training.image_sources import list_images
 
 
@@ -28,7 +27,7 @@ def test_the_figures_are_those_of_the_model_s_predictions(
     test = labelled(image_folder / "test", [0, 2])  # no image of class 1
     classes = tuple(ClassName(name=name, description=name) for name in model.classes)
     images = ImageParts("squares", classes, {"test": test})
-    ood = {"other": read_ood_set(image_folder / "other")}
+    ood = {"other": labelled(image_folder / "other", [-1])}
     report = evaluate(model, images, ood, [("det", 1), ("stoch", 4), ("stoch", 3)])
     det, stoch, uncalibrated = report.modes
 
@@ -52,24 +51,3 @@ def test_the_figures_are_those_of_the_model_s_predictions(
     assert uncalibrated.flagged == {}
     assert report.images == 18
     assert report.ood_images == {"other": 5}
-
-
-def test_an_ood_set_with_a_test_part_is_that_part(image_folder: Path) -> None:
-    assert all(each.name.startswith("test/") for each in read_ood_set(image_folder))
-    assert len(read_ood_set(image_folder)) == 18
-    assert len(read_ood_set(image_folder / "other")) == 5
-
-
-def test_an_empty_ood_set_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no images"):
-        read_ood_set(tmp_path)
-
-
-def test_an_ood_set_in_which_nothing_opens_is_refused_by_name(
-    checkpoint_folder: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "broken.png").write_bytes(b"broken")
-    model = EulerLoRA.load(checkpoint_folder)
-    images = ImageParts("none", (), {"test": read_ood_set(tmp_path)})
-    with pytest.raises(DataError, match=r"broken\.png"):
-        evaluate(model, images, {}, [("det", 1)])

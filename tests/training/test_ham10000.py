@@ -3,10 +3,12 @@
 import csv
 import tarfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from eulerlora.errors import DataError
 from tests.training.conftest import write_image
@@ -45,9 +47,9 @@ def test_the_publisher_s_layout_and_one_archive_give_the_same_data(
     first, second = (read_ham10000(folder, "lesion") for folder in (published, archived))
     assert first.parts == second.parts
     assert first.classes == second.classes
-    for name, path in first.sources.items():
-        assert isinstance(path, Path)
-        assert second.sources[name] == path.read_bytes()
+    assert first.sources.keys() == second.sources.keys()
+    for name, pixels in first.sources.items():
+        assert torch.equal(pixels, second.sources[name])
 
 
 def test_classes_are_in_order_of_first_appearance_and_described(published: Path) -> None:
@@ -64,10 +66,44 @@ def test_no_lesion_is_in_two_parts_of_the_lesion_split(published: Path) -> None:
     assert Counter(row for part in parts.values() for row in part) == Counter(rows)
 
 
-def test_a_row_without_its_image_is_refused_by_name(published: Path) -> None:
-    (published / "HAM10000_images_part_1" / "ISIC_0000004.jpg").unlink()
+@pytest.mark.parametrize("split", ["lesion", "paper"])
+@pytest.mark.parametrize(
+    "damage", [Path.unlink, lambda image: image.write_bytes(b"broken")], ids=["missing", "broken"]
+)
+def test_a_row_whose_image_cannot_be_used_is_refused_by_name_or_left_out_alone(
+    published: Path, split: str, damage: Callable[[Path], None]
+) -> None:
+    whole = read_ham10000(published, split)
+    damage(published / "HAM10000_images_part_1" / "ISIC_0000004.jpg")
     with pytest.raises(DataError, match="ISIC_0000004"):
+        read_ham10000(published, split)
+    skipped: dict[str, str] = {}
+    found = read_ham10000(published, split, skipped.__setitem__)
+    assert [Path(name).stem for name in skipped] == ["ISIC_0000004"]
+    for part, rows in whole.parts.items():
+        assert found.parts[part] == [row for row in rows if row.image_id != "ISIC_0000004"]
+
+
+def test_a_dx_outside_the_seven_is_refused_by_its_row_or_left_out(published: Path) -> None:
+    text = (published / METADATA).read_text()
+    row = "HAM_2,ISIC_0000004,bkl"
+    (published / METADATA).write_text(text.replace(row, row.replace("bkl", "mole")))
+    with pytest.raises(DataError, match=r"row 5 \(ISIC_0000004\): dx 'mole'"):
         read_ham10000(published, "lesion")
+    skipped: dict[str, str] = {}
+    rows, names = read_metadata(published / METADATA, skipped.__setitem__)
+    assert len(skipped) == 1
+    assert len(rows) == 119
+    assert "mole" not in names
+
+
+def test_metadata_of_which_too_little_is_left_is_refused(published: Path) -> None:
+    lines = (published / METADATA).read_text().splitlines(keepends=True)
+    for kept in (lines[:1], lines[:2]):
+        (published / METADATA).write_text("".join(kept))
+        for split in ("lesion", "paper"):
+            with pytest.raises(DataError, match="too few rows"):
+                read_ham10000(published, split)
 
 
 def test_a_folder_without_metadata_or_images_is_refused(published: Path, tmp_path: Path) -> None:

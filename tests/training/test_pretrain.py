@@ -1,11 +1,13 @@
 """training.pretrain: a backbone from scratch."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from eulerlora.backbone import load_backbone, settings_of
+from eulerlora.errors import DataError
 from training.pretrain import Classifier, pretrain, state_file
 from training.recipe import PretrainingRecipe
 
@@ -57,6 +59,22 @@ def test_it_writes_a_backbone_of_the_recipe_s_shape_with_its_provenance(pretrain
 
 def test_it_learns_what_it_is_shown(pretrained: Path) -> None:
     assert load_backbone(pretrained).provenance["test_accuracy"] > 0.8
+
+
+def test_bad_images_are_skipped_and_recorded_where_that_is_wanted(
+    image_folder: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    for part in ("train", "test"):
+        shutil.copytree(image_folder / part, data / part)
+    (data / "train" / "red" / "03.png").write_bytes(b"broken")
+    stages = (RECIPE.stages[-1].model_copy(update={"epochs": 1}),)
+    recipe = RECIPE.model_copy(update={"stages": stages})
+    with pytest.raises(DataError, match=r"train/red/03\.png"):
+        pretrain(recipe, data, tmp_path / "out", torch.device("cpu"))
+    pretrain(recipe, data, tmp_path / "out", torch.device("cpu"), skip_bad=True)
+    file = load_backbone(tmp_path / "out" / "backbone.safetensors")
+    assert file.provenance["skipped"] == {"count": 1, "names": ["train/red/03.png"]}
 
 
 def test_a_larger_stage_starts_from_the_smaller_one_s_weights() -> None:

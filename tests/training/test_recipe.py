@@ -29,7 +29,7 @@ def test_every_recipe_of_the_project_is_valid_and_says_its_command(path: Path) -
 @pytest.mark.parametrize(("path", "variant"), VARIANTS, ids=lambda it: getattr(it, "stem", it))
 def test_every_variant_is_valid_and_says_in_its_name_what_it_is(path: Path, variant: str) -> None:
     recipe = read_recipe(path, AdapterRecipe, variant=variant)
-    adapters, method = recipe.adapters, variant.split("-")[0]
+    adapters, method = recipe.adapters, variant.partition("-")[0]
     numbers = {
         "eulerlora": str(adapters.adapters),
         "lora": str(adapters.rank),
@@ -39,6 +39,28 @@ def test_every_variant_is_valid_and_says_in_its_name_what_it_is(path: Path, vari
     assert (adapters.min_rank < adapters.rank) == (method == "eulerlora")
     assert recipe.training.samples == (4 if method == "eulerlora" else 1)
     assert recipe.variant == variant
+
+
+def test_the_paper_s_recipes_differ_in_what_the_paper_says(tmp_path: Path) -> None:
+    recipes = {
+        name: read_recipe(FOLDER / f"{name}.toml", AdapterRecipe)
+        for name in ("cifar10", "cifar100", "ham10000")
+    }
+    assert {name: each.training.epochs for name, each in recipes.items()} == {
+        "cifar10": 16,
+        "cifar100": 16,
+        "ham10000": 65,
+    }
+    weighted = [n for n, each in recipes.items() if each.training.class_weights != "none"]
+    assert weighted == ["ham10000"]
+    least = tmp_path / "least.toml"
+    least.write_text(
+        'name = "least"\n[data]\nkind = "imagefolder"\n'
+        '[backbone]\nweights = "ViT_B_32_Weights.IMAGENET1K_V1"\n[training]\nepochs = 16\n'
+        "workers = 8\nmicro_batch_rows = 128\n"
+    )
+    assert recipes["cifar10"].training == read_recipe(least, AdapterRecipe).training
+    assert all(each.data.split == "paper" for each in recipes.values())
 
 
 def test_a_recipe_replaces_keys_of_its_base_table_by_table(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -117,6 +118,32 @@ def test_a_backbone_file_serves_at_another_image_size_and_stored_in_fewer_bits(
     model = EulerLoRA.load(out)
     assert model.config.preprocessing.size == 64
     assert model.network.backbone.image_size == 64
+
+
+def test_bad_images_end_every_command_by_name_or_are_skipped_listed_and_recorded(
+    recipe_file: Path, labelled: Path, tmp_path: Path
+) -> None:
+    data = Path(shutil.copytree(labelled, tmp_path / "bad"))
+    bad = ("set/train/red/03.png", "set/test/red/01.png", "other/2.png")
+    for name in bad:
+        (data / name).write_bytes(b"broken")
+    out = tmp_path / "run"
+    training = ["train", recipe_file, "--data", data, "--out", out, "--set", "data.path=set",
+                "--set", "training.epochs=1"]  # fmt: skip
+    evaluation = ["evaluate", out, "--data", data, "--ood", data / "other", "--mode", "det"]
+    for command in (training, evaluation, ["calibrate", out, "--data", data]):
+        refused = run(*command)
+        assert refused.status == 1
+        assert any(name in refused.err for name in bad)
+        assert len(refused.err.strip().splitlines()) == 1
+        done = run(*command, "--skip-bad")
+        assert done.status == 0, done.err
+        listed = done.err.splitlines()
+        assert listed[0] == f"skipped {len(listed) - 1} images:"
+        assert all(any(name in line for line in listed) for name in bad[:2])
+    provenance = json.loads((out / "config.json").read_text())["provenance"]
+    assert provenance["skipped"] == {"count": 2, "names": sorted(bad[:2])}
+    assert "2 images were left out" in (out / "README.md").read_text()
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_one_others(
@@ -238,7 +265,7 @@ def test_a_folder_that_holds_something_is_refused_before_any_work(
             ["backbone.weights=ViT_B_32_Weights.IMAGENET1K_V1", "backbone.image_size=64"],
             "backbone.image_size",
         ),
-        (['evaluation.ood=["absent"]'], "absent"),
+        (['evaluation.ood=[{kind="images",path="absent"}]'], "absent"),
     ],
 )
 def test_a_wrong_setting_is_one_line_that_names_it(
