@@ -40,11 +40,11 @@ def find_thresholds(
 
     The counts of `stoch` share one set of draws: the first s of the most samples.
     """
-    found = predict_all(model, images, "det", 1, "calibrate det")
-    thresholds = [_threshold("det", 1, found, data)]
-    found = predict_all(model, images, "stoch", max(SAMPLES), "calibrate stoch")
-    thresholds += [_threshold("stoch", count, found[:, :, :count], data) for count in SAMPLES]
-    return tuple(thresholds)
+    det, stoch = predict_all(model, images, [("det", 1), ("stoch", max(SAMPLES))], "calibrate")
+    return (
+        _threshold("det", 1, det, data),
+        *(_threshold("stoch", count, stoch[:, :, :count], data) for count in SAMPLES),
+    )
 
 
 def _threshold(mode: Mode, samples: int, log_probabilities: Tensor, data: str) -> Threshold:

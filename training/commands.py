@@ -1,5 +1,6 @@
 """The command line of training: pretrain, train, evaluate, calibrate."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -9,7 +10,7 @@ from eulerlora.model import EulerLoRA, choose_device
 from eulerlora.settings import Mode
 from training.calibrate import calibrate
 from training.datasets import ImageParts, read_dataset
-from training.evaluate import evaluate, read_ood_set
+from training.evaluate import TEST, evaluate, read_ood_set
 from training.pretrain import pretrain
 from training.recipe import AdapterRecipe, DataSettings, PretrainingRecipe, read_recipe
 from training.report import markdown, write_report
@@ -87,14 +88,21 @@ def train_command(
 @click.argument("checkpoint", type=PATH)
 @data_option
 @click.option("--ood", type=PATH, multiple=True, help="A folder or archive of other images.")
+@click.option(
+    "--ood-images",
+    type=click.IntRange(1),
+    metavar="N",
+    help="At most N evenly spaced images of each --ood; all by default.",
+)
 @click.option("--mode", type=click.Choice(list(QUESTIONS)), default="both")
 @click.option("--samples", type=click.IntRange(1, 64), default=4, help="Per adapter, in stoch.")
-@click.option("--out", type=PATH, help="Where report.json and report.md go.")
+@click.option("--out", type=PATH, help="Where report.json, report.md and pictures go.")
 @device_option
 def evaluate_command(
     checkpoint: Path,
     data: Path,
     ood: tuple[Path, ...],
+    ood_images: int | None,
     mode: str,
     samples: int,
     out: Path | None,
@@ -105,11 +113,13 @@ def evaluate_command(
     questions: list[tuple[Mode, int]] = [
         ("det", 1) if each == "det" else ("stoch", samples) for each in QUESTIONS[mode]
     ]
-    outside = {place.name: read_ood_set(place) for place in ood}
-    report = evaluate(model, _dataset_of(model, data), outside, questions)
-    click.echo(markdown(report))
     if out is not None:
-        write_report(out, report)
+        out.mkdir(parents=True, exist_ok=True)  # better refused now than after the work
+    outside = {name: read_ood_set(place) for name, place in _by_name(ood).items()}
+    evaluation = evaluate(model, _dataset_of(model, data), outside, questions, ood_images)
+    click.echo(markdown(evaluation.report))
+    if out is not None:
+        write_report(out, evaluation)
 
 
 @click.command("calibrate")
@@ -130,6 +140,16 @@ def _kept(out: Path) -> str:
     if state_file(out).exists():
         return f"no checkpoint was written; --resume continues from {state_file(out)}"
     return "nothing was written"
+
+
+def _by_name(places: Sequence[Path]) -> dict[str, Path]:
+    """The places by their last name, with as many folders before it as tell them apart."""
+    found: dict[str, Path] = {}
+    for place in dict.fromkeys(places):
+        parts = place.absolute().parts
+        names = ("/".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))
+        found[next(name for name in names if name not in (TEST, *found))] = place
+    return found
 
 
 def _with_seed(overrides: tuple[str, ...], seed: int | None) -> tuple[str, ...]:
