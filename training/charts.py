@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from itertools import cycle
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
@@ -15,9 +14,10 @@ from training.selective import RiskCoverage, selective_metrics
 # orange, purple, sky blue.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
 GREY = "#555555"
+LINES = ("-", "--", ":", "-.")
+SETTLED_COVERAGE = 0.02
 MSP_BINS = 40
 MOST_LABELLED_CLASSES = 20
-MSP_LABEL = "maximum softmax probability (MSP)"
 
 
 def reliability_diagram(bins: CalibrationBins, error: float, title: str) -> Figure:
@@ -37,7 +37,7 @@ def reliability_diagram(bins: CalibrationBins, error: float, title: str) -> Figu
     )  # fmt: skip
     above.plot(
         bins.confidence[filled] / bins.images[filled], accuracy, "o", color=COLOURS[1],
-        label="at the bin's mean probability",
+        label="the same at its mean probability",
     )  # fmt: skip
     above.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
     above.legend(loc="upper left", title=f"ECE {error:.3f}", alignment="left")
@@ -77,7 +77,7 @@ def risk_coverage_chart(curves: Mapping[str, RiskCoverage], title: str) -> Figur
     """Selective risk against coverage, one line for each named curve."""
     figure = _figure(6.4, 4.8, title)
     axes = figure.subplots()
-    styles = cycle(("-", "--", ":", "-."))
+    styles = cycle(LINES)
     for (name, curve), colour, style in zip(curves.items(), cycle(COLOURS), styles, strict=False):
         areas = selective_metrics(curve)
         label = f"{name}: AURC {areas['aurc']:.3f}, AUGRC {areas['augrc']:.3f}"
@@ -86,8 +86,12 @@ def risk_coverage_chart(curves: Mapping[str, RiskCoverage], title: str) -> Figur
         xlim=(0, 1), xlabel="coverage: share of images answered, the highest MSP first",
         ylabel="selective risk: share of wrong labels",
     )  # fmt: skip
-    axes.set_ylim(bottom=0)
-    _in_per_cent(axes)
+    # One error among the very first images is a risk of up to 100%: it may leave the frame.
+    settled = [curve.risk[curve.coverage >= SETTLED_COVERAGE].max() for curve in curves.values()]
+    axes.set_ylim(0, min(1.02, max(0.01, *(1.15 * each for each in settled))))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(1))
+    axes.grid(alpha=0.3)
     axes.legend(loc="best")
     return figure
 
@@ -104,22 +108,24 @@ def msp_histograms(
     edges = np.linspace(0, 1, MSP_BINS + 1).tolist()
     axes.hist(
         inside, edges, weights=np.full(len(inside), 1 / len(inside)), color=COLOURS[0],
-        alpha=0.4, label="test part",
+        alpha=0.4, label=f"test part ({len(inside):,} images)",
     )  # fmt: skip
-    styles = cycle(("-", "--", ":", "-."))
+    styles = cycle(LINES)
     for (name, scores), colour, style in zip(
         outside.items(), cycle(COLOURS[1:]), styles, strict=False
     ):
         weights = np.full(len(scores), 1 / len(scores))
         axes.hist(
             scores, edges, weights=weights, histtype="step", color=colour, linestyle=style,
-            linewidth=1.8, label=name,
+            linewidth=1.8, label=f"{name} ({len(scores):,} images)",
         )  # fmt: skip
     if threshold is not None:
         axes.axvline(
-            threshold, linestyle="--", color="black", label=f"flagged below {threshold:.3f}"
+            threshold, linewidth=1.2, color="black", label=f"flagged below {threshold:.3f}"
         )
-    axes.set(xlim=(0, 1), xlabel=MSP_LABEL, ylabel="share of the set's images")
+    axes.set(
+        xlim=(0, 1), xlabel="maximum softmax probability (MSP)", ylabel="share of the set's images"
+    )
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.legend(loc="best")
     return figure
@@ -129,9 +135,3 @@ def _figure(width_inches: float, height_inches: float, title: str) -> Figure:
     figure = Figure((width_inches, height_inches), layout="constrained")
     figure.suptitle(title, fontsize=11)
     return figure
-
-
-def _in_per_cent(axes: Axes) -> None:
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(PercentFormatter(1))
-    axes.grid(alpha=0.3)
