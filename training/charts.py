@@ -61,7 +61,8 @@ def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figur
     shade = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     bar = figure.colorbar(shade, format=PercentFormatter(1), shrink=0.8)
     bar.set_label("share of the true label's images")
-    axes.set(xlabel="predicted label", ylabel="true label")
+    which = "label" if labelled else "label (its number among the classes, from 0)"
+    axes.set(xlabel=f"predicted {which}", ylabel=f"true {which}")
     if labelled:
         ticks = range(len(classes))
         images = counts.sum(axis=1)
@@ -92,7 +93,7 @@ def risk_coverage_chart(curves: Mapping[str, RiskCoverage], title: str) -> Figur
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1))
     axes.grid(alpha=0.3)
-    axes.legend(loc="best")
+    figure.legend(loc="outside lower center")
     return figure
 
 
@@ -127,7 +128,7 @@ def msp_histograms(
         xlim=(0, 1), xlabel="maximum softmax probability (MSP)", ylabel="share of the set's images"
     )
     axes.yaxis.set_major_formatter(PercentFormatter(1))
-    axes.legend(loc="best")
+    figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 

@@ -45,11 +45,12 @@ def test_a_confusion_chart_of_a_hundred_classes_is_shade_alone() -> None:
 def test_the_risk_coverage_chart_has_one_line_for_each_curve() -> None:
     scores, wrong = np.array([0.9, 0.8, 0.8, 0.6]), np.array([False, True, False, True])
     curves = {"det": risk_coverage(scores, wrong), "stoch": risk_coverage(-scores, wrong)}
-    (axes,) = risk_coverage_chart(curves, "title").axes
+    figure = risk_coverage_chart(curves, "title")
+    (axes,) = figure.axes
     det, stoch = axes.lines
     np.testing.assert_allclose(det.get_xydata(), [[0.25, 0], [0.75, 1 / 3], [1, 0.5]])
     np.testing.assert_allclose(stoch.get_xydata(), [[0.25, 1], [0.75, 2 / 3], [1, 0.5]])
-    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert [name.split(":")[0] for name in names] == ["det", "stoch"]
     assert det.get_linestyle() != stoch.get_linestyle()
     assert axes.get_ylim()[0] == 0
@@ -63,12 +64,13 @@ def test_a_model_without_errors_has_a_chart_too() -> None:
 
 def test_the_histograms_are_shares_of_each_set_beside_the_threshold() -> None:
     inside, outside = np.array([1.0, 0.99, 0.5, 0.51]), {"other": np.array([0.3])}
-    (axes,) = msp_histograms(inside, outside, 0.4, "title").axes
+    figure = msp_histograms(inside, outside, 0.4, "title")
+    (axes,) = figure.axes
     heights = [patch.get_height() for patch in axes.patches if hasattr(patch, "get_height")]
     assert sum(heights) == pytest.approx(1)
     assert heights[-1] == 0.5
     assert axes.lines[0].get_xdata() == [0.4, 0.4]
-    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert set(names) == {"test part (4 images)", "other (1 images)", "flagged below 0.400"}
     (axes,) = msp_histograms(inside, outside, None, "title").axes
     assert not axes.lines
