@@ -42,11 +42,11 @@ def find_thresholds(
 
     The counts of `stoch` share one set of draws: the first s of the most samples.
     """
-    found = predict_all(model, images, "det", 1, "calibrate det")
-    thresholds = [_threshold("det", 1, found, data)]
-    found = predict_all(model, images, "stoch", max(samples), "calibrate stoch")
-    thresholds += [_threshold("stoch", count, found[:, :, :count], data) for count in samples]
-    return tuple(thresholds)
+    det, stoch = predict_all(model, images, [("det", 1), ("stoch", max(samples))], "calibrate")
+    return (
+        _threshold("det", 1, det, data),
+        *(_threshold("stoch", count, stoch[:, :, :count], data) for count in samples),
+    )
 
 
 def _threshold(mode: Mode, samples: int, log_probabilities: Tensor, data: str) -> Threshold:

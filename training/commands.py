@@ -1,5 +1,6 @@
 """The command line of training: pretrain, train, evaluate, calibrate."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -10,7 +11,7 @@ from eulerlora.settings import Mode
 from training.bad_images import announce
 from training.calibrate import calibrate
 from training.datasets import ImageParts, read_dataset, read_ood_set
-from training.evaluate import evaluate
+from training.evaluate import TEST, evaluate
 from training.pretrain import pretrain
 from training.recipe import AdapterRecipe, DataSettings, OodSettings, PretrainingRecipe
 from training.recipe_file import read_recipe
@@ -99,15 +100,22 @@ def train_command(
 @click.argument("checkpoint", type=PATH)
 @data_option
 @click.option("--ood", type=PATH, multiple=True, help="A folder or archive of other images.")
+@click.option(
+    "--ood-images",
+    type=click.IntRange(1),
+    metavar="N",
+    help="At most N evenly spaced images of each --ood; all by default.",
+)
 @click.option("--mode", type=click.Choice(list(QUESTIONS)), default="both")
 @click.option("--samples", type=click.IntRange(1, 64), default=4, help="Per adapter, in stoch.")
-@click.option("--out", type=PATH, help="Where report.json and report.md go.")
+@click.option("--out", type=PATH, help="Where report.json, report.md and pictures go.")
 @skip_bad_option
 @device_option
 def evaluate_command(
     checkpoint: Path,
     data: Path,
     ood: tuple[Path, ...],
+    ood_images: int | None,
     mode: str,
     samples: int,
     out: Path | None,
@@ -119,15 +127,19 @@ def evaluate_command(
     questions: list[tuple[Mode, int]] = [
         ("det", 1) if each == "det" else ("stoch", samples) for each in QUESTIONS[mode]
     ]
-    images = _dataset_of(model, data, skip_bad)
-    outside = [
-        read_ood_set(OodSettings(kind="images", path=str(place)), Path(), skip_bad) for place in ood
-    ]
-    announce(images, *outside)
-    report = evaluate(model, images, {each.name: each.images for each in outside}, questions)
-    click.echo(markdown(report))
     if out is not None:
-        write_report(out, report)
+        out.mkdir(parents=True, exist_ok=True)  # better refused now than after the work
+    images = _dataset_of(model, data, skip_bad)
+    sets = {
+        name: read_ood_set(OodSettings(kind="images", path=str(place)), Path(), skip_bad)
+        for name, place in _by_name(ood).items()
+    }
+    announce(images, *sets.values())
+    outside = {name: each.images for name, each in sets.items()}
+    evaluation = evaluate(model, images, outside, questions, ood_images)
+    click.echo(markdown(evaluation.report))
+    if out is not None:
+        write_report(out, evaluation)
 
 
 @click.command("calibrate")
@@ -150,6 +162,16 @@ def _kept(out: Path) -> str:
     if state_file(out).exists():
         return f"no checkpoint was written; --resume continues from {state_file(out)}"
     return "nothing was written"
+
+
+def _by_name(places: Sequence[Path]) -> dict[str, Path]:
+    """The places by their last name, with as many folders before it as tell them apart."""
+    found: dict[str, Path] = {}
+    for place in dict.fromkeys(places):
+        parts = place.absolute().parts
+        names = ("/".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))
+        found[next(name for name in names if name not in (TEST, *found))] = place
+    return found
 
 
 def _with_seed(overrides: tuple[str, ...], seed: int | None) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ Scikit-learn's where it has them; calibration error, NLL and the multiclass Brie
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,20 @@ Ints = NDArray[np.int64]
 
 ECE_BINS = 10
 TPR = 0.95
+
+
+@dataclass(frozen=True)
+class CalibrationBins:
+    """What is in each bin of the top label's probability, (bins,) each.
+
+    edges: (bins + 1,), from 0 to 1. images: how many. right: how many got their label.
+    confidence: the sum of their top probabilities.
+    """
+
+    edges: Floats
+    images: Ints
+    right: Ints
+    confidence: Floats
 
 
 def classification_metrics(log_probabilities: Tensor, labels: Tensor) -> dict[str, float]:
@@ -56,12 +71,25 @@ def macro_auroc(probabilities: Floats, labels: Ints) -> float:
 
 def calibration_error(probabilities: Floats, labels: Ints) -> float:
     """Expected calibration error of the top label: 10 equal bins (lo, hi], weighted by size."""
+    bins = calibration_bins(probabilities, labels)
+    return float(np.abs(bins.right - bins.confidence).sum() / bins.images.sum())
+
+
+def calibration_bins(probabilities: Floats, labels: Ints) -> CalibrationBins:
+    """Images by their top label's probability, in 10 equal bins (lo, hi]; 0 is in the first.
+
+    probabilities: (n, classes). labels: (n,).
+    """
     confidence = probabilities.max(axis=1)
     right = probabilities.argmax(axis=1) == labels
     edges = np.linspace(0, 1, ECE_BINS + 1)
     bins = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, ECE_BINS - 1)
-    sums = np.bincount(bins, weights=right - confidence, minlength=ECE_BINS)
-    return float(np.abs(sums).sum() / len(labels))
+    return CalibrationBins(
+        edges=edges,
+        images=np.bincount(bins, minlength=ECE_BINS),
+        right=np.bincount(bins[right], minlength=ECE_BINS),
+        confidence=np.bincount(bins, weights=confidence, minlength=ECE_BINS).astype(np.float64),
+    )
 
 
 def ood_metrics(inside: Tensor, outside: Tensor) -> dict[str, float]:

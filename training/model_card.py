@@ -6,6 +6,7 @@ from typing import Any
 from eulerlora.config import CheckpointConfig
 from training.evaluate import Report
 from training.report import markdown
+from training.sensitivity import Sensitivity
 
 INTENDED_USE = {
     "ham10000": (
@@ -71,12 +72,16 @@ def _missed(report: Report) -> str:
     names = [
         name
         for name in report.modes[0].sensitivity
-        if all(each.sensitivity[name] == 0 for each in report.modes)
+        if all(_misses_all(each.sensitivity[name]) for each in report.modes)
     ]
     if not names:
         return ""
     listed = ", ".join(f"`{name}`" for name in names)
     return f"**It recognised none of the test images of {listed}.**\n\n"
+
+
+def _misses_all(found: Sensitivity | None) -> bool:
+    return found is not None and found.hits == 0
 
 
 def _training(config: CheckpointConfig) -> str:

@@ -34,6 +34,9 @@ from training.loop import Run, fit
 from training.model_card import model_card
 from training.provenance import data_facts, provenance_of
 from training.recipe import AdapterRecipe, AdapterTraining, BackboneSource
+from training.report import write_report
+
+REPORT = "report"
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def train(
     resume: bool = False,
     skip_bad: bool = False,
 ) -> None:
-    """Runs a recipe to its end: trains, saves, calibrates, evaluates, writes the model card.
+    """Runs a recipe to its end: trains, saves, calibrates, evaluates, writes report and model card.
 
     The checkpoint appears in `out` whole once training is done. Until then the run's state is
     kept in the file that `state_file` names; with `resume` a run continues from it, and one that
@@ -81,8 +84,9 @@ def train(
         checkpoint = load_checkpoint(out)
         questions: list[tuple[Mode, int]] = [("det", 1), ("stoch", recipe.evaluation.samples)]
         ood = {each.name: each.images for each in outside}
-        report = evaluate(EulerLoRA(checkpoint, device), images, ood, questions)
-        write_card(out, model_card(checkpoint.config, report))
+        evaluation = evaluate(EulerLoRA(checkpoint, device), images, ood, questions)
+        write_report(out / REPORT, evaluation)
+        write_card(out, model_card(checkpoint.config, evaluation.report))
     accelerator.wait_for_everyone()
 
 

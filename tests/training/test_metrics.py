@@ -9,7 +9,12 @@ from torch import Tensor
 from torchmetrics.functional import classification as twin
 from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
-from training.metrics import calibration_error, classification_metrics, ood_metrics
+from training.metrics import (
+    calibration_bins,
+    calibration_error,
+    classification_metrics,
+    ood_metrics,
+)
 
 CLASSES = 5
 
@@ -52,6 +57,38 @@ def test_nll_and_brier_agree_with_loops(answers: tuple[Tensor, Tensor]) -> None:
     assert found["brier"] == pytest.approx(brier / 300)
 
 
+def test_counted_metrics_agree_with_loops(answers: tuple[Tensor, Tensor]) -> None:
+    found = classification_metrics(*answers)
+    mean, labels = answers[0].exp().mean(dim=1), answers[1].tolist()
+    predicted = mean.argmax(dim=-1).tolist()
+    pairs = list(zip(predicted, labels, strict=True))
+    assert found["accuracy"] == pytest.approx(sum(a == b for a, b in pairs) / 300)
+    f1 = []
+    for k in range(CLASSES):
+        both = sum(a == b == k for a, b in pairs)
+        f1.append(2 * both / max(1, predicted.count(k) + labels.count(k)))
+    assert labels.count(CLASSES - 1) == 0
+    assert found["macro_f1"] == pytest.approx(sum(f1) / CLASSES)
+
+
+def test_the_calibration_error_agrees_with_a_loop_over_bins(
+    answers: tuple[Tensor, Tensor],
+) -> None:
+    mean, labels = answers[0].exp().mean(dim=1), answers[1]
+    confidence, predicted = mean.max(dim=-1)
+    assert (confidence == 1).any()
+    error = 0.0
+    counts = []
+    for tenth in range(10):
+        inside = (confidence > tenth / 10) & (confidence <= (tenth + 1) / 10)
+        counts.append(int(inside.sum()))
+        if inside.any():
+            right = (predicted == labels)[inside].double().mean()
+            error += counts[-1] / 300 * abs(float(right - confidence[inside].mean()))
+    assert classification_metrics(*answers)["ece"] == pytest.approx(error)
+    assert calibration_bins(mean.numpy(), labels.numpy()).images.tolist() == counts
+
+
 def test_a_probability_of_zero_leaves_the_nll_finite() -> None:
     log_probabilities = torch.tensor([[[0.0, -2000.0]], [[-0.5, -0.9]]], dtype=torch.float64)
     assert classification_metrics(log_probabilities, torch.tensor([1, 0]))["nll"] == 1000.25
@@ -88,6 +125,23 @@ def test_ood_metrics_agree_with_their_twins(seed: int) -> None:
         if float((inside >= threshold).double().mean()) >= 0.95
     )
     assert found["fpr_at_95_tpr"] == least
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ood_metrics_agree_with_loops(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    inside = (np.round(random.random(61) * 10) / 10).tolist()
+    outside = (np.round(random.random(47) ** 2 * 10) / 10).tolist()
+    found = ood_metrics(torch.tensor(inside).double(), torch.tensor(outside).double())
+    wins = [1.0 if a > b else 0.5 if a == b else 0.0 for a in inside for b in outside]
+    assert found["auroc"] == pytest.approx(sum(wins) / len(wins))
+    precision, recall = 0.0, 0.0
+    for threshold in sorted({*inside, *outside}, reverse=True):
+        kept = sum(score >= threshold for score in inside)
+        passed = sum(score >= threshold for score in outside)
+        precision += (kept / 61 - recall) * kept / (kept + passed)
+        recall = kept / 61
+    assert found["auprc"] == pytest.approx(precision)
 
 
 def test_separated_sets_have_perfect_ood_metrics() -> None:

@@ -48,6 +48,7 @@ def test_a_recipe_gives_a_calibrated_checkpoint_that_has_learned(
         "adapters.safetensors",
         "backbone.safetensors",
         "config.json",
+        "report",
     ]
     model = EulerLoRA.load(trained)
     images = sorted((labelled / "set" / "test").rglob("*.png"))
@@ -84,9 +85,14 @@ def test_the_checkpoint_is_taken_by_evaluate_predict_and_calibrate(
     report = json.loads((out / "report.json").read_text())
     assert report["images"] == 3 * PER_CLASS["test"]
     assert [each["mode"] for each in report["modes"]] == ["det", "stoch"]
-    card = (trained / "README.md").read_text()
-    for line in (out / "report.md").read_text().splitlines()[2:]:
-        assert line in card
+    tables, _ = (out / "report.md").read_text().split("## Pictures")
+    _, figures = tables.split("\n", maxsplit=1)
+    assert figures.strip() in (trained / "README.md").read_text()
+    assert figures.strip() in done.out
+    names = sorted(path.name for path in out.iterdir())
+    assert names == sorted(path.name for path in (trained / "report").iterdir())
+    for name in names:
+        assert (out / name).read_bytes() == (trained / "report" / name).read_bytes()
 
     before = (trained / "config.json").read_text()
     done = run("calibrate", trained, "--data", labelled)
@@ -144,6 +150,25 @@ def test_bad_images_end_every_command_by_name_or_are_skipped_listed_and_recorded
     provenance = json.loads((out / "config.json").read_text())["provenance"]
     assert provenance["skipped"] == {"count": 2, "names": sorted(bad[:2])}
     assert "2 images were left out" in (out / "README.md").read_text()
+
+
+def test_ood_sets_of_one_name_are_told_apart(trained: Path, labelled: Path) -> None:
+    out = trained.parent / "report"
+    sets = [labelled / "set" / "train" / "red", labelled / "set" / "test" / "red"]
+    done = run(
+        "evaluate", trained, "--data", labelled, "--mode", "det", "--out", out,
+        "--ood", sets[0], "--ood", sets[1], "--ood", labelled / "set" / "test",
+        "--ood-images", "10",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    report = json.loads((out / "report.json").read_text())
+    assert report["ood_images"] == {
+        "red": {"images": 10, "of": PER_CLASS["train"]},
+        "test/red": {"images": 6, "of": PER_CLASS["test"]},
+        "set/test": {"images": 10, "of": 3 * PER_CLASS["test"]},
+    }
+    assert report["modes"][0]["flagged"].keys() == {"test", *report["ood_images"]}
+    assert "**set/test** (10 of 18 images)" in done.out
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_one_others(

@@ -1,0 +1,138 @@
+"""Charts of a model's answers, as matplotlib figures without any global state."""
+
+from collections.abc import Mapping
+from itertools import cycle
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from training.metrics import CalibrationBins, Floats, Ints
+from training.selective import RiskCoverage, selective_metrics
+
+# Okabe and Ito's colours, which stay apart for colour-blind readers: blue, vermilion, green,
+# orange, purple, sky blue.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
+GREY = "#555555"
+LINES = ("-", "--", ":", "-.")
+SETTLED_COVERAGE = 0.02
+MSP_BINS = 40
+MOST_LABELLED_CLASSES = 20
+
+
+def reliability_diagram(bins: CalibrationBins, error: float, title: str) -> Figure:
+    """Accuracy against mean top probability in each bin, over how many images the bins hold.
+
+    error: the expected calibration error, for the legend.
+    """
+    figure = _figure(6.4, 6.8, title)
+    above, below = figure.subplots(2, sharex=True, height_ratios=(3, 1))
+    width = np.diff(bins.edges)
+    filled = bins.images > 0
+    accuracy = bins.right[filled] / bins.images[filled]
+    above.plot([0, 1], [0, 1], "--", color=GREY, label="perfect calibration")
+    above.bar(
+        bins.edges[:-1][filled], accuracy, width[filled], align="edge",
+        color=COLOURS[5], edgecolor="white", label="accuracy of the bin",
+    )  # fmt: skip
+    above.plot(
+        bins.confidence[filled] / bins.images[filled], accuracy, "o", color=COLOURS[1],
+        label="the same at its mean probability",
+    )  # fmt: skip
+    above.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+    above.legend(loc="upper left", title=f"ECE {error:.3f}", alignment="left")
+    counts = below.bar(bins.edges[:-1], bins.images, width, align="edge", color=COLOURS[0], ec="w")
+    below.bar_label(counts, [f"{each:,}" if each else "" for each in bins.images], fontsize=8)
+    below.margins(y=0.25)
+    below.set(xlabel="top probability, bins (lo, hi]", ylabel="images", xticks=bins.edges[::2])
+    return figure
+
+
+def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figure:
+    """Counts of true against predicted labels, shaded by their share of the true label's images.
+
+    counts: (classes, classes), true labels down. Beyond 20 classes only the shade is shown.
+    """
+    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+    labelled = len(classes) <= MOST_LABELLED_CLASSES
+    side = 2.5 + 0.6 * len(classes) if labelled else 9.0
+    figure = _figure(side + 1.2, side, title)
+    axes = figure.subplots()
+    shade = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    bar = figure.colorbar(shade, format=PercentFormatter(1), shrink=0.8)
+    bar.set_label("share of the true label's images")
+    which = "label" if labelled else "label (its number among the classes, from 0)"
+    axes.set(xlabel=f"predicted {which}", ylabel=f"true {which}")
+    if labelled:
+        ticks = range(len(classes))
+        images = counts.sum(axis=1)
+        axes.set_xticks(ticks, classes, rotation=45, ha="right", rotation_mode="anchor")
+        axes.set_yticks(ticks, [f"{n} ({k:,})" for n, k in zip(classes, images, strict=True)])
+        for (row, column), count in np.ndenumerate(counts):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, f"{count:,}", ha="center", va="center", color=colour)
+    return figure
+
+
+def risk_coverage_chart(curves: Mapping[str, RiskCoverage], title: str) -> Figure:
+    """Selective risk against coverage, one line for each named curve."""
+    figure = _figure(6.4, 4.8, title)
+    axes = figure.subplots()
+    styles = cycle(LINES)
+    for (name, curve), colour, style in zip(curves.items(), cycle(COLOURS), styles, strict=False):
+        areas = selective_metrics(curve)
+        label = f"{name}: AURC {areas['aurc']:.3f}, AUGRC {areas['augrc']:.3f}"
+        axes.plot(curve.coverage, curve.risk, style, color=colour, label=label)
+    axes.set(
+        xlim=(0, 1), xlabel="coverage: share of images answered, the highest MSP first",
+        ylabel="selective risk: share of wrong labels",
+    )  # fmt: skip
+    # One error among the very first images is a risk of up to 100%: it may leave the frame.
+    settled = [curve.risk[curve.coverage >= SETTLED_COVERAGE].max() for curve in curves.values()]
+    axes.set_ylim(0, min(1.02, max(0.01, *(1.15 * each for each in settled))))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(1))
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside lower center")
+    return figure
+
+
+def msp_histograms(
+    inside: Floats, outside: Mapping[str, Floats], threshold: float | None, title: str
+) -> Figure:
+    """How MSP is distributed in the test part and in each out-of-distribution set.
+
+    inside: (n,). outside: (m,) by the set's name. threshold: images below it are flagged.
+    """
+    figure = _figure(6.4, 4.8, title)
+    axes = figure.subplots()
+    edges = np.linspace(0, 1, MSP_BINS + 1).tolist()
+    axes.hist(
+        inside, edges, weights=np.full(len(inside), 1 / len(inside)), color=COLOURS[0],
+        alpha=0.4, label=f"test part ({len(inside):,} images)",
+    )  # fmt: skip
+    styles = cycle(LINES)
+    for (name, scores), colour, style in zip(
+        outside.items(), cycle(COLOURS[1:]), styles, strict=False
+    ):
+        weights = np.full(len(scores), 1 / len(scores))
+        axes.hist(
+            scores, edges, weights=weights, histtype="step", color=colour, linestyle=style,
+            linewidth=1.8, label=f"{name} ({len(scores):,} images)",
+        )  # fmt: skip
+    if threshold is not None:
+        axes.axvline(
+            threshold, linewidth=1.2, color="black", label=f"flagged below {threshold:.3f}"
+        )
+    axes.set(
+        xlim=(0, 1), xlabel="maximum softmax probability (MSP)", ylabel="share of the set's images"
+    )
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def _figure(width_inches: float, height_inches: float, title: str) -> Figure:
+    figure = Figure((width_inches, height_inches), layout="constrained")
+    figure.suptitle(title, fontsize=11)
+    return figure
