@@ -10,7 +10,9 @@ from eulerlora.settings import Mode
 from training.calibrate import calibrate
 from training.datasets import ImageParts, read_dataset
 from training.evaluate import evaluate, read_ood_set
+from training.kept_work import kept_checkpoint, kept_state, telling_what_is_kept
 from training.pretrain import pretrain
+from training.pretrain import state_file as stage_state_file
 from training.recipe import AdapterRecipe, DataSettings, PretrainingRecipe, read_recipe
 from training.report import markdown, write_report
 from training.train import state_file, train
@@ -29,6 +31,9 @@ set_option = click.option(
 resume_option = click.option(
     "--resume", is_flag=True, help="Continue an interrupted run to the same weights."
 )
+tensorboard_option = click.option(
+    "--tensorboard", type=PATH, metavar="DIR", help="Write the run's curves there."
+)
 device_option = click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 
 
@@ -39,6 +44,7 @@ device_option = click.option("--device", default="auto", help="auto, cpu, cuda o
 @seed_option
 @set_option
 @resume_option
+@tensorboard_option
 @device_option
 def pretrain_command(
     recipe: Path,
@@ -47,14 +53,14 @@ def pretrain_command(
     seed: int | None,
     overrides: tuple[str, ...],
     resume: bool,
+    tensorboard: Path | None,
     device: str,
 ) -> None:
     """Pretrain a backbone from scratch on labelled images."""
     settings = read_recipe(recipe, PretrainingRecipe, _with_seed(overrides, seed))
-    try:
-        pretrain(settings, data, out, choose_device(device), resume)
-    except KeyboardInterrupt:
-        raise click.ClickException(f"interrupted; --resume continues from {out}") from None
+    states = [stage_state_file(out, stage) for stage in range(len(settings.stages))]
+    with telling_what_is_kept(lambda: kept_state(states)):
+        pretrain(settings, data, out, choose_device(device), resume, tensorboard)
 
 
 @click.command("train")
@@ -64,6 +70,7 @@ def pretrain_command(
 @seed_option
 @set_option
 @resume_option
+@tensorboard_option
 @device_option
 def train_command(
     recipe: Path,
@@ -72,14 +79,13 @@ def train_command(
     seed: int | None,
     overrides: tuple[str, ...],
     resume: bool,
+    tensorboard: Path | None,
     device: str,
 ) -> None:
     """Train adapters on a frozen backbone; leaves a calibrated checkpoint in --out."""
     settings = read_recipe(recipe, AdapterRecipe, _with_seed(overrides, seed))
-    try:
-        train(settings, recipe.parent, data, out, choose_device(device), resume)
-    except KeyboardInterrupt:
-        raise click.ClickException(f"interrupted; {_kept(out)}") from None
+    with telling_what_is_kept(lambda: kept_checkpoint(out, state_file(out))):
+        train(settings, recipe.parent, data, out, choose_device(device), resume, tensorboard)
     click.echo(f"checkpoint in {out}")
 
 
@@ -121,15 +127,6 @@ def calibrate_command(checkpoint: Path, data: Path, device: str) -> None:
     images = _dataset_of(EulerLoRA.load(checkpoint, "cpu"), data)
     for each in calibrate(checkpoint, images, choose_device(device)):
         click.echo(f"{each.mode} {each.samples}: MSP >= {each.msp:.4f} keeps {each.kept:.1%}")
-
-
-def _kept(out: Path) -> str:
-    """What an interrupted training leaves."""
-    if out.exists():
-        return f"the checkpoint in {out} is whole; --resume calibrates and evaluates it"
-    if state_file(out).exists():
-        return f"no checkpoint was written; --resume continues from {state_file(out)}"
-    return "nothing was written"
 
 
 def _with_seed(overrides: tuple[str, ...], seed: int | None) -> tuple[str, ...]:

@@ -15,10 +15,12 @@ from eulerlora.backbone import build_backbone, save_backbone
 from training.augment import Transform, crop_and_flip, evaluation_view, training_view
 from training.batches import IGNORED
 from training.datasets import ImageParts, LabelledImage, Pictures, read_dataset
-from training.loop import Run, fit, progress
+from training.loop import fit
 from training.objective import Objective
+from training.progress import progress
 from training.provenance import provenance_of
 from training.recipe import PretrainingRecipe, PretrainingStage
+from training.run import Run
 
 
 class Classifier(nn.Module):
@@ -71,13 +73,18 @@ class ClassifierObjective(Objective):
 
 
 def pretrain(
-    recipe: PretrainingRecipe, data: Path, out: Path, device: torch.device, resume: bool = False
+    recipe: PretrainingRecipe,
+    data: Path,
+    out: Path,
+    device: torch.device,
+    resume: bool = False,
+    tensorboard: Path | None = None,
 ) -> None:
     """Trains the recipe's backbone and writes `out/backbone.safetensors`.
 
     The file's metadata holds the recipe, the data set, the accuracy on its test part and the
     time. Each stage keeps its state in `out` until it is done, then its weights; with `resume`
-    a run continues from those.
+    a run continues from those. tensorboard: a folder for the stages' curves, if any.
     """
     images = read_dataset(recipe.data, data)
     train = [*images.parts["train"], *images.parts["calibration"]]
@@ -85,7 +92,15 @@ def pretrain(
     previous: Classifier | None = None
     accelerator = Accelerator(cpu=device.type == "cpu")
     runs = [
-        Run(accelerator, recipe.seed + index, recipe, state_file(out, index), resume)
+        Run(
+            accelerator,
+            seed=recipe.seed + index,
+            recipe=recipe,
+            state=state_file(out, index),
+            resume=resume,
+            tensorboard=None if tensorboard is None else tensorboard / f"stage-{index + 1}",
+            name=f"stage {index + 1}/{len(recipe.stages)}",
+        )
         for index in range(len(recipe.stages))
     ]
     stages = []

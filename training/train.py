@@ -17,7 +17,7 @@ from eulerlora.config import (
     Preprocessing,
     Provenance,
 )
-from eulerlora.errors import NonFiniteError
+from eulerlora.errors import NonFiniteError, SettingsError
 from eulerlora.model import EulerLoRA
 from eulerlora.safetensor_files import tensors_sha256
 from eulerlora.settings import Mode
@@ -28,10 +28,11 @@ from training.calibrate import calibrate
 from training.class_weights import effective_number_weights
 from training.datasets import ImageParts, class_counts, read_dataset
 from training.evaluate import evaluate, read_ood_set
-from training.loop import Run, fit
+from training.loop import fit
 from training.model_card import model_card
 from training.provenance import provenance_of
 from training.recipe import AdapterRecipe, AdapterTraining
+from training.run import Run
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,18 @@ def train(
     out: Path,
     device: torch.device,
     resume: bool = False,
+    tensorboard: Path | None = None,
 ) -> None:
     """Runs a recipe to its end: trains, saves, calibrates, evaluates, writes the model card.
 
     The checkpoint appears in `out` whole once training is done. Until then the run's state is
     kept in the file that `state_file` names; with `resume` a run continues from it, and one that
     ended between saving and evaluating goes on there.
-    recipe_folder: what a backbone file's path in the recipe is relative to.
+    recipe_folder: what a backbone file's path in the recipe is relative to. tensorboard: a
+    folder for the run's curves, if any; outside `out`, which must be free for the checkpoint.
     """
+    if tensorboard is not None and tensorboard.resolve().is_relative_to(out.resolve()):
+        raise SettingsError(f"the curves' folder {tensorboard} must lie outside {out}")
     finished = resume and (out / CONFIG).exists()
     if not finished:
         check_free(out)
@@ -65,7 +70,7 @@ def train(
     ood = {Path(name).name: read_ood_set(data / name) for name in recipe.evaluation.ood}
     accelerator = Accelerator(cpu=device.type == "cpu")
     if not finished:
-        run = Run(accelerator, recipe.seed, recipe, state_file(out), resume)
+        run = Run(accelerator, recipe.seed, recipe, state_file(out), resume, tensorboard)
         network, config = _train(recipe, recipe_folder, images, run)
         if accelerator.is_main_process:
             save_checkpoint(out, network, config, model_card(config, None), _dtype(recipe))

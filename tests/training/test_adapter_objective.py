@@ -16,8 +16,9 @@ from tests.conftest import random_network
 from training.adapter_objective import AdapterObjective, step_generator
 from training.augment import flip_and_rotate, training_view
 from training.datasets import LabelledImage, read_dataset
-from training.loop import Run, fit
+from training.loop import fit
 from training.recipe import AdapterTraining, DataSettings
+from training.run import Run
 
 WEIGHTS = torch.tensor([0.2, 0.5, 0.3])
 TRAINING = AdapterTraining(
