@@ -1,5 +1,6 @@
 """Supervised pretraining of a backbone from scratch, stage by stage."""
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,7 @@ from training.objective import Objective
 from training.progress import progress
 from training.provenance import provenance_of
 from training.recipe import PretrainingRecipe, PretrainingStage
+from training.recomputation import RecomputedBlocks
 from training.run import Run
 
 
@@ -32,6 +34,11 @@ class Classifier(nn.Module):
             recipe.backbone.model_copy(update={"image_size": image_size})
         )
         self.head = nn.Linear(recipe.backbone.width, classes)
+
+    def recompute_activations(self) -> None:
+        """Lets every block's activations be computed again in the backward pass."""
+        encoder = self.backbone.encoder
+        encoder.layers = RecomputedBlocks(OrderedDict(encoder.layers.named_children()))
 
     def forward(self, images: Tensor) -> Tensor:
         """images: (n, 3, image_size, image_size). Returns logits (n, classes)."""
@@ -106,6 +113,8 @@ def pretrain(
     stages = []
     for run, stage in zip(runs, recipe.stages, strict=True):
         model = Classifier(recipe, stage.image_size, len(images.classes)).to(accelerator.device)
+        if stage.activation_checkpointing:
+            model.recompute_activations()
         if previous is not None:
             model.take_weights(previous)
         stages.append(_run_stage(model, stage, train, run))
