@@ -7,6 +7,7 @@ from eulerlora.errors import (
     ImageError,
     NonFiniteError,
     SettingsError,
+    StorageError,
 )
 from eulerlora.model import EulerLoRA, Prediction
 
@@ -19,4 +20,5 @@ __all__ = [
     "NonFiniteError",
     "Prediction",
     "SettingsError",
+    "StorageError",
 ]

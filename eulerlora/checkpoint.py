@@ -5,7 +5,8 @@
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.safetensor_files import read_tensors, tensors_sha256, write_tensors
 from eulerlora.settings import first_fault
 from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.whole_files import storage_errors, whole_file
 
 CONFIG, ADAPTERS, BACKBONE, CARD = (
     "config.json",
@@ -66,31 +68,25 @@ def save_checkpoint(
     """Writes a whole checkpoint to `folder`, which appears complete or not at all.
 
     config: its digests must be those of the network's weights as rounded to `dtype`.
-    Raises CheckpointError where `folder` already holds something.
+    Raises CheckpointError where `folder` already holds something, StorageError for a full disk.
     """
     check_free(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    with storage_errors(folder), _whole_folder(folder) as partial:
         write_tensors(partial / ADAPTERS, dict(network.adapter_parameters()), dtype, {})
         if config.backbone.published is None:
             save_backbone(partial / BACKBONE, network.backbone, config.backbone.provenance, dtype)
         write_card(partial, card)
         write_config(partial, config)
-        partial.chmod(0o755)
-        partial.replace(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_config(folder: Path, config: CheckpointConfig) -> None:
     """Replaces the folder's `config.json` in one step."""
-    _replace(folder / CONFIG, config.model_dump_json(indent=2) + "\n")
+    _write(folder / CONFIG, config.model_dump_json(indent=2) + "\n")
 
 
 def write_card(folder: Path, card: str) -> None:
     """Replaces the folder's model card, `README.md`, in one step."""
-    _replace(folder / CARD, card)
+    _write(folder / CARD, card)
 
 
 def check_free(folder: Path) -> None:
@@ -99,14 +95,22 @@ def check_free(folder: Path) -> None:
         raise CheckpointError(folder, "already holds something; give an empty or new folder")
 
 
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
+@contextmanager
+def _whole_folder(folder: Path) -> Iterator[Path]:
+    """Yields a folder to write to, which becomes `folder` when the block ends well."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.chmod(0o644)
-        partial.replace(path)
+        yield partial
+        partial.chmod(0o755)
+        partial.replace(folder)
     finally:
-        partial.unlink(missing_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write(path: Path, text: str) -> None:
+    with whole_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def _read_config(path: Path) -> tuple[bytes, CheckpointConfig]:

@@ -5,7 +5,8 @@ EulerLoRAError
 ├── ImageError         an image cannot be opened or has no defined RGB form
 ├── CheckpointError    a checkpoint folder is missing, damaged or made for another model
 ├── DataError          a data set is missing, incomplete or labelled unexpectedly
-└── NonFiniteError     a computation gave NaN or an infinity
+├── NonFiniteError     a computation gave NaN or an infinity
+└── StorageError       a disk is full or fails
 
 Every message is one line that says what was wanted and what came.
 """
@@ -40,3 +41,15 @@ class DataError(EulerLoRAError):
 
 class NonFiniteError(EulerLoRAError):
     """A computation gave NaN or an infinity."""
+
+
+class StorageError(EulerLoRAError):
+    """A disk is full or fails; what it held before is intact.
+
+    reason: such as "disk full (no space left on device)". kept: what there is to go on from.
+    """
+
+    def __init__(self, path: Path, reason: str, kept: str = "") -> None:
+        super().__init__(f"{reason} while writing {path}" + (f"; {kept}" if kept else ""))
+        self.path = path
+        self.reason = reason

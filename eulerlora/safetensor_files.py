@@ -1,6 +1,8 @@
 """Tensors and their metadata in safetensors files, read strictly and written atomically."""
 
 import hashlib
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from eulerlora.errors import CheckpointError
+from eulerlora.whole_files import whole_file
 
 STORED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -31,17 +34,18 @@ def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype, metadata: dict[str, str]
 ) -> None:
-    """Writes all tensors as `dtype`; the file appears whole or not at all."""
+    """Writes all tensors as `dtype`; the file appears whole or not at all.
+
+    Raises StorageError for a full or failing disk, OSError for what else the system refuses.
+    """
     stored = {
         name: tensor.detach().cpu().to(dtype).contiguous() for name, tensor in tensors.items()
     }
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        save_file(stored, partial, metadata=metadata)
-        partial.chmod(0o644)  # safetensors makes it private; a service may run as another user
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(path) as partial:
+        try:
+            save_file(stored, partial, metadata=metadata)
+        except SafetensorError as error:
+            raise _system_error(error, path) from error
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -81,6 +85,15 @@ def read_tensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor
         if not tensor.isfinite().all():
             raise CheckpointError(path, f"{name} has NaN or infinite values")
     return {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def _system_error(error: SafetensorError, path: Path) -> Exception:
+    """The OSError that safetensors passes on as text; its own error where it is none."""
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    if found is None:
+        return error
+    number = int(found[1])
+    return OSError(number, os.strerror(number), str(path))
 
 
 def _one_line(error: Exception) -> str:

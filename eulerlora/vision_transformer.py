@@ -1,14 +1,17 @@
 """(images, rows, coefficients) -> logits per row: a frozen torchvision ViT with adapters."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Generator, Tensor, nn
 from torchvision.models import VisionTransformer
+from torchvision.models.vision_transformer import EncoderBlock
 
 from eulerlora.adapted_attention import AttentionAdapters, adapted_attention
 from eulerlora.rows import Rows
 from eulerlora.settings import AdapterSettings
+
+Block = Callable[[Tensor, nn.Module, nn.Module, Tensor], Tensor]
 
 
 class AdapterHeads(nn.Module):
@@ -40,6 +43,8 @@ class AdaptedVisionTransformer(nn.Module):
 
     The network knows no mode, step or seed: those are in the coefficients. Only the adapters and
     the heads are trainable; the backbone's own classification head is not used.
+    block: what each block computes, `adapted_block`; another function of the same arguments, such
+    as one that saves memory in training, may take its place.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class AdaptedVisionTransformer(nn.Module):
             AttentionAdapters(width, settings) for _ in backbone.encoder.layers
         )
         self.heads = AdapterHeads(width, classes, settings.adapters)
+        self.block: Block = adapted_block
 
     def initialise(self, generator: Generator) -> None:
         """Draws the adapters and heads; every trajectory then equals the frozen backbone."""
@@ -84,13 +90,26 @@ class AdaptedVisionTransformer(nn.Module):
             self.backbone.encoder.layers, self.blocks, coefficients.unbind(1), strict=True
         )
         for frozen, adapters, own in per_block:
-            assert isinstance(adapters, AttentionAdapters)
-            normal = frozen.ln_1(tokens)
-            tokens = tokens + adapted_attention(normal, frozen.self_attention, adapters, own)
-            tokens = tokens + frozen.mlp(frozen.ln_2(tokens))
+            tokens = self.block(tokens, frozen, adapters, own)
         features = self.backbone.encoder.ln(tokens[:, 0])
         logits: Tensor = self.heads(features, rows.adapter)
         return logits
+
+
+def adapted_block(
+    tokens: Tensor, frozen: nn.Module, adapters: nn.Module, coefficients: Tensor
+) -> Tensor:
+    """One block: adapted self-attention, then the frozen MLP, each behind its layer norm.
+
+    tokens: (rows, tokens, width). frozen: a torchvision `EncoderBlock`. adapters: the block's
+    AttentionAdapters. coefficients: (rows, 4, ranks). Returns (rows, tokens, width).
+    """
+    assert isinstance(frozen, EncoderBlock)
+    assert isinstance(adapters, AttentionAdapters)
+    normal = frozen.ln_1(tokens)
+    tokens = tokens + adapted_attention(normal, frozen.self_attention, adapters, coefficients)
+    output: Tensor = tokens + frozen.mlp(frozen.ln_2(tokens))
+    return output
 
 
 def embed(backbone: VisionTransformer, images: Tensor) -> Tensor:

@@ -5,10 +5,11 @@ from torch import Generator, Tensor
 
 from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
 from eulerlora.rows import Rows
-from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.vision_transformer import AdaptedVisionTransformer, adapted_block
 from training.losses import mean_loss, summed_weight, trajectory_loss
 from training.objective import Objective
 from training.recipe import AdapterTraining
+from training.recomputation import recomputed
 
 LOSSES = {"trajectory": trajectory_loss, "mean": mean_loss}
 
@@ -29,6 +30,8 @@ class AdapterObjective(Objective):
     ) -> None:
         super().__init__()
         self.network = network
+        if training.activation_checkpointing:
+            network.block = recomputed(adapted_block)
         self.training_settings = training
         self.seed = seed
         self.class_weights: Tensor

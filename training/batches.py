@@ -34,6 +34,34 @@ class _Padded(Dataset[tuple[Tensor, int]]):
         return pixels, IGNORED if index < 0 else label
 
 
+@dataclass(frozen=True)
+class RunLength:
+    """How long a run is: its images, the images of a batch, and its epochs."""
+
+    images: int
+    batch_size: int
+    epochs: int
+
+    @property
+    def per_epoch(self) -> int:
+        """Steps of an epoch."""
+        return batches_of_epoch(self.images, self.batch_size)
+
+    @property
+    def steps(self) -> int:
+        """Steps of all epochs."""
+        return self.epochs * self.per_epoch
+
+    def epoch_of(self, steps: int) -> int:
+        """The epoch, counted from 1, of the last one of so many steps."""
+        return (steps - 1) // self.per_epoch + 1
+
+    def images_after(self, steps: int) -> int:
+        """Images that so many steps saw; the last batch of an epoch may have fewer."""
+        epochs, rest = divmod(steps, self.per_epoch)
+        return epochs * self.images + rest * self.batch_size
+
+
 def batches_of_epoch(images: int, batch_size: int) -> int:
     """Batches of an epoch, the last incomplete one among them."""
     return -(-images // batch_size)

@@ -14,7 +14,7 @@ from eulerlora.seeds import content_seed
 from eulerlora.settings import Draw, Mode
 from training.datasets import LabelledImage
 from training.image_sources import read_image
-from training.loop import progress
+from training.progress import progress
 
 Question = tuple[Mode, int]
 """A mode and a number of samples per adapter; 1 in `det`."""

@@ -1,5 +1,6 @@
 """Supervised pretraining of a backbone from scratch, stage by stage."""
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,10 +16,13 @@ from training.augment import Transform, crop_and_flip, evaluation_view, training
 from training.bad_images import announce
 from training.batches import IGNORED
 from training.datasets import ImageParts, LabelledImage, Pictures, read_dataset
-from training.loop import Run, fit, progress
+from training.loop import fit
 from training.objective import Objective
 from training.provenance import data_facts, provenance_of
+from training.progress import progress
 from training.recipe import PretrainingRecipe, PretrainingStage
+from training.recomputation import RecomputedBlocks
+from training.run import Run
 
 
 class Classifier(nn.Module):
@@ -30,6 +34,11 @@ class Classifier(nn.Module):
             recipe.backbone.model_copy(update={"image_size": image_size})
         )
         self.head = nn.Linear(recipe.backbone.width, classes)
+
+    def recompute_activations(self) -> None:
+        """Lets every block's activations be computed again in the backward pass."""
+        encoder = self.backbone.encoder
+        encoder.layers = RecomputedBlocks(OrderedDict(encoder.layers.named_children()))
 
     def forward(self, images: Tensor) -> Tensor:
         """images: (n, 3, image_size, image_size). Returns logits (n, classes)."""
@@ -74,13 +83,14 @@ def pretrain(
     device: torch.device,
     resume: bool = False,
     skip_bad: bool = False,
+    tensorboard: Path | None = None,
 ) -> None:
     """Trains the recipe's backbone and writes `out/backbone.safetensors`.
 
     The file's metadata holds the recipe, the data set, the accuracy on its test part and the
     time. Each stage keeps its state in `out` until it is done, then its weights; with `resume`
     a run continues from those. skip_bad: images that cannot be used are left out and listed, on
-    stderr and in the file's metadata.
+    stderr and in the file's metadata. tensorboard: a folder for the stages' curves, if any.
     """
     images = read_dataset(recipe.data, data, skip_bad)
     train = [*images.parts["train"], *images.parts.get("calibration", ())]
@@ -90,12 +100,22 @@ def pretrain(
     if accelerator.is_main_process:
         announce(images)
     runs = [
-        Run(accelerator, recipe.seed + index, recipe, state_file(out, index), resume)
+        Run(
+            accelerator,
+            seed=recipe.seed + index,
+            recipe=recipe,
+            state=state_file(out, index),
+            resume=resume,
+            tensorboard=None if tensorboard is None else tensorboard / f"stage-{index + 1}",
+            name=f"stage {index + 1}/{len(recipe.stages)}",
+        )
         for index in range(len(recipe.stages))
     ]
     stages = []
     for run, stage in zip(runs, recipe.stages, strict=True):
         model = Classifier(recipe, stage.image_size, len(images.classes)).to(accelerator.device)
+        if stage.activation_checkpointing:
+            model.recompute_activations()
         if previous is not None:
             model.take_weights(previous)
         stages.append(_run_stage(model, stage, train, run))

@@ -5,6 +5,7 @@ is small: the trained parameters, the optimiser's moments, and how far it came.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,12 +15,13 @@ from torch import Tensor, nn
 from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.safetensor_files import read_metadata, read_tensors, write_tensors
 from eulerlora.settings import Settings
+from eulerlora.whole_files import storage_errors
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True)
-class Progress:
+class Tally:
     """How far a run came: optimiser steps, seconds and how many of them it waited for data, and
     the sum of this epoch's losses so far.
     """
@@ -30,27 +32,44 @@ class Progress:
     epoch_loss: float = 0.0
     epoch_steps: int = 0
 
+    @property
+    def mean_loss(self) -> float:
+        """This epoch's mean loss so far."""
+        return self.epoch_loss / self.epoch_steps
+
+    def after(self, loss: float, seconds: float, waited_s: float) -> "Tally":
+        """The tally after one more step of the epoch."""
+        return Tally(
+            step=self.step + 1,
+            seconds=self.seconds + seconds,
+            waited_s=self.waited_s + waited_s,
+            epoch_loss=self.epoch_loss + loss,
+            epoch_steps=self.epoch_steps + 1,
+        )
+
 
 def save_state(
     path: Path,
     module: nn.Module,
     optimiser: torch.optim.Optimizer,
-    progress: Progress,
+    tally: Tally,
     settings: Settings,
 ) -> None:
     """Writes the state of a run in one step; an older state stays until the new one is whole.
 
-    settings: what the run depends on; only with the same can it be continued.
+    settings: what the run depends on; only with the same can it be continued. Raises
+    StorageError for a full disk.
     """
     tensors = dict(_trained(module)) | _moments(module, optimiser)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    metadata = {"progress": json.dumps(asdict(progress)), "settings": settings.model_dump_json()}
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"progress": json.dumps(asdict(tally)), "settings": settings.model_dump_json()}
     write_tensors(path, tensors, torch.float32, metadata)
 
 
 def load_state(
     path: Path, module: nn.Module, optimiser: torch.optim.Optimizer, settings: Settings
-) -> Progress:
+) -> Tally:
     """Puts the state of a run into its module and optimiser, and tells how far it came.
 
     Raises SettingsError for a state of other settings, CheckpointError for a damaged one.
@@ -65,8 +84,17 @@ def load_state(
     with torch.no_grad():
         for name, target in (parameters | moments).items():
             target.copy_(tensors[name])
+    return _tally(path, metadata)
+
+
+def steps_of_state(path: Path) -> int:
+    """How many steps the run had taken. Raises CheckpointError for no or a damaged state."""
+    return _tally(path, read_metadata(path)).step
+
+
+def _tally(path: Path, metadata: Mapping[str, str]) -> Tally:
     try:
-        return Progress(**json.loads(metadata["progress"]))
+        return Tally(**json.loads(metadata["progress"]))
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(path, "its metadata does not describe a run's progress") from error
 

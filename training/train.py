@@ -30,11 +30,12 @@ from training.calibrate import calibrate
 from training.class_weights import effective_number_weights
 from training.datasets import ImageParts, class_counts, read_dataset, read_ood_set
 from training.evaluate import evaluate
-from training.loop import Run, fit
+from training.loop import fit
 from training.model_card import model_card
 from training.provenance import data_facts, provenance_of
 from training.recipe import AdapterRecipe, AdapterTraining, BackboneSource
 from training.report import write_report
+from training.run import Run
 
 REPORT = "report"
 
@@ -56,6 +57,7 @@ def train(
     device: torch.device,
     resume: bool = False,
     skip_bad: bool = False,
+    tensorboard: Path | None = None,
 ) -> None:
     """Runs a recipe to its end: trains, saves, calibrates, evaluates, writes report and model card.
 
@@ -63,8 +65,11 @@ def train(
     kept in the file that `state_file` names; with `resume` a run continues from it, and one that
     ended between saving and evaluating goes on there.
     recipe_folder: what a backbone file's path in the recipe is relative to. skip_bad: images that
-    cannot be used are left out and listed, on stderr and in the provenance.
+    cannot be used are left out and listed, on stderr and in the provenance. tensorboard: a folder
+    for the run's curves, if any; outside `out`, which must be free for the checkpoint.
     """
+    if tensorboard is not None and tensorboard.resolve().is_relative_to(out.resolve()):
+        raise SettingsError(f"the curves' folder {tensorboard} must lie outside {out}")
     finished = resume and (out / CONFIG).exists()
     if not finished:
         check_free(out)
@@ -74,7 +79,7 @@ def train(
     if accelerator.is_main_process:
         announce(images, *outside)
     if not finished:
-        run = Run(accelerator, recipe.seed, recipe, state_file(out), resume)
+        run = Run(accelerator, recipe.seed, recipe, state_file(out), resume, tensorboard)
         network, config = _train(recipe, recipe_folder, images, run)
         if accelerator.is_main_process:
             save_checkpoint(out, network, config, model_card(config, None), _dtype(recipe))

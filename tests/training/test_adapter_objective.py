@@ -16,8 +16,9 @@ from tests.conftest import random_network
 from training.adapter_objective import AdapterObjective, step_generator
 from training.augment import flip_and_rotate, training_view
 from training.datasets import LabelledImage, read_dataset
-from training.loop import Run, fit
+from training.loop import fit
 from training.recipe import AdapterTraining, DataSettings
+from training.run import Run
 
 WEIGHTS = torch.tensor([0.2, 0.5, 0.3])
 TRAINING = AdapterTraining(
@@ -84,18 +85,26 @@ def test_every_step_has_draws_of_its_own(
     assert losses[0] == losses[1] != losses[2]
 
 
-def test_two_processes_have_the_losses_of_one(image_folder: Path, tmp_path: Path) -> None:
-    _losses(0, 1, 0, image_folder, tmp_path / "one")
+@pytest.mark.parametrize(
+    "changes", [{}, {"micro_batch_rows": 8, "activation_checkpointing": True}], ids=str
+)
+def test_two_processes_have_the_losses_of_one(
+    image_folder: Path, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    _losses(0, 1, 0, image_folder, tmp_path / "one", TRAINING)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    spawn(_losses, (2, port, image_folder, tmp_path / "two"), nprocs=2)
+    settings = TRAINING.model_copy(update=changes)
+    spawn(_losses, (2, port, image_folder, tmp_path / "two", settings), nprocs=2)
     one, two = (torch.load(tmp_path / name, weights_only=True) for name in ("one", "two"))
     assert len(one) >= 10
     torch.testing.assert_close(one[:10], two[:10], atol=1e-5, rtol=1e-5)
 
 
-def _losses(process: int, processes: int, port: int, images: Path, out: Path) -> None:
+def _losses(
+    process: int, processes: int, port: int, images: Path, out: Path, settings: AdapterTraining
+) -> None:
     """Writes the losses of all steps of a short run to `out`."""
     torch.set_num_threads(1)
     if processes > 1:
@@ -108,7 +117,7 @@ def _losses(process: int, processes: int, port: int, images: Path, out: Path) ->
         }
     data = read_dataset(DataSettings(kind="imagefolder", path="train"), images)
     train: list[LabelledImage] = list(data.parts["train"])
-    objective = AdapterObjective(random_network(), TRAINING, WEIGHTS, seed=4)
+    objective = AdapterObjective(random_network(), settings, WEIGHTS, seed=4)
     accelerator = Accelerator(cpu=True)
     assert accelerator.num_processes == processes
     found: list[float] = []
@@ -120,8 +129,8 @@ def _losses(process: int, processes: int, port: int, images: Path, out: Path) ->
         return result
 
     accelerator.reduce = recording
-    run = Run(accelerator, 0, TRAINING, out.with_suffix(f".{process}.safetensors"))
-    fit(objective, train, lambda epoch: training_view(32, 0, epoch, flip_and_rotate), TRAINING, run)
+    run = Run(accelerator, 0, settings, out.with_suffix(f".{process}.safetensors"))
+    fit(objective, train, lambda epoch: training_view(32, 0, epoch, flip_and_rotate), settings, run)
     if process == 0:
         losses = found[1::3] if processes > 1 else found[1::2]
         torch.save(torch.tensor(losses), out)

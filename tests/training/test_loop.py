@@ -13,9 +13,10 @@ from eulerlora.errors import NonFiniteError, SettingsError
 from training.augment import Transform, evaluation_view
 from training.batches import epoch_batches
 from training.datasets import LabelledImage, read_dataset
-from training.loop import Run, fit
+from training.loop import fit
 from training.objective import Objective
 from training.recipe import DataSettings, OptimisationSettings
+from training.run import Run
 
 SETTINGS = OptimisationSettings(
     epochs=2, batch_size=8, learning_rate=0.1, warmup_steps=1, weight_decay=0.0, workers=0

@@ -8,10 +8,10 @@ from torch import nn
 
 from eulerlora.errors import CheckpointError, SettingsError
 from training.recipe import OptimisationSettings
-from training.run_state import Progress, load_state, save_state
+from training.run_state import Tally, load_state, save_state
 
 SETTINGS = OptimisationSettings(epochs=3)
-PROGRESS = Progress(step=7, seconds=1.5, waited_s=0.5, epoch_loss=3.0, epoch_steps=2)
+TALLY = Tally(step=7, seconds=1.5, waited_s=0.5, epoch_loss=3.0, epoch_steps=2)
 
 
 @pytest.fixture
@@ -37,10 +37,10 @@ def test_a_loaded_state_steps_on_as_the_saved_one(
     tmp_path: Path, stepped: tuple[nn.Module, torch.optim.Optimizer]
 ) -> None:
     path = tmp_path / "below" / "state.safetensors"
-    save_state(path, *stepped, PROGRESS, SETTINGS)
+    save_state(path, *stepped, TALLY, SETTINGS)
     module, optimiser = fresh()
     module[0].load_state_dict(stepped[0][0].state_dict())
-    assert load_state(path, module, optimiser, SETTINGS) == PROGRESS
+    assert load_state(path, module, optimiser, SETTINGS) == TALLY
     for each, its_optimiser in ((module, optimiser), stepped):
         its_optimiser.zero_grad()
         each(torch.ones(1, 3)).square().sum().backward()
@@ -52,7 +52,7 @@ def test_frozen_weights_are_not_kept(
     tmp_path: Path, stepped: tuple[nn.Module, torch.optim.Optimizer]
 ) -> None:
     path = tmp_path / "state.safetensors"
-    save_state(path, *stepped, PROGRESS, SETTINGS)
+    save_state(path, *stepped, TALLY, SETTINGS)
     module, optimiser = fresh()
     before = module[0].weight.clone()
     load_state(path, module, optimiser, SETTINGS)
@@ -63,7 +63,7 @@ def test_a_state_of_other_settings_is_refused(
     tmp_path: Path, stepped: tuple[nn.Module, torch.optim.Optimizer]
 ) -> None:
     path = tmp_path / "state.safetensors"
-    save_state(path, *stepped, PROGRESS, SETTINGS)
+    save_state(path, *stepped, TALLY, SETTINGS)
     with pytest.raises(SettingsError, match="other settings"):
         load_state(path, *fresh(), OptimisationSettings(epochs=4))
 
@@ -72,7 +72,7 @@ def test_a_damaged_state_is_refused_by_name(
     tmp_path: Path, stepped: tuple[nn.Module, torch.optim.Optimizer]
 ) -> None:
     path = tmp_path / "state.safetensors"
-    save_state(path, *stepped, PROGRESS, SETTINGS)
+    save_state(path, *stepped, TALLY, SETTINGS)
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(CheckpointError, match=r"state\.safetensors"):
         load_state(path, *fresh(), SETTINGS)
@@ -82,9 +82,9 @@ def test_a_failed_save_keeps_the_older_state(
     tmp_path: Path, stepped: tuple[nn.Module, torch.optim.Optimizer]
 ) -> None:
     path = tmp_path / "state.safetensors"
-    save_state(path, *stepped, PROGRESS, SETTINGS)
+    save_state(path, *stepped, TALLY, SETTINGS)
     before = path.read_bytes()
     (tmp_path / ".state.safetensors.partial").mkdir()  # where the new one would be written
     with pytest.raises(OSError):
-        save_state(path, *stepped, Progress(step=9), SETTINGS)
+        save_state(path, *stepped, Tally(step=9), SETTINGS)
     assert path.read_bytes() == before

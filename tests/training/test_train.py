@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from eulerlora import CheckpointError, EulerLoRA, NonFiniteError
 from eulerlora.backbone import load_backbone, save_backbone
 from tests.conftest import random_backbone, random_network
+from tests.full_disk import file_size_limit
 from tests.program import run
 from tests.training.conftest import PER_CLASS
+from training.run_state import steps_of_state
 from training.train import round_adapters, state_file
 
 PROGRAM = [sys.executable, "-c", "from eulerlora.command_line import main; main()"]
@@ -242,6 +245,65 @@ def test_a_killed_run_is_resumed_to_the_weights_of_an_uninterrupted_one(
     assert run(*arguments(whole)).status == 0
     one, other = ((out / "adapters.safetensors").read_bytes() for out in (whole, resumed))
     assert one == other
+
+
+def test_a_full_disk_ends_a_run_in_one_line_and_its_state_continues_it(
+    recipe_file: Path, labelled: Path
+) -> None:
+    out, curves = recipe_file.parent / "run", recipe_file.parent / "curves"
+    command: list[str | Path] = [
+        "train", recipe_file, "--data", labelled, "--out", out, "--tensorboard", curves,
+        "--set", "data.path=set", "--set", "training.epochs=60",
+        "--set", "training.state_every_s=0.3",
+    ]  # fmt: skip
+    process = start(*command)
+    assert process.stdout is not None
+    assert "epoch 1/" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    kept = state_file(out).read_bytes()
+    with file_size_limit(len(kept) // 2):
+        done = run(*command, "--resume")
+    assert done.status == 1
+    assert len(done.err.strip().splitlines()) == 1
+    assert f"disk full (file too large) while writing {state_file(out)}" in done.err
+    step = steps_of_state(state_file(out))
+    assert f"the state of step {step} is kept in {state_file(out)}; free some space" in done.err
+    assert state_file(out).read_bytes() == kept
+    assert not list(out.parent.glob(".*"))
+
+    done = run(*command, "--resume")
+    assert done.status == 0, done.err
+    assert f"continuing after step {step}" in done.out
+    points = EventAccumulator(str(curves)).Reload().Scalars("step/loss")
+    training = json.loads((out / "config.json").read_text())["provenance"]["training"]
+    assert [point.step for point in points] == list(range(training["steps"]))
+
+
+def test_a_loss_that_is_not_finite_ends_a_run_in_one_line_that_says_what_was_kept(
+    recipe_file: Path, labelled: Path
+) -> None:
+    out = recipe_file.parent / "run"
+    done = run(
+        "train", recipe_file, "--data", labelled, "--out", out, "--set", "data.path=set",
+        "--set", "training.state_every_s=0", "--set", "training.learning_rate=1e30",
+    )  # fmt: skip
+    assert done.status == 1
+    assert len(done.err.strip().splitlines()) == 1
+    assert "at step 2 is nan; training stopped; no checkpoint was written" in done.err
+    assert f"the state of step 2 is kept in {state_file(out)}" in done.err
+
+
+def test_curves_inside_the_checkpoint_s_folder_are_refused(
+    recipe_file: Path, labelled: Path
+) -> None:
+    out = recipe_file.parent / "run"
+    done = run(
+        "train", recipe_file, "--data", labelled, "--out", out, "--tensorboard", out / "curves",
+    )  # fmt: skip
+    assert done.status == 1
+    assert "outside" in done.err
+    assert not out.exists()
 
 
 def test_a_state_of_another_recipe_or_no_state_at_all_is_refused_and_kept(

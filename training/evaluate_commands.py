@@ -1,4 +1,4 @@
-"""The command line of training: pretrain, train, evaluate, calibrate."""
+"""The commands `eulerlora evaluate` and `eulerlora calibrate`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,88 +12,11 @@ from training.bad_images import announce
 from training.calibrate import calibrate
 from training.datasets import ImageParts, read_dataset, read_ood_set
 from training.evaluate import TEST, evaluate
-from training.pretrain import pretrain
-from training.recipe import AdapterRecipe, DataSettings, OodSettings, PretrainingRecipe
-from training.recipe_file import read_recipe
+from training.options import PATH, data_option, device_option, skip_bad_option
+from training.recipe import DataSettings, OodSettings
 from training.report import markdown, write_report
-from training.train import state_file, train
 
-PATH = click.Path(path_type=Path)
 QUESTIONS = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
-
-data_option = click.option("--data", type=PATH, required=True, help="The data directory.")
-out_option = click.option("--out", type=PATH, required=True, help="A new or empty folder.")
-seed_option = click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), help="Instead of the recipe's."
-)
-set_option = click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Such as training.epochs=2."
-)
-variant_option = click.option("--variant", metavar="NAME", help="One of the recipe's variants.")
-resume_option = click.option(
-    "--resume", is_flag=True, help="Continue an interrupted run to the same weights."
-)
-skip_bad_option = click.option(
-    "--skip-bad", is_flag=True, help="Leave out images that cannot be used, and list them."
-)
-device_option = click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
-
-
-@click.command("pretrain")
-@click.argument("recipe", type=PATH)
-@data_option
-@out_option
-@seed_option
-@set_option
-@resume_option
-@skip_bad_option
-@device_option
-def pretrain_command(
-    recipe: Path,
-    data: Path,
-    out: Path,
-    seed: int | None,
-    overrides: tuple[str, ...],
-    resume: bool,
-    skip_bad: bool,
-    device: str,
-) -> None:
-    """Pretrain a backbone from scratch on labelled images."""
-    settings = read_recipe(recipe, PretrainingRecipe, _with_seed(overrides, seed))
-    try:
-        pretrain(settings, data, out, choose_device(device), resume, skip_bad)
-    except KeyboardInterrupt:
-        raise click.ClickException(f"interrupted; --resume continues from {out}") from None
-
-
-@click.command("train")
-@click.argument("recipe", type=PATH)
-@data_option
-@out_option
-@variant_option
-@seed_option
-@set_option
-@resume_option
-@skip_bad_option
-@device_option
-def train_command(
-    recipe: Path,
-    data: Path,
-    out: Path,
-    variant: str | None,
-    seed: int | None,
-    overrides: tuple[str, ...],
-    resume: bool,
-    skip_bad: bool,
-    device: str,
-) -> None:
-    """Train adapters on a frozen backbone; leaves a calibrated checkpoint in --out."""
-    settings = read_recipe(recipe, AdapterRecipe, _with_seed(overrides, seed), variant)
-    try:
-        train(settings, recipe.parent, data, out, choose_device(device), resume, skip_bad)
-    except KeyboardInterrupt:
-        raise click.ClickException(f"interrupted; {_kept(out)}") from None
-    click.echo(f"checkpoint in {out}")
 
 
 @click.command("evaluate")
@@ -172,10 +95,6 @@ def _by_name(places: Sequence[Path]) -> dict[str, Path]:
         names = ("/".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))
         found[next(name for name in names if name not in (TEST, *found))] = place
     return found
-
-
-def _with_seed(overrides: tuple[str, ...], seed: int | None) -> tuple[str, ...]:
-    return overrides if seed is None else (*overrides, f"seed={seed}")
 
 
 def _dataset_of(model: EulerLoRA, data: Path, skip_bad: bool) -> ImageParts:

@@ -1,0 +1,133 @@
+"""A table's figures over seeds, beside the paper's."""
+
+from collections.abc import Mapping, Sequence
+from statistics import mean, stdev
+from typing import Any
+
+from training.report import METRICS, OOD_METRICS
+from training.table import Figure, Table, TableRow
+from training.table_runs import TableRun
+
+PERCENT = {"accuracy", "macro_f1", "macro_auroc", "auroc", "auprc", "fpr_at_95_tpr"}
+"""Metrics that tables print in percent."""
+NAMES = METRICS | OOD_METRICS
+
+
+def markdown_table(table: Table, runs: Sequence[TableRun]) -> str:
+    """A Markdown table: mean and standard deviation (ddof 1) over the finished runs of each row,
+    the paper's figures below where it has them; then what the runs were and how they differ from
+    the paper's.
+    """
+    finished = [run for run in runs if run.status == "finished"]
+    titles = [f"{NAMES[each]}{' (%)' if each in PERCENT else ''}" for each in table.metrics]
+    lines = [
+        f"## {table.title}",
+        "",
+        _line(["method", "mode", "from", *titles]),
+        "|---|---|---|" + "---:|" * len(titles),
+    ]
+    for row in table.rows:
+        lines += _rows(table, row, [run for run in finished if run.recipe.variant == row.variant])
+    notes = [*_circumstances(finished), *_differences(table, runs, finished)]
+    return "\n".join([*lines, "", *(f"- {note}" for note in notes)]) + "\n"
+
+
+def _rows(table: Table, row: TableRow, runs: Sequence[TableRun]) -> list[str]:
+    mode = row.mode if row.mode == "det" else f"stoch, {row.samples} samples"
+    found = [_figures(table, row, run) for run in runs]
+    cells = [_over_seeds(metric, [each[metric] for each in found]) for metric in table.metrics]
+    lines = [_line([row.method, mode, f"{len(runs)} seed{'s' * (len(runs) != 1)}", *cells])]
+    if row.paper:
+        published = [_published(metric, row.paper.get(metric)) for metric in table.metrics]
+        lines.append(_line(["", "", "paper", *published]))
+    return lines
+
+
+def _figures(table: Table, row: TableRow, run: TableRun) -> Mapping[str, Any]:
+    """A run's metrics in the row's mode."""
+    asked = next(
+        each
+        for each in run.report()["modes"]
+        if each["mode"] == row.mode and (row.mode == "det" or each["samples"] == row.samples)
+    )
+    found: Mapping[str, Any] = asked["metrics"] if table.ood is None else asked["ood"][table.ood]
+    return found
+
+
+def _over_seeds(metric: str, values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    scaled = [100 * value if metric in PERCENT else value for value in known]
+    digits = 2 if metric in PERCENT else 3
+    spread = f" ± {stdev(scaled):.{digits}f}" if len(scaled) > 1 else ""
+    return f"{mean(scaled):.{digits}f}{spread}"
+
+
+def _published(metric: str, figure: Figure | None) -> str:
+    if figure is None:
+        return "-"
+    digits = 2 if metric in PERCENT else 3
+    return f"{figure[0]:.{digits}f} ± {figure[1]:.{digits}f}"
+
+
+def _circumstances(finished: Sequence[TableRun]) -> list[str]:
+    """What the finished runs were measured on and made with."""
+    if not finished:
+        return ["No run is finished yet."]
+    facts = [run.config().provenance for run in finished]
+    return [
+        f"measured on {_listed(str(run.report()['data']) for run in finished)}",
+        f"seeds {_listed(str(run.recipe.seed) for run in finished)}; mean ± standard deviation "
+        "over seeds (ddof 1)",
+        f"on {_listed(str(each['hardware']) for each in facts)}, "
+        f"torch {_listed(str(each['versions']['torch']) for each in facts)}, "
+        f"{_listed(str(each['date']) for each in facts)}, "
+        f"commit {_listed(str(each['commit'])[:7] for each in facts)}",
+    ]
+
+
+def _differences(table: Table, runs: Sequence[TableRun], finished: Sequence[TableRun]) -> list[str]:
+    """How the runs differ from the paper's; nothing for a table that it does not have."""
+    if table.paper_data is None or not finished:
+        return []
+    notes = []
+    seeds = {run.recipe.seed for run in finished}
+    if seeds != set(table.seeds) or len(finished) < len(runs):
+        paper = ", ".join(map(str, table.seeds))
+        notes.append(f"differs from the paper: {len(finished)} runs; its seeds are {paper}")
+    backbones = _listed(_backbone(run) for run in finished)
+    if any(run.config().backbone.published is None for run in finished):
+        notes.append(f"differs from the paper: the backbone is {backbones}")
+    data = {str(run.config().provenance["data"]) for run in finished}
+    if data != {table.paper_data}:
+        notes.append(f"differs from the paper: the data is {_listed(data)}")
+    changed = {
+        each
+        for run in finished
+        for each in run.recipe.overrides
+        if not each.startswith(("seed=", "backbone.", "data."))
+    }
+    if changed:
+        notes.append(f"differs from the paper: set {_listed(sorted(changed))}")
+    return notes or ["backbone, data, seeds and settings are the paper's"]
+
+
+def _backbone(run: TableRun) -> str:
+    backbone = run.config().backbone
+    if backbone.published is not None:
+        return backbone.published
+    shape = backbone.settings
+    return (
+        f"{shape.layers} blocks of width {shape.width} at {shape.image_size} pixels "
+        f"(weights {backbone.sha256[:8]})"
+    )
+
+
+def _listed(values: Any) -> str:
+    """Each different value once, in order."""
+    return ", ".join(dict.fromkeys(values))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,48 @@
+"""What a run is given, and what it was."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from accelerate import Accelerator
+
+from eulerlora.settings import Settings
+from training.batches import Share
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where and how a fit runs.
+
+    seed: of the data's order and augmentation. recipe: all that the run depends on; its state is
+    good for no other. state: the file that keeps its state while it is unfinished. resume:
+    continue from that file where there is one; otherwise the run starts anew. tensorboard: the
+    folder that its curves go to, if any. name: what its lines begin with.
+    """
+
+    accelerator: Accelerator
+    seed: int
+    recipe: Settings
+    state: Path
+    resume: bool = False
+    tensorboard: Path | None = None
+    name: str = ""
+
+    @property
+    def share(self) -> Share:
+        """Which of the processes this one is."""
+        return Share(self.accelerator.process_index, self.accelerator.num_processes)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a run was.
+
+    images_per_second: over all processes. waiting_share: part of the time spent waiting for data.
+    final_loss: the last epoch's mean.
+    """
+
+    steps: int
+    seconds: float
+    images_per_second: float
+    waiting_share: float
+    final_loss: float

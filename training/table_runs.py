@@ -1,0 +1,79 @@
+"""The training runs behind a table, and how far each has come."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from eulerlora.checkpoint import CONFIG
+from eulerlora.config import CheckpointConfig
+from eulerlora.errors import DataError
+from eulerlora.settings import validated
+from training.recipe import AdapterRecipe
+from training.recipe_file import read_recipe
+from training.report import JSON
+from training.table import Table
+from training.train import REPORT, state_file
+
+Status = Literal["new", "begun", "trained", "finished"]
+
+
+@dataclass(frozen=True)
+class TableRun:
+    """One training run: its recipe as it will run, and its folder."""
+
+    file: Path
+    recipe: AdapterRecipe
+    out: Path
+
+    @property
+    def name(self) -> str:
+        """The run's folder as people read it, such as `cifar10/lora-20/seed-42`."""
+        return "/".join(self.out.parts[-3:])
+
+    @property
+    def status(self) -> Status:
+        """How far the run came: nothing, a state, a checkpoint, or its report too."""
+        if (self.out / REPORT / JSON).exists():
+            return "finished"
+        if (self.out / CONFIG).exists():
+            return "trained"
+        return "begun" if state_file(self.out).exists() else "new"
+
+    def check(self) -> None:
+        """Raises DataError if the run's checkpoint was made with other settings than asked for."""
+        if (self.out / CONFIG).exists():
+            stored = validated(AdapterRecipe, self.config().provenance["recipe"])
+            same = {"overrides": self.recipe.overrides}
+            if stored.model_copy(update=same) != self.recipe:
+                raise DataError(f"{self.out}: holds a run with other settings; give another --out")
+
+    def config(self) -> CheckpointConfig:
+        """The config of the run's checkpoint."""
+        return CheckpointConfig.model_validate_json((self.out / CONFIG).read_bytes())
+
+    def report(self) -> dict[str, Any]:
+        """The report of a finished run (`training.report`)."""
+        report: dict[str, Any] = json.loads((self.out / REPORT / JSON).read_text(encoding="utf-8"))
+        return report
+
+
+def runs_of(
+    table: Table, seeds: Sequence[int], overrides: Sequence[str], folder: Path
+) -> list[TableRun]:
+    """The runs of a table, variant by variant within each seed, as `--out` would hold them.
+
+    Tables on the same recipe share their runs.
+    """
+    return [
+        _run(table, variant, (*overrides, f"seed={seed}"), folder)
+        for seed in seeds
+        for variant in table.variants
+    ]
+
+
+def _run(table: Table, variant: str, overrides: Sequence[str], folder: Path) -> TableRun:
+    recipe = read_recipe(table.recipe_path, AdapterRecipe, overrides, variant)
+    out = folder / recipe.name / variant / f"seed-{recipe.seed}"
+    return TableRun(table.recipe_path, recipe, out)
