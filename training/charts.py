@@ -37,7 +37,7 @@ def reliability_diagram(bins: CalibrationBins, error: float, title: str) -> Figu
     )  # fmt: skip
     above.plot(
         bins.confidence[filled] / bins.images[filled], accuracy, "o", color=COLOURS[1],
-        label="the same at its mean probability",
+        label="accuracy at the bin's mean probability",
     )  # fmt: skip
     above.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
     above.legend(loc="upper left", title=f"ECE {error:.3f}", alignment="left")

@@ -41,7 +41,8 @@ class ModeReport:
     @property
     def title(self) -> str:
         """The mode and its samples, for people."""
-        return self.mode if self.mode == "det" else f"stoch, {self.samples} samples"
+        plural = "" if self.samples == 1 else "s"
+        return self.mode if self.mode == "det" else f"stoch, {self.samples} sample{plural}"
 
 
 @dataclass(frozen=True)

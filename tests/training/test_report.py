@@ -75,6 +75,15 @@ def test_the_table_has_every_figure_of_both_modes() -> None:
     assert "NaN" not in text
 
 
+def test_one_sample_is_not_many() -> None:
+    one = replace(REPORT.modes[1], samples=1)
+    assert [each.title for each in (*REPORT.modes, one)] == [
+        "det",
+        "stoch, 4 samples",
+        "stoch, 1 sample",
+    ]
+
+
 def test_every_table_is_as_wide_as_its_head() -> None:
     tables = [part for part in markdown(REPORT).split("\n\n") if part.startswith("|")]
     assert len(tables) == 3
