@@ -2,9 +2,14 @@
 
 import hashlib
 import json
+import os
+import pickle
+import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 
 import torch
@@ -48,36 +53,80 @@ def build_backbone(settings: BackboneSettings) -> VisionTransformer:
     return without_head(backbone)
 
 
-def published_backbone(name: str) -> VisionTransformer:
+def published_backbone(name: str, file: Path | None = None) -> VisionTransformer:
     """A backbone with one of torchvision's published weights, such as
-    `ViT_B_32_Weights.IMAGENET1K_V1`, from torch's hub cache or, if not there, downloaded.
+    `ViT_B_32_Weights.IMAGENET1K_V1`, from torch's hub cache. If they are not there, `file` is
+    copied to it, for all that will load them later, or they are downloaded.
 
     The file's hash is checked and only tensors are read from it. Raises SettingsError for an
-    unknown name.
+    unknown name, a file with another hash, or where the file cannot be had.
     """
     if name not in PUBLISHED:
         raise SettingsError(f"unknown published weights {name!r}; known: {', '.join(PUBLISHED)}")
     builder, weights = PUBLISHED[name]
     backbone = builder(image_size=weights.meta["min_size"][0])
-    _check_cached(weights.url)
+    cached = Path(torch.hub.get_dir(), "checkpoints", Path(weights.url).name)
+    if file is not None:
+        _check_hash(file, weights.url)
+        _copy(file, cached)
+    elif not cached.exists():
+        _download(name, weights.url, cached)
+    _check_hash(cached, weights.url)
     try:
-        state = weights.get_state_dict(check_hash=True, weights_only=True)
-    except RuntimeError as error:  # torch.hub: the download's hash is not the published one
-        raise SettingsError(f"{name}: {' '.join(str(error).split())}") from error
-    backbone.load_state_dict(state)
+        state = torch.load(cached, map_location="cpu", weights_only=True)
+        backbone.load_state_dict(state)
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        raise SettingsError(f"{cached}: not the weights {name} ({_one_line(error)})") from error
     return without_head(backbone)
 
 
-def _check_cached(url: str) -> None:
-    """torch.hub checks the hash in a file's name at the download only, not in its cache."""
-    file = Path(torch.hub.get_dir(), "checkpoints", Path(url).name)
-    if not file.exists():
+def _copy(file: Path, cached: Path) -> None:
+    """Puts a file into torch's hub cache in one step, unless it has one of that name."""
+    if cached.exists():
         return
-    with file.open("rb") as content:
-        found = hashlib.file_digest(content, "sha256").hexdigest()
-    wanted = file.stem.rpartition("-")[2]
+    partial = cached.with_name(f".{cached.name}.{os.getpid()}.partial")
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, partial)
+        partial.replace(cached)
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be copied to {cached} ({error.strerror})") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _download(name: str, url: str, file: Path) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        torch.hub.download_url_to_file(url, str(file), _wanted_hash(url), sys.stderr.isatty())
+    except (OSError, RuntimeError, HTTPException) as error:
+        raise SettingsError(
+            f"{name} cannot be downloaded ({_one_line(error)}); fetch {url}, whose SHA-256 begins "
+            f"{_wanted_hash(url)}, and put it at {file}, or train with --set backbone.file=PATH"
+        ) from error
+
+
+def _check_hash(file: Path, url: str) -> None:
+    """torch.hub checks the hash in a file's name at the download only, not in its cache."""
+    try:
+        with file.open("rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+    except OSError as error:
+        raise SettingsError(f"{file}: cannot be read ({error.strerror})") from error
+    wanted = _wanted_hash(url)
     if not found.startswith(wanted):
-        raise SettingsError(f"{file}: its SHA-256 begins {found[:8]}, wanted {wanted}; remove it")
+        raise SettingsError(
+            f"{file}: its SHA-256 begins {found[: len(wanted)]}, wanted {wanted}; remove it"
+        )
+
+
+def _wanted_hash(url: str) -> str:
+    """The first digits of a published file's SHA-256, which stand in its name."""
+    return Path(url).stem.rpartition("-")[2]
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def without_head(backbone: VisionTransformer) -> VisionTransformer:

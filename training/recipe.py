@@ -108,11 +108,14 @@ class BackboneSource(Settings):
 
     weights: such as `ViT_B_32_Weights.IMAGENET1K_V1`, or a path to a `backbone.safetensors`,
     relative to the recipe.
+    file: the published weights' file, for a machine that cannot download it; relative to the
+    recipe. It is checked and copied to torch's hub cache, where checkpoints look for it.
     image_size: in pixels, for a backbone file at another size than its own; its position
     embeddings are then interpolated.
     """
 
     weights: str
+    file: str | None = None
     image_size: PositiveInt | None = None
 
 

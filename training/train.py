@@ -133,9 +133,11 @@ def read_backbone(source: BackboneSource, recipe_folder: Path, dtype: torch.dtyp
     """The backbone that a recipe names: a file, relative to the recipe, or published weights.
 
     A file's weights are rounded to `dtype`, as which the checkpoint will store them. Raises
-    SettingsError for published weights at another image size than theirs.
+    SettingsError for published weights at another image size than theirs, or that cannot be had.
     """
     if source.weights.endswith(".safetensors"):
+        if source.file is not None:
+            raise SettingsError("backbone.file is for published weights, not for a backbone file")
         file = load_backbone(recipe_folder / source.weights)
         backbone = at_image_size(file.backbone, source.image_size or file.backbone.image_size)
         _round(backbone.named_parameters(), dtype)
@@ -145,7 +147,8 @@ def read_backbone(source: BackboneSource, recipe_folder: Path, dtype: torch.dtyp
             f"backbone.image_size={source.image_size} wants a backbone file; "
             f"{source.weights} keeps the size it was published for"
         )
-    return Frozen(published_backbone(source.weights), source.weights, {})
+    given = None if source.file is None else recipe_folder / source.file
+    return Frozen(published_backbone(source.weights, given), source.weights, {})
 
 
 def round_adapters(network: AdaptedVisionTransformer, dtype: torch.dtype) -> None:

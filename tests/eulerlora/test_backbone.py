@@ -61,6 +61,42 @@ def test_published_weights_in_torchs_cache_are_loaded_without_a_network(tiny_pub
     assert all(torch.equal(state[name], tiny_published.state[name]) for name in kept)
 
 
+def test_a_file_at_hand_takes_the_place_of_the_download(tiny_published, tmp_path: Path) -> None:
+    file = tiny_published.file.rename(tmp_path / "from elsewhere.pth")
+    for given in (file, None):  # it is in torch's cache from then on
+        found = published_backbone(tiny_published.name, given)
+        assert torch.equal(found.class_token, tiny_published.state["class_token"])
+    assert [path.name for path in tiny_published.file.parent.iterdir()] == [
+        tiny_published.file.name
+    ]
+
+
+def test_a_file_at_hand_that_is_not_the_published_one_is_refused_and_not_kept(
+    tiny_published, tmp_path: Path
+) -> None:
+    file = tiny_published.file.rename(tmp_path / "other.pth")
+    torch.save(tiny_published.state | {"class_token": torch.ones(1, 1, 16)}, file)
+    for wrong, reason in ((file, "SHA-256 begins"), (tmp_path / "absent.pth", "cannot be read")):
+        with pytest.raises(SettingsError, match=f"{wrong.name}.*{reason}"):
+            published_backbone(tiny_published.name, wrong)
+    assert not tiny_published.file.exists()
+
+
+def test_weights_that_cannot_be_had_are_named_with_url_hash_and_place(tiny_published) -> None:
+    tiny_published.file.unlink()
+    with pytest.raises(SettingsError) as caught:
+        published_backbone(tiny_published.name)
+    digits = tiny_published.file.stem.rpartition("-")[2]
+    for part in (
+        tiny_published.source.as_uri(),
+        f"SHA-256 begins {digits}",
+        str(tiny_published.file),
+        "--set backbone.file=PATH",
+    ):
+        assert part in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
 def test_a_published_file_that_runs_code_is_refused_before_it_runs(
     tiny_published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,22 @@ def test_a_backbone_file_serves_at_another_image_size_and_stored_in_fewer_bits(
     assert model.network.backbone.image_size == 64
 
 
+def test_published_weights_from_a_file_are_trained_on_where_nothing_can_be_downloaded(
+    recipe_file: Path, labelled: Path, tiny_published
+) -> None:
+    base = ["train", recipe_file, "--data", labelled, "--set", "data.path=set",
+            "--set", "training.epochs=1", "--set", f"backbone.weights={tiny_published.name}",
+            "--out", recipe_file.parent / "published"]  # fmt: skip
+    tiny_published.file.rename(recipe_file.parent / "fetched.pth")
+    refused = run(*base)
+    assert refused.status == 1
+    assert tiny_published.source.as_uri() in refused.err
+    assert len(refused.err.strip().splitlines()) == 1
+    done = run(*base, "--set", "backbone.file=fetched.pth")
+    assert done.status == 0, done.err
+    assert EulerLoRA.load(recipe_file.parent / "published").config.backbone.published
+
+
 def test_bad_images_end_every_command_by_name_or_are_skipped_listed_and_recorded(
     recipe_file: Path, labelled: Path, tmp_path: Path
 ) -> None:
@@ -348,6 +364,7 @@ def test_a_folder_that_holds_something_is_refused_before_any_work(
         (["backbone.weights=absent.safetensors"], "absent.safetensors"),
         (["backbone.weights=ViT_B_99"], "ViT_B_99"),
         (["backbone.image_size=50"], "image_size=50"),
+        (["backbone.file=weights.pth"], "backbone.file"),
         (
             ["backbone.weights=ViT_B_32_Weights.IMAGENET1K_V1", "backbone.image_size=64"],
             "backbone.image_size",
