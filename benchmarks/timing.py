@@ -1,0 +1,43 @@
+"""Seconds of several pieces of work, measured in turn so that a drift of the machine hits all."""
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+Work = Callable[[], object]
+
+
+def alternating_seconds(
+    works: Sequence[Work], repeats: int, warmups: int, device: torch.device
+) -> list[list[float]]:
+    """Wall-clock seconds of each work, `repeats` times, in the order ABAB...
+
+    All works run `warmups` times unmeasured first. On a CUDA device a measurement ends when the
+    device has finished.
+    """
+    for _ in range(warmups):
+        for work in works:
+            work()
+    seconds: list[list[float]] = [[] for _ in works]
+    for _ in range(repeats):
+        for work, own in zip(works, seconds, strict=True):
+            own.append(seconds_of(work, device))
+    return seconds
+
+
+def seconds_of(work: Work, device: torch.device) -> float:
+    """Wall-clock seconds of one run."""
+    gc.collect()
+    wait_for(device)
+    started = time.perf_counter()
+    work()
+    wait_for(device)
+    return time.perf_counter() - started
+
+
+def wait_for(device: torch.device) -> None:
+    """Returns when a CUDA device has done all that it was given; at once on a CPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
