@@ -1,5 +1,6 @@
 """Where a figure was measured: processor, threads, GPU, versions."""
 
+import functools
 import platform
 import re
 from importlib.metadata import version
@@ -8,8 +9,9 @@ from pathlib import Path
 import torch
 
 from eulerlora.settings import Settings
+from training.provenance import current_commit
 
-LIBRARIES = ("torch", "torchvision", "peft", "transformers")
+PEERS = ("torchvision", "peft", "transformers")
 
 
 class Machine(Settings):
@@ -49,4 +51,13 @@ def cpu_model() -> str:
 
 def versions() -> dict[str, str]:
     """Of Python and of every library whose speed is in the figures."""
-    return {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES}
+    peers = {name: version(name) for name in PEERS}
+    return {"python": platform.python_version(), "torch": torch.__version__} | peers
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit that is measured, as it was when first asked: the results written into the
+    checkout during a run do not make it a changed one.
+    """
+    return current_commit()

@@ -7,9 +7,8 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 
-from benchmarks.machine import Machine, this_machine, versions
+from benchmarks.machine import Machine, commit, this_machine, versions
 from eulerlora.settings import Settings
-from training.provenance import current_commit
 
 
 class Target(Settings):
@@ -48,11 +47,11 @@ class Spread(Settings):
 
 
 class Figure(Settings):
-    """One side of a comparison. work: of one run, where rates are compared, in FLOPs."""
+    """One side of a comparison. work: FLOPs of one run, where rates are compared."""
 
     what: str
     spread: Spread
-    work: float = 1.0
+    work: float | None = None
 
 
 class Result(Settings):
@@ -91,60 +90,32 @@ class Comparison(Settings):
         reference: Sequence[float],
         device: torch.device,
         sizes: dict[str, Any],
+        work: tuple[float, float] | None = None,
     ) -> Result:
-        """Of paired costs, where less is better: seconds or bytes."""
-        pairs = zip(ours, reference, strict=True)
-        return self._result(
-            Figure(what=self.ours, spread=Spread.of(ours)),
-            Figure(what=self.reference, spread=Spread.of(reference)),
-            Spread.of([own / other for own, other in pairs]),
-            device,
-            sizes,
-        )
-
-    def rate_result(
-        self,
-        ours: Sequence[float],
-        reference: Sequence[float],
-        work: tuple[float, float],
-        device: torch.device,
-        sizes: dict[str, Any],
-    ) -> Result:
-        """Of paired seconds for different work: our rate over the reference's rate.
-
-        work: FLOPs of one run of ours and of one run of the reference.
+        """Of paired costs, in seconds or bytes. work: FLOPs of one run of ours and of the
+        reference; the ratio is then our rate over the reference's.
         """
+        own, other = Spread.of(ours), Spread.of(reference)
+        first, second = work or (None, None)
         pairs = zip(ours, reference, strict=True)
-        return self._result(
-            Figure(what=self.ours, spread=Spread.of(ours), work=work[0]),
-            Figure(what=self.reference, spread=Spread.of(reference), work=work[1]),
-            Spread.of([work[0] / own / (work[1] / other) for own, other in pairs]),
-            device,
-            sizes,
-            of_rates=True,
-        )
-
-    def _result(
-        self,
-        ours: Figure,
-        reference: Figure,
-        ratio_spread: Spread,
-        device: torch.device,
-        sizes: dict[str, Any],
-        of_rates: bool = False,
-    ) -> Result:
-        costs = ours.spread.median / reference.spread.median
         return Result(
             name=self.name,
             unit=self.unit,
-            ours=ours,
-            reference=reference,
-            ratio=ours.work / reference.work / costs if of_rates else costs,
-            ratio_spread=ratio_spread,
+            ours=Figure(what=self.ours, spread=own, work=first),
+            reference=Figure(what=self.reference, spread=other, work=second),
+            ratio=ratio(own.median, other.median, work),
+            ratio_spread=Spread.of([ratio(*pair, work) for pair in pairs]),
             target=self.target,
             sizes=sizes,
             machine=this_machine(device),
             versions=versions(),
-            commit=current_commit(),
+            commit=commit(),
             date=datetime.now(UTC),
         )
+
+
+def ratio(ours: float, reference: float, work: tuple[float, float] | None) -> float:
+    """Of two costs; of two rates where each side's work is given."""
+    if work is None:
+        return ours / reference
+    return (work[0] / ours) / (work[1] / reference)
