@@ -86,4 +86,4 @@ lock: ## new hash-pinned locks from pyproject.toml
 .PHONY: clean
 clean: ## removes the environment, caches and build products
 	rm -rf $(VENV) build dist eulerlora.egg-info .mypy_cache .pytest_cache .ruff_cache
-	find eulerlora training service tests -name __pycache__ -prune -exec rm -rf {} +
+	find eulerlora training service benchmarks tests -name __pycache__ -prune -exec rm -rf {} +

@@ -74,7 +74,7 @@ def approximately(value: object) -> object:
 
 def test_the_tree_names_every_module() -> None:
     tree = next(block for block in blocks("") if block.startswith("eulerlora/"))
-    for package in ("eulerlora", "training", "service"):
+    for package in ("eulerlora", "training", "service", "benchmarks"):
         section = tree[tree.index(f"\n{package}/") if package != "eulerlora" else 0 :]
         for module in sorted((ROOT / package).glob("*.py")):
             if module.name != "__init__.py":

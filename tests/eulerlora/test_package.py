@@ -11,9 +11,9 @@ from eulerlora import errors
 
 ROOT = Path(eulerlora.__file__).parent.parent
 FORBIDDEN = {
-    "eulerlora": {"training", "service"},
-    "training": {"service"},
-    "service": {"training"},
+    "eulerlora": {"training", "service", "benchmarks"},
+    "training": {"service", "benchmarks"},
+    "service": {"training", "benchmarks"},
 }
 
 

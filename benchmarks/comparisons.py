@@ -1,0 +1,45 @@
+"""All comparisons by a short name, in the table's order."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from benchmarks.inference import (
+    ceiling_comparison,
+    ensemble_comparison,
+    latency_comparison,
+    naive_comparison,
+    peft_comparison,
+)
+from benchmarks.result import Result
+from benchmarks.serving import mixed_batch_comparison
+from benchmarks.training_comparison import step_memory_comparison, step_time_comparison
+from benchmarks.workload import Plan
+
+Measure = Callable[[Plan], Result]
+
+
+def _ceiling(plan: Plan) -> Result:
+    return ceiling_comparison(plan, "float32", plan.sizes.images, least=0.85)
+
+
+def _filled_gpu(plan: Plan) -> Result:
+    images = plan.sizes.throughput_images
+    return ceiling_comparison(plan, "bfloat16", images, least=0.50, compiler=plan.compiler)
+
+
+ANYWHERE: Mapping[str, Measure] = {
+    "naive-float32": partial(naive_comparison, precision="float32"),
+    "naive-bfloat16": partial(naive_comparison, precision="bfloat16"),
+    "vmap": ensemble_comparison,
+    "peft-set-adapter": partial(peft_comparison, mixed_batch=False),
+    "peft-mixed-batch": partial(peft_comparison, mixed_batch=True),
+    "ceiling": _ceiling,
+    "mixed-modes": mixed_batch_comparison,
+    "step-time": step_time_comparison,
+    "step-memory": step_memory_comparison,
+}
+GPU: Mapping[str, Measure] = {
+    **ANYWHERE,
+    "latency": latency_comparison,
+    "gpu-ceiling": _filled_gpu,
+}

@@ -1,0 +1,151 @@
+"""The naive baseline: ordinary LoRA modules on separate Q, K, V and O, one pass a trajectory."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.models import VisionTransformer
+from torchvision.models.vision_transformer import EncoderBlock
+
+from eulerlora.adapted_attention import AttentionAdapters
+from eulerlora.coefficients import PROJECTIONS
+from eulerlora.vision_transformer import AdaptedVisionTransformer
+
+
+class LoRALinear(nn.Module):
+    """A frozen linear layer and its low-rank update, as the LoRA literature writes it."""
+
+    def __init__(self, frozen: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.frozen = frozen.requires_grad_(False)
+        self.lora_down = nn.Linear(frozen.in_features, rank, bias=False)
+        self.lora_up = nn.Linear(rank, frozen.out_features, bias=False)
+
+    def forward(self, inputs: Tensor, coefficients: Tensor) -> Tensor:
+        """inputs: (n, tokens, in_features). coefficients: (n, rank), or (1, rank) for all."""
+        directions = self.lora_down(inputs) * coefficients.unsqueeze(1)
+        outputs: Tensor = self.frozen(inputs) + self.lora_up(directions)
+        return outputs
+
+
+class LoRABlock(nn.Module):
+    """A pre-norm transformer block whose four attention projections have LoRA modules."""
+
+    def __init__(self, frozen: EncoderBlock, projections: Sequence[nn.Linear], rank: int) -> None:
+        super().__init__()
+        self.ln_1, self.ln_2, self.mlp = frozen.ln_1, frozen.ln_2, frozen.mlp
+        self.heads = frozen.self_attention.num_heads
+        self.projections = nn.ModuleDict(
+            {
+                name: LoRALinear(linear, rank)
+                for name, linear in zip(PROJECTIONS, projections, strict=True)
+            }
+        )
+
+    def forward(self, tokens: Tensor, coefficients: Tensor) -> Tensor:
+        """tokens: (n, tokens, width). coefficients: (n, 4, rank), or (1, 4, rank) for all."""
+        normal = self.ln_1(tokens)
+        query, key, value = (
+            self.projections[name](normal, coefficients[:, index])
+            .unflatten(-1, (self.heads, -1))
+            .transpose(1, 2)
+            for index, name in enumerate(PROJECTIONS[:3])
+        )
+        context = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        tokens = tokens + self.projections["output"](context, coefficients[:, -1])
+        outputs: Tensor = tokens + self.mlp(self.ln_2(tokens))
+        return outputs
+
+
+class LoRAVisionTransformer(nn.Module):
+    """One adapter and its head on a frozen backbone."""
+
+    def __init__(
+        self,
+        backbone: VisionTransformer,
+        projections: Sequence[Sequence[nn.Linear]],
+        rank: int,
+        classes: int,
+    ) -> None:
+        super().__init__()
+        self.conv_proj = backbone.conv_proj
+        self.class_token = backbone.class_token
+        self.positions = backbone.encoder.pos_embedding
+        self.blocks = nn.ModuleList(
+            LoRABlock(frozen, linears, rank)
+            for frozen, linears in zip(backbone.encoder.layers, projections, strict=True)
+        )
+        self.ln = backbone.encoder.ln
+        self.head = nn.Linear(backbone.hidden_dim, classes)
+
+    def forward(self, images: Tensor, coefficients: Tensor) -> Tensor:
+        """One trajectory of every image.
+
+        images: (n, 3, image_size, image_size). coefficients: (n, blocks, 4, rank), or
+        (1, blocks, 4, rank) for all images. Returns (n, classes).
+        """
+        patches = self.conv_proj(images).flatten(2).transpose(1, 2)
+        class_token = self.class_token.expand(len(images), -1, -1)
+        tokens = torch.cat([class_token, patches], dim=1) + self.positions
+        for index, block in enumerate(self.blocks):
+            tokens = block(tokens, coefficients[:, index])
+        logits: Tensor = self.head(self.ln(tokens[:, 0]))
+        return logits
+
+
+def ordinary_members(network: AdaptedVisionTransformer) -> list[LoRAVisionTransformer]:
+    """The same weights as one ordinary LoRA model for each adapter; frozen layers are shared.
+
+    The frozen layers are those of `network`; Q, K, V and the adapters are copies.
+    """
+    frozen = [
+        separate_projections(layer.self_attention) for layer in network.backbone.encoder.layers
+    ]
+    classes, rank = network.heads.weight.shape[1], network.settings.rank
+    members = []
+    for adapter in range(network.settings.adapters):
+        member = LoRAVisionTransformer(network.backbone, frozen, rank, classes)
+        with torch.no_grad():
+            _copy_adapter(network, adapter, member)
+        members.append(member.to(network.heads.weight.device))
+    return members
+
+
+def separate_projections(attention: nn.MultiheadAttention) -> list[nn.Linear]:
+    """torchvision's packed Q, K and V as three linear layers, then O."""
+    width = attention.embed_dim
+    assert attention.in_proj_weight is not None
+    packed = zip(attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True)
+    linears = []
+    for weight, bias in packed:
+        linear = nn.Linear(width, width, device="meta")
+        linear.weight, linear.bias = nn.Parameter(weight.clone()), nn.Parameter(bias.clone())
+        linears.append(linear)
+    return [*linears, attention.out_proj]
+
+
+@torch.inference_mode()
+def naive_logits(members: Sequence[LoRAVisionTransformer], images: Tensor, own: Tensor) -> Tensor:
+    """The logits of every trajectory, one forward pass each.
+
+    own: (trajectories, n or 1, blocks, 4, rank), adapter by adapter: the coefficients of each
+    trajectory on its own directions. Returns (n, trajectories, classes).
+    """
+    samples = len(own) // len(members)
+    passes = [members[index // samples](images, each) for index, each in enumerate(own)]
+    return torch.stack(passes, dim=1)
+
+
+def _copy_adapter(
+    network: AdaptedVisionTransformer, adapter: int, member: LoRAVisionTransformer
+) -> None:
+    for ours, block in zip(network.blocks, member.blocks, strict=True):
+        assert isinstance(ours, AttentionAdapters)
+        assert isinstance(block, LoRABlock)
+        for index, linear in enumerate(block.projections.values()):
+            assert isinstance(linear, LoRALinear)
+            linear.lora_down.weight.copy_(ours.down[index, adapter])
+            linear.lora_up.weight.copy_(ours.up[index, adapter].T)
+    member.head.weight.copy_(network.heads.weight[adapter])
+    member.head.bias.copy_(network.heads.bias[adapter])

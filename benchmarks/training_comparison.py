@@ -1,0 +1,48 @@
+"""Comparisons of training: time and peak memory of a step over the naive loop's."""
+
+from benchmarks.peak_memory import peak_bytes
+from benchmarks.result import Comparison, Result, Target
+from benchmarks.timing import paired_seconds
+from benchmarks.training_step import NaiveStep, OurStep
+from benchmarks.workload import Plan, Workload, described
+
+OURS = "all rows in one batch, float32"
+NAIVE = "ordinary LoRA modules, one forward pass a trajectory, summed losses, float32"
+
+
+def step_time_comparison(plan: Plan) -> Result:
+    """Forward, backward and AdamW on adapters and heads."""
+    sizes, images = plan.sizes.large, plan.sizes.images
+    ours, naive = (
+        kind(Workload.random(sizes, images, plan.device)) for kind in (OurStep, NaiveStep)
+    )
+    comparison = Comparison(
+        name=f"training step, {images} images x {sizes.trajectories} trajectories / naive loop",
+        ours=OURS,
+        reference=NAIVE,
+        target=Target(bound="at most", value=0.70),
+    )
+    seconds = paired_seconds(ours, naive, plan.sizes.step_repeats, 1, plan.device)
+    return comparison.result(*seconds, plan.device, described(sizes, images=images))
+
+
+def step_memory_comparison(plan: Plan) -> Result:
+    """Peak memory of a step beyond the model and its images."""
+    sizes, images = plan.sizes.large, plan.sizes.images
+    comparison = Comparison(
+        name=f"training step, {images} images x {sizes.trajectories} trajectories, "
+        "peak memory / naive loop",
+        ours=OURS,
+        reference=NAIVE,
+        target=Target(bound="at most", value=0.80),
+        unit="bytes",
+    )
+    pairs = [
+        (
+            float(peak_bytes("ours", sizes, images, plan.device)),
+            float(peak_bytes("naive", sizes, images, plan.device)),
+        )
+        for _ in range(plan.sizes.processes)
+    ]
+    ours, naive = ([pair[side] for pair in pairs] for side in (0, 1))
+    return comparison.result(ours, naive, plan.device, described(sizes, images=images))

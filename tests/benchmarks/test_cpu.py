@@ -1,0 +1,38 @@
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import cpu
+from benchmarks.machine import Machine
+from benchmarks.result import Result
+
+
+def test_each_result_is_printed_and_appended_as_one_line_of_json(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "lines.jsonl"
+    arguments = ["--small", "--only", "naive-float32", "--only", "mixed-modes", "--out", str(file)]
+    for _ in range(2):
+        done = CliRunner().invoke(cpu.main, arguments, catch_exceptions=False)
+        assert done.exit_code == 0
+    results = [Result.model_validate_json(line) for line in file.read_text().splitlines()]
+    assert [each.name.split(",")[0] for each in results] == [
+        "4 trajectories",
+        "compact backbone",
+    ] * 2
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
+    assert printed == [json.loads(line) for line in file.read_text().splitlines()[2:]]
+
+
+def test_a_small_run_is_not_recorded_and_a_full_one_under_the_machines_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "FOLDER", tmp_path)
+    monkeypatch.setattr(
+        cpu, "this_machine", lambda _device: Machine(cpu="A CPU", threads=2, gpu=None)
+    )
+    CliRunner().invoke(cpu.main, ["--small", "--only", "vmap"], catch_exceptions=False)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(cpu, "FULL", cpu.SMALL)
+    CliRunner().invoke(cpu.main, ["--only", "vmap"], catch_exceptions=False)
+    assert [each.name for each in tmp_path.iterdir()] == ["a-cpu-2-threads.jsonl"]

@@ -1,0 +1,49 @@
+import torch
+from torch import Generator
+
+from benchmarks.ours import random_network
+from benchmarks.sizes import SMALL_NETWORK
+from benchmarks.training_step import NaiveStep, OurStep
+from benchmarks.workload import Workload
+from eulerlora.coefficients import draw_trajectories
+
+
+def load(images: int = 2) -> Workload:
+    return Workload.of(random_network(SMALL_NETWORK), SMALL_NETWORK.samples, images)
+
+
+def test_both_steps_have_the_same_loss_and_gradients() -> None:
+    ours, naive = OurStep(load()), NaiveStep(load())
+    settings = ours.network.settings
+    own = draw_trajectories(4, 2, settings, Generator().manual_seed(5))
+    losses = ours.loss(own), naive.loss(own)
+    torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-5)
+    for loss in losses:
+        loss.backward()
+    for adapter, member in enumerate(naive.members):
+        for block, theirs in zip(ours.network.blocks, member.blocks, strict=True):
+            for index, linear in enumerate(theirs.projections.values()):
+                for found, expected in (
+                    (linear.lora_down.weight.grad, block.down.grad[index, adapter]),
+                    (linear.lora_up.weight.grad, block.up.grad[index, adapter].T),
+                ):
+                    assert expected.abs().max() > 0
+                    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+        expected = ours.network.heads.weight.grad[adapter]
+        torch.testing.assert_close(member.head.weight.grad, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_both_steps_change_adapters_and_heads_and_draw_anew_each_time() -> None:
+    for kind in (OurStep, NaiveStep):
+        step = kind(load())
+        parameters = [p for group in step.optimiser.param_groups for p in group["params"]]
+        before = [parameter.detach().clone() for parameter in parameters]
+        state = step.generator.get_state()
+        step()
+        assert not torch.equal(step.generator.get_state(), state)
+        assert all(
+            not torch.equal(first, second) for first, second in zip(before, parameters, strict=True)
+        )
+        assert sum(p.numel() for p in parameters) == sum(
+            p.numel() for _, p in step.network.adapter_parameters()
+        )
