@@ -30,8 +30,12 @@ class AdapterHeads(nn.Module):
         self.bias.uniform_(-bound, bound, generator=generator)
 
     def forward(self, features: Tensor, adapter: Tensor) -> Tensor:
-        """features: (rows, width). adapter: (rows,), whose head. Returns (rows, classes)."""
-        every = torch.einsum("nd,acd->nac", features, self.weight) + self.bias
+        """features: (rows, width). adapter: (rows,), whose head. Returns (rows, classes).
+
+        In float32 under autocast too: these few products decide between near classes.
+        """
+        with torch.autocast(features.device.type, enabled=False):
+            every = torch.einsum("nd,acd->nac", features.float(), self.weight) + self.bias
         return every[torch.arange(len(features), device=every.device), adapter]
 
 
@@ -53,6 +57,11 @@ class AdaptedVisionTransformer(nn.Module):
             AttentionAdapters(width, settings) for _ in backbone.encoder.layers
         )
         self.heads = AdapterHeads(width, classes, settings.adapters)
+
+    @property
+    def depth(self) -> int:
+        """How many blocks there are."""
+        return len(self.blocks)
 
     def initialise(self, generator: Generator) -> None:
         """Draws the adapters and heads; every trajectory then equals the frozen backbone."""
@@ -79,14 +88,24 @@ class AdaptedVisionTransformer(nn.Module):
         images: (n, 3, image_size, image_size) in [0, 1]. coefficients: (rows, blocks, 4, ranks).
         Returns (rows, classes).
         """
-        tokens = embed(self.backbone, images)[rows.image]  # (rows, tokens, width)
+        tokens = embed(self.backbone, images)  # (images, tokens, width)
         per_block = zip(
             self.backbone.encoder.layers, self.blocks, coefficients.unbind(1), strict=True
         )
-        for frozen, adapters, own in per_block:
+        last = len(self.blocks) - 1
+        for index, (frozen, adapters, own) in enumerate(per_block):
             assert isinstance(adapters, AttentionAdapters)
-            normal = frozen.ln_1(tokens)
-            tokens = tokens + adapted_attention(normal, frozen.self_attention, adapters, own)
+            attended = adapted_attention(
+                frozen.ln_1(tokens),
+                frozen.self_attention,
+                adapters,
+                own,
+                image=rows.image if index == 0 else None,  # rows of an image part ways after it
+                queries=1 if index == last else None,  # the heads read the class token alone
+            )
+            if index == 0:
+                tokens = tokens[rows.image]  # (rows, tokens, width)
+            tokens = tokens[:, : attended.shape[1]] + attended
             tokens = tokens + frozen.mlp(frozen.ln_2(tokens))
         features = self.backbone.encoder.ln(tokens[:, 0])
         logits: Tensor = self.heads(features, rows.adapter)

@@ -49,7 +49,7 @@ def predict_all(
     found = []
     for pixels, seeds in progress(batches, label):
         draws = [Draw(mode=mode, samples=samples, seed=seed) for seed in seeds.tolist()]
-        found += predict_rows(model.network, pixels.to(model.device), draws)
+        found += predict_rows(model.runtime, pixels.to(model.device), draws)
     every: Tensor = torch.stack(found).unflatten(1, (adapters, samples))
     if not every.isfinite().all():
         raise NonFiniteError("the network gave logits that are NaN or infinite")

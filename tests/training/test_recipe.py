@@ -29,7 +29,7 @@ def test_every_recipe_of_the_project_is_valid_and_says_its_command(path: Path) -
 @pytest.mark.parametrize(("path", "variant"), VARIANTS, ids=lambda it: getattr(it, "stem", it))
 def test_every_variant_is_valid_and_says_in_its_name_what_it_is(path: Path, variant: str) -> None:
     recipe = read_recipe(path, AdapterRecipe, variant=variant)
-    adapters, method = recipe.adapters, variant.split("-")[0]
+    adapters, method = recipe.adapters, variant.partition("-")[0]
     numbers = {
         "eulerlora": str(adapters.adapters),
         "lora": str(adapters.rank),
