@@ -7,26 +7,30 @@
 zero on those that are not its own.
 """
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-
-def low_rank_update(inputs: Tensor, down: Tensor, up: Tensor, coefficients: Tensor) -> Tensor:
-    """B (c * (A x)) for every token of every row.
-
-    inputs: (rows, tokens, in_features). down: (ranks, in_features). up: (ranks, out_features).
-    coefficients: (rows, ranks), shared by all tokens of a row.
-    Returns (rows, tokens, out_features).
-    """
-    directions = F.linear(inputs, down)  # (rows, tokens, ranks)
-    return (directions * coefficients.unsqueeze(1)) @ up
 
 
 def adapted_linear(
     inputs: Tensor, weight: Tensor, bias: Tensor, down: Tensor, up: Tensor, coefficients: Tensor
 ) -> Tensor:
-    """The adapted projection; weight (out_features, in_features) and bias stay frozen.
+    """The adapted projection of every token of every row.
 
-    Other shapes as in `low_rank_update`. With all coefficients zero it is `F.linear`.
+    inputs: (rows, tokens, in_features). weight (out_features, in_features) and bias stay frozen.
+    down: (ranks, in_features). up: (ranks, out_features). coefficients: (rows, ranks), shared by
+    all tokens of a row. Returns (rows, tokens, out_features); with all coefficients zero it is
+    `F.linear`.
     """
-    return F.linear(inputs, weight, bias) + low_rank_update(inputs, down, up, coefficients)
+    directions = F.linear(inputs, down)  # (rows, tokens, ranks)
+    return add_low_rank(F.linear(inputs, weight, bias), directions * coefficients.unsqueeze(1), up)
+
+
+def add_low_rank(frozen: Tensor, weighted: Tensor, up: Tensor) -> Tensor:
+    """frozen + weighted @ up in one product.
+
+    frozen: (rows, tokens, out_features), what the frozen projection gives. weighted: (rows, tokens,
+    ranks), the inputs along the directions times their coefficients. up: (ranks, out_features).
+    """
+    flat = torch.addmm(frozen.flatten(0, 1), weighted.flatten(0, 1), up)
+    return flat.view_as(frozen)

@@ -65,7 +65,7 @@ def published_backbone(name: str, file: Path | None = None) -> VisionTransformer
         raise SettingsError(f"unknown published weights {name!r}; known: {', '.join(PUBLISHED)}")
     builder, weights = PUBLISHED[name]
     backbone = builder(image_size=weights.meta["min_size"][0])
-    cached = Path(torch.hub.get_dir(), "checkpoints", Path(weights.url).name)
+    cached = _cached(weights.url)
     if file is not None:
         _check_hash(file, weights.url)
         _copy(file, cached)
@@ -78,6 +78,24 @@ def published_backbone(name: str, file: Path | None = None) -> VisionTransformer
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
         raise SettingsError(f"{cached}: not the weights {name} ({_one_line(error)})") from error
     return without_head(backbone)
+
+
+def absent_weights(name: str) -> str | None:
+    """How to get published weights that are not in torch's hub cache; None if they are there."""
+    url = PUBLISHED[name][1].url
+    return None if _cached(url).exists() else f"{name}: {_advice(url)}"
+
+
+def _cached(url: str) -> Path:
+    """Where torch's hub cache keeps a published file."""
+    return Path(torch.hub.get_dir(), "checkpoints", Path(url).name)
+
+
+def _advice(url: str) -> str:
+    return (
+        f"fetch {url}, whose SHA-256 begins {_wanted_hash(url)}, and put it at {_cached(url)}, "
+        "or train with --set backbone.file=PATH"
+    )
 
 
 def _copy(file: Path, cached: Path) -> None:
@@ -101,8 +119,7 @@ def _download(name: str, url: str, file: Path) -> None:
         torch.hub.download_url_to_file(url, str(file), _wanted_hash(url), sys.stderr.isatty())
     except (OSError, RuntimeError, HTTPException) as error:
         raise SettingsError(
-            f"{name} cannot be downloaded ({_one_line(error)}); fetch {url}, whose SHA-256 begins "
-            f"{_wanted_hash(url)}, and put it at {file}, or train with --set backbone.file=PATH"
+            f"{name} cannot be downloaded ({_one_line(error)}); {_advice(url)}"
         ) from error
 
 

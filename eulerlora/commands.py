@@ -12,7 +12,7 @@ import click
 from eulerlora.errors import DataError, ImageError
 from eulerlora.image_files import EXTENSIONS, image_files
 from eulerlora.model import EulerLoRA, Prediction
-from eulerlora.settings import Mode
+from eulerlora.settings import PRECISIONS, Mode, Precision
 
 DEFAULT_SAMPLES = 4
 
@@ -28,6 +28,7 @@ Answer = dict[str, Any]
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Write a CSV file.")
 @click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
+@click.option("--precision", type=click.Choice(PRECISIONS), default="float32", show_default=True)
 def predict_command(
     checkpoint: Path,
     images: tuple[Path, ...],
@@ -37,6 +38,7 @@ def predict_command(
     as_json: bool,
     csv_file: Path | None,
     device: str,
+    precision: Precision,
 ) -> None:
     """Answer for image files, or for all images below folders.
 
@@ -47,7 +49,7 @@ def predict_command(
         raise click.UsageError("--samples belongs to --mode stoch")
     if as_json and csv_file is not None:
         raise click.UsageError("wanted one of --json and --csv, not both")
-    model = EulerLoRA.load(checkpoint, device)
+    model = EulerLoRA.load(checkpoint, device, precision)
     failures: list[str] = []
     answers = _answers(
         model, list(_files(images)), mode, samples or DEFAULT_SAMPLES, seed, failures

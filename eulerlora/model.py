@@ -15,9 +15,11 @@ from eulerlora.errors import ImageError, NonFiniteError, SettingsError
 from eulerlora.image_files import read_pixels
 from eulerlora.predict import predict_rows
 from eulerlora.preprocess import resize, upright_rgb
+from eulerlora.runtime import Runtime
 from eulerlora.seeds import content_seed
-from eulerlora.settings import Draw, Mode, validated
+from eulerlora.settings import PLAIN, Draw, Mode, Precision, RuntimeSettings, validated
 from eulerlora.uncertainty import Uncertainty, summarise
+from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 Images = Tensor | Sequence[Image.Image | Path | str]
 
@@ -42,20 +44,38 @@ class EulerLoRA:
     classes: the class names, in the order of the probabilities.
     """
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
-        self.network = checkpoint.network.to(device)
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        runtime: RuntimeSettings = PLAIN,
+    ) -> None:
+        self.runtime = Runtime(checkpoint.network, device, runtime)
         self.config: CheckpointConfig = checkpoint.config
         self.revision = checkpoint.revision
         self.device = device
         self.classes = tuple(each.name for each in checkpoint.config.classes)
 
     @classmethod
-    def load(cls, folder: str | Path, device: str = "auto") -> Self:
+    def load(
+        cls,
+        folder: str | Path,
+        device: str = "auto",
+        precision: Precision = "float32",
+        compiled: bool = False,
+    ) -> Self:
         """The model in a checkpoint folder, on `device`; `auto` takes CUDA where there is one.
 
+        precision, compiled: as in `RuntimeSettings`; they change answers by rounding alone.
         Raises CheckpointError for anything but an intact checkpoint.
         """
-        return cls(load_checkpoint(Path(folder)), choose_device(device))
+        runtime = RuntimeSettings(precision=precision, compiled=compiled)
+        return cls(load_checkpoint(Path(folder)), choose_device(device), runtime)
+
+    @property
+    def network(self) -> AdaptedVisionTransformer:
+        """The network that the runtime runs."""
+        return self.runtime.network
 
     def predict(
         self,
@@ -93,7 +113,7 @@ class EulerLoRA:
             draws = [asked.model_copy(update={"seed": seed}) for seed in seeds]
         size = self.config.preprocessing.size
         inputs = torch.stack([resize(each, size) for each in pixels]).to(self.device)
-        return torch.stack(predict_rows(self.network, inputs, draws)).exp()
+        return torch.stack(predict_rows(self.runtime, inputs, draws)).exp()
 
     def _prediction(self, trajectories: Tensor, asked: Draw) -> Prediction:
         if not trajectories.isfinite().all():

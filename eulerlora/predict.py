@@ -1,20 +1,30 @@
 """Logits -> log-probabilities per trajectory, for images that may each be asked differently."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from eulerlora.coefficients import trajectory_coefficients
 from eulerlora.rows import Rows
-from eulerlora.settings import Draw
-from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.settings import AdapterSettings, Draw
+
+
+class RowNetwork(Protocol):
+    """What answers rows: a network, or a runtime of one."""
+
+    @property
+    def settings(self) -> AdapterSettings: ...
+
+    @property
+    def depth(self) -> int: ...
+
+    def __call__(self, images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor: ...
 
 
 @torch.inference_mode()
-def predict_rows(
-    network: AdaptedVisionTransformer, images: Tensor, draws: Sequence[Draw]
-) -> list[Tensor]:
+def predict_rows(network: RowNetwork, images: Tensor, draws: Sequence[Draw]) -> list[Tensor]:
     """The trajectories' log-probabilities of every image, all rows in one forward pass.
 
     images: (n, 3, image_size, image_size) in [0, 1], on the network's device; one draw for each.
@@ -22,7 +32,7 @@ def predict_rows(
     neighbours. Returns n tensors (trajectories, classes), float64 on the CPU; a row whose logits
     are not finite is all NaN.
     """
-    settings, blocks = network.settings, len(network.blocks)
+    settings, blocks = network.settings, network.depth
     rows = Rows.of([draw.samples for draw in draws], settings.adapters)
     coefficients = torch.cat([trajectory_coefficients(draw, blocks, settings) for draw in draws])
     logits = network(images, rows.to(images.device), coefficients.to(images))

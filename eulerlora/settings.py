@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from eulerlora.errors import SettingsError
 
 Mode = Literal["det", "stoch"]
+Precision = Literal["float32", "bfloat16"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 PositiveInt = Annotated[int, Field(ge=1)]
 
 
@@ -82,6 +84,21 @@ class BackboneSettings(Settings):
     def tokens(self) -> int:
         """Patches of an image plus the class token."""
         return int((self.image_size // self.patch_size) ** 2) + 1
+
+
+class RuntimeSettings(Settings):
+    """How a network is run; none of it changes an answer by more than rounding.
+
+    precision: of matrix products and what lies between them. compiled: by torch.compile, with
+    CUDA graphs on a CUDA device; the first batches of each size then take long.
+    """
+
+    precision: Precision = "float32"
+    compiled: bool = False
+
+
+PLAIN = RuntimeSettings()
+"""Float32, not compiled."""
 
 
 class Draw(Settings):

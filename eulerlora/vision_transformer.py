@@ -11,7 +11,7 @@ from eulerlora.adapted_attention import AttentionAdapters, adapted_attention
 from eulerlora.rows import Rows
 from eulerlora.settings import AdapterSettings
 
-Block = Callable[[Tensor, nn.Module, nn.Module, Tensor], Tensor]
+Block = Callable[[Tensor, nn.Module, nn.Module, Tensor, Tensor | None, int | None], Tensor]
 
 
 class AdapterHeads(nn.Module):
@@ -33,8 +33,12 @@ class AdapterHeads(nn.Module):
         self.bias.uniform_(-bound, bound, generator=generator)
 
     def forward(self, features: Tensor, adapter: Tensor) -> Tensor:
-        """features: (rows, width). adapter: (rows,), whose head. Returns (rows, classes)."""
-        every = torch.einsum("nd,acd->nac", features, self.weight) + self.bias
+        """features: (rows, width). adapter: (rows,), whose head. Returns (rows, classes).
+
+        In float32 under autocast too: these few products decide between near classes.
+        """
+        with torch.autocast(features.device.type, enabled=False):
+            every = torch.einsum("nd,acd->nac", features.float(), self.weight) + self.bias
         return every[torch.arange(len(features), device=every.device), adapter]
 
 
@@ -59,6 +63,11 @@ class AdaptedVisionTransformer(nn.Module):
         )
         self.heads = AdapterHeads(width, classes, settings.adapters)
         self.block: Block = adapted_block
+
+    @property
+    def depth(self) -> int:
+        """How many blocks there are."""
+        return len(self.blocks)
 
     def initialise(self, generator: Generator) -> None:
         """Draws the adapters and heads; every trajectory then equals the frozen backbone."""
@@ -85,29 +94,43 @@ class AdaptedVisionTransformer(nn.Module):
         images: (n, 3, image_size, image_size) in [0, 1]. coefficients: (rows, blocks, 4, ranks).
         Returns (rows, classes).
         """
-        tokens = embed(self.backbone, images)[rows.image]  # (rows, tokens, width)
+        tokens = embed(self.backbone, images)  # (images, tokens, width)
         per_block = zip(
             self.backbone.encoder.layers, self.blocks, coefficients.unbind(1), strict=True
         )
-        for frozen, adapters, own in per_block:
-            tokens = self.block(tokens, frozen, adapters, own)
+        last = self.depth - 1
+        for index, (frozen, adapters, own) in enumerate(per_block):
+            image = rows.image if index == 0 else None  # the rows of an image part ways there
+            queries = 1 if index == last else None  # the heads read the class token alone
+            tokens = self.block(tokens, frozen, adapters, own, image, queries)
         features = self.backbone.encoder.ln(tokens[:, 0])
         logits: Tensor = self.heads(features, rows.adapter)
         return logits
 
 
 def adapted_block(
-    tokens: Tensor, frozen: nn.Module, adapters: nn.Module, coefficients: Tensor
+    tokens: Tensor,
+    frozen: nn.Module,
+    adapters: nn.Module,
+    coefficients: Tensor,
+    image: Tensor | None,
+    queries: int | None,
 ) -> Tensor:
     """One block: adapted self-attention, then the frozen MLP, each behind its layer norm.
 
-    tokens: (rows, tokens, width). frozen: a torchvision `EncoderBlock`. adapters: the block's
-    AttentionAdapters. coefficients: (rows, 4, ranks). Returns (rows, tokens, width).
+    tokens: (rows, tokens, width); or (images, tokens, width) with image: (rows,), which of them
+    each row has. frozen: a torchvision `EncoderBlock`. adapters: the block's AttentionAdapters.
+    coefficients: (rows, 4, ranks). queries: how many tokens, from the first, are wanted; None:
+    all. Returns (rows, queries, width).
     """
     assert isinstance(frozen, EncoderBlock)
     assert isinstance(adapters, AttentionAdapters)
     normal = frozen.ln_1(tokens)
-    tokens = tokens + adapted_attention(normal, frozen.self_attention, adapters, coefficients)
+    attended = adapted_attention(
+        normal, frozen.self_attention, adapters, coefficients, image, queries
+    )
+    tokens = tokens[:, :queries] if image is None else tokens[image, :queries]
+    tokens = tokens + attended
     output: Tensor = tokens + frozen.mlp(frozen.ln_2(tokens))
     return output
 

@@ -11,6 +11,7 @@ import uvicorn
 
 from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
+from eulerlora.settings import PRECISIONS, Precision
 from service.app import create_app
 from service.served_model import ServedModel, ServedModels
 from service.settings import ServiceSettings
@@ -26,12 +27,21 @@ BACKLOG = 2048
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
 @click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
-def serve_command(checkpoints: tuple[Path, ...], host: str, port: int, device: str) -> None:
+@click.option("--precision", type=click.Choice(PRECISIONS), default="float32", show_default=True)
+@click.option("--compile", "compiled", is_flag=True, help="Compile the network; starts slower.")
+def serve_command(
+    checkpoints: tuple[Path, ...],
+    host: str,
+    port: int,
+    device: str,
+    precision: Precision,
+    compiled: bool,
+) -> None:
     """Answer HTTP requests with one or more checkpoints, or with the embedded one."""
     signal.signal(signal.SIGTERM, _exit_cleanly)
     settings = ServiceSettings()
     models = ServedModels(
-        ServedModel(EulerLoRA.load(folder, device), settings.max_batch_rows)
+        ServedModel(EulerLoRA.load(folder, device, precision, compiled), settings.max_batch_rows)
         for folder in checkpoints or (EMBEDDED,)
     )
     with listen(host, port) as listening:

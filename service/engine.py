@@ -40,7 +40,7 @@ class Engine:
         """
         pixels = torch.stack([question.pixels for question in questions])
         draws = [question.draw for question in questions]
-        return predict_rows(self.model.network, pixels.to(self.model.device), draws)
+        return predict_rows(self.model.runtime, pixels.to(self.model.device), draws)
 
     def warm_up(self) -> None:
         """Answers one question of each mode, so that the first client does not wait for it."""

@@ -42,7 +42,7 @@ class AdapterObjective(Objective):
         settings = self.network.settings
         own = draw_trajectories(
             settings.adapters * samples,
-            len(self.network.blocks),
+            self.network.depth,
             settings,
             step_generator(self.seed, step),
         )

@@ -68,7 +68,7 @@ def _answers(
     size = _images_at_once(model, samples)
     for part, own in zip(pixels.split(size), seeds.split(size), strict=True):
         draws = [Draw(mode=mode, samples=samples, seed=seed) for seed in own.tolist()]
-        yield from predict_rows(model.network, part, draws)
+        yield from predict_rows(model.runtime, part, draws)
 
 
 def _images_at_once(model: EulerLoRA, samples: int) -> int:

@@ -18,8 +18,8 @@ from training.batches import IGNORED
 from training.datasets import ImageParts, LabelledImage, Pictures, read_dataset
 from training.loop import fit
 from training.objective import Objective
-from training.provenance import data_facts, provenance_of
 from training.progress import progress
+from training.provenance import data_facts, provenance_of
 from training.recipe import PretrainingRecipe, PretrainingStage
 from training.recomputation import RecomputedBlocks
 from training.run import Run

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from eulerlora.errors import DataError, SettingsError
-from training.prerequisites import missing
+from training.prerequisites import missing, prepare
 from training.reproduce import all_devices, train_all
 from training.results import markdown_table
 from training.table import Table, read_table, table_names
@@ -45,12 +45,11 @@ def reproduce_command(
     runs = runs_of(wanted, _seeds(wanted, seeds), overrides, out)
     for run in runs:
         run.check()
-    absent = _missing(runs, data)
     if dry_run:
-        _list(runs, absent)
+        _list(runs, _missing(runs, data))
         return
-    if absent and any(run.status != "finished" for run in runs):
-        raise DataError("; ".join(absent))
+    unfinished = [run for run in runs if run.status != "finished"]
+    prepare([(run.recipe, run.file.parent) for run in unfinished], data)
     failures = train_all(runs, data, devices or all_devices())
     click.echo(markdown_table(wanted, runs))
     if failures:
@@ -68,7 +67,8 @@ def _seeds(table: Table, asked: str) -> Sequence[int]:
 
 def _missing(runs: Sequence[TableRun], data: Path) -> list[str]:
     """What the runs need and is not there, each once."""
-    return list(dict.fromkeys(each for run in runs for each in missing(run.recipe, run.file, data)))
+    folders = [(run.recipe, run.file.parent) for run in runs]
+    return list(dict.fromkeys(each for one in folders for each in missing(*one, data)))
 
 
 def _list(runs: Sequence[TableRun], absent: Sequence[str]) -> None:

@@ -43,13 +43,26 @@ def read_torchvision_part(kind: Kind, part: Part, folder: Path) -> TorchvisionPa
         except (OSError, RuntimeError, HTTPException) as error:
             raise DataError(
                 f"{kind} is not whole in {folder} and cannot be downloaded ({error}); "
-                f"fetch {_url(kind, part)} and put the file into {folder}"
+                f"{_advice(kind, part, folder)}"
             ) from error
     if kind == "svhn":
         return TorchvisionPart(DIGITS, _tensor(found.data), found.labels.tolist())
     return TorchvisionPart(
         tuple(found.classes), _tensor(found.data.transpose(0, 3, 1, 2)), found.targets
     )
+
+
+def absent_part(kind: Kind, part: Part, folder: Path) -> str | None:
+    """How to get a part that is not whole in `folder`; None if it is."""
+    try:
+        _open(kind, part, folder, download=False)
+    except RuntimeError:
+        return f"{kind}: {_advice(kind, part, folder)}"
+    return None
+
+
+def _advice(kind: Kind, part: Part, folder: Path) -> str:
+    return f"fetch {_url(kind, part)} and put the file into {folder}"
 
 
 def _open(kind: Kind, part: Part, folder: Path, download: bool) -> Any:

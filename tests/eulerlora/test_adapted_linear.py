@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.adapted_linear import adapted_linear, low_rank_update
+from eulerlora.adapted_linear import adapted_linear
 from eulerlora.coefficients import draw_masks, terminal_coefficients
 
 ROWS, TOKENS, WIDTH, OUT, RANK = 3, 5, 8, 6, 4
@@ -73,12 +73,12 @@ def test_coefficients_of_one_equal_the_merged_weight_without_a_scale_factor() ->
     torch.testing.assert_close(layer.adapted(torch.ones(ROWS, RANK)), merged)
 
 
-def test_a_low_rank_update_is_the_merged_weight_of_each_row() -> None:
+def test_each_row_sees_the_weight_merged_with_its_own_coefficients() -> None:
     layer = Layer()
-    found = low_rank_update(layer.inputs, layer.down, layer.up, layer.coefficients)
+    found = layer.adapted(layer.coefficients)
     for row in range(ROWS):
-        update = layer.up.T @ torch.diag(layer.coefficients[row]) @ layer.down
-        torch.testing.assert_close(found[row], layer.inputs[row] @ update.T)
+        merged = layer.weight + layer.up.T @ torch.diag(layer.coefficients[row]) @ layer.down
+        torch.testing.assert_close(found[row], F.linear(layer.inputs[row], merged, layer.bias))
 
 
 def test_a_rows_answer_does_not_depend_on_other_rows_coefficients() -> None:

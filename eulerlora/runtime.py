@@ -1,0 +1,92 @@
+"""A network as it is run: on a device, in a precision, compiled or not."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from eulerlora.rows import Rows
+from eulerlora.settings import PLAIN, AdapterSettings, RuntimeSettings
+from eulerlora.vision_transformer import AdaptedVisionTransformer
+
+ROW_COUNTS = (8, 16, 32, 64, 128, 256, 512)
+"""Row counts that a compiled network exists for; a batch is padded to the next of them."""
+
+Forward = Callable[[Tensor, Rows, Tensor], Tensor]
+
+
+class Runtime:
+    """Runs a network; called as the network is, with equal results but for rounding.
+
+    In `bfloat16` the weights of all products are stored in bfloat16, so that they are rounded
+    once and take half the memory; norms, residuals, heads and logits stay float32. The network
+    given is changed to that.
+    """
+
+    def __init__(
+        self,
+        network: AdaptedVisionTransformer,
+        device: torch.device,
+        settings: RuntimeSettings = PLAIN,
+    ) -> None:
+        self.network = network.to(device)
+        self.device = device
+        self._bfloat16 = settings.precision == "bfloat16"
+        if self._bfloat16:
+            round_products(self.network)
+        self._forward: Forward = self._compiled() if settings.compiled else self.network
+
+    @property
+    def settings(self) -> AdapterSettings:
+        """The network's adapters."""
+        return self.network.settings
+
+    @property
+    def depth(self) -> int:
+        """The network's number of blocks."""
+        return self.network.depth
+
+    def __call__(self, images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor:
+        """Logits of every row, as `AdaptedVisionTransformer.forward`."""
+        with self._precision():
+            return self._forward(images, rows, coefficients)
+
+    def _precision(self) -> AbstractContextManager[object]:
+        if not self._bfloat16:
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
+
+    def _compiled(self) -> Forward:
+        """The compiled network, with CUDA graphs on a CUDA device; one graph for each row count."""
+        mode = "reduce-overhead" if self.device.type == "cuda" else "default"
+        compiled: Forward = torch.compile(self.network, mode=mode, dynamic=False)
+
+        def forward(images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor:
+            padded = padded_count(len(rows))
+            filled = Rows(_padded(rows.image, padded), _padded(rows.adapter, padded), ())
+            logits = compiled(_padded(images, padded), filled, _padded(coefficients, padded))
+            return logits[: len(rows)].clone()  # a CUDA graph's output is overwritten by the next
+
+        return forward
+
+
+def padded_count(rows: int) -> int:
+    """The row count that a batch is padded to; beyond the largest, its multiples."""
+    largest = ROW_COUNTS[-1]
+    return next((count for count in ROW_COUNTS if rows <= count), -(-rows // largest) * largest)
+
+
+def _padded(values: Tensor, count: int) -> Tensor:
+    """values: (n, ...), with zeros behind up to `count`."""
+    return F.pad(values, [0, 0] * (values.ndim - 1) + [0, count - len(values)])
+
+
+def round_products(network: AdaptedVisionTransformer) -> None:
+    """Stores the weights of all matrix products but the heads' in bfloat16, in place."""
+    for module in (*network.backbone.modules(), *network.blocks):
+        if not isinstance(module, nn.LayerNorm):
+            for name, parameter in module.named_parameters(recurse=False):
+                if name not in ("class_token", "pos_embedding"):
+                    parameter.data = parameter.data.bfloat16()

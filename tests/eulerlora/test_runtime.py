@@ -1,0 +1,88 @@
+"""eulerlora.runtime: precisions and compilation against the plain float32 network."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from eulerlora.coefficients import trajectory_coefficients
+from eulerlora.rows import Rows
+from eulerlora.runtime import ROW_COUNTS, Runtime, padded_count
+from eulerlora.settings import Draw, RuntimeSettings
+from eulerlora.vision_transformer import AdaptedVisionTransformer
+from tests.conftest import random_network
+
+CPU = torch.device("cpu")
+DRAWS = (Draw(), Draw(mode="stoch", samples=3, seed=1), Draw(mode="stoch", samples=1, seed=2))
+
+
+def asked(network: AdaptedVisionTransformer) -> tuple[Tensor, Rows, Tensor]:
+    """Images, rows and coefficients of one det and two stoch questions."""
+    generator = torch.Generator().manual_seed(0)
+    size = network.backbone.image_size
+    images = torch.rand(len(DRAWS), 3, size, size, generator=generator)
+    rows = Rows.of([draw.samples for draw in DRAWS], network.settings.adapters)
+    drawn = [trajectory_coefficients(draw, network.depth, network.settings) for draw in DRAWS]
+    return images, rows, torch.cat(drawn)
+
+
+def test_float32_is_the_network_itself() -> None:
+    network = random_network()
+    with torch.inference_mode():
+        assert torch.equal(Runtime(network, CPU)(*asked(network)), network(*asked(network)))
+
+
+def test_bfloat16_keeps_probabilities_and_gives_float32_logits() -> None:
+    network = random_network()
+    rounded = Runtime(copy.deepcopy(network), CPU, RuntimeSettings(precision="bfloat16"))
+    with torch.inference_mode():
+        plain, found = network(*asked(network)), rounded(*asked(network))
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, plain)
+    torch.testing.assert_close(found.softmax(-1), plain.softmax(-1), rtol=0, atol=0.03)
+
+
+def test_bfloat16_halves_the_products_and_spares_norms_positions_and_heads() -> None:
+    network = random_network()
+    Runtime(network, CPU, RuntimeSettings(precision="bfloat16"))
+    kept = {name for name, each in network.named_parameters() if each.dtype == torch.float32}
+    spared = ("ln", "pos_embedding", "class_token", "heads")
+    assert kept == {n for n, _ in network.named_parameters() if any(part in n for part in spared)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_compiled_network_answers_as_the_plain_one(precision: str) -> None:
+    network = random_network()
+    settings = RuntimeSettings.model_validate({"precision": precision})
+    plain = Runtime(copy.deepcopy(network), CPU, settings)
+    compiled = Runtime(network, CPU, settings.model_copy(update={"compiled": True}))
+    with torch.inference_mode():
+        expected, found = plain(*asked(network)), compiled(*asked(network))
+    assert found.shape == expected.shape
+    atol = 1e-4 if precision == "float32" else 0.03
+    torch.testing.assert_close(found.softmax(-1), expected.softmax(-1), rtol=0, atol=atol)
+
+
+def test_a_batch_is_padded_to_the_next_row_count() -> None:
+    assert [padded_count(rows) for rows in (1, 8, 9, 100, 512)] == [8, 8, 16, 128, 512]
+    assert padded_count(513) == 2 * ROW_COUNTS[-1]
+
+
+def test_padding_a_compiled_batch_leaves_the_rows_that_were_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network = random_network()
+    shapes: list[tuple[int, ...]] = []
+
+    def compiled(images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor:
+        shapes.append((len(images), len(rows), len(coefficients)))
+        found: Tensor = network(images, rows, coefficients)
+        return found
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: compiled)
+    runtime = Runtime(network, CPU, RuntimeSettings(compiled=True))
+    with torch.inference_mode():
+        torch.testing.assert_close(runtime(*asked(network)), network(*asked(network)))
+    assert shapes == [(16, 16, 16)]
