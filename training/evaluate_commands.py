@@ -78,15 +78,6 @@ def calibrate_command(checkpoint: Path, data: Path, skip_bad: bool, device: str)
         click.echo(f"{each.mode} {each.samples}: MSP >= {each.msp:.4f} keeps {each.kept:.1%}")
 
 
-def _kept(out: Path) -> str:
-    """What an interrupted training leaves."""
-    if out.exists():
-        return f"the checkpoint in {out} is whole; --resume calibrates and evaluates it"
-    if state_file(out).exists():
-        return f"no checkpoint was written; --resume continues from {state_file(out)}"
-    return "nothing was written"
-
-
 def _by_name(places: Sequence[Path]) -> dict[str, Path]:
     """The places by their last name, with as many folders before it as tell them apart."""
     found: dict[str, Path] = {}

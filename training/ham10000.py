@@ -138,9 +138,14 @@ class _Images:
     bad: Mapping[str, tuple[str, str]]
 
 
+def image_places(folder: Path) -> list[Path]:
+    """The image folders below `folder`, or an archive in it; empty where there is neither."""
+    folders = [folder / name for name in FOLDERS if (folder / name).is_dir()]
+    return folders or sorted(folder.glob(ARCHIVES))[:1]
+
+
 def _find_images(folder: Path) -> _Images:
-    places = [folder / name for name in FOLDERS if (folder / name).is_dir()]
-    places = places or sorted(folder.glob(ARCHIVES))[:1]
+    places = image_places(folder)
     if not places:
         raise DataError(
             f"{folder}: wanted HAM10000 images in {', '.join(FOLDERS)} or {ARCHIVES}; found none"

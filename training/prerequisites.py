@@ -7,7 +7,7 @@ import torch
 
 from eulerlora.backbone import absent_weights
 from training.datasets import read_dataset, read_ood_set
-from training.ham10000 import METADATA
+from training.ham10000 import ARCHIVES, FOLDERS, METADATA, image_places
 from training.recipe import AdapterRecipe, BackboneSource, DataSettings, OodSettings
 from training.torchvision_sets import PARTS, absent_part
 from training.train import read_backbone
@@ -19,8 +19,8 @@ def missing(recipe: AdapterRecipe, recipe_folder: Path, data: Path) -> list[str]
     What torchvision can download is named with its address: where there is a network, a run
     fetches it by itself.
     """
-    found = [*_backbone(recipe.backbone, recipe_folder)]
-    for each in (recipe.data, *recipe.evaluation.ood):
+    found = [*_backbone(recipe.backbone, recipe_folder), *_images(recipe.data, data)]
+    for each in recipe.evaluation.ood:
         found += _images(each, data)
     return list(dict.fromkeys(found))
 
@@ -51,12 +51,14 @@ def _backbone(source: BackboneSource, recipe_folder: Path) -> Iterator[str]:
 
 def _images(settings: DataSettings | OodSettings, data: Path) -> Iterator[str]:
     place = data / settings.path
-    if settings.kind in ("imagefolder", "images"):
+    if settings.kind == "imagefolder" or settings.kind == "images":  # noqa: PLR1714 - mypy narrows
         if not place.exists():
             yield f"the images {place}"
     elif settings.kind == "ham10000":
         if not (place / METADATA).exists():
-            yield f"HAM10000: {place / METADATA} and its images"
+            yield f"HAM10000: {place / METADATA}"
+        if not image_places(place):
+            yield f"HAM10000: {place} with {', '.join(FOLDERS)} or {ARCHIVES}"
     else:
         for part in PARTS:
             absent = absent_part(settings.kind, part, place)

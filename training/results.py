@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
+from eulerlora.coefficients import PROJECTIONS
 from training.report import METRICS, OOD_METRICS
 from training.table import Figure, Table, TableRow
 from training.table_runs import TableRun
@@ -14,17 +15,17 @@ NAMES = METRICS | OOD_METRICS
 
 
 def markdown_table(table: Table, runs: Sequence[TableRun]) -> str:
-    """A Markdown table: mean and standard deviation (ddof 1) over the finished runs of each row,
-    the paper's figures below where it has them; then what the runs were and how they differ from
-    the paper's.
+    """A Markdown table: parameters trained, mean and standard deviation (ddof 1) over the finished
+    runs of each row, the paper's figures below where it has them; then what the runs were and how
+    they differ from the paper's.
     """
     finished = [run for run in runs if run.status == "finished"]
     titles = [f"{NAMES[each]}{' (%)' if each in PERCENT else ''}" for each in table.metrics]
     lines = [
         f"## {table.title}",
         "",
-        _line(["method", "mode", "from", *titles]),
-        "|---|---|---|" + "---:|" * len(titles),
+        _line(["method", "trained", "mode", "from", *titles]),
+        "|---|---:|---|---|" + "---:|" * len(titles),
     ]
     for row in table.rows:
         lines += _rows(table, row, [run for run in finished if run.recipe.variant == row.variant])
@@ -36,10 +37,11 @@ def _rows(table: Table, row: TableRow, runs: Sequence[TableRun]) -> list[str]:
     mode = row.mode if row.mode == "det" else f"stoch, {row.samples} samples"
     found = [_figures(table, row, run) for run in runs]
     cells = [_over_seeds(metric, [each[metric] for each in found]) for metric in table.metrics]
-    lines = [_line([row.method, mode, f"{len(runs)} seed{'s' * (len(runs) != 1)}", *cells])]
+    seeds = f"{len(runs)} seed{'s' * (len(runs) != 1)}"
+    lines = [_line([row.method, _trained(runs), mode, seeds, *cells])]
     if row.paper:
         published = [_published(metric, row.paper.get(metric)) for metric in table.metrics]
-        lines.append(_line(["", "", "paper", *published]))
+        lines.append(_line(["", "", "", "paper", *published]))
     return lines
 
 
@@ -52,6 +54,17 @@ def _figures(table: Table, row: TableRow, run: TableRun) -> Mapping[str, Any]:
     )
     found: Mapping[str, Any] = asked["metrics"] if table.ood is None else asked["ood"][table.ood]
     return found
+
+
+def _trained(runs: Sequence[TableRun]) -> str:
+    """How many parameters a method trains, heads included."""
+    if not runs:
+        return "-"
+    config = runs[0].config()
+    adapters, shape = config.adapters.settings, config.backbone.settings
+    directions = adapters.rank * 2 * shape.width * len(PROJECTIONS) * shape.layers
+    heads = len(config.classes) * (shape.width + 1)
+    return f"{adapters.adapters * (directions + heads) / 1e6:.2f} M"
 
 
 def _over_seeds(metric: str, values: Sequence[float | None]) -> str:
