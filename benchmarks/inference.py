@@ -7,12 +7,12 @@ from benchmarks.ceiling import best_ceiling, candidates
 from benchmarks.ensemble import vmap_ensemble
 from benchmarks.hugging_face import PeftVisionTransformer
 from benchmarks.naive import naive_logits, ordinary_members
-from benchmarks.ours import Precision, answers, engine
+from benchmarks.ours import answers, engine
 from benchmarks.result import Comparison, Result, Target
 from benchmarks.timing import Work, paired_seconds
 from benchmarks.workload import Plan, Workload, described
 from eulerlora.rows import Rows
-from eulerlora.settings import Draw
+from eulerlora.settings import Draw, Precision
 
 NAIVE_TARGETS: dict[Precision, float] = {"float32": 0.60, "bfloat16": 0.30}
 

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import torch
 from torch import Generator, Tensor
@@ -11,10 +10,10 @@ from benchmarks.sizes import NetworkSizes
 from eulerlora.backbone import build_backbone
 from eulerlora.coefficients import trajectory_coefficients
 from eulerlora.rows import Rows
-from eulerlora.settings import AdapterSettings, Draw
+from eulerlora.runtime import Runtime
+from eulerlora.settings import AdapterSettings, Draw, Precision, RuntimeSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
-Precision = Literal["float32", "bfloat16"]
 Engine = Callable[[Tensor, Rows, Tensor], Tensor]
 UP_STD = 0.005  # the adapters then change a logit by about as much as the image does
 
@@ -37,26 +36,14 @@ def random_network(sizes: NetworkSizes, seed: int = 0) -> AdaptedVisionTransform
 def engine(
     network: AdaptedVisionTransformer, precision: Precision, compiler: str | None = None
 ) -> Engine:
-    """The fastest way to ask a network: (images, rows, coefficients) -> logits, float32.
+    """A network as the service runs it: (images, rows, coefficients) -> logits, float32.
 
     images: (n, 3, image_size, image_size) float32. rows and coefficients: on the same device.
-    compiler: a backend of `torch.compile`; every batch shape is compiled for itself. The given
-    network is not changed.
+    compiler: a backend of `torch.compile`. The given network is not changed.
     """
-    dtype = getattr(torch, precision)
-    assert isinstance(dtype, torch.dtype)
-    own = copy.deepcopy(network).requires_grad_(False).to(dtype)
-    forward: Engine = own
-    if compiler is not None:
-        mode = "reduce-overhead" if compiler == "inductor" else None
-        forward = torch.compile(own, backend=compiler, mode=mode, dynamic=False)
-
-    @torch.inference_mode()
-    def logits(images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor:
-        found = forward(images.to(dtype), rows, coefficients.to(dtype))
-        return found.to(torch.float32, copy=True)  # a CUDA graph writes over its own output
-
-    return logits
+    own = copy.deepcopy(network).requires_grad_(False)
+    settings = RuntimeSettings(precision=precision, compiler=compiler)
+    return torch.inference_mode()(Runtime(own, network.heads.weight.device, settings).__call__)
 
 
 def answers(

@@ -62,14 +62,14 @@ class EulerLoRA:
         folder: str | Path,
         device: str = "auto",
         precision: Precision = "float32",
-        compiled: bool = False,
+        compiler: str | None = None,
     ) -> Self:
         """The model in a checkpoint folder, on `device`; `auto` takes CUDA where there is one.
 
-        precision, compiled: as in `RuntimeSettings`; they change answers by rounding alone.
+        precision, compiler: as in `RuntimeSettings`; they change answers by rounding alone.
         Raises CheckpointError for anything but an intact checkpoint.
         """
-        runtime = RuntimeSettings(precision=precision, compiled=compiled)
+        runtime = RuntimeSettings(precision=precision, compiler=compiler)
         return cls(load_checkpoint(Path(folder)), choose_device(device), runtime)
 
     @property

@@ -11,8 +11,10 @@ from eulerlora.rows import Rows
 from eulerlora.settings import PLAIN, AdapterSettings, RuntimeSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
-ROW_COUNTS = (8, 16, 32, 64, 128, 256, 512)
-"""Row counts that a compiled network exists for; a batch is padded to the next of them."""
+ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Row counts that a compiled network exists for; a batch is padded to the next of them, or to a
+multiple of the last.
+"""
 
 Forward = Callable[[Tensor, Rows, Tensor], Tensor]
 
@@ -36,7 +38,9 @@ class Runtime:
         self._bfloat16 = settings.precision == "bfloat16"
         if self._bfloat16:
             round_products(self.network)
-        self._forward: Forward = self._compiled() if settings.compiled else self.network
+        self._forward: Forward = self.network
+        if settings.compiler is not None:
+            self._forward = self._compiled(settings.compiler)
 
     @property
     def settings(self) -> AdapterSettings:
@@ -58,10 +62,15 @@ class Runtime:
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
-    def _compiled(self) -> Forward:
+    def _compiled(self, compiler: str) -> Forward:
         """The compiled network, with CUDA graphs on a CUDA device; one graph for each row count."""
-        mode = "reduce-overhead" if self.device.type == "cuda" else "default"
-        compiled: Forward = torch.compile(self.network, mode=mode, dynamic=False)
+        graphs = compiler == "inductor" and self.device.type == "cuda"
+        compiled: Forward = torch.compile(
+            self.network,
+            backend=compiler,
+            mode="reduce-overhead" if graphs else None,
+            dynamic=False,
+        )
 
         def forward(images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor:
             padded = padded_count(len(rows))
@@ -73,7 +82,7 @@ class Runtime:
 
 
 def padded_count(rows: int) -> int:
-    """The row count that a batch is padded to; beyond the largest, its multiples."""
+    """The row count that a batch is padded to."""
     largest = ROW_COUNTS[-1]
     return next((count for count in ROW_COUNTS if rows <= count), -(-rows // largest) * largest)
 

@@ -89,12 +89,13 @@ class BackboneSettings(Settings):
 class RuntimeSettings(Settings):
     """How a network is run; none of it changes an answer by more than rounding.
 
-    precision: of matrix products and what lies between them. compiled: by torch.compile, with
-    CUDA graphs on a CUDA device; the first batches of each size then take long.
+    precision: of matrix products and what lies between them. compiler: a backend of
+    torch.compile, such as "inductor", with CUDA graphs on a CUDA device; the first batch of each
+    size then takes long. None runs operation by operation.
     """
 
     precision: Precision = "float32"
-    compiled: bool = False
+    compiler: str | None = None
 
 
 PLAIN = RuntimeSettings()

@@ -40,8 +40,9 @@ def serve_command(
     """Answer HTTP requests with one or more checkpoints, or with the embedded one."""
     signal.signal(signal.SIGTERM, _exit_cleanly)
     settings = ServiceSettings()
+    compiler = "inductor" if compiled else None
     models = ServedModels(
-        ServedModel(EulerLoRA.load(folder, device, precision, compiled), settings.max_batch_rows)
+        ServedModel(EulerLoRA.load(folder, device, precision, compiler), settings.max_batch_rows)
         for folder in checkpoints or (EMBEDDED,)
     )
     with listen(host, port) as listening:

@@ -51,13 +51,13 @@ def test_bfloat16_halves_the_products_and_spares_norms_positions_and_heads() -> 
     assert kept == {n for n, _ in network.named_parameters() if any(part in n for part in spared)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_compiled_network_answers_as_the_plain_one(precision: str) -> None:
+@pytest.mark.parametrize("compiler", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_compiled_network_answers_as_the_plain_one(precision: str, compiler: str) -> None:
     network = random_network()
     settings = RuntimeSettings.model_validate({"precision": precision})
     plain = Runtime(copy.deepcopy(network), CPU, settings)
-    compiled = Runtime(network, CPU, settings.model_copy(update={"compiled": True}))
+    compiled = Runtime(network, CPU, settings.model_copy(update={"compiler": compiler}))
     with torch.inference_mode():
         expected, found = plain(*asked(network)), compiled(*asked(network))
     assert found.shape == expected.shape
@@ -66,8 +66,8 @@ def test_a_compiled_network_answers_as_the_plain_one(precision: str) -> None:
 
 
 def test_a_batch_is_padded_to_the_next_row_count() -> None:
-    assert [padded_count(rows) for rows in (1, 8, 9, 100, 512)] == [8, 8, 16, 128, 512]
-    assert padded_count(513) == 2 * ROW_COUNTS[-1]
+    assert [padded_count(rows) for rows in (1, 3, 8, 9, 100, 128)] == [1, 4, 8, 16, 128, 128]
+    assert padded_count(129) == 2 * ROW_COUNTS[-1]
 
 
 def test_padding_a_compiled_batch_leaves_the_rows_that_were_asked_for(
@@ -82,7 +82,7 @@ def test_padding_a_compiled_batch_leaves_the_rows_that_were_asked_for(
         return found
 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: compiled)
-    runtime = Runtime(network, CPU, RuntimeSettings(compiled=True))
+    runtime = Runtime(network, CPU, RuntimeSettings(compiler="eager"))
     with torch.inference_mode():
         torch.testing.assert_close(runtime(*asked(network)), network(*asked(network)))
     assert shapes == [(16, 16, 16)]
