@@ -27,10 +27,14 @@ def adapted_linear(
 
 
 def add_low_rank(frozen: Tensor, weighted: Tensor, up: Tensor) -> Tensor:
-    """frozen + weighted @ up in one product.
+    """frozen + weighted @ up in one product; without gradients, in the memory of `frozen`.
 
     frozen: (rows, tokens, out_features), what the frozen projection gives. weighted: (rows, tokens,
     ranks), the inputs along the directions times their coefficients. up: (ranks, out_features).
     """
-    flat = torch.addmm(frozen.flatten(0, 1), weighted.flatten(0, 1), up)
-    return flat.view_as(frozen)
+    flat = frozen.flatten(0, 1)
+    product = (weighted.to(frozen.dtype).flatten(0, 1), up.to(frozen.dtype))
+    if torch.is_grad_enabled():
+        return torch.addmm(flat, *product).view_as(frozen)
+    flat.addmm_(*product)
+    return frozen
