@@ -7,6 +7,7 @@ from benchmarks.inference import (
     ceiling_comparison,
     ensemble_comparison,
     latency_comparison,
+    merged_comparison,
     naive_comparison,
     peft_comparison,
 )
@@ -33,6 +34,8 @@ ANYWHERE: Mapping[str, Measure] = {
     "vmap": ensemble_comparison,
     "peft-set-adapter": partial(peft_comparison, mixed_batch=False),
     "peft-mixed-batch": partial(peft_comparison, mixed_batch=True),
+    "merged-1": partial(merged_comparison, images=1),
+    "merged-8": partial(merged_comparison, images=8),
     "ceiling": _ceiling,
     "mixed-modes": mixed_batch_comparison,
     "step-time": step_time_comparison,

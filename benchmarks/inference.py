@@ -6,6 +6,7 @@ from benchmarks.arithmetic import needed
 from benchmarks.ceiling import best_ceiling, candidates
 from benchmarks.ensemble import vmap_ensemble
 from benchmarks.hugging_face import PeftVisionTransformer
+from benchmarks.merged import merged_logits, merged_members
 from benchmarks.naive import naive_logits, ordinary_members
 from benchmarks.ours import answers, engine
 from benchmarks.result import Comparison, Result, Target
@@ -77,6 +78,28 @@ def peft_comparison(plan: Plan, mixed_batch: bool) -> Result:
         plan,
         lambda: answers(ours, load.images, draws, sizes.backbone.layers, settings),
         lambda: theirs(load.images),
+    )
+    return comparison.result(*seconds, plan.device, described(sizes, images=images, mode="det"))
+
+
+def merged_comparison(plan: Plan, images: int) -> Result:
+    """Deterministic rows over merged weights, which save the low-rank products and cost a copy of
+    the backbone for each adapter.
+    """
+    sizes = plan.sizes.large
+    load = Workload.random(sizes, images, plan.device)
+    ours, members = engine(load.network, "float32"), merged_members(load.network)
+    some = "1 image" if images == 1 else f"{images} images"
+    comparison = Comparison(
+        name=f"mode det, {some}, float32 / merged weights",
+        ours="one batch of rows, float32",
+        reference="torchvision's model with merged weights, one pass an adapter, float32",
+    )
+    draws, settings = [Draw()] * images, sizes.adapters
+    seconds = _alternate(
+        plan,
+        lambda: answers(ours, load.images, draws, sizes.backbone.layers, settings),
+        lambda: merged_logits(members, load.images),
     )
     return comparison.result(*seconds, plan.device, described(sizes, images=images, mode="det"))
 
