@@ -24,9 +24,7 @@ def provenance_of(recipe: Recipe) -> Provenance:
             "torch": torch.__version__,
             "torchvision": torchvision.__version__,
         },
-        "hardware": torch.cuda.get_device_name()
-        if torch.cuda.is_available()
-        else f"{torch.get_num_threads()} CPU threads",
+        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu(),
         "date": datetime.now(UTC).date().isoformat(),
     }
 
@@ -35,6 +33,11 @@ def data_facts(images: ImageParts) -> Provenance:
     """Which data set it was, and what was left out of it."""
     skipped = {"count": len(images.skipped), "names": sorted(images.skipped)}
     return {"data": images.name, "skipped": skipped}
+
+
+def _cpu() -> str:
+    threads = torch.get_num_threads()
+    return f"{threads} CPU thread{'s' * (threads != 1)}"
 
 
 def current_commit() -> str | None:
