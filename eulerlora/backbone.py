@@ -61,9 +61,7 @@ def published_backbone(name: str, file: Path | None = None) -> VisionTransformer
     The file's hash is checked and only tensors are read from it. Raises SettingsError for an
     unknown name, a file with another hash, or where the file cannot be had.
     """
-    if name not in PUBLISHED:
-        raise SettingsError(f"unknown published weights {name!r}; known: {', '.join(PUBLISHED)}")
-    builder, weights = PUBLISHED[name]
+    builder, weights = _published(name)
     backbone = builder(image_size=weights.meta["min_size"][0])
     cached = _cached(weights.url)
     if file is not None:
@@ -81,9 +79,18 @@ def published_backbone(name: str, file: Path | None = None) -> VisionTransformer
 
 
 def absent_weights(name: str) -> str | None:
-    """How to get published weights that are not in torch's hub cache; None if they are there."""
-    url = PUBLISHED[name][1].url
+    """How to get published weights that are not in torch's hub cache; None if they are there.
+
+    Raises SettingsError for an unknown name.
+    """
+    url = _published(name)[1].url
     return None if _cached(url).exists() else f"{name}: {_advice(url)}"
+
+
+def _published(name: str) -> tuple[Builder, WeightsEnum]:
+    if name not in PUBLISHED:
+        raise SettingsError(f"unknown published weights {name!r}; known: {', '.join(PUBLISHED)}")
+    return PUBLISHED[name]
 
 
 def _cached(url: str) -> Path:

@@ -58,6 +58,14 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(network.eval(), config, f"sha256:{hashlib.sha256(text).hexdigest()}")
 
 
+def read_config(folder: Path) -> CheckpointConfig:
+    """What the checkpoint in `folder` says of itself; its weights are not read.
+
+    Raises CheckpointError for a missing or damaged `config.json`.
+    """
+    return _read_config(folder / CONFIG)[1]
+
+
 def save_checkpoint(
     folder: Path,
     network: AdaptedVisionTransformer,

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -22,7 +21,7 @@ from training.progress import progress
 from training.provenance import data_facts, provenance_of
 from training.recipe import PretrainingRecipe, PretrainingStage
 from training.recomputation import RecomputedBlocks
-from training.run import Run
+from training.run import Run, accelerator_on
 
 
 class Classifier(nn.Module):
@@ -96,14 +95,14 @@ def pretrain(
     train = [*images.parts["train"], *images.parts.get("calibration", ())]
     torch.manual_seed(recipe.seed)  # torchvision's own initialisation takes no generator
     previous: Classifier | None = None
-    accelerator = Accelerator(cpu=device.type == "cpu")
+    accelerator = accelerator_on(device)
     if accelerator.is_main_process:
         announce(images)
     runs = [
         Run(
             accelerator,
             seed=recipe.seed + index,
-            recipe=recipe,
+            recipe=recipe.settings_alone,
             state=state_file(out, index),
             resume=resume,
             tensorboard=None if tensorboard is None else tensorboard / f"stage-{index + 1}",

@@ -132,6 +132,11 @@ class Recipe(Settings):
     data: DataSettings
     stored: StoredDtype = "float32"
 
+    @property
+    def settings_alone(self) -> Self:
+        """The same without the record of how it was asked for: equal where runs would be."""
+        return self.model_copy(update={"variant": None, "overrides": ()})
+
 
 class EvaluationSettings(Settings):
     """What the report and the model card show: det, and stoch with `samples` per adapter.

@@ -1,5 +1,6 @@
 """Runs all trainings of a table, each in a process of its own, and keeps every device busy."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -19,17 +20,23 @@ POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Worker:
-    """A training process at work on a run; its output goes to the run's log."""
+    """A training process at work on a run; its output goes to the run's log, from `begin` on."""
 
     run: TableRun
     process: subprocess.Popen[bytes]
     log: TextIO
+    begin: int
 
     @property
     def failure(self) -> str:
-        """The last line that the process left, with the log's place."""
-        lines = Path(self.log.name).read_text(errors="replace").strip().splitlines()
-        return f"{self.run.name} failed: {lines[-1] if lines else 'no output'} ({self.log.name})"
+        """Which signal killed the process, or else the last line it left; with the log's place."""
+        status = self.process.returncode
+        log = Path(self.log.name)
+        lines = log.read_bytes()[self.begin :].decode(errors="replace").strip().splitlines()
+        why = lines[-1] if lines else f"exit status {status} without a word"
+        if status < 0:
+            why = f"killed by {signal.Signals(-status).name}"
+        return f"{self.run.name} failed: {why} ({log})"
 
 
 def log_file(run: TableRun) -> Path:
@@ -41,8 +48,9 @@ def train_all(runs: Sequence[TableRun], data: Path, devices: Sequence[str]) -> l
     """Trains the unfinished runs, one at a time on each device; broken ones continue.
 
     devices: one named twice has two runs at a time; those on "cpu" share its threads. A run that
-    fails does not end the others. Returns a line about each failure. On Ctrl-C every process keeps
-    its state, which is waited for, before KeyboardInterrupt is raised.
+    fails, or that another program is at work on, does not end the others. Returns a line about
+    each of these. On Ctrl-C every process keeps its state, which is waited for, before
+    KeyboardInterrupt is raised.
     """
     waiting = [run for run in runs if run.status != "finished"]
     total, begun = len(waiting), 0
@@ -52,10 +60,13 @@ def train_all(runs: Sequence[TableRun], data: Path, devices: Sequence[str]) -> l
         while waiting or working:
             for place, device in enumerate(devices):
                 if waiting and place not in working:
-                    begun += 1
-                    threads = _threads(device, devices)
-                    working[place] = _start(waiting.pop(0), data, device, threads)
-                    _tell(f"run {begun} of {total}: {working[place].run.name} on {device}")
+                    begun, run = begun + 1, waiting.pop(0)
+                    _tell(f"run {begun} of {total}: {run.name} on {device}")
+                    try:
+                        working[place] = _start(run, data, device, _threads(device, devices))
+                    except BlockingIOError:
+                        failures.append(f"{run.name}: another program is at work on it")
+                        _tell(failures[-1])
             for place, worker in list(working.items()):
                 if worker.process.poll() is not None:
                     del working[place]
@@ -97,8 +108,11 @@ def _threads(device: str, devices: Sequence[str]) -> int:
 
 
 def _start(run: TableRun, data: Path, device: str, threads: int) -> Worker:
+    """Raises BlockingIOError while another program's process has the run's log."""
     run.out.parent.mkdir(parents=True, exist_ok=True)
     log = log_file(run).open("a")
+    begin = log_file(run).stat().st_size
+    fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the process keeps it, should we be killed
     process = subprocess.Popen(
         command_of(run, data, device),
         env=os.environ | {"OMP_NUM_THREADS": str(threads)},
@@ -106,7 +120,7 @@ def _start(run: TableRun, data: Path, device: str, threads: int) -> Worker:
         stderr=subprocess.STDOUT,
         start_new_session=True,  # a Ctrl-C reaches it once, through us
     )
-    return Worker(run, process, log)
+    return Worker(run, process, log, begin)
 
 
 def _tell(line: str) -> None:

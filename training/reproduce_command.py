@@ -45,10 +45,10 @@ def reproduce_command(
     runs = runs_of(wanted, _seeds(wanted, seeds), overrides, out)
     for run in runs:
         run.check()
-    if dry_run:
-        _list(runs, _missing(runs, data))
-        return
     unfinished = [run for run in runs if run.status != "finished"]
+    if dry_run:
+        _list(runs, _missing(unfinished, data))
+        return
     prepare([(run.recipe, run.file.parent) for run in unfinished], data)
     failures = train_all(runs, data, devices or all_devices())
     click.echo(markdown_table(wanted, runs))
@@ -60,9 +60,10 @@ def _seeds(table: Table, asked: str) -> Sequence[int]:
     if asked == "all":
         return table.seeds
     try:
-        return [int(each) for each in asked.split(",")] if asked else table.seeds[:1]
+        named = dict.fromkeys(int(each) for each in asked.split(",")) if asked else {}
     except ValueError as error:
         raise SettingsError(f"--seeds wants all or such as 0,42, not {asked!r}") from error
+    return tuple(named) or table.seeds[:1]
 
 
 def _missing(runs: Sequence[TableRun], data: Path) -> list[str]:

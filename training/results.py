@@ -5,6 +5,10 @@ from statistics import mean, stdev
 from typing import Any
 
 from eulerlora.coefficients import PROJECTIONS
+from eulerlora.config import CheckpointConfig
+from training.datasets import TITLES
+from training.recipe import AdapterRecipe
+from training.recipe_file import read_recipe
 from training.report import METRICS, OOD_METRICS
 from training.table import Figure, Table, TableRow
 from training.table_runs import TableRun
@@ -52,19 +56,23 @@ def _figures(table: Table, row: TableRow, run: TableRun) -> Mapping[str, Any]:
         for each in run.report()["modes"]
         if each["mode"] == row.mode and (row.mode == "det" or each["samples"] == row.samples)
     )
-    found: Mapping[str, Any] = asked["metrics"] if table.ood is None else asked["ood"][table.ood]
-    return found
+    inside: Mapping[str, Any] = asked["metrics"]
+    return inside if table.ood is None else asked["ood"][TITLES[table.ood]]
 
 
 def _trained(runs: Sequence[TableRun]) -> str:
-    """How many parameters a method trains, heads included."""
+    """How many parameters a method trains."""
     if not runs:
         return "-"
-    config = runs[0].config()
+    return f"{trained_parameters(runs[0].config()) / 1e6:.2f} M"
+
+
+def trained_parameters(config: CheckpointConfig) -> int:
+    """The elements of A and B of every adapted projection, and of each adapter's head."""
     adapters, shape = config.adapters.settings, config.backbone.settings
     directions = adapters.rank * 2 * shape.width * len(PROJECTIONS) * shape.layers
     heads = len(config.classes) * (shape.width + 1)
-    return f"{adapters.adapters * (directions + heads) / 1e6:.2f} M"
+    return adapters.adapters * (directions + heads)
 
 
 def _over_seeds(metric: str, values: Sequence[float | None]) -> str:
@@ -96,33 +104,41 @@ def _circumstances(finished: Sequence[TableRun]) -> list[str]:
         f"on {_listed(str(each['hardware']) for each in facts)}, "
         f"torch {_listed(str(each['versions']['torch']) for each in facts)}, "
         f"{_listed(str(each['date']) for each in facts)}, "
-        f"commit {_listed(str(each['commit'])[:7] for each in facts)}",
+        f"commit {_listed(_commit(each['commit']) for each in facts)}",
     ]
 
 
+def _commit(name: str | None) -> str:
+    """Seven digits of the commit, marked where the code was changed since."""
+    if name is None:
+        return "unknown"
+    return name[:7] + "-dirty" * name.endswith("-dirty")
+
+
 def _differences(table: Table, runs: Sequence[TableRun], finished: Sequence[TableRun]) -> list[str]:
-    """How the runs differ from the paper's; nothing for a table that it does not have."""
-    if table.paper_data is None or not finished:
+    """How the runs differ from the paper's; without a paper's table, from the recipe."""
+    if not finished:
         return []
+    changed = {
+        each for run in finished for each in run.recipe.overrides if not each.startswith("seed=")
+    }
+    if table.paper_data is None:
+        return [f"differs from the recipe: set {_listed(sorted(changed))}"] if changed else []
     notes = []
     seeds = {run.recipe.seed for run in finished}
     if seeds != set(table.seeds) or len(finished) < len(runs):
         paper = ", ".join(map(str, table.seeds))
         notes.append(f"differs from the paper: {len(finished)} runs; its seeds are {paper}")
     backbones = _listed(_backbone(run) for run in finished)
-    if any(run.config().backbone.published is None for run in finished):
+    wanted = read_recipe(table.recipe_path, AdapterRecipe).backbone.weights
+    if any(run.config().backbone.published != wanted for run in finished):
         notes.append(f"differs from the paper: the backbone is {backbones}")
-    data = {str(run.config().provenance["data"]) for run in finished}
-    if data != {table.paper_data}:
+    data = sorted({str(run.config().provenance["data"]) for run in finished})
+    if data != [table.paper_data]:
         notes.append(f"differs from the paper: the data is {_listed(data)}")
-    changed = {
-        each
-        for run in finished
-        for each in run.recipe.overrides
-        if not each.startswith(("seed=", "backbone.", "data."))
-    }
-    if changed:
-        notes.append(f"differs from the paper: set {_listed(sorted(changed))}")
+    others = [each for each in sorted(changed) if not each.startswith(("backbone.", "data."))]
+    if others:
+        notes.append(f"differs from the paper: set {_listed(others)}")
     return notes or ["backbone, data, seeds and settings are the paper's"]
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from accelerate import Accelerator
 
 from eulerlora.settings import Settings
@@ -31,6 +32,13 @@ class Run:
     def share(self) -> Share:
         """Which of the processes this one is."""
         return Share(self.accelerator.process_index, self.accelerator.num_processes)
+
+
+def accelerator_on(device: torch.device) -> Accelerator:
+    """accelerate on `device`: of several CUDA devices it takes the one that is torch's current."""
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
+    return Accelerator(cpu=device.type == "cpu")
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from eulerlora.checkpoint import CONFIG
+from eulerlora.checkpoint import CONFIG, read_config
 from eulerlora.config import CheckpointConfig
-from eulerlora.errors import DataError
+from eulerlora.errors import DataError, SettingsError
 from eulerlora.settings import validated
 from training.recipe import AdapterRecipe
 from training.recipe_file import read_recipe
@@ -44,14 +44,17 @@ class TableRun:
     def check(self) -> None:
         """Raises DataError if the run's checkpoint was made with other settings than asked for."""
         if (self.out / CONFIG).exists():
-            stored = validated(AdapterRecipe, self.config().provenance["recipe"])
-            same = {"overrides": self.recipe.overrides}
-            if stored.model_copy(update=same) != self.recipe:
+            made_with = self.config().provenance.get("recipe", {})
+            try:
+                stored = validated(AdapterRecipe, made_with)
+            except SettingsError as error:
+                raise DataError(f"{self.out}: does not say what it was made with") from error
+            if stored.settings_alone != self.recipe.settings_alone:
                 raise DataError(f"{self.out}: holds a run with other settings; give another --out")
 
     def config(self) -> CheckpointConfig:
-        """The config of the run's checkpoint."""
-        return CheckpointConfig.model_validate_json((self.out / CONFIG).read_bytes())
+        """The config of the run's checkpoint. Raises CheckpointError for a damaged one."""
+        return read_config(self.out)
 
     def report(self) -> dict[str, Any]:
         """The report of a finished run (`training.report`)."""
@@ -64,7 +67,8 @@ def runs_of(
 ) -> list[TableRun]:
     """The runs of a table, variant by variant within each seed, as `--out` would hold them.
 
-    Tables on the same recipe share their runs.
+    Tables on the same recipe share their runs. Raises SettingsError for overrides with which the
+    runs would not answer what the table asks.
     """
     return [
         _run(table, variant, (*overrides, f"seed={seed}"), folder)
@@ -75,5 +79,17 @@ def runs_of(
 
 def _run(table: Table, variant: str, overrides: Sequence[str], folder: Path) -> TableRun:
     recipe = read_recipe(table.recipe_path, AdapterRecipe, overrides, variant)
+    _check_answers(table, recipe)
     out = folder / recipe.name / variant / f"seed-{recipe.seed}"
     return TableRun(table.recipe_path, recipe, out)
+
+
+def _check_answers(table: Table, recipe: AdapterRecipe) -> None:
+    asked = recipe.evaluation
+    for row in table.rows:
+        if row.variant == recipe.variant and row.mode == "stoch" and row.samples != asked.samples:
+            raise SettingsError(
+                f"the table wants {row.samples} samples; evaluation.samples is {asked.samples}"
+            )
+    if table.ood is not None and table.ood not in {each.kind for each in asked.ood}:
+        raise SettingsError(f"the table wants {table.ood} in evaluation.ood")

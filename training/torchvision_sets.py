@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torchvision import datasets
+from torchvision.datasets.utils import check_integrity
 
 from eulerlora.errors import DataError
 
@@ -53,7 +54,11 @@ def read_torchvision_part(kind: Kind, part: Part, folder: Path) -> TorchvisionPa
 
 
 def absent_part(kind: Kind, part: Part, folder: Path) -> str | None:
-    """How to get a part that is not whole in `folder`; None if it is."""
+    """How to get a part that is not whole in `folder`; None if it is, or its archive is."""
+    if kind != "svhn":
+        reader = READERS[kind]
+        if check_integrity(folder / reader.filename, reader.tgz_md5):
+            return None
     try:
         _open(kind, part, folder, download=False)
     except RuntimeError:

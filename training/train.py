@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator
 from torch import Generator, Tensor, nn
 from torchvision.models import VisionTransformer
 
@@ -35,7 +34,7 @@ from training.model_card import model_card
 from training.provenance import data_facts, provenance_of
 from training.recipe import AdapterRecipe, AdapterTraining, BackboneSource
 from training.report import write_report
-from training.run import Run
+from training.run import Run, accelerator_on
 
 REPORT = "report"
 
@@ -75,11 +74,12 @@ def train(
         check_free(out)
     images = read_dataset(recipe.data, data, skip_bad)
     outside = [read_ood_set(each, data, skip_bad) for each in recipe.evaluation.ood]
-    accelerator = Accelerator(cpu=device.type == "cpu")
+    accelerator = accelerator_on(device)
     if accelerator.is_main_process:
         announce(images, *outside)
     if not finished:
-        run = Run(accelerator, recipe.seed, recipe, state_file(out), resume, tensorboard)
+        settings = recipe.settings_alone
+        run = Run(accelerator, recipe.seed, settings, state_file(out), resume, tensorboard)
         network, config = _train(recipe, recipe_folder, images, run)
         if accelerator.is_main_process:
             save_checkpoint(out, network, config, model_card(config, None), _dtype(recipe))
