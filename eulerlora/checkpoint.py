@@ -55,7 +55,12 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     tensors = read_tensors(folder / ADAPTERS, trained)
     _check_digest(folder / ADAPTERS, tensors, config.adapters.sha256)
     network.load_state_dict(tensors, strict=False)
-    return Checkpoint(network.eval(), config, f"sha256:{hashlib.sha256(text).hexdigest()}")
+    return Checkpoint(network.eval(), config, _revision(text))
+
+
+def revision_of(config: CheckpointConfig) -> str:
+    """The revision of a checkpoint that says this of itself."""
+    return _revision(_text(config).encode())
 
 
 def read_config(folder: Path) -> CheckpointConfig:
@@ -89,7 +94,7 @@ def save_checkpoint(
 
 def write_config(folder: Path, config: CheckpointConfig) -> None:
     """Replaces the folder's `config.json` in one step."""
-    _write(folder / CONFIG, config.model_dump_json(indent=2) + "\n")
+    _write(folder / CONFIG, _text(config))
 
 
 def write_card(folder: Path, card: str) -> None:
@@ -119,6 +124,14 @@ def _whole_folder(folder: Path) -> Iterator[Path]:
 def _write(path: Path, text: str) -> None:
     with whole_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def _text(config: CheckpointConfig) -> str:
+    return config.model_dump_json(indent=2) + "\n"
+
+
+def _revision(text: bytes) -> str:
+    return f"sha256:{hashlib.sha256(text).hexdigest()}"
 
 
 def _read_config(path: Path) -> tuple[bytes, CheckpointConfig]:

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from eulerlora.checkpoint import load_checkpoint, write_config
+from eulerlora.checkpoint import load_checkpoint, revision_of, write_config
 from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Mode
@@ -25,10 +26,12 @@ def calibrate(
     """Sets the thresholds of the checkpoint in `folder` for `det` and for `stoch` at `samples`.
 
     The calibration part is used, or, in a split without one, the test part; the thresholds say
-    which. Only `config.json` changes, in one step.
+    which. Only `config.json` changes, in one step. The draws are those of the checkpoint before it
+    had any thresholds: calibrating again gives the same.
     """
     checkpoint = load_checkpoint(folder)
-    model = EulerLoRA(checkpoint, device)
+    blank = checkpoint.config.model_copy(update={"thresholds": ()})
+    model = EulerLoRA(replace(checkpoint, revision=revision_of(blank)), device)
     part = "calibration" if "calibration" in images.parts else "test"
     thresholds = find_thresholds(model, images.parts[part], f"{images.name}, {part} part", samples)
     write_config(folder, checkpoint.config.model_copy(update={"thresholds": thresholds}))

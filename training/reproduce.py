@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 import torch
 
@@ -24,14 +23,13 @@ class Worker:
 
     run: TableRun
     process: subprocess.Popen[bytes]
-    log: TextIO
     begin: int
 
     @property
     def failure(self) -> str:
         """Which signal killed the process, or else the last line it left; with the log's place."""
         status = self.process.returncode
-        log = Path(self.log.name)
+        log = log_file(self.run)
         lines = log.read_bytes()[self.begin :].decode(errors="replace").strip().splitlines()
         why = lines[-1] if lines else f"exit status {status} without a word"
         if status < 0:
@@ -70,7 +68,6 @@ def train_all(runs: Sequence[TableRun], data: Path, devices: Sequence[str]) -> l
             for place, worker in list(working.items()):
                 if worker.process.poll() is not None:
                     del working[place]
-                    worker.log.close()
                     if worker.process.returncode == 0:
                         _tell(f"{worker.run.name} done")
                     else:
@@ -110,17 +107,17 @@ def _threads(device: str, devices: Sequence[str]) -> int:
 def _start(run: TableRun, data: Path, device: str, threads: int) -> Worker:
     """Raises BlockingIOError while another program's process has the run's log."""
     run.out.parent.mkdir(parents=True, exist_ok=True)
-    log = log_file(run).open("a")
-    begin = log_file(run).stat().st_size
-    fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the process keeps it, should we be killed
-    process = subprocess.Popen(
-        command_of(run, data, device),
-        env=os.environ | {"OMP_NUM_THREADS": str(threads)},
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,  # a Ctrl-C reaches it once, through us
-    )
-    return Worker(run, process, log, begin)
+    with log_file(run).open("a") as log:
+        begin = log.tell()
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the process keeps it as long as it lives
+        process = subprocess.Popen(
+            command_of(run, data, device),
+            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C reaches it once, through us
+        )
+        return Worker(run, process, begin)
 
 
 def _tell(line: str) -> None:

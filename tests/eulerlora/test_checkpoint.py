@@ -14,7 +14,14 @@ import torch
 from safetensors.torch import load, save_file
 from torch import Tensor
 
-from eulerlora.checkpoint import check_free, load_checkpoint, save_checkpoint, write_config
+from eulerlora.checkpoint import (
+    check_free,
+    load_checkpoint,
+    read_config,
+    revision_of,
+    save_checkpoint,
+    write_config,
+)
 from eulerlora.config import BackboneConfig
 from eulerlora.errors import CheckpointError
 from eulerlora.predict import predict_rows
@@ -108,6 +115,7 @@ def test_the_revision_is_the_digest_of_the_config(checkpoint_copy: Path) -> None
     loaded = load_checkpoint(checkpoint_copy)
     text = (checkpoint_copy / "config.json").read_bytes()
     assert loaded.revision == "sha256:" + hashlib.sha256(text).hexdigest()
+    assert loaded.revision == revision_of(read_config(checkpoint_copy))
     write_config(checkpoint_copy, loaded.config.model_copy(update={"thresholds": ()}))
     assert load_checkpoint(checkpoint_copy).revision != loaded.revision
 

@@ -13,6 +13,13 @@ from tests.conftest import random_backbone
 COLOURS = {"blue": (40, 40, 220), "green": (40, 200, 40), "red": (220, 40, 40)}
 PER_CLASS = {"train": 20, "test": 6}
 
+BACKBONE_PROVENANCE = {
+    "recipe": {"name": "random"},
+    "data": "nothing",
+    "test_accuracy": 0.1,
+    "stages": [{"steps": 0, "seconds": 0.0, "final_loss": 2.3}],
+}
+
 RECIPE = """\
 name = "tiny-run"
 seed = 3
@@ -70,12 +77,7 @@ def recipe_file(tmp_path: Path) -> Path:
     save_backbone(
         tmp_path / "backbone.safetensors",
         random_backbone(),
-        {
-            "recipe": {"name": "random"},
-            "data": "nothing",
-            "test_accuracy": 0.1,
-            "stages": [{"steps": 0, "seconds": 0.0, "final_loss": 2.3}],
-        },
+        BACKBONE_PROVENANCE,
         torch.float16,
     )
     path = tmp_path / "tiny.toml"

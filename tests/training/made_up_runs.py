@@ -20,13 +20,14 @@ from training.train import REPORT
 
 VIT_B_32 = BackboneSettings()
 ANY_SHA256 = "0123456789abcdef" * 4
-Figures = Mapping[str, float]
+Figures = Mapping[str, float | None]
+NOTHING_SAID: Figures = {}
 
 
 def finish(
     run: TableRun,
-    det: Figures = {},
-    stoch: Figures = {},
+    det: Figures = NOTHING_SAID,
+    stoch: Figures = NOTHING_SAID,
     *,
     data: str = "HAM10000, paper split",
     classes: int = 7,
@@ -67,5 +68,5 @@ def _mode(mode: str, samples: int, figures: Figures) -> dict[str, object]:
     }
 
 
-def _all_of(metrics: Sequence[str], figures: Figures) -> dict[str, float]:
+def _all_of(metrics: Sequence[str], figures: Figures) -> dict[str, float | None]:
     return {metric: figures.get(metric, 0.5) for metric in metrics}

@@ -159,3 +159,17 @@ def test_pretraining_must_end_at_the_backbone_s_image_size() -> None:
     path = next(path for path in RECIPES if path.stem.endswith("-pretrain"))
     with pytest.raises(SettingsError, match="last stage"):
         read_recipe(path, PretrainingRecipe, ["backbone.image_size=256"])
+
+
+def test_how_a_recipe_was_asked_for_is_none_of_its_settings() -> None:
+    path = FOLDER / "ham10000.toml"
+    one, other = "training.epochs=3", "training.batch_size=8"
+    asked = [
+        read_recipe(path, AdapterRecipe, overrides, variant)
+        for overrides in ((one, other), (other, one), (one, one, other))
+        for variant in (None, "eulerlora-2")
+    ]
+    assert len({each.model_dump_json() for each in asked}) == len(asked)
+    assert len({each.settings_alone.model_dump_json() for each in asked}) == 1
+    different = read_recipe(path, AdapterRecipe, (one,))
+    assert different.settings_alone != asked[0].settings_alone

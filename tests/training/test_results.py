@@ -22,7 +22,10 @@ PAPER_S_SEEDS = (0, 42, 1206, 2205, 25008)
 
 
 def runs(
-    folder: Path, seeds: Sequence[int] = (0,), table: str = "ham10000", overrides: list[str] = []
+    folder: Path,
+    seeds: Sequence[int] = (0,),
+    table: str = "ham10000",
+    overrides: Sequence[str] = (),
 ) -> list[TableRun]:
     return runs_of(read_table(table), seeds, overrides, folder)
 
@@ -116,18 +119,16 @@ def test_the_paper_s_figures_stand_below_ours_where_it_has_them(tmp_path: Path) 
 def test_a_metric_without_a_value_is_no_number(tmp_path: Path) -> None:
     table = read_table("ham10000-scale-check")
     found = runs(tmp_path, table="ham10000-scale-check")
-    finish(found[0], {"macro_auroc": None})  # type: ignore[dict-item]
+    finish(found[0], {"macro_auroc": None})
     (row,) = lines(markdown_table(table, found), "LoRA, rank 20")
     assert row[f"{METRICS['macro_auroc']} (%)"] == "-"
 
 
-@pytest.mark.parametrize(
-    ("classes", "wanted"), [(10, 2_964_500), (100, 3_102_920), (7, 2_959_886)]
-)
+@pytest.mark.parametrize(("classes", "wanted"), [(10, 2_964_500), (100, 3_102_920), (7, 2_959_886)])
 def test_the_parameters_of_the_paper_s_method_are_counted_as_its_network_counts_them(
     tmp_path: Path, classes: int, wanted: int
 ) -> None:
-    """wanted: two adapters of rank 20 at Q, K, V and O of 12 blocks of width 768, and their heads."""
+    """Two adapters of rank 20 at Q, K, V and O of 12 blocks of width 768, and their heads."""
     run = runs(tmp_path)[-1]
     finish(run, classes=classes)
     assert trained_parameters(run.config()) == wanted == own_count(VIT_B_32, run, classes)

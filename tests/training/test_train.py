@@ -100,11 +100,7 @@ def test_the_checkpoint_is_taken_by_evaluate_predict_and_calibrate(
     before = (trained / "config.json").read_text()
     done = run("calibrate", trained, "--data", labelled)
     assert done.status == 0, done.err
-    assert (trained / "config.json").read_text() != ""
-    assert (
-        json.loads(before)["thresholds"][0]
-        == json.loads((trained / "config.json").read_text())["thresholds"][0]
-    )
+    assert (trained / "config.json").read_text() == before
 
     done = run("predict", trained, labelled / "other", "--json", "--mode", "stoch")
     assert done.status == 0, done.err
