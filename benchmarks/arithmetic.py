@@ -34,9 +34,9 @@ def needed(
 ) -> Arithmetic:
     """The least that the logits of all rows take by the one formula.
 
-    Next to `every_token` it saves three things: the first block's frozen Q, K and V see the same
-    inputs in all rows of an image; the last block's Q, O, attention and MLP are read at the class
-    token alone; and a row uses its own adapter's `rank` directions and head only.
+    Next to `every_token` it saves three things: in the first block the frozen Q, K and V and the
+    directions see the same inputs in all rows of an image; in the last one Q, O, attention and MLP
+    are read at the class token alone; and a row uses its own adapter's `rank` directions and head.
     """
     total = _ends(backbone, images, rows, classes)
     for index in range(backbone.layers):
@@ -74,7 +74,7 @@ def _block(backbone: BackboneSettings, rows: int, rank: int, sources: int, read:
     inputs = read + 2 * tokens  # tokens that Q, K and V are applied to
     return Arithmetic(
         frozen_projections=2 * (sources * inputs + rows * read) * width**2,
-        low_rank=2 * rows * (inputs + read) * 2 * width * rank,
+        low_rank=2 * (sources * inputs + rows * (inputs + 2 * read)) * width * rank,
         attention=2 * rows * read * tokens * 2 * width,
         mlp=2 * rows * read * 2 * width * backbone.mlp_width,
     )
