@@ -4,7 +4,7 @@ A trajectory is one (adapter, sample) pair; a row is one (image, trajectory). An
 together, adapter by adapter. Images of one batch may have different numbers of samples.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,7 +39,35 @@ class Rows:
         """The same rows with their indices on `device`."""
         return Rows(self.image.to(device), self.adapter.to(device), self.counts)
 
+    def parts(self, most: int) -> Iterator["RowPart"]:
+        """The rows in parts of whole images, each of `most` rows at most or of a single image."""
+        first_image = first_row = 0
+        while first_image < len(self.counts):
+            image, row = first_image + 1, first_row + self.counts[first_image]
+            while image < len(self.counts) and row + self.counts[image] - first_row <= most:
+                row += self.counts[image]
+                image += 1
+            own = slice(first_row, row)
+            rows = Rows(
+                self.image[own] - first_image, self.adapter[own], self.counts[first_image:image]
+            )
+            yield RowPart(slice(first_image, image), own, rows)
+            first_image, first_row = image, row
+
     def by_image(self, values: Tensor) -> tuple[Tensor, ...]:
         """Splits (rows, ...) into one (trajectories, ...) tensor for each image."""
         parts: tuple[Tensor, ...] = values.split(self.counts)
         return parts
+
+
+@dataclass(frozen=True)
+class RowPart:
+    """Some images of a batch with all their rows.
+
+    images, rows: where they lie in the batch. own: the same rows, counted from the part's first
+    image.
+    """
+
+    images: slice
+    rows: slice
+    own: Rows

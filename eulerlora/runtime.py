@@ -1,5 +1,6 @@
 """A network as it is run: on a device, in a precision, compiled or not."""
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from eulerlora.backbone import settings_of
 from eulerlora.rows import Rows
 from eulerlora.settings import PLAIN, AdapterSettings, RuntimeSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer
@@ -14,6 +16,11 @@ from eulerlora.vision_transformer import AdaptedVisionTransformer
 ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Row counts that a compiled network exists for; a batch is padded to the next of them, or to a
 multiple of the last.
+"""
+
+CPU_VALUES = 3_000_000
+"""Values of the widest activation (rows x tokens x MLP width) of a pass on a CPU: 12 MB in float32.
+Larger ones leave the cache, and the allocator gives their pages back to be zeroed anew.
 """
 
 Forward = Callable[[Tensor, Rows, Tensor], Tensor]
@@ -38,6 +45,7 @@ class Runtime:
         self._bfloat16 = settings.precision == "bfloat16"
         if self._bfloat16:
             round_products(self.network)
+        self._rows_at_once = rows_at_once(network, device)
         self._forward: Forward = self.network
         if settings.compiler is not None:
             self._forward = self._compiled(settings.compiler)
@@ -53,9 +61,16 @@ class Runtime:
         return self.network.depth
 
     def __call__(self, images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor:
-        """Logits of every row, as `AdaptedVisionTransformer.forward`."""
+        """Logits of every row, as `AdaptedVisionTransformer.forward`; many rows in parts."""
         with self._precision():
-            return self._forward(images, rows, coefficients)
+            if len(rows) <= self._rows_at_once:
+                return self._forward(images, rows, coefficients)
+            return torch.cat(
+                [
+                    self._forward(images[part.images], part.own, coefficients[part.rows])
+                    for part in rows.parts(self._rows_at_once)
+                ]
+            )
 
     def _precision(self) -> AbstractContextManager[object]:
         if not self._bfloat16:
@@ -79,6 +94,14 @@ class Runtime:
             return logits[: len(rows)].clone()  # a CUDA graph's output is overwritten by the next
 
         return forward
+
+
+def rows_at_once(network: AdaptedVisionTransformer, device: torch.device) -> int:
+    """Rows of one pass: all of them, but for a CPU, where fewer at a time are faster."""
+    if device.type != "cpu":
+        return sys.maxsize
+    shape = settings_of(network.backbone)
+    return max(1, CPU_VALUES // (shape.tokens * shape.mlp_width))
 
 
 def padded_count(rows: int) -> int:

@@ -39,3 +39,22 @@ def test_rows_moved_to_a_device_are_the_same_rows() -> None:
     assert moved.image.device.type == moved.adapter.device.type == "meta"
     assert moved.counts == rows.counts
     assert len(moved) == len(rows)
+
+
+def test_parts_hold_whole_images_and_as_many_rows_as_allowed() -> None:
+    rows = Rows.of([1, 3, 1, 5, 1], adapters=2)
+    parts = list(rows.parts(8))
+    assert [part.own.counts for part in parts] == [(2, 6), (2,), (10,), (2,)]
+    assert [part.images for part in parts] == [slice(0, 2), slice(2, 3), slice(3, 4), slice(4, 5)]
+    for part in parts:
+        assert torch.equal(part.own.image + part.images.start, rows.image[part.rows])
+        assert torch.equal(part.own.adapter, rows.adapter[part.rows])
+        assert len(part.own) == sum(part.own.counts)
+    assert [part.rows.stop for part in parts] == [8, 10, 20, 22]
+
+
+def test_a_limit_that_all_rows_keep_makes_one_part() -> None:
+    rows = Rows.of([2, 1], adapters=3)
+    (part,) = rows.parts(len(rows))
+    assert torch.equal(part.own.image, rows.image)
+    assert part.own.counts == rows.counts

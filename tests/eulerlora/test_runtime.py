@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from eulerlora.backbone import settings_of
 from eulerlora.coefficients import trajectory_coefficients
 from eulerlora.rows import Rows
-from eulerlora.runtime import ROW_COUNTS, Runtime, padded_count
+from eulerlora.runtime import CPU_VALUES, ROW_COUNTS, Runtime, padded_count, rows_at_once
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import random_network
@@ -63,6 +64,27 @@ def test_a_compiled_network_answers_as_the_plain_one(precision: str, compiler: s
     assert found.shape == expected.shape
     atol = 1e-4 if precision == "float32" else 0.03
     torch.testing.assert_close(found.softmax(-1), expected.softmax(-1), rtol=0, atol=atol)
+
+
+def test_many_rows_on_a_cpu_pass_in_parts_with_the_same_logits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network = random_network()
+    shape = settings_of(network.backbone)
+    monkeypatch.setattr("eulerlora.runtime.CPU_VALUES", 8 * shape.tokens * shape.mlp_width)
+    runtime = Runtime(network, CPU)
+    passes: list[int] = []
+    network.register_forward_pre_hook(lambda _, inputs: passes.append(len(inputs[1])))
+    with torch.inference_mode():
+        found = runtime(*asked(network))
+        assert passes == [8, 2]  # det and three samples, then one sample, of two adapters
+        torch.testing.assert_close(found, network(*asked(network)), rtol=0, atol=1e-6)
+
+
+def test_an_accelerator_takes_all_rows_at_once() -> None:
+    network = random_network()
+    assert rows_at_once(network, torch.device("cuda")) > 10**9
+    assert rows_at_once(network, CPU) == CPU_VALUES // (17 * 24)  # tokens and MLP width
 
 
 def test_a_batch_is_padded_to_the_next_row_count() -> None:
