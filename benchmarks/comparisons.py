@@ -38,8 +38,10 @@ ANYWHERE: Mapping[str, Measure] = {
     "merged-8": partial(merged_comparison, images=8),
     "ceiling": _ceiling,
     "mixed-modes": mixed_batch_comparison,
-    "step-time": step_time_comparison,
-    "step-memory": step_memory_comparison,
+    "step-time": partial(step_time_comparison, side="ours"),
+    "step-time-cut": partial(step_time_comparison, side="cut"),
+    "step-memory": partial(step_memory_comparison, side="ours"),
+    "step-memory-cut": partial(step_memory_comparison, side="cut"),
 }
 GPU: Mapping[str, Measure] = {
     **ANYWHERE,

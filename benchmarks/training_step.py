@@ -5,6 +5,7 @@ summed, one backward pass. Both sides use the same attention kernels, those that
 training, although an ordinary script might not choose them.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Literal
@@ -19,7 +20,7 @@ from benchmarks.workload import Workload
 from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
 from training.optimisation import attention_kernels
 
-Side = Literal["ours", "naive"]
+Side = Literal["ours", "cut", "naive"]
 
 
 class TrainingStep(ABC):
@@ -42,26 +43,39 @@ class TrainingStep(ABC):
         )
         self.optimiser.zero_grad(set_to_none=True)
         with attention_kernels(self.images.device):
-            self.loss(own).backward()
+            self.backward(own)
         self.optimiser.step()
 
     @abstractmethod
-    def loss(self, own: Tensor) -> Tensor:
-        """Mean cross-entropy of all rows. own: (trajectories, blocks, 4, rank)."""
+    def backward(self, own: Tensor) -> None:
+        """Gradients of the mean cross-entropy of all rows. own: (trajectories, blocks, 4, rank)."""
 
 
 class OurStep(TrainingStep):
-    """All trajectories of all images in one batch."""
+    """`micro_batch_rows` rows at a time, as the recipe's setting of that name: here all of them."""
+
+    micro_batch_rows = sys.maxsize
 
     def __init__(self, load: Workload) -> None:
         super().__init__(load, [parameter for _, parameter in load.network.adapter_parameters()])
 
-    def loss(self, own: Tensor) -> Tensor:
-        count = len(self.images)
+    def backward(self, own: Tensor) -> None:
         drawn = on_stacked_ranks(own, self.network.settings.adapters).to(self.images.device)
-        coefficients = drawn.repeat(count, 1, 1, 1)
-        logits = training_logits(self.network, self.images, self.rows, coefficients)
-        return F.cross_entropy(logits, self.labels.repeat_interleave(self.trajectories))
+        for part in self.rows.parts(self.micro_batch_rows):
+            images, labels = self.images[part.images], self.labels[part.images]
+            coefficients = drawn.repeat(len(images), 1, 1, 1)
+            logits = training_logits(self.network, images, part.own, coefficients)
+            targets = labels.repeat_interleave(self.trajectories)
+            loss = F.cross_entropy(logits, targets, reduction="sum") / len(self.rows)
+            loss.backward()
+
+
+class OurCutStep(OurStep):
+    """The same gradient from micro-batches of the rows of two images."""
+
+    def __init__(self, load: Workload) -> None:
+        super().__init__(load)
+        self.micro_batch_rows = 2 * self.trajectories
 
 
 class NaiveStep(TrainingStep):
@@ -72,13 +86,17 @@ class NaiveStep(TrainingStep):
         trained = [p for each in self.members for p in each.parameters() if p.requires_grad]
         super().__init__(load, trained)
 
-    def loss(self, own: Tensor) -> Tensor:
+    def backward(self, own: Tensor) -> None:
         samples = self.trajectories // len(self.members)
         total = torch.zeros((), device=self.images.device)
         for index, each in enumerate(own.to(self.images.device)):
             logits = self.members[index // samples](self.images, each[None])
             total = total + F.cross_entropy(logits, self.labels)
-        return total / self.trajectories
+        (total / self.trajectories).backward()
 
 
-STEPS: dict[Side, type[OurStep] | type[NaiveStep]] = {"ours": OurStep, "naive": NaiveStep}
+STEPS: dict[Side, type[OurStep] | type[NaiveStep]] = {
+    "ours": OurStep,
+    "cut": OurCutStep,
+    "naive": NaiveStep,
+}
