@@ -1,5 +1,6 @@
 """A network as it is run: on a device, in a precision, compiled or not."""
 
+import math
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,8 +19,8 @@ ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 multiple of the last.
 """
 
-CPU_VALUES = 3_000_000
-"""Values of the widest activation (rows x tokens x MLP width) of a pass on a CPU: 12 MB in float32.
+CPU_VALUES = 4_000_000
+"""Values of the widest activation (rows x tokens x MLP width) of a pass on a CPU: 16 MB in float32.
 Larger ones leave the cache, and the allocator gives their pages back to be zeroed anew.
 """
 
@@ -63,12 +64,13 @@ class Runtime:
     def __call__(self, images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor:
         """Logits of every row, as `AdaptedVisionTransformer.forward`; many rows in parts."""
         with self._precision():
-            if len(rows) <= self._rows_at_once:
+            passes = math.ceil(len(rows) / self._rows_at_once)
+            if passes == 1:
                 return self._forward(images, rows, coefficients)
             return torch.cat(
                 [
                     self._forward(images[part.images], part.own, coefficients[part.rows])
-                    for part in rows.parts(self._rows_at_once)
+                    for part in rows.parts(math.ceil(len(rows) / passes))
                 ]
             )
 
