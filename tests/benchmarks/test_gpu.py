@@ -20,7 +20,7 @@ def test_the_whole_run_leaves_one_json_file_with_all_results(tmp_path: Path) -> 
     assert len(run.results) == len({each.name for each in run.results}) == len(GPU)
     assert all(each.passed for each in run.checks)
     assert all(each.ratio > 0 for each in run.results)
-    assert [each.unit for each in run.results].count("bytes") == 2  # the whole batch and micro-batches
+    assert [each.unit for each in run.results].count("bytes") == 2
     assert run.seconds > 0
 
 
