@@ -39,7 +39,7 @@ def mixed_batch_comparison(plan: Plan) -> Result:
     seconds = paired_seconds(
         lambda: answers(ours, images, draws, blocks, settings),
         one_after_another,
-        plan.sizes.repeats,
+        plan.sizes.request_repeats,
         plan.sizes.warmups,
         plan.device,
     )

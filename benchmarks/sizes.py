@@ -28,7 +28,8 @@ class Sizes(Settings):
     requests: of each mode, in the batch that mixes both. throughput_images: of the batch that is
     to fill a GPU. squares: sides of the square products among which the ceiling is sought.
     repeats: alternating measurements after `warmups` unmeasured ones; steps count for more, so
-    they are taken `step_repeats` times; processes: fresh ones for each memory figure.
+    they are taken `step_repeats` times, and requests for less: `request_repeats` times.
+    processes: fresh ones for each memory figure.
     """
 
     large: NetworkSizes = NetworkSizes()
@@ -44,6 +45,7 @@ class Sizes(Settings):
     warmups: Annotated[int, Field(ge=0)] = 2
     repeats: PositiveInt = 15
     step_repeats: PositiveInt = 5
+    request_repeats: PositiveInt = 45
     processes: PositiveInt = 3
 
 
@@ -67,5 +69,6 @@ SMALL = Sizes(
     warmups=1,
     repeats=3,
     step_repeats=2,
+    request_repeats=3,
     processes=1,
 )

@@ -19,9 +19,14 @@ ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 multiple of the last.
 """
 
-CPU_VALUES = 4_000_000
-"""Values of the widest activation (rows x tokens x MLP width) of a pass on a CPU: 16 MB in float32.
+CPU_VALUES = 1_500_000
+"""Values of the widest activation (rows x tokens x MLP width) of a pass on a CPU: 6 MB in float32.
 Larger ones leave the cache, and the allocator gives their pages back to be zeroed anew.
+"""
+
+CPU_TOKENS = 1_200
+"""Rows x tokens that a pass on a CPU may always have, however wide: with fewer, reading a large
+network's weights once a pass costs more than the cache saves.
 """
 
 Forward = Callable[[Tensor, Rows, Tensor], Tensor]
@@ -103,7 +108,7 @@ def rows_at_once(network: AdaptedVisionTransformer, device: torch.device) -> int
     if device.type != "cpu":
         return sys.maxsize
     shape = settings_of(network.backbone)
-    return max(1, CPU_VALUES // (shape.tokens * shape.mlp_width))
+    return max(1, CPU_TOKENS // shape.tokens, CPU_VALUES // (shape.tokens * shape.mlp_width))
 
 
 def padded_count(rows: int) -> int:

@@ -9,7 +9,14 @@ from torch import Tensor
 from eulerlora.backbone import settings_of
 from eulerlora.coefficients import trajectory_coefficients
 from eulerlora.rows import Rows
-from eulerlora.runtime import CPU_VALUES, ROW_COUNTS, Runtime, padded_count, rows_at_once
+from eulerlora.runtime import (
+    CPU_TOKENS,
+    CPU_VALUES,
+    ROW_COUNTS,
+    Runtime,
+    padded_count,
+    rows_at_once,
+)
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import random_network
@@ -72,6 +79,7 @@ def test_many_rows_on_a_cpu_pass_in_parts_with_the_same_logits(
 ) -> None:
     network = random_network()
     shape = settings_of(network.backbone)
+    monkeypatch.setattr("eulerlora.runtime.CPU_TOKENS", 0)
     monkeypatch.setattr("eulerlora.runtime.CPU_VALUES", 8 * shape.tokens * shape.mlp_width)
     runtime = Runtime(network, CPU)
     passes: list[int] = []
@@ -86,6 +94,13 @@ def test_an_accelerator_takes_all_rows_at_once() -> None:
     network = random_network()
     assert rows_at_once(network, torch.device("cuda")) > 10**9
     assert rows_at_once(network, CPU) == CPU_VALUES // (17 * 24)  # tokens and MLP width
+
+
+def test_a_wide_network_on_a_cpu_passes_in_no_smaller_parts_than_pay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("eulerlora.runtime.CPU_VALUES", 1)
+    assert rows_at_once(random_network(), CPU) == CPU_TOKENS // 17
 
 
 def test_a_batch_is_padded_to_the_next_row_count() -> None:
