@@ -36,19 +36,24 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _on_defect)
 
 
-def problem_body(request: Request, problem: Problem) -> ProblemBody:
+def problem_body(problem: Problem, request_id: str) -> ProblemBody:
     """The document that tells of a problem in answer to a request."""
-    return _body(request, problem.status, problem.code, problem.title, problem.detail)
+    return _body(request_id, problem.status, problem.code, problem.title, problem.detail)
 
 
-def _body(request: Request, status: int, code: str, title: str, detail: str) -> ProblemBody:
+def problem_response(problem: Problem, request_id: str) -> JSONResponse:
+    """The response that tells of a problem; also an ASGI application, for use in a middleware."""
+    return _response(problem_body(problem, request_id), problem.headers())
+
+
+def _body(request_id: str, status: int, code: str, title: str, detail: str) -> ProblemBody:
     return ProblemBody(
         type=f"urn:eulerlora:problem:{code}",
         title=title,
         status=status,
         detail=detail,
         code=code,
-        request_id=request_id_of(request),
+        request_id=request_id,
     )
 
 
@@ -58,9 +63,7 @@ def _response(body: ProblemBody, headers: Mapping[str, str] | None = None) -> JS
 
 async def _on_problem(request: Request, problem: Exception) -> JSONResponse:
     assert isinstance(problem, Problem)
-    # What is left of a refused body is not read, so the connection cannot be used again.
-    headers = {"Connection": "close"} if problem.status == 413 else None
-    return _response(problem_body(request, problem), headers)
+    return problem_response(problem, request_id_of(request))
 
 
 async def _on_disconnect(request: Request, _: Exception) -> Response:
@@ -78,13 +81,15 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
     assert isinstance(error, HTTPException)
     status = error.status_code
     code, title = HTTP_PROBLEMS.get(status, ("refused", "The request was refused"))
-    body = _body(request, status, code, title, "see /docs for what is served")
+    body = _body(request_id_of(request), status, code, title, "see /docs for what is served")
     return _response(body, error.headers)
 
 
 async def _on_defect(request: Request, error: Exception) -> JSONResponse:
     logger.exception("request %s failed", request_id_of(request), exc_info=error)
-    body = problem_body(request, Problem("the failure was logged under the request id"))
+    body = problem_body(
+        Problem("the failure was logged under the request id"), request_id_of(request)
+    )
     return _response(body, {HEADER: body.request_id})  # this handler is outside the middleware
 
 

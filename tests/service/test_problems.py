@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 from service import errors, problems
-from service.errors import BodyTooLarge, Problem
+from service.errors import Problem
 from service.request_id import RequestIdMiddleware
 
 SECRET = "zz-secret-zz"
@@ -79,7 +79,19 @@ def test_only_a_body_left_unread_ends_the_connection(faulty) -> None:
         for kind in all_problems()
         if faulty.get(f"/problem/{kind.code}").headers.get("Connection") == "close"
     }
-    assert closing == {BodyTooLarge.code}
+    assert closing == {
+        "not_authenticated", "upload_too_slow", "body_too_large", "quota_exceeded", "overloaded"
+    }  # fmt: skip
+
+
+def test_a_refusal_without_a_key_names_the_scheme() -> None:
+    assert errors.NotAuthenticated("wanted a key").headers()["WWW-Authenticate"] == "Bearer"
+
+
+def test_the_seconds_until_a_retry_are_whole_and_never_none() -> None:
+    for seconds, header in ((0, "1"), (0.2, "1"), (1.2, "2"), (60, "60")):
+        assert errors.Overloaded("busy", seconds).headers()["Retry-After"] == header
+    assert "Retry-After" not in errors.Overloaded("busy").headers()
 
 
 def test_a_defect_is_a_500_that_shows_nothing_and_is_logged_under_its_id(faulty, caplog) -> None:
