@@ -42,7 +42,7 @@ def serve_command(
     settings = ServiceSettings()
     compiler = "inductor" if compiled else None
     models = ServedModels(
-        ServedModel(EulerLoRA.load(folder, device, precision, compiler), settings.max_batch_rows)
+        ServedModel.of(EulerLoRA.load(folder, device, precision, compiler))
         for folder in checkpoints or (EMBEDDED,)
     )
     with listen(host, port) as listening:

@@ -9,6 +9,7 @@ from torch import Tensor
 from eulerlora.model import EulerLoRA
 from eulerlora.predict import predict_rows
 from eulerlora.settings import Draw
+from service.device_errors import with_device_errors
 
 
 @dataclass(frozen=True)
@@ -28,16 +29,25 @@ class Engine:
     def __init__(self, model: EulerLoRA) -> None:
         self.model = model
 
-    def rows(self, question: Question) -> int:
-        """How many rows of a forward pass the question takes."""
-        return self.model.network.settings.adapters * question.draw.samples
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.config.name
+
+    def rows(self, samples: int) -> int:
+        """How many rows of a forward pass a question of so many samples per adapter takes."""
+        return self.model.network.settings.adapters * samples
 
     def answer(self, questions: Sequence[Question]) -> list[Tensor]:
         """Log-probabilities (trajectories, classes) of each question, all in one forward pass.
 
         Questions of any mode and number of samples share the pass. float64 on the CPU; a
-        trajectory whose logits are not finite is all NaN.
+        trajectory whose logits are not finite is all NaN. Raises OutOfMemory, and DeviceFailed
+        where the device is lost.
         """
+        return with_device_errors(lambda: self._answer(questions))
+
+    def _answer(self, questions: Sequence[Question]) -> list[Tensor]:
         pixels = torch.stack([question.pixels for question in questions])
         draws = [question.draw for question in questions]
         return predict_rows(self.model.runtime, pixels.to(self.model.device), draws)

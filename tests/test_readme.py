@@ -54,7 +54,7 @@ def test_the_json_block_is_the_answer_to_the_curl_call(image: Path) -> None:
     command = next(line for block in blocks("") for line in block.splitlines() if "curl" in line)
     *_, url = shlex.split(command)
     query = {key: value[0] for key, value in parse_qs(urlsplit("//" + url).query).items()}
-    models = ServedModels([ServedModel(EulerLoRA.load(EMBEDDED), max_batch_rows=64)])
+    models = ServedModels([ServedModel.of(EulerLoRA.load(EMBEDDED))])
     with TestClient(create_app(models, ServiceSettings())) as client:
         answer = client.post("/predict", params=query, files={"file": (IMAGE, image.read_bytes())})
     found, shown = answer.json(), json.loads(blocks("json")[0])

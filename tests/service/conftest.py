@@ -157,7 +157,7 @@ def live(model: EulerLoRA) -> Iterator[int]:
 def app_of(model: EulerLoRA, **settings: object) -> FastAPI:
     """An app that serves one model; each needs an engine of its own, for it runs only once."""
     chosen = ServiceSettings.model_validate(settings)
-    return create_app(ServedModels([ServedModel(model, chosen.max_batch_rows)]), chosen)
+    return create_app(ServedModels([ServedModel.of(model)]), chosen)
 
 
 def encoded(image: Image.Image, file_format: str, **options: object) -> bytes:

@@ -28,7 +28,7 @@ def config() -> CheckpointConfig:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
-    models = ServedModels([ServedModel(EulerLoRA.load(EMBEDDED, "cpu"), max_batch_rows=128)])
+    models = ServedModels([ServedModel.of(EulerLoRA.load(EMBEDDED, "cpu"))])
     with TestClient(create_app(models, ServiceSettings())) as client:
         yield client
 

@@ -25,7 +25,7 @@ def questions() -> list[Question]:
 
 def test_a_question_takes_one_row_for_each_adapter_and_sample(model: EulerLoRA, questions) -> None:
     engine = Engine(model)
-    assert [engine.rows(question) for question in questions] == [2, 2, 10, 2, 4]
+    assert [engine.rows(each.draw.samples) for each in questions] == [2, 2, 10, 2, 4]
     answers = engine.answer(questions)
     assert [tuple(answer.shape) for answer in answers] == [(2, 3), (2, 3), (10, 3), (2, 3), (4, 3)]
 

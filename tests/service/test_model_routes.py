@@ -69,7 +69,7 @@ def test_of_two_models_each_answers_under_its_own_name(
     def served(name: str, seed: int) -> ServedModel:
         network = make_network(seed=seed)
         checkpoint = Checkpoint(network, make_config(network, name=name), f"sha256:{seed}")
-        return ServedModel(EulerLoRA(checkpoint, torch.device("cpu")), 128)
+        return ServedModel.of(EulerLoRA(checkpoint, torch.device("cpu")))
 
     models = ServedModels([served("first", 1), served("second", 2)])
     data = {"content": encode(photo, "PNG"), "headers": {"Content-Type": "image/png"}}

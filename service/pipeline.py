@@ -1,0 +1,200 @@
+"""One request's way: room -> upload -> place -> pixels -> answer -> response body."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import anyio
+from anyio.to_thread import run_sync
+from fastapi import Request
+
+from eulerlora.settings import Draw
+from service.batcher import Batcher
+from service.disconnect import while_connected
+from service.engine import Question
+from service.errors import DeadlinePassed, Problem
+from service.predictions import Decoded, decoded, fewer_samples, prediction_body, samples_of
+from service.problems import problem_body
+from service.request_id import request_id_of
+from service.schemas import PredictionBody, PredictQuery, ProblemBody
+from service.served_model import ServedModel, ServedModels
+from service.settings import ServiceSettings
+from service.upload import Upload, read_upload
+from service.uploads import read_uploads
+from service.waiting_room import Answered, Place
+
+logger = logging.getLogger(__name__)
+
+STRAINED = 0.5
+"""Of a full waiting room: from here on, where it is allowed, questions get fewer samples."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds that an answer took: to decode its image, to wait, and to run its batch."""
+
+    decode_s: float
+    queue_s: float
+    model_s: float
+
+
+class Observer(Protocol):
+    """Who is told of every prediction before it is sent; a Problem it raises is sent instead."""
+
+    def answered(self, body: PredictionBody, timing: Timing) -> None: ...
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A response body and how long it took."""
+
+    body: PredictionBody
+    timing: Timing
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request asks of each of its images.
+
+    served: the revision that answers, whatever replaces it meanwhile. samples: as run. deadline:
+    on the monotonic clock. warnings: of what is done otherwise than asked.
+    """
+
+    query: PredictQuery
+    served: ServedModel
+    samples: int
+    deadline: float
+    request_id: str
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows of each image."""
+        return self.served.engine.rows(self.samples)
+
+
+class Pipeline:
+    """Answers requests with the served models; must be used in one event loop.
+
+    observers: told in order.
+    """
+
+    def __init__(
+        self,
+        models: ServedModels,
+        settings: ServiceSettings,
+        batcher: Batcher,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self._models = models
+        self._settings = settings
+        self._batcher = batcher
+        self._observers = observers
+        self._decoding = anyio.CapacityLimiter(settings.decode_threads)
+
+    async def predict(self, request: Request, query: PredictQuery) -> Predicted:
+        """The answer for the one image of a request. Raises Problem and ClientDisconnect."""
+        asked = self._admitted(request, query)
+        uploads = [await read_upload(request, self._settings.max_body_bytes)]
+        asked = self._under_load(asked)
+        with self._batcher.places(asked.served.engine, asked.rows) as (place,):
+            async with while_connected(request):
+                predicted = await self._predicted(uploads.pop(), asked, place)
+        return predicted
+
+    async def predict_batch(
+        self, request: Request, query: PredictQuery
+    ) -> list[Predicted | ProblemBody]:
+        """An answer or a problem for each image of a request, in order.
+
+        Raises Problem where the request as a whole cannot be met, and ClientDisconnect.
+        """
+        limits = self._settings
+        asked = self._admitted(request, query)
+        uploads = await read_uploads(request, limits.max_body_bytes, limits.max_batch_files)
+        asked = self._under_load(asked)
+        with self._batcher.places(asked.served.engine, asked.rows, len(uploads)) as places:
+            async with while_connected(request):
+                results = await asyncio.gather(
+                    *(self._predicted(uploads.pop(0), asked, place) for place in places),
+                    return_exceptions=True,
+                )
+        return [outcome(result, asked.request_id) for result in results]
+
+    def _admitted(self, request: Request, query: PredictQuery) -> Asked:
+        """What a request asks; raises, before its body is read, where it cannot be answered."""
+        served = self._models.named(query.model)
+        asked = Asked(
+            query=query,
+            served=served,
+            samples=samples_of(query),
+            deadline=time.monotonic() + self._settings.deadline_s,
+            request_id=request_id_of(request),
+        )
+        self._batcher.room.check(self._under_load(asked).rows)
+        return asked
+
+    def _under_load(self, asked: Asked) -> Asked:
+        """The same with fewer samples, where that is allowed and the queue is long."""
+        strained = self._settings.fewer_samples and self._batcher.room.load() > STRAINED
+        if not strained or asked.query.mode == "det":
+            return asked
+        samples = fewer_samples(asked.served, asked.samples)
+        if samples == asked.samples:
+            return asked
+        warning = f"samples reduced from {asked.samples} to {samples} under load"
+        return replace(asked, samples=samples, warnings=(warning,))
+
+    async def _predicted(self, upload: Upload, asked: Asked, place: Place) -> Predicted:
+        found = await self._decoded(upload, asked)
+        del upload  # its bytes are not kept while the question waits
+        seed = found.seed if asked.query.seed is None else asked.query.seed
+        draw = Draw(mode=asked.query.mode, samples=asked.samples, seed=seed)
+        answered = await self._answered(Question(found.pixels, draw), asked.deadline, place)
+        body = prediction_body(
+            answered.log_probabilities,
+            draw,
+            asked.served,
+            (*found.warnings, *asked.warnings),
+            asked.request_id,
+            detailed=asked.query.detail is not None,
+        )
+        timing = Timing(found.seconds, answered.queued_s, answered.ran_s)
+        for observer in self._observers:
+            observer.answered(body, timing)
+        return Predicted(body, timing)
+
+    async def _decoded(self, upload: Upload, asked: Asked) -> Decoded:
+        """The upload as pixels. Raises DeadlinePassed, and as `decoded`."""
+        with anyio.move_on_after(asked.deadline - time.monotonic()):
+            return await run_sync(
+                decoded, upload, asked.served, self._settings.images, limiter=self._decoding
+            )
+        raise DeadlinePassed("the deadline passed before the image was decoded")
+
+    async def _answered(self, question: Question, deadline: float, place: Place) -> Answered:
+        """The answer; raises DeadlinePassed as soon as it is too late to begin with it."""
+        self._batcher.room.ask(place, question, deadline)
+        answering = asyncio.wrap_future(place.future)
+        try:
+            await asyncio.wait([answering], timeout=deadline - time.monotonic())
+            if place.future.cancel():
+                raise DeadlinePassed("the deadline passed while the question waited")
+            return await answering
+        finally:
+            answering.cancel()  # where the client left, nobody takes what comes
+
+
+def outcome(result: Predicted | BaseException, request_id: str) -> Predicted | ProblemBody:
+    """What the answer to many images tells of one of them."""
+    if isinstance(result, Predicted):
+        return result
+    if isinstance(result, Problem):
+        return problem_body(result, request_id)
+    if not isinstance(result, Exception):
+        raise result
+    logger.error("request %s failed for one image", request_id, exc_info=result)
+    return problem_body(Problem("the failure was logged under the request id"), request_id)
