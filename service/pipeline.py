@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 from anyio.to_thread import run_sync
 from fastapi import Request
 
@@ -15,7 +16,7 @@ from eulerlora.settings import Draw
 from service.batcher import Batcher
 from service.disconnect import while_connected
 from service.engine import Question
-from service.errors import DeadlinePassed, Problem
+from service.errors import DeadlinePassed, InvalidUpload, Problem
 from service.predictions import Decoded, decoded, fewer_samples, prediction_body, samples_of
 from service.problems import problem_body
 from service.request_id import request_id_of
@@ -149,6 +150,8 @@ class Pipeline:
         return replace(asked, samples=samples, warnings=(warning,))
 
     async def _predicted(self, upload: Upload, asked: Asked, place: Place) -> Predicted:
+        if not upload.content:
+            raise InvalidUpload("the file is empty")
         found = await self._decoded(upload, asked)
         del upload  # its bytes are not kept while the question waits
         seed = found.seed if asked.query.seed is None else asked.query.seed
@@ -177,6 +180,7 @@ class Pipeline:
 
     async def _answered(self, question: Question, deadline: float, place: Place) -> Answered:
         """The answer; raises DeadlinePassed as soon as it is too late to begin with it."""
+        await checkpoint_if_cancelled()  # a thread that decodes does not hear of a client leaving
         self._batcher.room.ask(place, question, deadline)
         answering = asyncio.wrap_future(place.future)
         try:

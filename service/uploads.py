@@ -28,7 +28,7 @@ async def read_uploads(request: Request, max_bytes: int, max_files: int) -> list
     if media_type != "multipart/form-data":
         raise UnsupportedMedia("wanted multipart/form-data as content type")
     parser = _FilesParser(
-        request.headers, _limited(request, max_bytes), max_files=max_files, max_fields=0
+        request.headers, _limited(request, max_bytes), max_files=max_files, max_fields=1
     )
     parser.spool_max_size = max_bytes  # never to disk: the root file system may be read-only
     try:
