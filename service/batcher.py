@@ -15,8 +15,9 @@ from service.device_errors import DeviceFailed
 from service.engine import Engine, Question
 from service.errors import Problem
 from service.outcomes import outcomes
+from service.place import Answered, Place
 from service.settings import ServiceSettings
-from service.waiting_room import WAIT_SHARE, Answered, Place, WaitingRoom
+from service.waiting_room import WAIT_SHARE, WaitingRoom
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -17,6 +16,8 @@ from service.batcher import Batcher
 from service.disconnect import while_connected
 from service.engine import Question
 from service.errors import DeadlinePassed, InvalidUpload, Problem
+from service.observer import Observer, Timing
+from service.place import Answered, Place
 from service.predictions import Decoded, decoded, fewer_samples, prediction_body, samples_of
 from service.problems import problem_body
 from service.request_id import request_id_of
@@ -25,27 +26,11 @@ from service.served_model import ServedModel, ServedModels
 from service.settings import ServiceSettings
 from service.upload import Upload, read_upload
 from service.uploads import read_uploads
-from service.waiting_room import Answered, Place
 
 logger = logging.getLogger(__name__)
 
 STRAINED = 0.5
 """Of a full waiting room: from here on, where it is allowed, questions get fewer samples."""
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds that an answer took: to decode its image, to wait, and to run its batch."""
-
-    decode_s: float
-    queue_s: float
-    model_s: float
-
-
-class Observer(Protocol):
-    """Who is told of every prediction before it is sent; a Problem it raises is sent instead."""
-
-    def answered(self, body: PredictionBody, timing: Timing) -> None: ...
 
 
 @dataclass(frozen=True)

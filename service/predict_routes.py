@@ -8,7 +8,8 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from service.decode import MEDIA_TYPES
 from service.errors import InvalidParameter
-from service.pipeline import Pipeline, Predicted, Timing
+from service.observer import Timing
+from service.pipeline import Pipeline, Predicted
 from service.schemas import PredictionBody, PredictionsBody, PredictQuery, ProblemBody
 from service.upload import FILE_PART
 from service.uploads import FILES_PART

@@ -3,59 +3,14 @@
 import threading
 import time
 from collections import Counter, deque
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
-from dataclasses import dataclass, field
-
-from torch import Tensor
 
 from service.engine import Engine, Question
-from service.errors import DeadlinePassed, NotReady, Overloaded, Problem
+from service.errors import DeadlinePassed, NotReady, Overloaded
 from service.pace import Pace
+from service.place import Place
 
 WAIT_SHARE = 0.5
 """Of the deadline: a question that would wait longer than this is refused at once."""
-
-
-@dataclass(frozen=True)
-class Answered:
-    """An engine's answer, with the seconds its question waited and the seconds its batch ran.
-
-    log_probabilities: (trajectories, classes).
-    """
-
-    log_probabilities: Tensor
-    queued_s: float
-    ran_s: float
-
-
-@dataclass(eq=False)
-class Place:
-    """Room for the rows of one question, which may still have to be decoded.
-
-    deadline: on the monotonic clock, after which it is not run. since: when it was asked.
-    """
-
-    engine: Engine
-    rows: int
-    future: "Future[Answered]" = field(default_factory=Future)
-    question: Question | None = None
-    deadline: float = 0.0
-    since: float = 0.0
-
-    @property
-    def asked(self) -> Question:
-        """The question of a place that is in the queue."""
-        assert self.question is not None
-        return self.question
-
-    def settle(self, outcome: Answered | Problem) -> None:
-        """Answers whoever waits for it, if anybody still does."""
-        with suppress(InvalidStateError):
-            if isinstance(outcome, Problem):
-                self.future.set_exception(outcome)
-            else:
-                self.future.set_result(outcome)
 
 
 class WaitingRoom:
@@ -137,10 +92,10 @@ class WaitingRoom:
             self._remove(place)
             place.future.cancel()
             queue = self._asked.get(place.engine, deque())
-            with suppress(ValueError):
+            if place in queue:
                 queue.remove(place)
-            if not queue:
-                self._asked.pop(place.engine, None)
+                if not queue:
+                    del self._asked[place.engine]
 
     def next_batch(self, max_rows: int) -> list[Place]:
         """The oldest question and those of the same engine after it, within the row budget.

@@ -10,8 +10,8 @@ import torch
 from eulerlora.settings import Draw
 from service.batcher import Batcher, BatchRun
 from service.engine import Question
+from service.place import Answered
 from service.settings import ServiceSettings
-from service.waiting_room import Answered
 
 TIMEOUT_S = 20  # how long a test waits for what should come at once
 LATER = float("inf")  # a deadline that never passes

@@ -19,7 +19,8 @@ from eulerlora.settings import Draw
 from service.batcher import Batcher
 from service.engine import Question
 from service.errors import AuditUnavailable, DeadlinePassed, NotReady, Overloaded
-from service.pipeline import Pipeline, Predicted, Timing
+from service.observer import Timing
+from service.pipeline import Pipeline, Predicted
 from service.predictions import decoded
 from service.schemas import PredictionBody, PredictQuery
 from service.served_model import ServedModel, ServedModels

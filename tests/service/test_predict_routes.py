@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 
 from eulerlora.checkpoint import Checkpoint
 from eulerlora.model import EulerLoRA
-from service.pipeline import Timing
+from service.observer import Timing
 from service.predict_routes import server_timing
 from service.waiting_room import WaitingRoom
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from service.errors import NotReady, Overloaded
-from service.waiting_room import Place, WaitingRoom
+from service.place import Place
+from service.waiting_room import WaitingRoom
 from tests.service.stage import LATER, Numbers, number
 
 
@@ -106,3 +107,12 @@ def test_a_closed_room_lets_nobody_in_and_ends_once_it_is_empty(engine) -> None:
             refused()
     assert ran(room, 0.1) == [last]
     assert room.next_batch(6) == []
+
+
+def test_leaving_after_the_answer_takes_no_time_for_the_words_of_a_tensor(engine) -> None:
+    room = WaitingRoom(max_rows=10, max_wait_s=5)
+    place = asked(room, engine, 2)
+    assert ran(room, 0.1) == [place]
+    assert "tensor" not in repr(place)
+    room.leave(place)
+    assert not place.future.cancelled()
