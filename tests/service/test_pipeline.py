@@ -189,6 +189,33 @@ def test_a_request_whose_deadline_passes_in_the_queue_is_never_run(house, png) -
     assert open_house.passes == [1, 1]
 
 
+def test_a_request_whose_deadline_passes_before_it_is_decoded_is_never_run(
+    house, png, monkeypatch
+) -> None:
+    decoding, go_on = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> Any:
+        decoding.set()
+        assert go_on.wait(TIMEOUT_S)
+        return decoded(*arguments)
+
+    monkeypatch.setattr("service.pipeline.decoded", slow)
+
+    async def story(house: House) -> None:
+        first = asyncio.create_task(run_one(house, png))
+        assert await asyncio.to_thread(decoding.wait, TIMEOUT_S)
+        with pytest.raises(DeadlinePassed):
+            await run_one(house, png)  # waits for the only decoding thread
+        assert house.batcher.waiting_rows == 2
+        go_on.set()
+        with pytest.raises(DeadlinePassed):
+            await first
+
+    with house(deadline_s=0.3, decode_threads=1) as open_house:
+        asyncio.run(story(open_house))
+    assert open_house.passes == []
+
+
 def test_what_runs_at_its_deadline_is_still_answered(house, png) -> None:
     async def story(house: House) -> None:
         house.gate.clear()
