@@ -6,10 +6,13 @@ A batch starts as soon as the thread is idle; what arrives while it works forms 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
 
 from service.device_errors import DeviceFailed
 from service.engine import Engine, Question
@@ -21,7 +24,7 @@ from service.waiting_room import WAIT_SHARE, WaitingRoom
 
 logger = logging.getLogger(__name__)
 
-LOOKS = 10  # of the watching thread, in the longest time that a batch may run
+LOOKS = 10  # of the watching thread, in the longest time that a pass may take
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Batcher:
 
     A batch holds questions of one engine, the oldest first, within the row budget; a question
     over the budget runs alone. ran: told of every batch. on_fatal: told once of a lost device or
-    a batch without an end; nothing is run after it, and every question gets NotReady. Both are
+    a pass without an end; nothing is run after it, and every question gets NotReady. Both are
     called from the batcher's own threads and must not wait for it.
     """
 
@@ -119,9 +122,8 @@ class Batcher:
 
     def _run(self, batch: list[Place]) -> None:
         engine, rows = batch[0].engine, sum(place.rows for place in batch)
-        self._started = started = time.monotonic()
-        found = outcomes(engine, [place.asked for place in batch])
-        self._started = None
+        started = time.monotonic()
+        found = outcomes(partial(self._pass, engine), [place.asked for place in batch])
         seconds = time.monotonic() - started
         self.room.ended(seconds)
         self._ran(BatchRun(engine.name, rows, len(batch), seconds))
@@ -131,11 +133,18 @@ class Batcher:
             else:
                 place.settle(Answered(outcome, started - place.since, seconds))
 
+    def _pass(self, engine: Engine, questions: Sequence[Question]) -> list[Tensor]:
+        self._started = time.monotonic()
+        try:
+            return engine.answer(questions)
+        finally:
+            self._started = None
+
     def _watch(self) -> None:
         while not self._ended.wait(self._max_batch_s / LOOKS):
             started = self._started
             if started is not None and time.monotonic() - started > self._max_batch_s:
-                self._fail(DeviceFailed(f"a batch runs for more than {self._max_batch_s:g} s"))
+                self._fail(DeviceFailed(f"a pass runs for more than {self._max_batch_s:g} s"))
 
     def _fail(self, error: Exception) -> None:
         with self._failing:

@@ -16,7 +16,7 @@ def run(
     """The outcomes, problems by their class, and the batches that were run for them."""
     engine = Numbers()
     engine.raises = raises
-    found = outcomes(engine, [number(value) for value in values])
+    found = outcomes(engine.answer, [number(value) for value in values])
     told = [type(each) if isinstance(each, Problem) else int(each) for each in found]
     return told, engine.batches
 
@@ -72,14 +72,14 @@ def test_a_lost_device_is_not_asked_again() -> None:
     engine = Numbers()
     engine.raises = lambda _: DeviceFailed("gone")
     with pytest.raises(DeviceFailed):
-        outcomes(engine, [number(1), number(2)])
+        outcomes(engine.answer, [number(1), number(2)])
     assert engine.batches == [[1, 2]]
 
 
 def test_the_failure_is_logged_and_not_told_to_the_client(caplog) -> None:
     engine = Numbers()
     engine.raises = lambda _: ValueError("a secret")
-    (problem,) = outcomes(engine, [number(1)])
+    (problem,) = outcomes(engine.answer, [number(1)])
     assert isinstance(problem, ModelFailure)
     assert "a secret" not in problem.detail
     assert "a secret" in caplog.text

@@ -18,7 +18,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw
 from service.batcher import Batcher
 from service.engine import Question
-from service.errors import AuditUnavailable, DeadlinePassed, NotReady, Overloaded
+from service.errors import AuditUnavailable, DeadlinePassed, NotReady, OutOfMemory, Overloaded
 from service.observer import Timing
 from service.pipeline import Pipeline, Predicted
 from service.predictions import decoded
@@ -403,3 +403,28 @@ def test_a_lost_device_makes_every_request_unready(house, png) -> None:
         finally:
             hook.remove()
     assert len(open_house.passes) == 1
+
+
+def test_a_batch_without_memory_is_split_and_a_single_image_without_it_is_a_503(house, png) -> None:
+    def fill(_: object, inputs: tuple[torch.Tensor, ...]) -> None:
+        if len(inputs[0]) > 2 or len(inputs[1]) > 100:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    async def story(house: House) -> None:
+        running = await house.busy()
+        asking = [asyncio.create_task(run_one(house, png)) for _ in range(4)]
+        await house.waiting(8)
+        house.gate.set()
+        await running
+        assert len({(await each).body.msp for each in asking}) == 1
+        with pytest.raises(OutOfMemory):
+            await run_one(house, png, PredictQuery(mode="stoch", samples=64))
+        await run_one(house, png)
+
+    with house() as open_house:
+        hook = open_house.served.model.network.register_forward_pre_hook(fill)
+        try:
+            asyncio.run(story(open_house))
+        finally:
+            hook.remove()
+    assert open_house.passes[:4] == [1, 4, 2, 2]
