@@ -25,8 +25,10 @@ def create_app(models: ServedModels, settings: ServiceSettings) -> FastAPI:
             for served in models.values():
                 running.enter_context(served.running())
             readiness.ready = True
-            yield
-            readiness.ready = False
+            try:
+                yield
+            finally:
+                readiness.ready = False
 
     app = FastAPI(title="EulerLoRA", version=version("eulerlora"), lifespan=lifespan)
     app.add_middleware(RequestIdMiddleware)

@@ -73,3 +73,13 @@ class ServedModels(Mapping[str, ServedModel]):
         with suppress(KeyError):
             return self._models[self.default if name is None else name]
         raise UnknownModel(f"served are: {', '.join(self._models)}")
+
+    def replace(self, served: ServedModel) -> None:
+        """Serves another revision under a name that is served already, from the next question on.
+
+        Who holds the old one keeps it. Raises SettingsError for a name that is not served.
+        """
+        name = served.model.config.name
+        if name not in self._models:
+            raise SettingsError(f"no model of the name {name} is served")
+        self._models = {**self._models, name: served}  # a reader sees the old or the new

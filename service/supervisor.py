@@ -1,0 +1,149 @@
+"""Loads the models, watches them, and takes new revisions while the old ones serve."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from fastapi import FastAPI
+from torch import Tensor
+
+from eulerlora.errors import EulerLoRAError
+from eulerlora.model import EulerLoRA
+from service.checked_model import CheckedModel, Load, newer_revision
+from service.engine import Question
+from service.gate import Gate
+from service.lifecycle import Lifecycle, LifeSettings
+from service.loading_thread import in_a_thread
+from service.probing import fault_of
+from service.served_model import ServedModel, ServedModels
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the supervisor makes a service of.
+
+    load: a folder -> its checked model. serve: a model -> the same with what it takes to be
+    served. application: what answers clients. ask: a served model's answer to a question, through
+    the queue. replace: serves a model instead of the one of its name. on_ready: called once.
+    """
+
+    load: Load
+    serve: Callable[[EulerLoRA], ServedModel]
+    application: Callable[[ServedModels], FastAPI]
+    ask: Callable[[ServedModel, Question], Awaitable[Tensor]]
+    replace: Callable[[ServedModels, ServedModel], None]
+    on_ready: Callable[[ServedModels], None]
+
+
+@dataclass(frozen=True)
+class _Watched:
+    checked: CheckedModel
+    served: ServedModel
+
+
+class Supervisor:
+    """The life of a service with the checkpoints in `folders`, from loading to its end.
+
+    Whatever fails on the way is told to the lifecycle, which ends the process.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        parts: Parts,
+        gate: Gate,
+        lifecycle: Lifecycle,
+        settings: LifeSettings,
+    ) -> None:
+        self._folders = folders
+        self._parts = parts
+        self._gate = gate
+        self._lifecycle = lifecycle
+        self._settings = settings
+        self._watched: list[_Watched] = []
+        self._reload = asyncio.Event()
+
+    @asynccontextmanager
+    async def running(self, _: object = None) -> AsyncIterator[None]:
+        """Loads and serves while the block runs; SIGHUP reads the folders again."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._reload.set)
+        work = asyncio.create_task(self._work())
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGHUP)
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+    async def _work(self) -> None:
+        try:
+            await self._load()
+            models = ServedModels(each.served for each in self._watched)
+            application = self._parts.application(models)
+            async with application.router.lifespan_context(application):
+                if await self._all_right(timeout_s=None):
+                    self._gate.application = application
+                    self._lifecycle.become_ready()
+                    self._parts.on_ready(models)
+                    await asyncio.gather(self._probe_for_ever(), self._reload_for_ever(models))
+        except (EulerLoRAError, OSError) as error:
+            self._lifecycle.fail(str(error))
+        except Exception as error:
+            logger.exception("the service failed")
+            self._lifecycle.fail(f"{type(error).__name__}: {error}")
+
+    async def _load(self) -> None:
+        for folder in self._folders:
+            checked = await in_a_thread(partial(self._parts.load, folder, self._models))
+            self._watched.append(_Watched(checked, self._parts.serve(checked.model)))
+
+    @property
+    def _models(self) -> list[EulerLoRA]:
+        return [each.checked.model for each in self._watched]
+
+    async def _all_right(self, timeout_s: float | None) -> bool:
+        for each in tuple(self._watched):
+            ask = partial(self._parts.ask, each.served)
+            fault = await fault_of(each.checked, ask, timeout_s)
+            if fault is not None:
+                self._lifecycle.fail(fault)
+                return False
+        return True
+
+    async def _probe_for_ever(self) -> None:
+        right = True
+        while right:
+            await asyncio.sleep(self._settings.probe_interval_s)
+            right = await self._all_right(self._settings.probe_timeout_s)
+
+    async def _reload_for_ever(self, models: ServedModels) -> None:
+        while True:
+            await self._reload.wait()
+            self._reload.clear()
+            for index in range(len(self._watched)):
+                await self._take_newer(index, models)
+
+    async def _take_newer(self, index: int, models: ServedModels) -> None:
+        """Serves what is now in a folder; after a failure the old model goes on."""
+        old = self._watched[index].checked
+        try:
+            new = await in_a_thread(lambda: newer_revision(old, self._parts.load, self._models))
+            if new is None:
+                return
+            served = self._parts.serve(new.model)
+            self._parts.replace(models, served)
+        except Exception as error:
+            defect = not isinstance(error, EulerLoRAError | OSError)
+            kept = f"model {old.name}: revision {old.model.revision} is kept"
+            logger.error("%s; %s", kept, error, exc_info=defect)
+            return
+        self._watched[index] = _Watched(new, served)
+        logger.info("model %s: revision %s -> %s", old.name, old.model.revision, new.model.revision)
