@@ -1,0 +1,302 @@
+"""A service's life from loading to its end, with a made-up queue in place of the real one."""
+
+import asyncio
+import logging
+import shutil
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fastapi import FastAPI
+from torch import Tensor
+
+from eulerlora.checkpoint import save_checkpoint, stored_revision
+from eulerlora.model import EulerLoRA
+from eulerlora.predict import predict_rows
+from eulerlora.settings import PLAIN
+from service.checked_model import load_checked
+from service.engine import Question
+from service.gate import Gate
+from service.lifecycle import Lifecycle, LifeSettings
+from service.served_model import ServedModels
+from service.supervisor import Parts, Supervisor
+from tests.damaged_checkpoints import DAMAGES
+
+TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model that is asked without a queue."""
+
+    model: EulerLoRA
+
+    @property
+    def name(self) -> str:
+        return self.model.config.name
+
+
+async def ask(served: Served, question: Question) -> Tensor:
+    return predict_rows(served.model.runtime, question.pixels[None], [question.draw])[0]
+
+
+@dataclass
+class Service:
+    """What a test sees of a supervised service."""
+
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)
+    events: list[str] = field(default_factory=list)
+    models: Any = None
+    gate: Gate = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.gate = Gate(self.lifecycle)
+
+    def revision(self, name: str) -> str:
+        return str(self.models[name].model.revision)
+
+    def supervise(self, *folders: Path, probe_interval_s: float = 1000, **parts: Any) -> Supervisor:
+        chosen: dict[str, Any] = {
+            "load": partial(load_checked, device=torch.device("cpu"), runtime=PLAIN),
+            "serve": Served,
+            "application": self.application,
+            "ask": ask,
+            "replace": ServedModels.replace,
+            "on_ready": lambda models: self.events.append(f"ready with {', '.join(models)}"),
+        }
+        settings = LifeSettings(probe_interval_s=probe_interval_s, probe_timeout_s=TIMEOUT_S)
+        return Supervisor(folders, Parts(**chosen | parts), self.gate, self.lifecycle, settings)
+
+    def application(self, models: ServedModels) -> FastAPI:
+        @asynccontextmanager
+        async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+            self.events.append("served")
+            try:
+                yield
+            finally:
+                self.events.append("ended")
+
+        self.models = models
+        return FastAPI(lifespan=lifespan)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+@pytest.fixture
+def successor(make_network, make_config, tmp_path: Path) -> Path:
+    """Another revision of the tiny checkpoint, on another backbone."""
+    network = make_network(seed=7)
+    save_checkpoint(tmp_path / "successor", network, make_config(network), "# card\n")
+    return tmp_path / "successor"
+
+
+def test_a_service_is_ready_once_its_models_gave_their_known_answers(
+    service: Service, checkpoint_folder: Path
+) -> None:
+    phases = []
+
+    async def asked(served: Served, question: Question) -> Tensor:
+        phases.append(service.lifecycle.phase)
+        assert service.gate.application is None
+        return await ask(served, question)
+
+    async def story() -> None:
+        async with service.supervise(checkpoint_folder, ask=asked).running():
+            assert service.lifecycle.phase == "starting"
+            await until(lambda: service.lifecycle.phase != "starting")
+            assert service.lifecycle.phase == "ready"
+            assert service.gate.application is not None
+
+    asyncio.run(story())
+    assert service.events == ["served", "ready with tiny", "ended"]
+    assert phases == ["starting"] * 2  # det and stoch, before anybody else
+
+
+def test_a_checkpoint_that_cannot_be_loaded_is_a_failure_with_file_and_reason(
+    service: Service, checkpoint_copy: Path
+) -> None:
+    DAMAGES["a wrong known answer"].apply(checkpoint_copy)
+
+    async def story() -> None:
+        async with service.supervise(checkpoint_copy).running():
+            await until(lambda: service.lifecycle.phase == "stopping")
+
+    asyncio.run(story())
+    assert str(service.lifecycle.failure).startswith(f"{checkpoint_copy / 'known_answer.json'}: ")
+    assert service.events == []
+
+
+def test_a_queue_that_answers_wrongly_at_the_start_is_a_failure(
+    service: Service, checkpoint_folder: Path
+) -> None:
+    async def wrong(served: Served, question: Question) -> Tensor:
+        return (await ask(served, question)).roll(1, dims=1)
+
+    async def story() -> None:
+        async with service.supervise(checkpoint_folder, ask=wrong).running():
+            await until(lambda: service.lifecycle.phase == "stopping")
+
+    asyncio.run(story())
+    assert "model tiny: the known answer is wrong" in str(service.lifecycle.failure)
+    assert service.events == ["served", "ended"]
+
+
+def test_a_model_that_breaks_while_it_serves_is_found_by_the_next_probe(
+    service: Service, checkpoint_copy: Path
+) -> None:
+    async def story() -> None:
+        async with service.supervise(checkpoint_copy, probe_interval_s=0.02).running():
+            await until(lambda: service.lifecycle.phase == "ready")
+            with torch.no_grad():
+                service.models["tiny"].model.network.heads.bias[:, 0] += 3
+            await until(lambda: service.lifecycle.phase == "stopping")
+            assert service.events[-1] != "ended"  # accepted requests are still answered
+
+    asyncio.run(story())
+    assert "model tiny: the known answer is wrong" in str(service.lifecycle.failure)
+
+
+def test_a_defect_is_a_failure_and_not_silence(service: Service, checkpoint_folder: Path) -> None:
+    def broken(_: object) -> FastAPI:
+        raise ZeroDivisionError("made up")
+
+    async def story() -> None:
+        async with service.supervise(checkpoint_folder, application=broken).running():
+            await until(lambda: service.lifecycle.phase == "stopping")
+
+    asyncio.run(story())
+    assert service.lifecycle.failure == "ZeroDivisionError: made up"
+
+
+def put_in_place(folder: Path, new: Path) -> None:
+    """Replaces a folder as an operator should: by renaming."""
+    folder.rename(folder.with_name("replaced"))
+    new.rename(folder)
+
+
+def test_sighup_serves_the_new_revision_and_says_so(
+    service: Service, checkpoint_copy: Path, successor: Path, caplog
+) -> None:
+    caplog.set_level(logging.INFO, "service")
+    before, after = stored_revision(checkpoint_copy), stored_revision(successor)
+
+    async def story() -> None:
+        async with service.supervise(checkpoint_copy, probe_interval_s=0.02).running():
+            await until(lambda: service.lifecycle.phase == "ready")
+            put_in_place(checkpoint_copy, successor)
+            signal.raise_signal(signal.SIGHUP)
+            await until(lambda: service.revision("tiny") == after)
+            await asyncio.sleep(0.1)  # probes of the new model
+            assert service.lifecycle.phase == "ready"
+
+    asyncio.run(story())
+    assert f"model tiny: revision {before} -> {after}" in caplog.messages
+
+
+def test_sighup_without_a_change_loads_nothing(
+    service: Service, checkpoint_folder: Path, checkpoint_copy: Path, successor: Path
+) -> None:
+    loaded: list[Path] = []
+
+    def load(folder: Path, others: Any) -> Any:
+        loaded.append(folder)
+        return load_checked(folder, others, torch.device("cpu"), PLAIN)
+
+    async def story() -> None:
+        async with service.supervise(checkpoint_copy, load=load).running():
+            await until(lambda: service.lifecycle.phase == "ready")
+            served = service.models["tiny"]
+            signal.raise_signal(signal.SIGHUP)
+            await asyncio.sleep(0.1)
+            assert service.models["tiny"] is served
+            put_in_place(checkpoint_copy, successor)
+            signal.raise_signal(signal.SIGHUP)
+            await until(lambda: service.models["tiny"] is not served)
+
+    asyncio.run(story())
+    assert loaded == [checkpoint_copy] * 2
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_new_revision_leaves_the_old_one_serving(
+    service: Service, checkpoint_copy: Path, successor: Path, caplog, damage: str
+) -> None:
+    file, reason, apply = DAMAGES[damage]
+    before = stored_revision(checkpoint_copy)
+
+    def told() -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
+
+    async def story() -> None:
+        async with service.supervise(checkpoint_copy).running():
+            await until(lambda: service.lifecycle.phase == "ready")
+            served = service.models["tiny"]
+            apply(successor)
+            put_in_place(checkpoint_copy, successor)
+            signal.raise_signal(signal.SIGHUP)
+            await until(lambda: bool(told()))
+            assert service.models["tiny"] is served
+            assert service.lifecycle.phase == "ready"
+
+    asyncio.run(story())
+    (line,) = told()
+    assert line.startswith(f"model tiny: revision {before} is kept; {checkpoint_copy / file}: ")
+    assert reason in line
+
+
+def test_one_bad_folder_does_not_keep_another_from_its_new_revision(
+    service: Service, checkpoint_copy: Path, successor: Path, make_network, make_config, caplog
+) -> None:
+    network = make_network(seed=3)
+    other = checkpoint_copy.with_name("other")
+    save_checkpoint(other, network, make_config(network, name="other"), "# card\n")
+
+    async def story() -> None:
+        async with service.supervise(other, checkpoint_copy).running():
+            await until(lambda: service.lifecycle.phase == "ready")
+            kept = service.revision("other")
+            shutil.rmtree(other)
+            after = stored_revision(successor)
+            put_in_place(checkpoint_copy, successor)
+            signal.raise_signal(signal.SIGHUP)
+            await until(lambda: service.revision("tiny") == after)
+            assert service.revision("other") == kept
+
+    asyncio.run(story())
+    assert "model other: " in caplog.text
+
+
+def test_an_end_during_the_loading_does_not_wait_for_it(
+    service: Service, checkpoint_folder: Path
+) -> None:
+    async def story() -> None:
+        begun, gate = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def load(*_: object) -> None:
+            loop.call_soon_threadsafe(begun.set)
+            assert gate.wait(TIMEOUT_S)
+
+        async with service.supervise(checkpoint_folder, load=load).running():
+            await begun.wait()
+        gate.set()
+
+    asyncio.run(story())
+    assert service.events == []
+    assert service.lifecycle.failure is None
