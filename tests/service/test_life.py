@@ -5,9 +5,9 @@ import socket
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ from typing import Any
 import httpx
 import pytest
 import torch
+from fastapi import FastAPI
 
 from eulerlora.checkpoint import save_checkpoint, stored_revision
 from service import commands, supervisor
+from service import server as server_module
 from service.checked_model import CheckedModel
 from service.lifecycle import LifeSettings
 from service.probing import fault_of
@@ -55,6 +57,22 @@ def break_the_model() -> None:
         return await fault_of(checked, *arguments)
 
     supervisor.fault_of = break_and_ask  # type: ignore[assignment]
+
+
+def never_end() -> None:
+    """In the server's process: the application does not come to its end."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        try:
+            print("entered", file=sys.stderr, flush=True)
+            yield
+        finally:
+            threading.Event().wait()
+
+    set_life(shutdown_s=0.2)
+    server_module.MARGIN_S = 0.5
+    commands.create_app = lambda *_: FastAPI(lifespan=lifespan)  # type: ignore[assignment]
 
 
 @pytest.fixture
@@ -217,3 +235,14 @@ def test_a_second_signal_ends_the_process_at_once(checkpoint_folder: Path) -> No
         server.signal(signal.SIGINT)
         status, _ = server.ended()
     assert status == 128 + signal.SIGINT
+
+
+def test_a_server_that_does_not_come_to_its_end_is_cut_off_with_status_1(
+    checkpoint_folder: Path,
+) -> None:
+    with serving(checkpoint_folder, change=never_end) as server:
+        wait_until(lambda: "entered" in server.log, START_S)
+        server.signal(signal.SIGTERM)
+        status, log = server.ended()
+    assert status == 1
+    assert log.endswith("eulerlora: the work under way did not end in time\n")
