@@ -10,6 +10,7 @@ from eulerlora.checkpoint import CONFIG, load_checkpoint, stored_revision
 from eulerlora.errors import CheckpointError
 from eulerlora.known_answer import ANSWERS, KnownAnswer, answers_now, read_known_answer
 from eulerlora.model import EulerLoRA
+from eulerlora.runtime import Runtime
 from eulerlora.settings import Precision, RuntimeSettings
 
 
@@ -34,8 +35,10 @@ Load = Callable[[Path, Iterable[EulerLoRA]], CheckedModel]
 def load_checked(
     folder: Path, others: Iterable[EulerLoRA], device: torch.device, runtime: RuntimeSettings
 ) -> CheckedModel:
-    """The model in a checkpoint folder; warmed up, for it has been asked in each mode.
+    """The model in a checkpoint folder; it has been asked in each mode.
 
+    It is asked without compilation, which belongs to the thread that will run the model: CUDA
+    graphs cannot be captured while another thread uses the device.
     others: models that run in the same way; the backbone of one is shared where it is the same.
     Raises CheckpointError for anything but an intact checkpoint that gives its known answer.
     """
@@ -43,7 +46,8 @@ def load_checked(
     known = read_known_answer(folder, checkpoint.config)
     model = EulerLoRA(checkpoint, device, runtime)
     share_backbone(model, others)
-    given = answers_now(model.runtime, known.pixels.to(device))
+    plain = Runtime(model.network, device, RuntimeSettings(precision=runtime.precision))
+    given = answers_now(plain, known.pixels.to(device))
     fault = known.fault(given, runtime.precision)
     if fault is not None:
         raise CheckpointError(folder / ANSWERS, fault)

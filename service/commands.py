@@ -19,7 +19,7 @@ from torch import Tensor
 
 from eulerlora.checkpoint import read_config
 from eulerlora.errors import SettingsError
-from eulerlora.model import choose_device
+from eulerlora.model import EulerLoRA, choose_device
 from eulerlora.settings import PRECISIONS, Precision, RuntimeSettings
 from service.app import create_app
 from service.checked_model import load_checked
@@ -66,19 +66,21 @@ def serve_command(
     with listen(host, port) as listening, ExitStack() as running:
         address = f"http://{host}:{listening.getsockname()[1]}"
 
-        def replace(models: ServedModels, served: ServedModel) -> None:
-            running.enter_context(served.running())
-            models.replace(served)
+        def serve(model: EulerLoRA) -> ServedModel:
+            served = ServedModel(model, settings.max_batch_rows)
+            if lifecycle.phase == "ready":  # before that the application starts it
+                running.enter_context(served.running())
+            return served
 
         async def ask(served: ServedModel, question: Question) -> Tensor:
             return (await served.answer(question)).answer
 
         parts = Parts(
             load=load,
-            serve=lambda model: ServedModel(model, settings.max_batch_rows),
+            serve=serve,
             application=lambda models: create_app(models, settings),
             ask=ask,
-            replace=replace,
+            replace=ServedModels.replace,
             on_ready=lambda models: click.echo(
                 f"serving {', '.join(models)} on {address}", err=True
             ),

@@ -12,7 +12,7 @@ from pathlib import Path
 from fastapi import FastAPI
 from torch import Tensor
 
-from eulerlora.errors import EulerLoRAError
+from eulerlora.errors import CheckpointError, EulerLoRAError
 from eulerlora.model import EulerLoRA
 from service.checked_model import CheckedModel, Load, newer_revision
 from service.engine import Question
@@ -139,6 +139,9 @@ class Supervisor:
             if new is None:
                 return
             served = self._parts.serve(new.model)
+            fault = await fault_of(new, partial(self._parts.ask, served), timeout_s=None)
+            if fault is not None:
+                raise CheckpointError(new.folder, fault)
             self._parts.replace(models, served)
         except Exception as error:
             defect = not isinstance(error, EulerLoRAError | OSError)

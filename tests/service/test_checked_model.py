@@ -14,6 +14,7 @@ from eulerlora.known_answer import answers_now
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import PLAIN, RuntimeSettings
 from service.checked_model import CheckedModel, load_checked, newer_revision
+from service.commands import EMBEDDED
 from tests.damaged_checkpoints import DAMAGES
 
 CPU = torch.device("cpu")
@@ -62,6 +63,12 @@ def test_checkpoints_on_one_backbone_hold_its_weights_once(save: Save, precision
         *(answers_now(each.model.runtime, each.known.pixels)[1] for each in (shared, alone))
     )
     assert right(first)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_embedded_checkpoint_gives_its_known_answer(precision) -> None:
+    embedded = load_checked(EMBEDDED, (), CPU, RuntimeSettings(precision=precision))
+    assert right(embedded)
 
 
 def test_checkpoints_on_different_backbones_share_nothing(save: Save) -> None:

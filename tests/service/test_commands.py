@@ -2,7 +2,7 @@
 
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,8 @@ import pytest
 from tests.damaged_checkpoints import DAMAGES, edited
 from tests.program import run
 from tests.server_process import END_S, serving, wait_until
+
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def accepts(port: int) -> bool:
@@ -100,7 +102,7 @@ def test_a_damaged_checkpoint_ends_the_process_with_one_line_and_status_1(checkp
 
 
 @pytest.fixture
-def refusal() -> Callable[..., tuple[int, str]]:
+def refusal() -> Iterator[Callable[..., tuple[int, str]]]:
     """(*arguments of serve) -> exit status and the one complaint; in this process."""
 
     def start(*arguments: str | Path) -> tuple[int, str]:
@@ -110,7 +112,10 @@ def refusal() -> Callable[..., tuple[int, str]]:
         assert "serving" not in done.err
         return done.status, line
 
-    return start
+    handlers = {each: signal.getsignal(each) for each in HANDLED}
+    yield start
+    for each, handler in handlers.items():
+        signal.signal(each, handler)
 
 
 def test_a_port_in_use_is_told_in_one_line_and_status_1(checkpoint_folder: Path, refusal) -> None:

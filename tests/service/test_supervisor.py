@@ -260,6 +260,28 @@ def test_a_damaged_new_revision_leaves_the_old_one_serving(
     assert reason in line
 
 
+def test_a_new_revision_that_the_queue_answers_wrongly_is_not_served(
+    service: Service, checkpoint_copy: Path, successor: Path, caplog
+) -> None:
+    before, after = stored_revision(checkpoint_copy), stored_revision(successor)
+
+    async def asked(served: Served, question: Question) -> Tensor:
+        answer = await ask(served, question)
+        return answer.roll(1, dims=1) if served.model.revision == after else answer
+
+    async def story() -> None:
+        async with service.supervise(checkpoint_copy, ask=asked).running():
+            await until(lambda: service.lifecycle.phase == "ready")
+            put_in_place(checkpoint_copy, successor)
+            signal.raise_signal(signal.SIGHUP)
+            await until(lambda: "is kept" in caplog.text)
+            assert service.revision("tiny") == before
+            assert service.lifecycle.phase == "ready"
+
+    asyncio.run(story())
+    assert "the known answer is wrong" in caplog.text
+
+
 def test_one_bad_folder_does_not_keep_another_from_its_new_revision(
     service: Service, checkpoint_copy: Path, successor: Path, make_network, make_config, caplog
 ) -> None:
