@@ -1,7 +1,7 @@
 """HTTP/1.1 as uvicorn speaks it with h11, with a bound on what a connection may keep waiting.
 
-uvicorn alone waits for ever for headers that never end and for the rest of a body that it has
-already answered, and tells of what h11 refuses in plain text.
+uvicorn alone waits for ever for headers that never end, for the rest of a body that it has already
+answered and for a client to take its answer, and tells of what h11 refuses in plain text.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from service.request_id import HEADER
 PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 OPEN_CONNECTIONS = "open_connections"  # where a request's state tells how many there were
 RETRY_AFTER_S = 1.0
+ANSWER_TIMEOUT_S = 60.0  # for a client to take what the operating system does not hold for it
 
 
 class ConnectionSettings(Settings):
@@ -77,6 +78,7 @@ class Protocol(H11Protocol):
         super().__init__(*args, **kwargs)
         self.app = _with_connections(self.app, self.connections)
         self._header_timer: asyncio.TimerHandle | None = None
+        self._answer_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -86,7 +88,16 @@ class Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()
+        self._answer_taken()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._answer_timer = self.loop.call_later(ANSWER_TIMEOUT_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._answer_taken()
 
     def handle_events(self) -> None:
         super().handle_events()
@@ -139,6 +150,11 @@ class Protocol(H11Protocol):
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
+
+    def _answer_taken(self) -> None:
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+            self._answer_timer = None
 
 
 class ConnectionLimitMiddleware:

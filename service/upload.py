@@ -12,6 +12,7 @@ from service.decode import MEDIA_TYPES, Declared
 from service.errors import BodyTooLarge, InvalidUpload, MalformedBody, Problem, UnsupportedMedia
 
 FILE_PART = "file"
+FILES_PART = "files"
 MULTIPART = "multipart/form-data"
 MAX_PARTS = 8
 MAX_FIELD_BYTES = 1024
@@ -69,8 +70,8 @@ async def read_file(request: Request) -> Upload:
     return upload
 
 
-async def read_files(request: Request, field: str, max_files: int) -> list[Upload]:
-    """The files of a multipart request, all in parts named `field`, in order; some may be empty.
+async def read_files(request: Request, max_files: int) -> list[Upload]:
+    """The files of a multipart request, all in parts `files`, in order; some may be empty.
 
     Raises UnsupportedMedia for a body that is not multipart, MalformedBody, and InvalidUpload for
     no file, more than `max_files`, or another part among them.
@@ -78,9 +79,9 @@ async def read_files(request: Request, field: str, max_files: int) -> list[Uploa
     if _media_type(request) != MULTIPART:
         raise UnsupportedMedia(f"wanted {MULTIPART} as content type")
     too_many = InvalidUpload(f"at most {max_files} files are answered in one request")
-    uploads = await _read_form(request, field, max_files, too_many)
+    uploads = await _read_form(request, FILES_PART, max_files, too_many)
     if not uploads:
-        raise InvalidUpload(f"wanted files in parts named {field}; found none")
+        raise InvalidUpload(f"wanted files in parts named {FILES_PART}; found none")
     return uploads
 
 
@@ -102,8 +103,6 @@ async def _read_form(
     except (MultiPartException, FormParserError, KeyError, UnicodeError) as error:
         raise MalformedBody("the multipart body cannot be parsed") from error
     try:
-        if not parser.ended:
-            raise MalformedBody("the multipart body ends before its closing boundary")
         uploads = []
         for name, part in form.multi_items():
             if name != field or not isinstance(part, UploadFile):
@@ -118,10 +117,11 @@ class _FormParser(MultiPartParser):
     """Starlette's parser, which also tells one part too many, no filename, and a missing end."""
 
     spool_max_size = 0  # never to disk: the root file system may be read-only
-    ended = False
 
     def __init__(self, request: Request, field: str, max_parts: int, too_many: Problem) -> None:
-        super().__init__(request.headers, request.stream(), max_part_size=MAX_FIELD_BYTES)
+        stream = self._to_its_end(request)
+        super().__init__(request.headers, stream, max_part_size=MAX_FIELD_BYTES)
+        self._ended = False
         self._field = field
         self._max_parts = max_parts
         self._too_many = too_many
@@ -135,4 +135,11 @@ class _FormParser(MultiPartParser):
             raise InvalidUpload(f"the part {self._field} has no filename; send it as a file")
 
     def on_end(self) -> None:
-        self.ended = True
+        self._ended = True
+
+    async def _to_its_end(self, request: Request) -> AsyncGenerator[bytes, None]:
+        """The body; its fault is raised while `parse` can still close the part that is cut."""
+        async for chunk in request.stream():
+            yield chunk
+        if not self._ended:
+            raise MalformedBody("the multipart body ends before its closing boundary")

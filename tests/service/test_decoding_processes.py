@@ -1,17 +1,21 @@
 """Decoding in worker processes: the same pictures and problems, and what a lost worker costs."""
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import torch
+from PIL import Image
 
 from eulerlora.preprocess import resize
 from eulerlora.seeds import content_seed
@@ -59,6 +63,8 @@ def work_faultily(*args: object) -> None:
             time.sleep(0.5)
         if job.revision == "grow":
             return plain_of(lambda: bytearray(3 * 1024**3))
+        if job.revision == "device":
+            return UnusableImage(repr(os.environ.get("CUDA_VISIBLE_DEVICES")))
         if job.revision == "defect":
             return plain_of(lambda: 1 // 0)
         return plain(job, limits)
@@ -234,7 +240,57 @@ def test_a_parent_that_forgets_to_close_still_ends_with_its_own_status(program) 
     assert not psutil.pid_exists(worker)
 
 
-def test_a_worker_sees_no_gpu_and_uses_one_thread(decoder) -> None:
+def test_a_worker_sees_no_gpu(faulty, png) -> None:
+    with pytest.raises(UnusableImage, match=r"^''$"):
+        answer(faulty, png, "device")
+
+
+def test_the_kernel_ends_a_worker_that_hangs_whether_its_parent_lives_or_not(png) -> None:
+    context = multiprocessing.get_context("forkserver")
+    ours, theirs = context.Pipe()
+    worker = context.Process(target=work_faultily, args=(theirs, LIMITS, 1024**3, 0.5))
+    worker.start()
+    assert ours.recv() == "ready"
+    ours.send(decoding_worker.Job(png, Declared(), SIZE, "hang"))
+    worker.join(timeout=HANG_S / 2)
+    assert worker.exitcode == -signal.SIGALRM
+
+
+def photos_of_24_megapixels() -> Iterator[bytes]:
+    """Of every kind that is converted, turned or scaled on the way."""
+    gray = Image.linear_gradient("L").resize((6000, 4000))
+    turned = Image.Exif()
+    turned[274] = 6
+    for mode, file_format, options in (
+        ("RGB", "JPEG", {"exif": turned}),
+        ("RGB", "JPEG", {"progressive": True}),
+        ("CMYK", "JPEG", {}),
+        ("RGBA", "WEBP", {"method": 0}),
+        ("RGBA", "PNG", {"compress_level": 1, "exif": turned}),
+        ("P", "PNG", {"transparency": 3}),
+        ("LA", "PNG", {}),
+    ):
+        picture = gray.convert(mode)
+        if "A" in mode:
+            picture.putalpha(gray)
+        file = BytesIO()
+        picture.save(file, file_format, **options)
+        yield file.getvalue()
+    file = BytesIO()
+    Image.fromarray(np.asarray(gray).astype(np.uint16) * 257).save(file, "PNG", transparency=9)
+    yield file.getvalue()
+
+
+@pytest.mark.slow
+def test_an_image_of_24_megapixels_of_any_kind_decodes_within_the_default_limits() -> None:
+    decoder = Decoder(LIMITS, DecodingSettings(workers=1, timeout_s=60))
+    decoder.start()
+    for data in photos_of_24_megapixels():
+        assert answer(decoder, data).pixels.isfinite().all()
+    decoder.close()
+
+
+def test_a_worker_uses_one_thread(decoder) -> None:
     for pid in pids(decoder):
         assert psutil.Process(pid).num_threads() == 1
 

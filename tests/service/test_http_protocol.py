@@ -3,11 +3,13 @@
 import resource
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
+from fastapi import FastAPI, Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from service import http_protocol
 from service.body_limits import BodySettings
 from service.http_protocol import ConnectionSettings, protocol_of
 from tests.service.real_server import PATIENCE_S, PROBE, answer_on, ask, connect, is_closed, served
@@ -164,6 +166,21 @@ def test_past_the_limit_of_files_the_longest_wait_ends_and_probes_answer(make_ap
         assert all(is_closed(connection) for connection in flood[:21])
         flood[-1].sendall(PROBE)
         assert answer_on(flood[-1]).status == 200
+
+
+def test_an_answer_that_is_not_taken_is_not_kept_for_ever(monkeypatch) -> None:
+    monkeypatch.setattr(http_protocol, "ANSWER_TIMEOUT_S", 0.5)
+    app, whole = FastAPI(), 50_000_000
+    app.add_api_route("/readyz", lambda: Response(bytes(whole)))
+    with served(app, ConnectionSettings(), BodySettings()) as port, connect(port) as connection:
+        connection.sendall(PROBE)
+        time.sleep(2.0)
+        received = 0
+        with suppress(ConnectionResetError):
+            while piece := connection.recv(1_000_000):
+                received += len(piece)
+        assert 0 < received < whole
+        assert len(ask(port, PROBE).body) == whole  # a client that reads gets it all
 
 
 def test_uvicorn_still_has_the_names_that_the_protocol_relies_on() -> None:
