@@ -73,7 +73,9 @@ class Exchange:
         }  # fmt: skip
 
     async def receive(self) -> dict[str, object]:
-        piece = self._pieces.pop(0) if self._pieces else b""
+        if not self._pieces:
+            await asyncio.Future()  # this client stays to the end
+        piece = self._pieces.pop(0)
         return {"type": "http.request", "body": piece, "more_body": bool(self._pieces)}
 
     async def send(self, message: Any) -> None:
