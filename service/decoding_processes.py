@@ -20,7 +20,7 @@ from torch import Tensor
 from eulerlora.settings import PositiveInt, Settings
 from service import decoding_worker
 from service.decode import Declared
-from service.decoding_worker import Done, Job, OutOfDecodingMemory
+from service.decoding_worker import Done, Job, OutOfDecodingMemoryError
 from service.errors import NotReady, UnusableImage
 from service.settings import ImageLimits
 
@@ -155,9 +155,9 @@ class _Worker:
             self._connection.send(job)
             if self._connection.poll(timeout_s):
                 answer: Done | Exception = self._connection.recv()
-                if not isinstance(answer, OutOfDecodingMemory):
+                if not isinstance(answer, OutOfDecodingMemoryError):
                     return answer
-                fault = answer.detail  # what is left of its memory may be in pieces
+                fault = str(answer)  # what is left of its memory may be in pieces
             else:
                 fault = "decoding the image took too long"
         except (EOFError, OSError):

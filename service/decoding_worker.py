@@ -20,7 +20,6 @@ from PIL import Image
 from eulerlora.preprocess import resize
 from eulerlora.seeds import content_seed
 from service.decode import Declared, decode
-from service.errors import UnusableImage
 from service.settings import ImageLimits
 
 
@@ -70,7 +69,7 @@ def work(connection: Connection, limits: ImageLimits, memory_bytes: int, last_s:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-class OutOfDecodingMemory(UnusableImage):
+class OutOfDecodingMemoryError(Exception):
     """Decoding the image takes more memory than one may."""
 
 
@@ -87,7 +86,7 @@ def perform(job: Job, limits: ImageLimits) -> Done | Exception:
         )
     except Exception as error:
         if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
-            return OutOfDecodingMemory("decoding the image takes too much memory")
+            return OutOfDecodingMemoryError("decoding the image takes too much memory")
         error.add_note(traceback.format_exc())
         return error
 

@@ -93,11 +93,11 @@ def test_a_client_that_sends_a_far_too_large_body_to_its_end_still_gets_the_413(
 def test_a_body_that_stalls_is_closed_with_408_and_probes_answer_meanwhile(
     port, head, begun
 ) -> None:
+    started = time.monotonic()
     with ExitStack() as stack:
         connections = [stack.enter_context(connect(port)) for _ in range(2)]
         for connection in connections:
             connection.sendall(head + begun)
-        started = time.monotonic()
         assert ask(port, PROBE).status == 200
         for connection in connections:
             answer = answer_on(connection)
@@ -107,9 +107,9 @@ def test_a_body_that_stalls_is_closed_with_408_and_probes_answer_meanwhile(
 
 
 def test_a_body_that_drips_is_closed_with_408_at_the_deadline(port) -> None:
+    started = time.monotonic()
     with connect(port) as connection:
         connection.sendall(LONG)
-        started = time.monotonic()
         connection.settimeout(STALL_S / 6)
         while True:
             connection.sendall(b"x")

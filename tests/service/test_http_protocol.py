@@ -95,8 +95,8 @@ def test_half_open_headers_are_closed_at_a_deadline_and_probes_answer_meanwhile(
 
 
 def test_headers_that_drip_are_closed_at_the_same_deadline(port) -> None:
+    started = time.monotonic()
     with connect(port) as connection:
-        started = time.monotonic()
         connection.settimeout(0.05)
         closed = False
         while not closed and time.monotonic() - started < PATIENCE_S:
