@@ -18,7 +18,7 @@ from service.access import AccessMiddleware
 from service.key_file import write_clients
 from service.keys import Keys
 from service.request_id import RequestIdMiddleware
-from tests.service.test_keys import client as client_with
+from tests.service.key_clients import client as client_with
 
 Get = Callable[..., Any]
 BEARER = {"Authorization": "Bearer clinic-key"}

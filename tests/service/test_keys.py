@@ -4,7 +4,6 @@ import hmac
 import logging
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,15 +11,9 @@ import pytest
 
 from eulerlora.errors import SettingsError
 from service import keys as keys_module
-from service.key_file import ActiveKey, Client, write_clients
-from service.keys import Keys, key_hash, new_key
-
-MADE = datetime(2026, 11, 21, tzinfo=UTC)
-
-
-def client(name: str, *keys: str) -> Client:
-    active = [ActiveKey(sha256=key_hash(key.encode()).hex(), created=MADE) for key in keys]
-    return Client(client=name, keys=tuple(active))
+from service.key_file import write_clients
+from service.keys import Keys, new_key
+from tests.service.key_clients import client
 
 
 def name_of(keys: Keys, key: bytes | str) -> str | None:
