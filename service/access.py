@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterable
 
 from limits import RateLimitItemPerMinute
-from limits.storage import MemoryStorage
-from limits.strategies import MovingWindowRateLimiter
+from limits.aio.storage import MemoryStorage
+from limits.aio.strategies import MovingWindowRateLimiter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import NotAuthenticated, Problem, QuotaExceeded
@@ -36,7 +36,7 @@ class AccessMiddleware:
             await self.app(scope, receive, send)
             return
         try:
-            client = self._admitted(scope["headers"])
+            client = await self._admitted(scope["headers"])
         except Problem as problem:
             refusal = problem_response(problem, scope["state"]["request_id"])
             await refusal(scope, receive, send)
@@ -44,11 +44,11 @@ class AccessMiddleware:
         scope["state"]["client"] = client.client
         await self.app(scope, receive, send)
 
-    def _admitted(self, headers: Iterable[tuple[bytes, bytes]]) -> Client:
+    async def _admitted(self, headers: Iterable[tuple[bytes, bytes]]) -> Client:
         client = self._keys.client_of(shown_key(headers))
         if client is None:
             raise NotAuthenticated("the key is not one that is known")
-        self._quotas.count(client)
+        await self._quotas.count(client)
         return client
 
 
@@ -58,16 +58,16 @@ class Quotas:
     def __init__(self) -> None:
         self._window = MovingWindowRateLimiter(MemoryStorage())
 
-    def count(self, client: Client) -> None:
+    async def count(self, client: Client) -> None:
         """Counts one request. Raises QuotaExceeded where it is one too many."""
         if client.requests_per_minute is None:
             return
         limit = RateLimitItemPerMinute(client.requests_per_minute)
-        if not self._window.hit(limit, client.client):
-            free_at = self._window.get_window_stats(limit, client.client).reset_time
+        if not await self._window.hit(limit, client.client):
+            window = await self._window.get_window_stats(limit, client.client)
             raise QuotaExceeded(
                 f"at most {client.requests_per_minute} requests a minute",
-                retry_after_s=free_at - time.time(),
+                retry_after_s=window.reset_time - time.time(),
             )
 
 

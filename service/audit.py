@@ -155,9 +155,7 @@ class AuditLog:
         """Logs when writing begins to fail and when it works again, not every time."""
         if error and not self._failing:
             expected = isinstance(error, (OSError, EulerLoRAError))
-            logger.error(
-                "audit log %s: %s", self._settings.file, error, exc_info=None if expected else error
-            )
+            logger.error("the audit log: %s", error, exc_info=None if expected else error)
         if self._failing and not error:
-            logger.info("audit log %s: can be written again", self._settings.file)
+            logger.info("the audit log can be written again")
         self._failing = error is not None

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from eulerlora.errors import SettingsError, StorageError
+from eulerlora.whole_files import storage_errors
 from service.audit_chain import (
     FORMAT,
     HEADER,
@@ -31,7 +32,7 @@ class AuditFile:
     secret_id: tells secrets apart without telling them; a file belongs to one. sync: wait for the
     disk after each writing. after: the chain that an empty or absent file takes up.
     Raises SettingsError where the file is held by another process, is no audit log, or belongs
-    to another secret, and OSError where it cannot be opened or written.
+    to another secret, StorageError for a full disk, and OSError where it cannot be opened.
 
     A last line without an end was cut by a crash while it was written, before its answer was
     sent. It is taken off, and a record of kind `repair` says how many bytes, and their SHA-256.
@@ -54,15 +55,16 @@ class AuditFile:
     def append(self, records: Sequence[Record]) -> None:
         """Adds the records, all or none.
 
-        Raises StorageError where the path no longer leads to the file as it was left, and OSError
-        where it cannot be written.
+        Raises StorageError where the path no longer leads to the file as it was left, and for a
+        full or failing disk.
         """
         self._check_place()
         link, lines = self.link, []
         for record in records:
             line, link = sealed({"time": _now(), **record}, link)
             lines.append(line)
-        self._write(b"".join(lines))
+        with storage_errors(self.path):
+            self._write(b"".join(lines))
         self.link = link
 
     def moved_away(self) -> bool:

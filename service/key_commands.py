@@ -8,7 +8,7 @@ import click
 
 from eulerlora.errors import SettingsError
 from eulerlora.settings import validated
-from service.key_file import Client, changing, read_clients, write_clients
+from service.key_file import ActiveKey, Client, changing, read_clients, write_clients
 from service.keys import key_hash, new_key
 
 SHOWN_DIGITS = 8
@@ -61,15 +61,18 @@ def new_command(name: str, path: Path, requests_per_minute: int | None) -> None:
 def retire_command(name: str, path: Path) -> None:
     """Retire a client's key, the older where there are two; with its last the client goes."""
 
+    retired: list[ActiveKey] = []
+
     def drop(before: Client | None) -> Client | None:
         if before is None:
             raise SettingsError(f"{path}: has no client {name}")
-        older = min(before.keys, key=lambda key: key.created)
-        left = tuple(key for key in before.keys if key is not older)
-        click.echo(f"retired {older.sha256[:SHOWN_DIGITS]}, made {older.created:%Y-%m-%d}")
+        retired.append(min(before.keys, key=lambda key: key.created))
+        left = tuple(key for key in before.keys if key not in retired)
         return before.model_copy(update={"keys": left}) if left else None
 
-    if _change(path, name, drop) is None:
+    client = _change(path, name, drop)
+    click.echo(f"retired {_shown(retired[0])}")
+    if client is None:
         click.echo(f"{name} has no key left and is no longer a client")
 
 
@@ -81,7 +84,12 @@ def list_command(path: Path) -> None:
         limit = client.requests_per_minute
         click.echo(f"{client.client}  {'no limit' if limit is None else f'{limit} a minute'}")
         for key in client.keys:
-            click.echo(f"  {key.sha256[:SHOWN_DIGITS]}  made {key.created:%Y-%m-%d %H:%M} UTC")
+            click.echo(f"  {_shown(key)}")
+
+
+def _shown(key: ActiveKey) -> str:
+    made = key.created.astimezone(UTC)
+    return f"{key.sha256[:SHOWN_DIGITS]}, made {made:%Y-%m-%d %H:%M} UTC"
 
 
 def _change(

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import limits.storage.memory
+import limits.aio.storage.memory
 import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -51,7 +51,7 @@ def clock(monkeypatch) -> SimpleNamespace:
     """The clock of the quotas; `now` is in seconds and may be set."""
     clock = SimpleNamespace(now=1_000_000.0)
     fake = SimpleNamespace(time=lambda: clock.now)
-    monkeypatch.setattr(limits.storage.memory, "time", fake)
+    monkeypatch.setattr(limits.aio.storage.memory, "time", fake)
     monkeypatch.setattr(access, "time", fake)
     return clock
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora.errors import SettingsError
+from eulerlora.errors import SettingsError, StorageError
 from service.audit_chain import DECISION, Link
 from service.audit_file import AuditFile
 from service.audit_verification import records
+from tests.full_disk import file_size_limit
 
 HOLDER = """
 import sys
@@ -86,6 +87,13 @@ def test_a_log_of_another_secret_is_refused(path: Path) -> None:
         opened(path, "other")
     write(path, "b")
     assert kinds(path) == ["header", "decision", "decision"]
+
+
+def test_a_disk_that_is_full_at_the_start_is_told_with_the_file(path: Path) -> None:
+    with file_size_limit(20), pytest.raises(StorageError, match="disk full") as caught:
+        opened(path)
+    assert str(path) in str(caught.value)
+    opened(path).close()
 
 
 def test_a_line_longer_than_can_be_read_back_is_not_written(path: Path) -> None:

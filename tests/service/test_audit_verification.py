@@ -1,5 +1,6 @@
 """service.audit_verification: nothing in an audit file can be changed unnoticed but its end."""
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,3 +86,24 @@ def test_a_cut_between_two_lines_at_the_end_cannot_be_seen(path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:3]))
     assert len(list(records(path))) == 3
+
+
+def test_a_long_log_is_read_in_little_memory(path: Path) -> None:
+    link, lines = Link(), []
+    for number in range(3000):
+        record = {
+            "kind": "decision" if number else "header",
+            "format": 1,
+            "time": "",
+            "x": "y" * 900,
+        }
+        line, link = sealed(record, link)
+        lines.append(line)
+    path.write_bytes(b"".join(lines))
+    lines.clear()
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in records(path)) == 3000
+        assert tracemalloc.get_traced_memory()[1] < path.stat().st_size / 5
+    finally:
+        tracemalloc.stop()
