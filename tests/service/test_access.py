@@ -1,13 +1,19 @@
 """service.access: who may ask and how often, decided before the body is read."""
 
 import asyncio
-from collections.abc import Callable
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import limits.aio.storage.memory
 import pytest
+import uvicorn
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
@@ -156,3 +162,46 @@ def test_one_clients_quota_is_not_anothers(get: Get, clock) -> None:
     assert [get(headers=limited).status_code for _ in range(3)] == [200, 200, 429]
     assert all(get(headers=BEARER).status_code == 200 for _ in range(5))
     assert get("/livez").status_code == 200
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, make_app, model) -> Iterator[tuple[str, int]]:
+    """The address of a real server that wants a key."""
+    path = tmp_path_factory.mktemp("keys") / "keys.jsonl"
+    write_clients(path, [client_with("clinic", "clinic-key")])
+    app = make_app(model)
+    app.user_middleware.append(Middleware(AccessMiddleware, keys=Keys(path)))  # the innermost
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, server_header=False)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive(), "the server did not start"
+            time.sleep(0.01)
+        yield server.servers[0].sockets[0].getsockname()
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "key", [b"", b"X-API-Key: wrong\r\n", b"X-API-Key: \xff\xc3\xa9\r\n", b"X-API-Key:\r\n"]
+)
+def test_over_a_socket_401_comes_before_any_of_the_body(guarded, key: bytes) -> None:
+    head = (
+        b"POST /predict HTTP/1.1\r\nHost: test\r\nContent-Type: image/png\r\n"
+        b"Content-Length: 1000000\r\nExpect: 100-continue\r\n" + key + b"\r\n"
+    )
+    with socket.create_connection(guarded, timeout=30) as connection:
+        connection.sendall(head)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))  # until it is closed
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert b'"code":"not_authenticated"' in answer
+
+
+def test_over_a_socket_a_known_key_is_answered(guarded, png: bytes) -> None:
+    url = f"http://{guarded[0]}:{guarded[1]}"
+    headers = BEARER | {"Content-Type": "image/png"}
+    assert httpx.post(f"{url}/predict", content=png, headers=headers).status_code == 200
+    assert httpx.get(f"{url}/readyz").status_code == 200

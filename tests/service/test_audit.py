@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -166,10 +167,10 @@ def appended(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[None]:
-    """Another file has the place for a while."""
+    """Another file has the place for a while, though one that could be continued."""
     away = path.with_name("away")
     path.rename(away)
-    path.write_text("{}\n")
+    shutil.copy(away, path)
     yield
     away.rename(path)
 

@@ -82,6 +82,37 @@ def test_a_line_sealed_anew_does_not_fit_the_next(path: Path) -> None:
     assert broken_at(path) == 4
 
 
+def sealed_lines(*records: tuple[dict[str, object], Link]) -> bytes:
+    """Lines whose own hashes are right, wherever they say they stand."""
+    return b"".join(sealed({"time": ""} | record, at)[0] for record, at in records)
+
+
+HEADER = {"kind": "header", "format": 1}
+DECISION = {"kind": "decision"}
+AFTER_HEADER = sealed({"time": ""} | HEADER, Link())[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "reason"),
+    [
+        (sealed_lines((DECISION, Link())), 1, "not a header"),
+        (sealed_lines((HEADER | {"format": 2}, Link())), 1, "of another format"),
+        (sealed_lines((HEADER, Link(3))), 1, "neither the first"),
+        (sealed_lines((HEADER, Link(0, "a" * 64))), 1, "neither the first"),
+        (sealed_lines((HEADER, Link()), (HEADER, AFTER_HEADER)), 2, "a second header"),
+        (sealed_lines((HEADER, Link()), (DECISION, Link(2, AFTER_HEADER.hash))), 2, "has number 2"),
+        (sealed_lines((HEADER, Link()), (DECISION, Link(1, "a" * 64))), 2, "does not follow"),
+        (sealed_lines((HEADER, Link()), ({"kind": "note"}, AFTER_HEADER)), 2, "of a known kind"),
+    ],
+)
+def test_well_sealed_lines_in_the_wrong_place_are_found(
+    path: Path, content: bytes, line: int, reason: str
+) -> None:
+    path.write_bytes(content)
+    with pytest.raises(ChainError, match=f"line {line}: .*{reason}"):
+        list(records(path))
+
+
 def test_a_cut_between_two_lines_at_the_end_cannot_be_seen(path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:3]))
