@@ -61,7 +61,7 @@ def records(path: Path) -> Iterator[Record]:
     link: Link | None = None
     with path.open("rb") as file:
         number = 0
-        while line := file.readline(MAX_LINE_BYTES + 1):
+        while line := file.readline(MAX_LINE_BYTES):
             number += 1
             try:
                 record = unsealed(line)
