@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
 from service.errors import InvalidParameter, Problem
 from service.request_id import HEADER, request_id_of
@@ -25,6 +26,8 @@ HTTP_PROBLEMS = {
     404: ("not_found", "No such resource"),
     405: ("method_not_allowed", "The method is not allowed here"),
 }
+OTHER_HTTP_PROBLEM = ("refused", "The request was refused")
+HTTP_CODES = tuple(code for code, _ in (*HTTP_PROBLEMS.values(), OTHER_HTTP_PROBLEM))
 
 
 def install(app: FastAPI) -> None:
@@ -43,7 +46,7 @@ def problem_body(problem: Problem, request_id: str) -> ProblemBody:
 
 def problem_response(problem: Problem, request_id: str) -> JSONResponse:
     """The response that tells of a problem; also an ASGI application, for use in a middleware."""
-    return _response(problem_body(problem, request_id), problem.headers())
+    return _ProblemResponse(problem_body(problem, request_id), problem.headers())
 
 
 def _body(request_id: str, status: int, code: str, title: str, detail: str) -> ProblemBody:
@@ -57,8 +60,16 @@ def _body(request_id: str, status: int, code: str, title: str, detail: str) -> P
     )
 
 
-def _response(body: ProblemBody, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    return JSONResponse(body.model_dump(), body.status, headers, MEDIA_TYPE)
+class _ProblemResponse(JSONResponse):
+    """Leaves the problem's code in the request's state, for whoever observes the request."""
+
+    def __init__(self, body: ProblemBody, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(body.model_dump(), body.status, headers, MEDIA_TYPE)
+        self.problem = body.code
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})["problem"] = self.problem
+        await super().__call__(scope, receive, send)
 
 
 async def _on_problem(request: Request, problem: Exception) -> JSONResponse:
@@ -80,9 +91,9 @@ async def _on_validation_error(request: Request, error: Exception) -> JSONRespon
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     status = error.status_code
-    code, title = HTTP_PROBLEMS.get(status, ("refused", "The request was refused"))
+    code, title = HTTP_PROBLEMS.get(status, OTHER_HTTP_PROBLEM)
     body = _body(request_id_of(request), status, code, title, "see /docs for what is served")
-    return _response(body, error.headers)
+    return _ProblemResponse(body, error.headers)
 
 
 async def _on_defect(request: Request, error: Exception) -> JSONResponse:
@@ -90,7 +101,9 @@ async def _on_defect(request: Request, error: Exception) -> JSONResponse:
     body = problem_body(
         Problem("the failure was logged under the request id"), request_id_of(request)
     )
-    return _response(body, {HEADER: body.request_id})  # this handler is outside the middleware
+    return _ProblemResponse(
+        body, {HEADER: body.request_id}
+    )  # this handler is outside the middleware
 
 
 def _without_values(error: Mapping[str, Any]) -> str:

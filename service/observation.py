@@ -1,0 +1,166 @@
+"""What is seen of every request: one log record, and its share of the metrics.
+
+Nothing that a client sent is recorded as it came: methods and routes are those that are served,
+parameters are those of an answer.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.routing import compile_path
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.events import RequestOutcome, Timing
+from service.metrics import OTHER, Metrics
+from service.problems import CLIENT_LEFT
+from service.schemas import PredictionBody
+
+logger = logging.getLogger(__name__)
+
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+PROBES = frozenset(("/livez", "/readyz", "/metrics"))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One prediction of a request, and when it was ready (nanoseconds since 1970)."""
+
+    body: PredictionBody
+    timing: Timing
+    at_ns: int
+
+
+@dataclass
+class Observation:
+    """A request, as far as it has been seen; in its scope's state as `observation`."""
+
+    scope: Scope
+    started_s: float = field(default_factory=time.monotonic)
+    status: int | None = None
+    client_left: bool = False
+    body_bytes: int = 0
+    answers: list[Answer] = field(default_factory=list)
+    outcome: RequestOutcome | None = None
+
+
+_current: ContextVar[Observation | None] = ContextVar("observation", default=None)
+
+
+class Observer:
+    """Sees requests and predictions.
+
+    templates: the paths that are served, with their parameters in braces; a request is told by
+    one of them even when it is refused before it is routed.
+    """
+
+    def __init__(self, metrics: Metrics, templates: Iterable[str]) -> None:
+        self._metrics = metrics
+        self._templates = [(compile_path(path)[0], path) for path in templates]
+
+    def answered(self, body: PredictionBody, timing: Timing) -> None:
+        """Sees a prediction; called where its request is handled."""
+        self._metrics.answered(body, timing)
+        if observation := _current.get():
+            observation.answers.append(Answer(body, timing, time.time_ns()))
+
+    def ended(self, observation: Observation) -> None:
+        """Sees the end of a request."""
+        outcome = observation.outcome = self._outcome(observation)
+        self._metrics.requested(outcome)
+        _log(outcome, observation)
+
+    def _outcome(self, observation: Observation) -> RequestOutcome:
+        scope, status = observation.scope, observation.status
+        problem = scope.get("state", {}).get("problem")
+        if status is None:  # nothing was answered: a defect, unless nobody is there
+            status = CLIENT_LEFT if observation.client_left else 500
+            problem = None if observation.client_left else "internal_error"
+        return RequestOutcome(
+            method=scope["method"] if scope["method"] in METHODS else OTHER,
+            route=self._template(scope),
+            status=status,
+            problem=problem,
+            duration_s=time.monotonic() - observation.started_s,
+            body_bytes=observation.body_bytes,
+        )
+
+    def _template(self, scope: Scope) -> str:
+        routed = getattr(scope.get("route"), "path", None)
+        if routed is not None:
+            return routed or "/"  # a mount at the root has an empty path
+        path = scope["path"]
+        return next((template for regex, template in self._templates if regex.match(path)), OTHER)
+
+
+class ObservationMiddleware:
+    """Has an observer see every request, whoever answers it."""
+
+    def __init__(self, app: ASGIApp, observer: Observer) -> None:
+        self.app = app
+        self.observer = observer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        observation = Observation(scope)
+        scope.setdefault("state", {})["observation"] = observation
+        token = _current.set(observation)
+
+        async def observed_receive() -> Message:
+            message = await receive()
+            observation.body_bytes += len(message.get("body", b""))
+            observation.client_left |= message["type"] == "http.disconnect"
+            return message
+
+        async def observed_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                observation.status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, observed_receive, observed_send)
+        except asyncio.CancelledError:
+            observation.client_left = True
+            raise
+        finally:
+            _current.reset(token)
+            self.observer.ended(observation)
+
+
+def _log(outcome: RequestOutcome, observation: Observation) -> None:
+    level = logging.DEBUG if outcome.route in PROBES else logging.INFO
+    if not logger.isEnabledFor(level):
+        return
+    words = (outcome.method, outcome.route, outcome.status, outcome.problem)
+    fields = {
+        "client": observation.scope["state"].get("client"),
+        "method": outcome.method,
+        "route": outcome.route,
+        "status": outcome.status,
+        "problem": outcome.problem,
+        "duration_s": round(outcome.duration_s, 6),
+        "body_bytes": outcome.body_bytes,
+        **_parameters(observation.answers),
+    }
+    logger.log(
+        level,
+        " ".join("%s" for word in words if word is not None),
+        *(word for word in words if word is not None),
+        extra={name: value for name, value in fields.items() if value is not None},
+    )
+
+
+def _parameters(answers: list[Answer]) -> dict[str, Any]:
+    """How the images of one request were answered; all of them in the same way."""
+    if not answers:
+        return {}
+    body = answers[0].body
+    return {
+        "model": body.model, "mode": body.mode, "samples": body.samples, "images": len(answers),
+    }  # fmt: skip
