@@ -6,18 +6,23 @@ from pathlib import Path
 
 import pytest
 import yaml
-from prometheus_client import parser
-from prometheus_client.openmetrics import parser as openmetrics_parser
 from starlette.testclient import TestClient
 
 from service.events import RequestOutcome
 from service.metric_families import REASONS
 from service.metrics import Metrics
-from tests.service.observed import BODY, MadeUpTiming, State, batch, observed_app, replace_model
+from tests.service.observed import (
+    BODY,
+    OUTCOME,
+    MadeUpTiming,
+    State,
+    batch,
+    count_everything,
+    observed_app,
+    replace_model,
+)
 
 ROOT = Path(__file__).parents[2]
-OUTCOME = RequestOutcome("POST", "/predict", 200, None, 0.3, 5000)
-OPENMETRICS = "application/openmetrics-text"
 
 
 @pytest.fixture
@@ -122,26 +127,6 @@ def test_applications_do_not_share_their_metrics(metrics) -> None:
     assert value(other, "requests_total", **labels) is None
 
 
-@pytest.mark.parametrize(
-    ("accept", "content_type"),
-    [
-        (None, "text/plain; version=0.0.4; charset=utf-8"),
-        ("*/*", "text/plain; version=0.0.4; charset=utf-8"),
-        (f"{OPENMETRICS}; version=1.0.0", f"{OPENMETRICS}; version=1.0.0; charset=utf-8"),
-        (f"{OPENMETRICS}; version=zero", "text/plain; version=0.0.4; charset=utf-8"),
-    ],
-)
-def test_the_exposition_is_in_the_format_that_is_accepted(metrics, accept, content_type) -> None:
-    everything(metrics)
-    client = TestClient(observed_app(metrics))
-    response = client.get("/metrics", headers={"Accept": accept} if accept else {"Accept": ""})
-    assert response.status_code == 200
-    assert response.headers["Content-Type"].startswith(content_type)
-    parse = openmetrics_parser if content_type.startswith(OPENMETRICS) else parser
-    names = {each.name for each in parse.text_string_to_metric_families(response.text)}
-    assert {"eulerlora_ready", "eulerlora_entropy_nats", "process_open_fds"} <= names
-
-
 def test_buckets_end_above_what_can_be_measured(metrics) -> None:
     assert BODY.mutual_information < math.log(7) < math.log(1000)
     metrics.answered(BODY.model_copy(update={"entropy": math.log(1000), "msp": 1}), MadeUpTiming())
@@ -152,13 +137,13 @@ def test_buckets_end_above_what_can_be_measured(metrics) -> None:
 
 
 def test_the_documentation_lists_exactly_these_metrics(metrics) -> None:
-    everything(metrics)
+    count_everything(metrics)
     written = (ROOT / "docs" / "metrics.md").read_text()
     assert [line for line in written.splitlines() if line.startswith("| `")] == table(metrics)
 
 
 def test_every_metric_and_reason_in_an_alert_exists(metrics) -> None:
-    everything(metrics)
+    count_everything(metrics)
     names = {each.name for family in metrics.registry.collect() for each in family.samples}
     rules = yaml.safe_load((ROOT / "deploy" / "prometheus-rules.yaml").read_text())
     alerts = [rule for group in rules["groups"] for rule in group["rules"]]
@@ -169,13 +154,6 @@ def test_every_metric_and_reason_in_an_alert_exists(metrics) -> None:
         assert used and used <= names, rule["alert"]
         for reasons in re.findall(r'reason=~?"([^"]+)"', rule["expr"]):
             assert set(reasons.split("|")) <= REASONS, rule["alert"]
-
-
-def everything(metrics: Metrics) -> None:
-    """Moves every metric, so that its labels show."""
-    metrics.requested(OUTCOME)
-    metrics.batch_ran(batch())
-    metrics.answered(BODY, MadeUpTiming())
 
 
 def table(metrics: Metrics) -> list[str]:

@@ -1,7 +1,9 @@
 """Every error as a problem document: stable codes, the request's id, no values and no traces."""
 
+import asyncio
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from fastapi import FastAPI, Query
@@ -71,6 +73,18 @@ def test_a_problem_becomes_its_document(faulty, kind) -> None:
         "code": kind.code,
         "request_id": response.headers["X-Request-ID"],
     }
+
+
+def test_a_problem_leaves_its_code_in_the_requests_state() -> None:
+    scope: dict[str, Any] = {"type": "http"}
+    sent = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message["type"])
+
+    asyncio.run(problems.problem_response(errors.Overloaded("busy"), "an-id")(scope, send, send))
+    assert scope["state"] == {"problem": "overloaded"}
+    assert sent == ["http.response.start", "http.response.body"]
 
 
 def test_only_a_body_left_unread_ends_the_connection(faulty) -> None:
