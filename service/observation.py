@@ -15,6 +15,7 @@ from typing import Any
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.errors import Problem
 from service.events import RequestOutcome, Timing
 from service.metrics import OTHER, Metrics
 from service.problems import CLIENT_LEFT
@@ -76,15 +77,13 @@ class Observer:
 
     def _outcome(self, observation: Observation) -> RequestOutcome:
         scope, status = observation.scope, observation.status
-        problem = scope.get("state", {}).get("problem")
-        if status is None:  # nothing was answered: a defect, unless nobody is there
+        if status is None:  # the server answers for us, unless nobody is there
             status = CLIENT_LEFT if observation.client_left else 500
-            problem = None if observation.client_left else "internal_error"
         return RequestOutcome(
             method=scope["method"] if scope["method"] in METHODS else OTHER,
             route=self._template(scope),
             status=status,
-            problem=problem,
+            problem=scope["state"].get("problem"),
             duration_s=time.monotonic() - observation.started_s,
             body_bytes=observation.body_bytes,
         )
@@ -127,6 +126,9 @@ class ObservationMiddleware:
             await self.app(scope, observed_receive, observed_send)
         except asyncio.CancelledError:
             observation.client_left = True
+            raise
+        except Exception:
+            scope["state"]["problem"] = Problem.code
             raise
         finally:
             _current.reset(token)

@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import InvalidParameter, Problem
 from service.request_id import HEADER, request_id_of
@@ -72,6 +72,33 @@ class _ProblemResponse(JSONResponse):
         await super().__call__(scope, receive, send)
 
 
+class DefectMiddleware:
+    """Answers a defect like any other problem, so that the connection can be used again.
+
+    Starlette raises a defect on after it was answered, whereupon uvicorn logs it once more and
+    closes the connection without having told the client. This is left for a defect that comes
+    after the answer has begun.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = scope["type"] != "http"
+
+        async def watched_send(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched_send)
+        except Exception as error:
+            if begun:
+                raise
+            await (await _on_defect(Request(scope), error))(scope, receive, send)
+
+
 async def _on_problem(request: Request, problem: Exception) -> JSONResponse:
     assert isinstance(problem, Problem)
     return problem_response(problem, request_id_of(request))
@@ -101,9 +128,7 @@ async def _on_defect(request: Request, error: Exception) -> JSONResponse:
     body = problem_body(
         Problem("the failure was logged under the request id"), request_id_of(request)
     )
-    return _ProblemResponse(
-        body, {HEADER: body.request_id}
-    )  # this handler is outside the middleware
+    return _ProblemResponse(body, {HEADER: body.request_id})  # also used outside the middleware
 
 
 def _without_values(error: Mapping[str, Any]) -> str:

@@ -28,8 +28,8 @@ class RequestIdMiddleware:
         sent = Headers(scope=scope).get(HEADER, "")
         request_id = sent if WELL_FORMED.fullmatch(sent) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
-        # Not reset: the handler of defects and uvicorn's own log lines come after this middleware,
-        # in the same task; the next request overwrites it.
+        # Not reset: uvicorn's own log lines come after this middleware, in the same task; the next
+        # request overwrites it.
         current_request_id.set(request_id)
 
         async def send_with_id(message: Message) -> None:

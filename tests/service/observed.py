@@ -1,12 +1,13 @@
 """A made-up application whose requests are observed, for the tests of what is seen of them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.requests import ClientDisconnect
+from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import problems
@@ -89,6 +90,7 @@ def observed_app(metrics: Metrics, outside: Callable[[FastAPI], None] = lambda _
     app = FastAPI()
     observer = Observer(metrics, TEMPLATES)
     app.add_middleware(RefusesFirst)
+    app.add_middleware(problems.DefectMiddleware)
     app.add_middleware(ObservationMiddleware, observer=observer)
     outside(app)
     app.add_middleware(RequestIdMiddleware)
@@ -123,6 +125,14 @@ def add_endings(app: FastAPI, observer: Observer) -> None:
     @app.get("/defect")
     async def defect() -> None:
         raise RuntimeError(f"{SECRET}\nforged line")
+
+    @app.get("/half")
+    async def half() -> StreamingResponse:
+        async def begin() -> AsyncIterator[bytes]:
+            yield b"begun"
+            raise RuntimeError(SECRET)
+
+        return StreamingResponse(begin())
 
     @app.get("/gone")
     async def gone() -> None:

@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 
 from service.logs import RequestFilter, log_config
 from service.metrics import Metrics
+from service.observation import ObservationMiddleware, Observer
 from tests.service.observed import SECRET, TEMPLATES, State, observed_app
 
 Records = Callable[[], list[dict[str, object]]]
@@ -122,13 +123,30 @@ def test_a_defect_is_counted_and_its_traceback_is_logged_but_not_answered(
     assert response.status_code == 500
     assert SECRET not in response.text
     assert "Traceback" not in response.text
-    seen, failed = records()
+    failed, seen = records()
     assert (seen["status"], seen["problem"]) == (500, "internal_error")
     assert failed["level"] == "ERROR"
     assert failed["traceback"].startswith("Traceback")
     assert SECRET in failed["traceback"]
     assert seen["request_id"] == failed["request_id"] == response.headers["X-Request-ID"]
     assert requests(metrics, "GET", "/defect", 500) == 1
+    assert refusals(metrics, "internal_error") == 1
+
+
+def test_a_defect_that_nobody_answered_is_counted_all_the_same(metrics) -> None:
+    async def fails(*_: object) -> None:
+        raise RuntimeError(SECRET)
+
+    app = ObservationMiddleware(fails, Observer(metrics, TEMPLATES))
+    with pytest.raises(RuntimeError):
+        TestClient(app).get("/models/tiny")
+    assert requests(metrics, "GET", "/models/{name}", 500) == 1
+    assert refusals(metrics, "internal_error") == 1
+
+
+def test_an_answer_that_breaks_off_is_a_defect(client, records, metrics) -> None:
+    client.get("/half")
+    assert requests(metrics, "GET", "/half", 200) == 1
     assert refusals(metrics, "internal_error") == 1
 
 
@@ -169,7 +187,7 @@ def test_probes_are_told_of_only_to_those_who_debug(client, records) -> None:
 
 def test_a_thousand_random_paths_and_methods_make_no_new_labels(client, metrics) -> None:
     letters = random.Random(0)
-    for _ in range(1000):
+    for _ in range(500):
         name = "".join(letters.choices(string.ascii_letters + "/.%20", k=12))
         client.request("".join(letters.choices(string.ascii_uppercase, k=8)), f"/{name}")
         client.get(f"/models/{name.replace('/', '')}x")
@@ -210,26 +228,39 @@ def test_ids_of_concurrent_requests_are_kept_apart(app, records) -> None:
     assert all(each["message"] == f"from {each['request_id']}" for each in met)
 
 
-def test_the_servers_own_record_of_a_defect_has_its_id_too(app, caplog) -> None:
-    caplog.handler.addFilter(RequestFilter())
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None)
-    server = uvicorn.Server(config)
+@pytest.fixture
+def address(app) -> Iterator[str]:
+    """The URL of a real server of the app."""
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
         while not server.started:
             assert thread.is_alive(), "the server did not start"
             time.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-            for each in ("first", "second"):
-                client.get("/defect", headers={"X-Request-ID": each})
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join()
-        caplog.handler.filters.clear()
+
+
+def test_a_connection_survives_a_defect_which_is_logged_once(address, caplog) -> None:
+    caplog.handler.addFilter(RequestFilter())
+    with httpx.Client(base_url=address) as client:
+        for each in ("first", "second"):
+            response = client.get("/defect", headers={"X-Request-ID": each})
+            assert (response.status_code, response.json()["request_id"]) == (500, each)
+    caplog.handler.filters.clear()
     failed = [each for each in caplog.records if each.exc_info]
     assert [(each.name, each.request_id) for each in failed] == [
-        ("service.problems", "first"), ("uvicorn.error", "first"),
-        ("service.problems", "second"), ("uvicorn.error", "second"),
+        ("service.problems", "first"), ("service.problems", "second"),
     ]  # fmt: skip
+
+
+def test_the_servers_own_record_of_a_defect_has_its_id_too(address, caplog) -> None:
+    caplog.handler.addFilter(RequestFilter())
+    with pytest.raises(httpx.RemoteProtocolError):  # cut off, as an answer that has begun must be
+        httpx.get(f"{address}/half", headers={"X-Request-ID": "cut"})
+    caplog.handler.filters.clear()
+    (failed,) = [each for each in caplog.records if each.exc_info and each.name == "uvicorn.error"]
+    assert failed.request_id == "cut"

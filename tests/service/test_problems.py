@@ -87,6 +87,16 @@ def test_a_problem_leaves_its_code_in_the_requests_state() -> None:
     assert sent == ["http.response.start", "http.response.body"]
 
 
+def test_a_defect_behind_the_middleware_is_answered_and_raised_no_further() -> None:
+    async def fails(*_: object) -> None:
+        raise RuntimeError(SECRET)
+
+    app = RequestIdMiddleware(problems.DefectMiddleware(fails))
+    response = TestClient(app).get("/", headers={"X-Request-ID": "find-me"})
+    assert response.headers.get_list("X-Request-ID") == ["find-me"]
+    assert (response.status_code, response.json()["code"]) == (500, "internal_error")
+
+
 def test_only_a_body_left_unread_ends_the_connection(faulty) -> None:
     closing = {
         kind.code
