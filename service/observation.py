@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from fastapi import FastAPI
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -53,15 +54,10 @@ _current: ContextVar[Observation | None] = ContextVar("observation", default=Non
 
 
 class Observer:
-    """Sees requests and predictions.
+    """Sees requests and predictions, and has them counted and logged."""
 
-    templates: the paths that are served, with their parameters in braces; a request is told by
-    one of them even when it is refused before it is routed.
-    """
-
-    def __init__(self, metrics: Metrics, templates: Iterable[str]) -> None:
+    def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._templates = [(compile_path(path)[0], path) for path in templates]
 
     def answered(self, body: PredictionBody, timing: Timing) -> None:
         """Sees a prediction; called where its request is handled."""
@@ -69,39 +65,55 @@ class Observer:
         if observation := _current.get():
             observation.answers.append(Answer(body, timing, time.time_ns()))
 
-    def ended(self, observation: Observation) -> None:
+    def ended(self, observation: Observation, route: str) -> None:
         """Sees the end of a request."""
-        outcome = observation.outcome = self._outcome(observation)
-        self._metrics.requested(outcome)
-        _log(outcome, observation)
-
-    def _outcome(self, observation: Observation) -> RequestOutcome:
         scope, status = observation.scope, observation.status
         if status is None:  # the server answers for us, unless nobody is there
             status = CLIENT_LEFT if observation.client_left else 500
-        return RequestOutcome(
+        outcome = observation.outcome = RequestOutcome(
             method=scope["method"] if scope["method"] in METHODS else OTHER,
-            route=self._template(scope),
+            route=route,
             status=status,
             problem=scope["state"].get("problem"),
             duration_s=time.monotonic() - observation.started_s,
             body_bytes=observation.body_bytes,
         )
+        self._metrics.requested(outcome)
+        _log(outcome, observation)
 
-    def _template(self, scope: Scope) -> str:
+
+class RouteTemplates:
+    """Tells the path template that a request is for.
+
+    paths: templates, parameters in braces; they tell of requests that no route has been chosen
+    for, such as those that a middleware refused.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._patterns = [(compile_path(path)[0], path) for path in paths]
+
+    def of(self, scope: Scope) -> str:
+        """The template, or `other` for what is not served."""
         routed = getattr(scope.get("route"), "path", None)
         if routed is not None:
             return routed or "/"  # a mount at the root has an empty path
         path = scope["path"]
-        return next((template for regex, template in self._templates if regex.match(path)), OTHER)
+        return next((template for regex, template in self._patterns if regex.match(path)), OTHER)
+
+
+def served_paths(app: FastAPI) -> tuple[str, ...]:
+    """The path templates of an application to which no more routes are added."""
+    own = (app.openapi_url, app.docs_url, app.redoc_url)
+    return (*app.openapi()["paths"], *(path for path in own if path))
 
 
 class ObservationMiddleware:
     """Has an observer see every request, whoever answers it."""
 
-    def __init__(self, app: ASGIApp, observer: Observer) -> None:
+    def __init__(self, app: ASGIApp, observer: Observer, paths: Iterable[str]) -> None:
         self.app = app
         self.observer = observer
+        self.templates = RouteTemplates(paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -132,7 +144,7 @@ class ObservationMiddleware:
             raise
         finally:
             _current.reset(token)
-            self.observer.ended(observation)
+            self.observer.ended(observation, self.templates.of(scope))
 
 
 def _log(outcome: RequestOutcome, observation: Observation) -> None:

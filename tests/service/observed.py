@@ -88,10 +88,10 @@ def observed_app(metrics: Metrics, outside: Callable[[FastAPI], None] = lambda _
     outside: adds middlewares between the one that observes and the one that gives ids.
     """
     app = FastAPI()
-    observer = Observer(metrics, TEMPLATES)
+    observer = Observer(metrics)
     app.add_middleware(RefusesFirst)
     app.add_middleware(problems.DefectMiddleware)
-    app.add_middleware(ObservationMiddleware, observer=observer)
+    app.add_middleware(ObservationMiddleware, observer=observer, paths=TEMPLATES)
     outside(app)
     app.add_middleware(RequestIdMiddleware)
     problems.install(app)

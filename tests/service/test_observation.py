@@ -14,11 +14,12 @@ import httpx
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
 from service.logs import RequestFilter, log_config
 from service.metrics import Metrics
-from service.observation import ObservationMiddleware, Observer
+from service.observation import ObservationMiddleware, Observer, RouteTemplates, served_paths
 from tests.service.observed import SECRET, TEMPLATES, State, observed_app
 
 Records = Callable[[], list[dict[str, object]]]
@@ -110,6 +111,23 @@ def test_what_is_refused_before_it_is_routed_has_its_route_all_the_same(
     assert requests(metrics, "POST", template, 401) == 1
 
 
+def test_served_paths_are_those_of_the_api_and_its_documentation(app) -> None:
+    assert {"/predict", "/models/{name}", "/docs", "/openapi.json"} <= set(served_paths(app))
+
+
+@pytest.mark.parametrize(
+    ("scope", "template"),
+    [
+        ({"path": "/a/b"}, "/a/{name}"),
+        ({"path": "/a/b/c"}, "other"),
+        ({"path": "/x", "route": Route("/r/{x}", print)}, "/r/{x}"),
+        ({"path": "/x", "route": Mount("/", app=print)}, "/"),
+    ],
+)
+def test_a_route_that_was_chosen_comes_before_a_path_that_fits(scope, template) -> None:
+    assert RouteTemplates(["/a/{name}"]).of(scope) == template
+
+
 def test_a_wrong_method_keeps_its_route(client, metrics) -> None:
     assert client.delete("/predict").status_code == 405
     assert requests(metrics, "DELETE", "/predict", 405) == 1
@@ -137,7 +155,7 @@ def test_a_defect_that_nobody_answered_is_counted_all_the_same(metrics) -> None:
     async def fails(*_: object) -> None:
         raise RuntimeError(SECRET)
 
-    app = ObservationMiddleware(fails, Observer(metrics, TEMPLATES))
+    app = ObservationMiddleware(fails, Observer(metrics), TEMPLATES)
     with pytest.raises(RuntimeError):
         TestClient(app).get("/models/tiny")
     assert requests(metrics, "GET", "/models/{name}", 500) == 1
