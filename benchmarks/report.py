@@ -32,8 +32,8 @@ def _section(machine: str, results: Sequence[Record]) -> str:
     )
     note = (
         "Ratios are of medians, from alternating runs; the spread is of the ratios of neighbouring "
-        "runs: least, quartiles, greatest (number of runs). A figure without a reference is a value "
-        "by itself, and the spread that of its measurements."
+        "runs: least, quartiles, greatest (number of runs). A figure without a reference is a "
+        "value by itself, and the spread that of its measurements."
     )
     lines = [f"## {machine}", "", *known, "", note, "", HEADER, *map(_row, results), ""]
     return "\n".join(lines)

@@ -92,7 +92,11 @@ def _http_cases(photograph: bytes) -> Iterator[Case]:
 
 def _parameter_cases(photograph: bytes) -> Iterator[Case]:
     wrong: list[dict[str, object]] = [
-        *({"mode": "stoch", "samples": value} for value in (0, -1, 10**9, "NaN", 4.5)),
+        {"mode": "stoch", "samples": 0},
+        {"mode": "stoch", "samples": -1},
+        {"mode": "stoch", "samples": 10**9},
+        {"mode": "stoch", "samples": "NaN"},
+        {"mode": "stoch", "samples": 4.5},
         {"mode": "det", "samples": 4},
         {"mode": "stoch", "samples": [4, 4]},
         {"sample": 4},

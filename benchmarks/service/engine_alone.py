@@ -14,7 +14,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.service.library import answers, decoded, embedded_model
+from benchmarks.service.library import Asked, answers, decoded, embedded_model
 from benchmarks.service.server import ROOT
 from eulerlora.settings import Mode
 
@@ -59,9 +59,8 @@ def _serve(folder: Path, mode: Mode, rows: int, count: int) -> None:
     batch = max(1, rows // (model.network.settings.adapters * questions[0].draw.samples))
     for line in sys.stdin:
         started = time.perf_counter()
-        if line.strip() == "decoded":
-            asked = islice(cycle(questions), count)
-        else:
+        asked: Iterator[Asked] = islice(cycle(questions), count)
+        if line.strip() == "files":
             asked = (decoded(model, data, mode) for data in islice(cycle(files), count))
         while some := list(islice(asked, batch)):
             answers(model, some)

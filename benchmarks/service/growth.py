@@ -43,4 +43,4 @@ def growth(samples: Sequence[Memory], settle_s: float, held: Held) -> float:
     first = [each for each in later if each.at_s <= started + window] or later[:1]
     last = [each for each in later if each.at_s >= ended - window]
     before, after = (median(getattr(each, held) for each in some) for some in (first, last))
-    return after / before - 1
+    return float(after / before - 1)

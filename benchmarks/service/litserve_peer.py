@@ -16,6 +16,7 @@ from litserve import LitAPI, LitServer
 from torch import Tensor
 
 from benchmarks.service.library import Asked, answers, body, decoded, embedded_model
+from eulerlora.settings import Mode
 
 
 class Peer(LitAPI):  # type: ignore[misc] # litserve ships no types
@@ -28,7 +29,7 @@ class Peer(LitAPI):  # type: ignore[misc] # litserve ships no types
 
     def decode_request(self, request: Request) -> Asked:
         """A form -> a question."""
-        mode = "stoch" if request["mode"] == "stoch" else "det"
+        mode: Mode = "stoch" if request["mode"] == "stoch" else "det"
         return decoded(self.model, request["file"].file.read(), mode)
 
     def batch(self, inputs: list[Asked]) -> list[Asked]:

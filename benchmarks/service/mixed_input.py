@@ -38,9 +38,11 @@ def mixed_input(plan: Plan) -> Iterator[Reading]:
         for mode in ("det", "stoch")
     ] + odd_cases(photographs[0])
     bad = bad_cases(photographs[0])
-    with eulerlora_server(plan.options) as server:
-        with sampled(server.pid, plan.mixed_s / SAMPLES) as samples:
-            found = asyncio.run(mix(server.port, good, bad, plan.mixed_s))
+    with (
+        eulerlora_server(plan.options) as server,
+        sampled(server.pid, plan.mixed_s / SAMPLES) as samples,
+    ):
+        found = asyncio.run(mix(server.port, good, bad, plan.mixed_s))
     wrong = {case: count for case, count in found.items() if not right(*case)}
     sizes = {
         "seconds": plan.mixed_s,

@@ -35,11 +35,7 @@ ANSWERED, REFUSED = 200, 503
 def overload(plan: Plan) -> Iterator[Reading]:
     """The share of requests that were answered or refused in time, growth, and recovery."""
     photographs = made_up_photographs(plan.photographs)
-    requests = [
-        post(each, parameters=parameters(mode))
-        for each in photographs
-        for mode in MODES
-    ]
+    requests = [post(each, parameters=parameters(mode)) for each in photographs for mode in MODES]
     with eulerlora_server(plan.options) as server:
         capacity = closed_loop(server.port, requests, plan.clients, plan.capacity_answers).rate
         rate = plan.overload * capacity
@@ -91,17 +87,15 @@ def overload(plan: Plan) -> Iterator[Reading]:
     yield memory_row.reading(grown, [each.pss / idle.pss - 1 for each in samples], CPU, sizes)
     recovery = _measurement(
         f"{load}: ready and answering again",
-        f"from the last request sent to a /readyz of at most {1000 * plan.refusal_s:g} ms and a /predict with "
-        "an answer; spread: both",
+        f"from the last request sent to a /readyz of at most {1000 * plan.refusal_s:g} ms and a "
+        "/predict with an answer; spread: both",
         "seconds",
         Target(bound="at most", value=plan.ready_within_s),
     )
     yield recovery.reading(max(ready, answers), [ready, answers], CPU, sizes)
 
 
-def _recovery(
-    port: int, photograph: bytes, plan: Plan, last_sent: Event
-) -> tuple[float, float]:
+def _recovery(port: int, photograph: bytes, plan: Plan, last_sent: Event) -> tuple[float, float]:
     last_sent.wait()
     return seconds_until_it_answers(port, photograph, plan.refusal_s)
 

@@ -21,6 +21,7 @@ from eulerlora.settings import Mode
 
 CPU = torch.device("cpu")
 LEAST = 1.3
+GRACE_S = 1.0  # LitServe leaves processes alive after SIGTERM
 NO_WORSE = Target(bound="at most", value=1.0)
 MODES: tuple[Mode, ...] = ("det", "stoch")
 
@@ -49,11 +50,11 @@ CANDIDATES = (
 )
 
 
-def peer_comparison(plan: Plan, candidates: Sequence[Batching] = CANDIDATES) -> Iterator[Result]:
+def peer_comparison(plan: Plan) -> Iterator[Result]:
     """Throughput and p99 over those of the best of LitServe's settings."""
     photographs = made_up_photographs(plan.photographs)
     ours, theirs = _our_requests(photographs), _peer_requests(photographs)
-    rates = {each: _trial(plan, each, theirs) for each in candidates}
+    rates = {each: _trial(plan, each, theirs) for each in CANDIDATES[: plan.peer_candidates]}
     best = max(rates, key=lambda each: rates[each])
     with eulerlora_server(plan.options) as server, litserve(best) as peer:
 
@@ -78,7 +79,7 @@ def litserve(batching: Batching) -> AbstractContextManager[Server]:
         port = int(free.getsockname()[1])
     arguments = [port, batching.size, batching.timeout_s, batching.workers]
     program = ["-m", "benchmarks.service.litserve_peer", *map(str, arguments)]
-    return server_process(program, "/health", port)
+    return server_process(program, "/health", port, GRACE_S)
 
 
 def _trial(plan: Plan, batching: Batching, requests: Sequence[bytes]) -> float:

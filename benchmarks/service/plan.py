@@ -25,10 +25,11 @@ class Plan(Settings):
     too. photographs: different ones to ask about. batch_rows: of the engine alone, as the
     service's own limit. clients: that keep the service full. answers, runs: of throughput.
     lone_requests: one after another. peer_clients, peer_answers, peer_runs, peer_trial_answers:
-    of the comparison with LitServe. deadline_s: within which an accepted request is answered;
-    refusal_s: within which another one is refused. overload_s: of the load at `overload` times
-    the capacity, which `capacity_answers` show. mixed_s: of the mixed input, `settle_s` of which
-    are not looked at for growth. ends: servers ended by SIGTERM.
+    of the comparison with LitServe, of whose settings `peer_candidates` are tried. deadline_s:
+    within which an accepted request is answered; refusal_s: within which another one is refused.
+    overload_s: of the load at `overload` times the capacity, which `capacity_answers` show.
+    mixed_s: of the mixed input, `settle_s` of which are not looked at for growth. ends: servers
+    ended by SIGTERM.
     """
 
     options: tuple[str, ...] = ()
@@ -42,6 +43,7 @@ class Plan(Settings):
     peer_clients: PositiveInt = 16
     peer_answers: PositiveInt = 320
     peer_runs: PositiveInt = 7
+    peer_candidates: PositiveInt = 10
     peer_trial_answers: PositiveInt = 160
     capacity_answers: PositiveInt = 600
     overload: float = 3.0
@@ -67,6 +69,7 @@ SMALL = Plan(
     peer_clients=4,
     peer_answers=12,
     peer_runs=2,
+    peer_candidates=1,
     peer_trial_answers=4,
     capacity_answers=16,
     overload_s=3.0,

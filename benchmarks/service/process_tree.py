@@ -55,12 +55,12 @@ def paused(pid: int) -> Iterator[None]:
                 process.resume()
 
 
-def end(pid: int) -> None:
-    """Ends the root by SIGTERM, and after `END_S` what is left of the tree by SIGKILL."""
+def end(pid: int, grace_s: float = END_S) -> None:
+    """Ends the root by SIGTERM, and after the grace what is left of the tree by SIGKILL."""
     processes = tree(pid)
     if processes:
         processes[0].terminate()
-    _, left = psutil.wait_procs(processes, timeout=END_S)
+    _, left = psutil.wait_procs(processes, timeout=grace_s)
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()

@@ -45,11 +45,15 @@ def eulerlora_server(options: Sequence[str] = ()) -> Iterator[Server]:
 
 @contextmanager
 def server_process(
-    arguments: Sequence[str], ready_path: str, port: int | None = None
+    arguments: Sequence[str],
+    ready_path: str,
+    port: int | None = None,
+    grace_s: float = END_S,
 ) -> Iterator[Server]:
     """A Python program that serves until the block ends; ready when `ready_path` answers 200.
 
-    port: where it is not to be read from what the program prints. Raises NotStarted.
+    port: where it is not to be read from what the program prints. grace_s: after SIGTERM, before
+    its processes are killed. Raises NotStarted.
     """
     with tempfile.TemporaryFile("w+b") as log:  # a pipe that nobody reads would fill up
         process = subprocess.Popen(
@@ -60,7 +64,7 @@ def server_process(
             _wait_until_ready(server, ready_path, log.fileno())
             yield server
         finally:
-            end(process.pid)
+            end(process.pid, grace_s)
             process.wait(END_S)
 
 
