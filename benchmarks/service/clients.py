@@ -58,12 +58,6 @@ def closed_loop(port: int, requests: Sequence[bytes], clients: int, answers: int
     return asyncio.run(_closed_loop(port, asking, clients, lambda load: len(load) >= answers))
 
 
-def closed_loop_for(port: int, asking: Iterator[bytes], clients: int, seconds: float) -> Load:
-    """The same for a time rather than a number."""
-    until = time.monotonic() + seconds
-    return asyncio.run(_closed_loop(port, asking, clients, lambda _: time.monotonic() >= until))
-
-
 async def _closed_loop(
     port: int,
     asking: Iterator[bytes],

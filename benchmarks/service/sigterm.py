@@ -129,8 +129,8 @@ async def _asked(connection: Connection, request: bytes) -> Sent:
     await connection.send(request)
     sent, answer = time.monotonic(), None
     try:
-        answer = await connection.answer()
-    except NoAnswer:
+        answer = await asyncio.wait_for(connection.answer(), END_S)
+    except (NoAnswer, TimeoutError):  # a child of the server may hold the connection open
         connection.close()
     return Sent(sent, time.monotonic(), known, answer)
 
