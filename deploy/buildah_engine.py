@@ -52,10 +52,13 @@ class Buildah:
     def build(self, context: Path) -> None:
         if run([*BUILDAH, "inspect", "--type", "image", BASE]).returncode:
             _build_base()
+        previous = _image_id()
         show(
             [*BUILDAH, "bud", "--isolation", "chroot", "--layers", "--format", "docker",
              "--build-arg", f"BASE={BASE}", "--tag", IMAGE, str(context)]
         )  # fmt: skip
+        if previous not in ("", _image_id()):
+            run([*BUILDAH, "rmi", previous])  # stays where something is made from it
 
     def config(self) -> ImageConfig:
         inspected = json.loads(output([*BUILDAH, "inspect", "--type", "image", IMAGE]))
@@ -99,6 +102,11 @@ class NamespaceContainer:
             return self.holder.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
             raise EngineError(f"wanted an end within {timeout_s:.0f} s of {name}") from error
+
+
+def _image_id() -> str:
+    """The id of the image as it is now; nothing if there is none."""
+    return run([*BUILDAH, "images", "--quiet", "--no-trunc", IMAGE]).stdout.strip()
 
 
 def _changed(config: ImageConfig, user: int) -> list[str]:

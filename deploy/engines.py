@@ -55,7 +55,9 @@ class Container(Protocol):
 class Engine(Protocol):
     """Builds the image and starts it."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The engine and the base image, for the user."""
 
     def build(self, context: Path) -> None:
         """Builds the image, showing how it goes."""

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -51,14 +52,14 @@ def picture() -> bytes:
     return file.getvalue()
 
 
-def predict(query: str) -> dict[str, object]:
+def predict(query: str) -> dict[str, Any]:
     """The prediction for the picture; every key and the sum of the probabilities are checked."""
     request = urllib.request.Request(
         f"{ADDRESS}/predict?{query}", picture(), {"Content-Type": "image/jpeg"}
     )
     try:
         with urllib.request.urlopen(request, timeout=120) as response:
-            answer = json.load(response)
+            answer: dict[str, Any] = json.load(response)
     except urllib.error.HTTPError as error:
         sys.exit(f"wanted 200 of /predict?{query}; got {error.code} {error.read()[:500]!r}")
     want(answer.keys() == PREDICTION, f"the keys {sorted(PREDICTION)}", sorted(answer))

@@ -55,7 +55,7 @@ def check_config(config: ImageConfig) -> None:
 
 
 def check_running(container: Container, config: ImageConfig) -> None:
-    """Raises EngineError unless the server answers, is healthy only then, and carries no ballast."""
+    """Raises EngineError unless it answers, is healthy only then, and holds what it should."""
     early = container.run(config.health_check, UNKNOWN_USER)
     want(early.returncode == 1, "an unhealthy server while the model loads", early)
     for program, user in (("image_questions.py", UNKNOWN_USER), ("image_contents.py", ROOT_USER)):
