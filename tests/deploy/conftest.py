@@ -14,7 +14,7 @@ class ComposeLoader(yaml.SafeLoader):
     """YAML with the tag by which one compose file takes back what another says."""
 
 
-ComposeLoader.add_constructor("!reset", lambda *_: None)
+ComposeLoader.add_constructor("!reset", lambda *_: [])
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,7 @@ def test_compose_understands_the_file(deploy_folder: Path) -> None:
 @needs_compose
 def test_compose_understands_the_file_without_a_gpu(deploy_folder: Path) -> None:
     service = rendered(deploy_folder / "compose.yaml", deploy_folder / "compose.cpu.yaml")
-    assert "reservations" not in service["deploy"]["resources"]
+    assert not service["deploy"]["resources"].get("reservations", {}).get("devices")
     assert "memory" in service["deploy"]["resources"]["limits"]
 
 
@@ -43,7 +43,7 @@ def test_a_gpu_is_reserved_and_taken_back(
 ) -> None:
     (device,) = compose["deploy"]["resources"]["reservations"]["devices"]
     assert device["capabilities"] == ["gpu"]
-    assert compose_overlay == {"deploy": {"resources": {"reservations": None}}}
+    assert compose_overlay == {"deploy": {"resources": {"reservations": {"devices": []}}}}
 
 
 def test_the_container_has_no_privileges_and_writes_nowhere_else(compose: dict[str, Any]) -> None:
