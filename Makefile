@@ -83,6 +83,10 @@ lock: ## new hash-pinned locks from pyproject.toml
 	$(PIP_COMPILE) --output-file $(RUNTIME_LOCK) $(PROJECT)
 	$(PIP_COMPILE) --extra test --constraint $(RUNTIME_LOCK) --output-file $(TEST_LOCK) $(PROJECT)
 
+.PHONY: image-test
+image-test: ## builds the image, starts it read-only as an unknown user, asks it, searches it
+	$(PYTHON) -m deploy.image_test
+
 .PHONY: clean
 clean: ## removes the environment, caches and build products
 	rm -rf $(VENV) build dist eulerlora.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -3,6 +3,7 @@
 import functools
 import platform
 import re
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -49,9 +50,9 @@ def cpu_model() -> str:
     return found.group(1).strip() if found else platform.machine()
 
 
-def versions() -> dict[str, str]:
+def versions(libraries: Sequence[str] = PEERS) -> dict[str, str]:
     """Of Python and of every library whose speed is in the figures."""
-    peers = {name: version(name) for name in PEERS}
+    peers = {name: version(name) for name in libraries}
     return {"python": platform.python_version(), "torch": torch.__version__} | peers
 
 

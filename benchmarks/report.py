@@ -5,23 +5,24 @@ from pathlib import Path
 
 import click
 
-from benchmarks.result import Figure, Result, Spread
-from benchmarks.results_file import FOLDER, newest, read
+from benchmarks.reading import Reading
+from benchmarks.result import Figure, Result, Spread, Target
+from benchmarks.results_file import FOLDER, Record, newest, read
 
 HEADER = """| figure | target | measured | ours | reference | spread of the ratio |
 |---|---:|---:|---:|---:|---|"""
 BOUNDS = {"at most": "≤", "at least": "≥"}
 
 
-def markdown(results: Sequence[Result]) -> str:
+def markdown(results: Sequence[Record]) -> str:
     """A heading and a table for each machine, each figure as it was measured last."""
-    machines: dict[str, list[Result]] = {}
+    machines: dict[str, list[Record]] = {}
     for result in newest(results):
         machines.setdefault(result.machine.name, []).append(result)
     return "\n".join(_section(name, own) for name, own in machines.items())
 
 
-def _section(machine: str, results: Sequence[Result]) -> str:
+def _section(machine: str, results: Sequence[Record]) -> str:
     known = sorted(
         {
             f"{each.date.date()}, commit {(each.commit or 'unknown')[:12]}, "
@@ -30,40 +31,79 @@ def _section(machine: str, results: Sequence[Result]) -> str:
         }
     )
     note = (
-        "Ratios are of medians, from alternating runs in one process; the spread is of the ratios "
-        "of neighbouring runs: least, quartiles, greatest (number of runs)."
+        "Ratios are of medians, from alternating runs; the spread is of the ratios of neighbouring "
+        "runs: least, quartiles, greatest (number of runs). A figure without a reference is a "
+        "value by itself, and the spread that of its measurements."
     )
     lines = [f"## {machine}", "", *known, "", note, "", HEADER, *map(_row, results), ""]
     return "\n".join(lines)
 
 
-def _row(result: Result) -> str:
-    target, verdict = "", ""
-    if result.target is not None:
-        target = f"{BOUNDS[result.target.bound]} {result.target.value:.2f}"
-        verdict = " ✓" if result.target.met_by(result.ratio) else " ✗"
-    cells = [
-        result.name,
-        target,
-        f"**{result.ratio:.2f}**{verdict}",
+def _row(record: Record) -> str:
+    cells = _ratio_cells(record) if isinstance(record, Result) else _value_cells(record)
+    return f"| {' | '.join([record.name, *cells])} |"
+
+
+def _ratio_cells(result: Result) -> list[str]:
+    return [
+        "" if result.target is None else f"{BOUNDS[result.target.bound]} {result.target.value:.2f}",
+        f"**{result.ratio:.2f}**{_verdict(result.target, result.ratio)}",
         _side(result.ours, result.unit),
         _side(result.reference, result.unit),
-        _spread(result.ratio_spread),
+        _spread(result.ratio_spread, "ratio"),
     ]
-    return f"| {' | '.join(cells)} |"
+
+
+def _value_cells(reading: Reading) -> list[str]:
+    unit, target = reading.unit, reading.target
+    return [
+        "" if target is None else f"{BOUNDS[target.bound]} {_amount(target.value, unit)}",
+        f"**{_amount(reading.value, unit)}**{_verdict(target, reading.value)}",
+        reading.what,
+        "",
+        _spread(reading.spread, unit),
+    ]
+
+
+def _verdict(target: Target | None, measured: float) -> str:
+    return "" if target is None else " ✓" if target.met_by(measured) else " ✗"
 
 
 def _side(figure: Figure, unit: str) -> str:
     median = figure.spread.median
-    cost = f"{median / 2**20:.1f} MiB" if unit == "bytes" else f"{1000 * median:.4g} ms"
+    cost = _amount(median, unit)
     if figure.work is not None:
         cost += f", {figure.work / median / 1e9:.4g} GFLOP/s"
     return f"{cost} ({figure.what})"
 
 
-def _spread(spread: Spread) -> str:
-    inner = f"[{spread.lower_quartile:.2f}, {spread.median:.2f}, {spread.upper_quartile:.2f}]"
-    return f"{spread.minimum:.2f} {inner} {spread.maximum:.2f} ({spread.repeats})"
+def _spread(spread: Spread, unit: str) -> str:
+    low, first, middle, third, high = (
+        _amount(value, unit)
+        for value in (
+            spread.minimum,
+            spread.lower_quartile,
+            spread.median,
+            spread.upper_quartile,
+            spread.maximum,
+        )
+    )
+    return f"{low} [{first}, {middle}, {third}] {high} ({spread.repeats})"
+
+
+def _amount(value: float, unit: str) -> str:
+    match unit:
+        case "ratio":
+            return f"{value:.2f}"
+        case "seconds":
+            return f"{1000 * value:.4g} ms"
+        case "bytes":
+            return f"{value / 2**20:.1f} MiB"
+        case "share":
+            return f"{100 * value:.4g}%"
+        case "count":
+            return f"{value:g}"
+    return f"{value:.4g} {unit}"
 
 
 @click.command()

@@ -7,19 +7,21 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 
-from benchmarks.machine import Machine, commit, this_machine, versions
+from benchmarks.machine import PEERS, Machine, commit, this_machine, versions
 from eulerlora.settings import Settings
+
+Unit = Literal["seconds", "bytes", "answers/s"]
 
 
 class Target(Settings):
-    """What the ratio should be."""
+    """What a ratio, or another measured value, should be."""
 
     bound: Literal["at most", "at least"]
     value: float
 
-    def met_by(self, ratio: float) -> bool:
-        """Whether a ratio is on the right side of the bound."""
-        return ratio <= self.value if self.bound == "at most" else ratio >= self.value
+    def met_by(self, measured: float) -> bool:
+        """Whether what was measured is on the right side of the bound."""
+        return measured <= self.value if self.bound == "at most" else measured >= self.value
 
 
 class Spread(Settings):
@@ -55,14 +57,14 @@ class Figure(Settings):
 
 
 class Result(Settings):
-    """Ours over the reference, from alternating runs in one process.
+    """Ours over the reference, from alternating runs.
 
     unit: of both spreads. ratio: of the medians; where each side has its work, of work over
     median. ratio_spread: of the ratios of neighbouring runs. sizes: what was measured.
     """
 
     name: str
-    unit: Literal["seconds", "bytes"]
+    unit: Unit
     ours: Figure
     reference: Figure
     ratio: float
@@ -76,13 +78,14 @@ class Result(Settings):
 
 
 class Comparison(Settings):
-    """What a result is about: its row in the table."""
+    """What a result is about: its row in the table. libraries: whose versions matter."""
 
     name: str
     ours: str
     reference: str
     target: Target | None = None
-    unit: Literal["seconds", "bytes"] = "seconds"
+    unit: Unit = "seconds"
+    libraries: tuple[str, ...] = PEERS
 
     def result(
         self,
@@ -92,7 +95,7 @@ class Comparison(Settings):
         sizes: dict[str, Any],
         work: tuple[float, float] | None = None,
     ) -> Result:
-        """Of paired costs, in seconds or bytes. work: FLOPs of one run of ours and of the
+        """Of paired costs, or of rates. work: FLOPs of one run of ours and of the
         reference; the ratio is then our rate over the reference's.
         """
         own, other = Spread.of(ours), Spread.of(reference)
@@ -108,7 +111,7 @@ class Comparison(Settings):
             target=self.target,
             sizes=sizes,
             machine=this_machine(device),
-            versions=versions(),
+            versions=versions(self.libraries),
             commit=commit(),
             date=datetime.now(UTC),
         )

@@ -3,10 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from benchmarks.correctness import Check
+from benchmarks.reading import Reading
 from benchmarks.result import Result
 from eulerlora.settings import Settings
 
+Record = Result | Reading
+RECORD: TypeAdapter[Record] = TypeAdapter(Record)
 FOLDER = Path(__file__).parent / "results"
 
 
@@ -18,29 +23,29 @@ class GpuRun(Settings):
     results: list[Result]
 
 
-def append(path: Path, result: Result) -> None:
+def append(path: Path, record: Record) -> None:
     """One more line, in a folder that is made if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
-        file.write(result.model_dump_json() + "\n")
+        file.write(record.model_dump_json() + "\n")
 
 
-def read(path: Path) -> list[Result]:
+def read(path: Path) -> list[Record]:
     """The results in a `.jsonl` file of lines, or in the `.json` of a GPU's run.
 
     Raises pydantic's ValidationError for anything else.
     """
     text = path.read_text()
     if path.suffix == ".json":
-        return GpuRun.model_validate_json(text).results
-    return [Result.model_validate_json(line) for line in text.splitlines()]
+        return list(GpuRun.model_validate_json(text).results)
+    return [RECORD.validate_json(line) for line in text.splitlines()]
 
 
-def newest(results: Sequence[Result]) -> list[Result]:
-    """The latest result of each name and machine, in the order in which they first came."""
-    latest: dict[tuple[str, str], Result] = {}
-    for result in results:
-        key = (result.machine.name, result.name)
-        if key not in latest or result.date >= latest[key].date:
-            latest[key] = result
+def newest(records: Sequence[Record]) -> list[Record]:
+    """The latest record of each name and machine, in the order in which they first came."""
+    latest: dict[tuple[str, str], Record] = {}
+    for record in records:
+        key = (record.machine.name, record.name)
+        if key not in latest or record.date >= latest[key].date:
+            latest[key] = record
     return list(latest.values())

@@ -1,4 +1,10 @@
-"""EulerLoRA: image classification with uncertainty from sampled low-rank adapters."""
+"""EulerLoRA: image classification with uncertainty from sampled low-rank adapters.
+
+The model is imported when it is first asked for: torch takes seconds, which a program that only
+prints its help, or has to heed a signal, should not wait for.
+"""
+
+from typing import TYPE_CHECKING
 
 from eulerlora.errors import (
     CheckpointError,
@@ -9,7 +15,9 @@ from eulerlora.errors import (
     SettingsError,
     StorageError,
 )
-from eulerlora.model import EulerLoRA, Prediction
+
+if TYPE_CHECKING:
+    from eulerlora.model import EulerLoRA, Prediction
 
 __all__ = [
     "CheckpointError",
@@ -22,3 +30,12 @@ __all__ = [
     "SettingsError",
     "StorageError",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """The public names of the model (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from eulerlora import model  # noqa: PLC0415
+
+    return getattr(model, name)

@@ -1,5 +1,6 @@
-"""A checkpoint folder: `config.json`, `adapters.safetensors`, `README.md`, and
-`backbone.safetensors` where the backbone is not published. No pickle of a checkpoint is read.
+"""A checkpoint folder: `config.json`, `adapters.safetensors`, `README.md`, the two files of its
+known answer, and `backbone.safetensors` where the backbone is not published. No pickle of a
+checkpoint is read.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from torchvision.models import VisionTransformer
 from eulerlora.backbone import build_backbone, published_backbone, save_backbone, settings_of
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import CheckpointError, SettingsError
+from eulerlora.known_answer import write_known_answer
 from eulerlora.safetensor_files import read_tensors, tensors_sha256, write_tensors
 from eulerlora.settings import first_fault
 from eulerlora.vision_transformer import AdaptedVisionTransformer
@@ -63,6 +65,14 @@ def revision_of(config: CheckpointConfig) -> str:
     return _revision(_text(config).encode())
 
 
+def stored_revision(folder: Path) -> str:
+    """The revision of the checkpoint in `folder`; its weights are not read.
+
+    Raises CheckpointError for a missing or damaged `config.json`.
+    """
+    return _revision(_read_config(folder / CONFIG)[0])
+
+
 def read_config(folder: Path) -> CheckpointConfig:
     """What the checkpoint in `folder` says of itself; its weights are not read.
 
@@ -80,7 +90,8 @@ def save_checkpoint(
 ) -> None:
     """Writes a whole checkpoint to `folder`, which appears complete or not at all.
 
-    config: its digests must be those of the network's weights as rounded to `dtype`.
+    config: its digests must be those of the network's weights as rounded to `dtype`. The known
+    answer is that of the files as they are read back.
     Raises CheckpointError where `folder` already holds something, StorageError for a full disk.
     """
     check_free(folder)
@@ -90,6 +101,7 @@ def save_checkpoint(
             save_backbone(partial / BACKBONE, network.backbone, config.backbone.provenance, dtype)
         write_card(partial, card)
         write_config(partial, config)
+        write_known_answer(partial, load_checkpoint(partial).network, config.preprocessing.size)
 
 
 def write_config(folder: Path, config: CheckpointConfig) -> None:

@@ -1,5 +1,6 @@
 """The `eulerlora` program: its commands come from the installed packages' entry points."""
 
+import signal
 import sys
 from importlib.metadata import entry_points
 from typing import NoReturn
@@ -32,6 +33,7 @@ def program(debug: bool) -> None:
 
 def main() -> None:
     """Runs the program. Exit status 0 done, 1 the work failed, 2 wrong usage."""
+    signal.signal(signal.SIGTERM, _end)
     debug = "--debug" in sys.argv[1:]
     try:
         sys.exit(program(standalone_mode=False))
@@ -43,6 +45,14 @@ def main() -> None:
         if debug:
             raise
         _fail(str(error), 1)
+
+
+def _end(*_: object) -> NoReturn:
+    """For SIGTERM, which the first process of a container would otherwise not even notice.
+
+    A command with something to lose has its own way with it.
+    """
+    sys.exit(128 + signal.SIGTERM)
 
 
 def _fail(message: str, status: int) -> NoReturn:

@@ -37,7 +37,7 @@ class Runtime:
 
     In `bfloat16` the weights of all products are stored in bfloat16, so that they are rounded
     once and take half the memory; norms, residuals, heads and logits stay float32. The network
-    given is changed to that.
+    given is changed to that. rows_at_once: rows of one pass; more are passed in parts.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Runtime:
         self._bfloat16 = settings.precision == "bfloat16"
         if self._bfloat16:
             round_products(self.network)
-        self._rows_at_once = rows_at_once(network, device)
+        self.rows_at_once = rows_at_once(network, device)
         self._forward: Forward = self.network
         if settings.compiler is not None:
             self._forward = self._compiled(settings.compiler)
@@ -69,7 +69,7 @@ class Runtime:
     def __call__(self, images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor:
         """Logits of every row, as `AdaptedVisionTransformer.forward`; many rows in parts."""
         with self._precision():
-            passes = math.ceil(len(rows) / self._rows_at_once)
+            passes = math.ceil(len(rows) / self.rows_at_once)
             if passes == 1:
                 return self._forward(images, rows, coefficients)
             return torch.cat(

@@ -1,37 +1,127 @@
 """The HTTP application, built from explicit arguments."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
+from anyio.to_thread import run_sync
 from fastapi import FastAPI
+from torch import Tensor
 
 from service import problems
+from service.access import AccessMiddleware
+from service.audit import AuditLog
+from service.batcher import Batcher
+from service.body_limits import BodyLimitsMiddleware
+from service.decoding_processes import Decoder
+from service.engine import Question
+from service.events import Gauges
+from service.http_protocol import ConnectionLimitMiddleware
+from service.keys import Keys
+from service.lifecycle import Lifecycle
+from service.metrics import Metrics
+from service.metrics_routes import metrics_routes
 from service.model_routes import model_routes
-from service.predict_routes import predict_routes
-from service.probe_routes import Readiness, probe_routes
+from service.observation import ObservationMiddleware, Observer, served_paths
+from service.pipeline import Pipeline
+from service.predict_routes import BATCH_PATH, predict_routes
+from service.probe_routes import probe_routes
 from service.request_id import RequestIdMiddleware
-from service.served_model import ServedModels
+from service.served_model import ServedModel, ServedModels
 from service.settings import ServiceSettings
 
+if TYPE_CHECKING:  # the SDK is imported only where traces are wanted
+    from opentelemetry.sdk.trace import TracerProvider
 
-def create_app(models: ServedModels, settings: ServiceSettings) -> FastAPI:
-    """The application that serves `models`; their engines run while its lifespan does."""
-    readiness = Readiness()
+
+@dataclass(frozen=True)
+class Options:
+    """What an operator may add: keys that are asked for, a log of decisions, traces."""
+
+    keys: Keys | None = None
+    audit: AuditLog | None = None
+    traces: "TracerProvider | None" = None
+
+
+@dataclass(frozen=True)
+class Service:
+    """The application, and its queue; both are at work while the application's lifespan runs.
+
+    ask: a served model's answer (trajectories, classes) to a question of the service's own,
+    through the queue that clients use.
+    """
+
+    application: FastAPI
+    ask: Callable[[ServedModel, Question], Awaitable[Tensor]]
+
+
+def create_service(
+    models: ServedModels,
+    settings: ServiceSettings,
+    lifecycle: Lifecycle,
+    options: Options = Options(),
+) -> Service:
+    """What serves `models`, and ends the process's life where the device is lost."""
+    metrics = Metrics(
+        Gauges(
+            ready=lambda: lifecycle.phase == "ready",
+            queue_rows=lambda: batcher.waiting_rows,
+            queue_questions=lambda: batcher.waiting_questions,
+            revisions=lambda: {name: served.revision for name, served in models.items()},
+        )
+    )
+    observer = Observer(metrics)
+    batcher = Batcher(settings, metrics.batch_ran, lambda error: lifecycle.fail(str(error)))
+    decoder = Decoder(settings.images, settings.decoding)
+    pipeline = Pipeline(
+        models, settings, decoder, batcher, observer.answered, metrics.refused, options.audit
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         with ExitStack() as running:
-            for served in models.values():
-                running.enter_context(served.running())
-            readiness.ready = True
+            running.callback(decoder.close)
+            await run_sync(decoder.start)
+            if options.audit is not None:
+                running.enter_context(options.audit)
+            running.enter_context(batcher.running())
             yield
-            readiness.ready = False
 
     app = FastAPI(title="EulerLoRA", version=version("eulerlora"), lifespan=lifespan)
-    app.add_middleware(RequestIdMiddleware)
     problems.install(app)
-    app.include_router(predict_routes(models, settings))
+    app.include_router(predict_routes(pipeline))
     app.include_router(model_routes(models, settings))
-    app.include_router(probe_routes(readiness))
-    return app
+    app.include_router(probe_routes(lifecycle))
+    app.include_router(metrics_routes(metrics))
+    _add_middlewares(app, settings, observer, options)
+
+    async def ask(served: ServedModel, question: Question) -> Tensor:
+        answering = batcher.submit(served.engine, question, deadline=math.inf)
+        return (await asyncio.wrap_future(answering)).log_probabilities
+
+    return Service(app, ask)
+
+
+def _add_middlewares(
+    app: FastAPI, settings: ServiceSettings, observer: Observer, options: Options
+) -> None:
+    """From the innermost to the outermost; the routes must be there already."""
+    app.add_middleware(
+        BodyLimitsMiddleware,
+        settings=settings.bodies,
+        max_bytes_by_path={BATCH_PATH: settings.bodies.max_batch_bytes},
+    )
+    if options.keys is not None:
+        app.add_middleware(AccessMiddleware, keys=options.keys)
+    app.add_middleware(ConnectionLimitMiddleware, settings=settings.connections)
+    app.add_middleware(problems.DefectMiddleware)
+    app.add_middleware(ObservationMiddleware, observer=observer, paths=served_paths(app))
+    if options.traces is not None:
+        from service.tracing import TracingMiddleware  # noqa: PLC0415
+
+        app.add_middleware(TracingMiddleware, provider=options.traces)
+    app.add_middleware(RequestIdMiddleware)

@@ -1,112 +1,146 @@
-"""Gathers waiting questions into batches, by rows, for one thread that runs the model.
+"""One thread that runs the models, on batches of the questions that wait.
 
-A batch starts as soon as the thread is idle; what arrives while it works forms the next one.
+A batch starts as soon as the thread is idle; what arrives while it works forms the next ones.
 """
 
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from contextlib import contextmanager
+from functools import partial
 
-Question = TypeVar("Question")
-Answer = TypeVar("Answer")
+from torch import Tensor
+
+from service.device_errors import DeviceFailed
+from service.engine import Engine, Question
+from service.errors import Problem
+from service.events import BatchRun
+from service.outcomes import outcomes
+from service.place import Answered, Place
+from service.settings import ServiceSettings
+from service.waiting_room import WaitingRoom
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Answered(Generic[Answer]):
-    """An answer with the seconds its question waited and the seconds its batch ran."""
-
-    answer: Answer
-    queued_s: float
-    ran_s: float
+LOOKS = 10  # of the watching thread, in the longest time that a pass may take
 
 
-@dataclass(eq=False)
-class _Waiting(Generic[Question, Answer]):
-    question: Question
-    rows: int
-    future: "Future[Answered[Answer]]" = field(default_factory=Future)
-    since: float = field(default_factory=time.monotonic)
+class Batcher:
+    """The questions of all served models, and the thread that answers them.
 
-
-class Batcher(Generic[Question, Answer]):
-    """A queue of questions and the thread that answers them.
-
-    answer: a batch of questions -> their answers in order; only ever called by the thread.
-    rows: how many rows of `max_rows` a question takes; one that takes more runs alone.
+    A batch holds questions of one engine, the oldest first, within the row budget; a question
+    over the budget runs alone. ran: told of every batch. on_fatal: told once of a lost device or
+    a pass without an end; nothing is run after it, and every question gets NotReady. Both are
+    called from the batcher's own threads and must not wait for it.
     """
 
     def __init__(
         self,
-        answer: Callable[[Sequence[Question]], Sequence[Answer]],
-        rows: Callable[[Question], int],
-        max_rows: int,
+        settings: ServiceSettings,
+        ran: Callable[[BatchRun], None],
+        on_fatal: Callable[[Exception], None],
     ) -> None:
-        self._answer = answer
-        self._rows = rows
-        self._max_rows = max_rows
-        self._waiting: deque[_Waiting[Question, Answer]] = deque()
-        self._changed = threading.Condition()
-        self._closing = False
+        self.room = WaitingRoom(settings.max_waiting_rows, settings.max_wait_s)
+        self._max_rows = settings.max_batch_rows
+        self._max_batch_s = settings.max_batch_s
+        self._ran = ran
+        self._on_fatal = on_fatal
+        self._started: float | None = None
+        self._ended = threading.Event()
+        self._failing = threading.Lock()
+        self._failed = False
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name="engine-watch", daemon=True)
 
-    def start(self) -> None:
-        """Starts the thread."""
+    @property
+    def waiting_rows(self) -> int:
+        """Rows of accepted questions that do not run yet."""
+        return self.room.rows
+
+    @property
+    def waiting_questions(self) -> int:
+        """Accepted questions that do not run yet."""
+        return self.room.questions
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Answers questions; on the way out, those that were accepted, and no more."""
         self._thread.start()
+        self._watcher.start()
+        try:
+            yield
+        finally:
+            self.room.close()
+            self._ended.wait()
+            self._watcher.join()
+            if not self._failed:  # the thread of a batch without an end cannot be waited for
+                self._thread.join()
 
-    def close(self) -> None:
-        """Takes no more questions, answers those that wait, and ends the thread."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
-        self._thread.join()
+    @contextmanager
+    def places(self, engine: Engine, rows: int, count: int = 1) -> Iterator[list[Place]]:
+        """Room for so many questions of so many rows each, free again on the way out at the latest.
 
-    def submit(self, question: Question) -> "Future[Answered[Answer]]":
-        """A future of the answer. Cancelling it before its batch starts drops the question.
-
-        Raises RuntimeError once the batcher is closed.
+        Raises Overloaded where there is not room for all, and NotReady.
         """
-        waiting: _Waiting[Question, Answer] = _Waiting(question, self._rows(question))
-        with self._changed:
-            if self._closing:
-                raise RuntimeError("the batcher is closed")
-            self._waiting.append(waiting)
-            self._changed.notify()
-        return waiting.future
+        places = self.room.enter(engine, rows, count)
+        try:
+            yield places
+        finally:
+            for place in places:
+                self.room.leave(place)
+
+    def submit(self, engine: Engine, question: Question, deadline: float) -> "Future[Answered]":
+        """A future of the answer to a question of the service's own, never refused for load.
+
+        deadline: on the monotonic clock. Cancelling the future before its batch starts drops the
+        question. Raises NotReady.
+        """
+        place = Place(engine, engine.rows(question.draw.samples))
+        self.room.ask(place, question, deadline)
+        return place.future
 
     def _work(self) -> None:
-        while batch := self._next_batch():
-            wanted = [each for each in batch if each.future.set_running_or_notify_cancel()]
-            if wanted:
-                self._run(wanted)
-
-    def _next_batch(self) -> list[_Waiting[Question, Answer]]:
-        """The longest run of waiting questions within the row budget; empty once closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closing)
-            batch: list[_Waiting[Question, Answer]] = []
-            rows = 0
-            while self._waiting and (not batch or rows + self._waiting[0].rows <= self._max_rows):
-                batch.append(self._waiting.popleft())
-                rows += batch[-1].rows
-            return batch
-
-    def _run(self, batch: list[_Waiting[Question, Answer]]) -> None:
-        started = time.monotonic()
         try:
-            answers = list(self._answer([each.question for each in batch]))
-            assert len(answers) == len(batch)
+            while batch := self.room.next_batch(self._max_rows):
+                self._run(batch)
         except Exception as error:
-            logger.exception("a batch of %d questions failed", len(batch))
-            for each in batch:
-                each.future.set_exception(error)
-            return
-        ran = time.monotonic() - started
-        for each, answer in zip(batch, answers, strict=True):
-            each.future.set_result(Answered(answer, started - each.since, ran))
+            self._fail(error)
+        finally:
+            self._ended.set()
+
+    def _run(self, batch: list[Place]) -> None:
+        engine, rows = batch[0].engine, sum(place.rows for place in batch)
+        started = time.monotonic()
+        found = outcomes(partial(self._pass, engine), [place.asked for place in batch])
+        seconds = time.monotonic() - started
+        self.room.ended(seconds)
+        self._ran(BatchRun(engine.name, rows, len(batch), seconds))
+        for place, outcome in zip(batch, found, strict=True):
+            if isinstance(outcome, Problem):
+                place.settle(outcome)
+            else:
+                place.settle(Answered(outcome, started - place.since, seconds))
+
+    def _pass(self, engine: Engine, questions: Sequence[Question]) -> list[Tensor]:
+        self._started = time.monotonic()
+        try:
+            return engine.answer(questions)
+        finally:
+            self._started = None
+
+    def _watch(self) -> None:
+        while not self._ended.wait(self._max_batch_s / LOOKS):
+            started = self._started
+            if started is not None and time.monotonic() - started > self._max_batch_s:
+                self._fail(DeviceFailed(f"a pass runs for more than {self._max_batch_s:g} s"))
+
+    def _fail(self, error: Exception) -> None:
+        with self._failing:
+            first, self._failed = not self._failed, True
+        if first:
+            logger.critical("nothing more is run: %s", error, exc_info=error)
+            self.room.clear("the device failed")
+            self._ended.set()
+            self._on_fatal(error)

@@ -1,5 +1,6 @@
 """Image bytes -> picture: format and size are decided from the header, before any decoder runs."""
 
+import re
 import struct
 import zlib
 from dataclasses import dataclass
@@ -26,6 +27,12 @@ EXTENSIONS: dict[str, Format] = {
     ".webp": "WEBP",
 }
 NEUTRAL = {"", "application/octet-stream"}
+
+# An FF before 00, RST0 to RST7 or another FF is not a marker of its own (ITU T.81, B.1.1).
+JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
+JPEG_START, JPEG_END = 0xD8, 0xD9
+PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+PNG_BIT_DEPTH_AT = 24
 
 # What Pillow's parsers raise on hostile bytes, as seen by fuzzing them.
 BROKEN = (
@@ -77,7 +84,7 @@ def decode(data: bytes, limits: ImageLimits, declared: Declared | None = None) -
     except ImageError as error:
         raise UnusableImage(str(error)) from error
     except BROKEN as error:
-        raise UnusableImage(f"the {found} data is broken or truncated") from error
+        raise _broken(found) from error
     if declared is None or not declared.disagrees(found):
         return picture
     return Picture(picture.pixels, (*picture.warnings, f"declared otherwise, decoded as {found}"))
@@ -87,12 +94,39 @@ def _decode(data: bytes, found: Format, limits: ImageLimits) -> Picture:
     if found == "PNG":
         with Image.open(BytesIO(data), formats=[found]) as image:
             image.verify()  # CRCs and the end chunk, which decoding does not look at
+    if (found == "PNG" and PNG_END not in data) or (found == "JPEG" and not _jpeg_ends(data)):
+        raise _broken(found)
     with Image.open(BytesIO(data), formats=[found]) as image:
         check_size(image.size, limits)  # two headers in one file: the decoder obeys the last
         if found != "JPEG" and getattr(image, "is_animated", False):
             raise UnusableImage("wanted a single picture; the image is animated")
+        if image.mode == "RGB" and data[PNG_BIT_DEPTH_AT] == 16 and found == "PNG":
+            _narrow_transparent_colour(image)
         image.load()
         return upright_rgb(image)
+
+
+def _broken(found: Format) -> UnusableImage:
+    return UnusableImage(f"the {found} data is broken or truncated")
+
+
+def _jpeg_ends(data: bytes) -> bool:
+    """Whether a JPEG has its end marker: with bytes behind it, Pillow would not miss it."""
+    at = 0
+    while marker := JPEG_MARKER.search(data, at):
+        at = marker.end()
+        if data[at - 1] == JPEG_END:
+            return True
+        if data[at - 1] != JPEG_START:
+            at += int.from_bytes(data[at : at + 2], "big")  # the segment's length
+    return False
+
+
+def _narrow_transparent_colour(image: Image.Image) -> None:
+    """Pillow narrows 16-bit pixels to their upper bytes, but not the colour to compare them to."""
+    colour = image.info.get("transparency")
+    if isinstance(colour, tuple):
+        image.info["transparency"] = tuple(value >> 8 for value in colour)
 
 
 def check_size(size: tuple[int, int], limits: ImageLimits) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from eulerlora.model import EulerLoRA
 from eulerlora.predict import predict_rows
 from eulerlora.settings import Draw
+from service.device_errors import with_device_errors
 
 
 @dataclass(frozen=True)
@@ -28,22 +29,30 @@ class Engine:
     def __init__(self, model: EulerLoRA) -> None:
         self.model = model
 
-    def rows(self, question: Question) -> int:
-        """How many rows of a forward pass the question takes."""
-        return self.model.network.settings.adapters * question.draw.samples
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.config.name
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows that one pass takes; more are passed in parts."""
+        return self.model.runtime.rows_at_once
+
+    def rows(self, samples: int) -> int:
+        """How many rows of a forward pass a question of so many samples per adapter takes."""
+        return self.model.network.settings.adapters * samples
 
     def answer(self, questions: Sequence[Question]) -> list[Tensor]:
         """Log-probabilities (trajectories, classes) of each question, all in one forward pass.
 
         Questions of any mode and number of samples share the pass. float64 on the CPU; a
-        trajectory whose logits are not finite is all NaN.
+        trajectory whose logits are not finite is all NaN. Raises OutOfMemory, and DeviceFailed
+        where the device is lost.
         """
+        return with_device_errors(lambda: self._answer(questions))
+
+    def _answer(self, questions: Sequence[Question]) -> list[Tensor]:
         pixels = torch.stack([question.pixels for question in questions])
         draws = [question.draw for question in questions]
         return predict_rows(self.model.runtime, pixels.to(self.model.device), draws)
-
-    def warm_up(self) -> None:
-        """Answers one question of each mode, so that the first client does not wait for it."""
-        size = self.model.config.preprocessing.size
-        blank = torch.zeros(3, size, size)
-        self.answer([Question(blank, Draw()), Question(blank, Draw(mode="stoch", samples=4))])

@@ -1,6 +1,7 @@
 """The problems a client can be told of, each with its HTTP status and stable code.
 
 Problem                     500 internal_error         a defect of the service
+├── MalformedRequest        400 malformed_request      what came is not HTTP, or not safely so
 ├── MalformedBody           400 malformed_body         the multipart body cannot be parsed
 ├── NotAuthenticated        401 not_authenticated      no key, or not one that is known
 ├── UnknownModel            404 unknown_model          no model of that name is served
@@ -11,6 +12,7 @@ Problem                     500 internal_error         a defect of the service
 ├── InvalidUpload           422 invalid_upload         not exactly one file with some content
 ├── UnusableImage           422 unusable_image         broken, too small, too large or animated
 ├── QuotaExceeded           429 quota_exceeded         more requests than the key may make
+├── HeadersTooLarge         431 headers_too_large      the headers are over the limit
 ├── ModelFailure            500 model_failure          the model gave no finite answer
 ├── NotReady                503 not_ready              the service is starting or stopping
 ├── Overloaded              503 overloaded             more work than can be done in time
@@ -29,8 +31,8 @@ class Problem(Exception):  # noqa: N818 - the word of RFC 9457
     """A request that gets no answer; becomes `application/problem+json` (RFC 9457).
 
     retry_after_s: seconds after which another attempt makes sense, where that is known; it
-    becomes the `Retry-After` header. body_unread: the rest of the body is left unread, so that
-    the connection cannot be used again.
+    becomes the `Retry-After` header. closes: the rest of the body is left unread, so that the
+    connection cannot be used again; `body_unread` is what a class says of its own.
     """
 
     status: ClassVar[int] = 500
@@ -38,17 +40,27 @@ class Problem(Exception):  # noqa: N818 - the word of RFC 9457
     title: ClassVar[str] = "The service failed"
     body_unread: ClassVar[bool] = False
 
-    def __init__(self, detail: str, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, detail: str, retry_after_s: float | None = None, closes: bool | None = None
+    ) -> None:
         super().__init__(detail)
         self.detail = detail
         self.retry_after_s = retry_after_s
+        self.closes = self.body_unread if closes is None else closes
 
     def headers(self) -> dict[str, str]:
         """The headers that its response has besides the usual ones."""
-        headers = {"Connection": "close"} if self.body_unread else {}
+        headers = {"Connection": "close"} if self.closes else {}
         if self.retry_after_s is not None:
             headers["Retry-After"] = str(max(1, math.ceil(self.retry_after_s)))  # RFC 9110, 10.2.3
         return headers
+
+
+class MalformedRequest(Problem):
+    """What came is not HTTP, or not in a form that is safe to read."""
+
+    status, code, title = 400, "malformed_request", "The request cannot be read"
+    body_unread = True
 
 
 class MalformedBody(Problem):
@@ -119,6 +131,13 @@ class QuotaExceeded(Problem):
     body_unread = True
 
 
+class HeadersTooLarge(Problem):
+    """The request's headers are over the limit."""
+
+    status, code, title = 431, "headers_too_large", "The headers are too large"
+    body_unread = True
+
+
 class ModelFailure(Problem):
     """The model gave no finite answer for this image."""
 
@@ -135,7 +154,6 @@ class Overloaded(Problem):
     """More work waits than can be done in time; nothing of this request was run."""
 
     status, code, title = 503, "overloaded", "The service is overloaded"
-    body_unread = True
 
 
 class OutOfMemory(Problem):

@@ -2,7 +2,8 @@
 
 from fastapi import APIRouter
 
-from service.schemas import ModelDetails, ModelList, ModelSummary, ProblemBody
+from service.problems import described
+from service.schemas import ModelDetails, ModelList, ModelSummary
 from service.served_model import ServedModels
 from service.settings import MAX_SAMPLES, ServiceSettings
 
@@ -11,7 +12,7 @@ def model_routes(models: ServedModels, settings: ServiceSettings) -> APIRouter:
     """The routes that tell what is served."""
     router = APIRouter()
 
-    @router.get("/models")
+    @router.get("/models", responses=described(401, 429))
     async def list_models() -> ModelList:
         """The served models; the default first."""
         return ModelList(
@@ -26,7 +27,7 @@ def model_routes(models: ServedModels, settings: ServiceSettings) -> APIRouter:
             ]
         )
 
-    @router.get("/models/{name}", responses={404: {"model": ProblemBody}})
+    @router.get("/models/{name}", responses=described(401, 404, 429))
     async def describe_model(name: str) -> ModelDetails:
         """A model's classes, limits, thresholds and provenance."""
         model = models.named(name).model
@@ -37,7 +38,7 @@ def model_routes(models: ServedModels, settings: ServiceSettings) -> APIRouter:
             adapters=model.config.adapters.settings.adapters,
             input_size=model.config.preprocessing.size,
             image_limits=settings.images,
-            max_body_bytes=settings.max_body_bytes,
+            max_body_bytes=settings.bodies.max_bytes,
             max_samples=MAX_SAMPLES,
             thresholds=list(model.config.thresholds),
             provenance=model.config.provenance,

@@ -1,45 +1,53 @@
-"""`POST /predict`."""
+"""`POST /predict` and `POST /predict/batch`."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated, Any
 
-import anyio
-from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from service.decode import MEDIA_TYPES
 from service.errors import InvalidParameter
-from service.predictions import prediction_body, prepare, samples_of
-from service.request_id import request_id_of
-from service.schemas import PredictionBody, PredictQuery, ProblemBody
-from service.served_model import ServedModels
-from service.settings import ServiceSettings
-from service.upload import FILE_PART, read_upload
+from service.events import Timing
+from service.pipeline import Pipeline, Predicted
+from service.problems import described
+from service.schemas import PredictionBody, PredictionsBody, PredictQuery
+from service.upload import FILE_PART, FILES_PART
+
+BATCH_PATH = "/predict/batch"
 
 _BINARY = {"type": "string", "format": "binary"}
-_MULTIPART = {"type": "object", "properties": {FILE_PART: _BINARY}, "required": [FILE_PART]}
+
+
+def _form(part: str, schema: dict[str, Any]) -> dict[str, Any]:
+    form = {"type": "object", "properties": {part: schema}, "required": [part]}
+    return {"multipart/form-data": {"schema": form}}
+
+
 UPLOAD: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
-            "multipart/form-data": {"schema": _MULTIPART},
+            **_form(FILE_PART, _BINARY),
             **{media_type: {"schema": _BINARY} for media_type in MEDIA_TYPES},
         },
     }
 }
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ProblemBody} for status in (400, 404, 413, 415, 422, 500, 503)
+UPLOADS: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": _form(FILES_PART, {"type": "array", "items": _BINARY, "minItems": 1}),
+    }
 }
+PROBLEMS = described(400, 401, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 
 
-def predict_routes(models: ServedModels, settings: ServiceSettings) -> APIRouter:
-    """The route that answers for one image."""
-    router = APIRouter()
-    decoding = anyio.CapacityLimiter(settings.decode_threads)
+def predict_routes(pipeline: Pipeline) -> APIRouter:
+    """The routes that answer for one image, and for many."""
+    router = APIRouter(dependencies=[Depends(reject_repeated_parameters)])
 
     @router.post(
         "/predict",
-        dependencies=[Depends(reject_repeated_parameters)],
         response_model_exclude_unset=True,
         responses=PROBLEMS,
         openapi_extra=UPLOAD,
@@ -48,20 +56,32 @@ def predict_routes(models: ServedModels, settings: ServiceSettings) -> APIRouter
         request: Request, response: Response, query: Annotated[PredictQuery, Query()]
     ) -> PredictionBody:
         """Class probabilities and uncertainty of one image."""
-        served = models.named(query.model)
-        samples_of(query)  # refused before the body is read
-        upload = await read_upload(request, settings.max_body_bytes)
-        prepared = await run_sync(prepare, upload, query, served, settings.images, limiter=decoding)
-        answered = await served.answer(prepared.question)
-        response.headers["Server-Timing"] = server_timing(
-            decode=prepared.decoded_s, queue=answered.queued_s, model=answered.ran_s
+        predicted = await pipeline.predict(request, query)
+        response.headers["Server-Timing"] = server_timing([predicted.timing])
+        return predicted.body
+
+    @router.post(
+        BATCH_PATH,
+        response_model_exclude_unset=True,
+        responses=PROBLEMS,
+        openapi_extra=UPLOADS,
+    )
+    async def predict_batch(
+        request: Request, response: Response, query: Annotated[PredictQuery, Query()]
+    ) -> PredictionsBody:
+        """The same for many images; a problem in place of the answer for one that has none."""
+        outcomes = await pipeline.predict_batch(request, query)
+        predicted = [each for each in outcomes if isinstance(each, Predicted)]
+        if predicted:
+            response.headers["Server-Timing"] = server_timing([each.timing for each in predicted])
+        return PredictionsBody(
+            results=[each.body if isinstance(each, Predicted) else each for each in outcomes]
         )
-        return prediction_body(answered.answer, prepared, query, served, request_id_of(request))
 
     return router
 
 
-def reject_repeated_parameters(request: Request) -> None:
+async def reject_repeated_parameters(request: Request) -> None:
     """Raises InvalidParameter where a parameter of PredictQuery is given twice."""
     counts = Counter(name for name, _ in request.query_params.multi_items())
     for name in PredictQuery.model_fields:
@@ -69,6 +89,11 @@ def reject_repeated_parameters(request: Request) -> None:
             raise InvalidParameter(f"{name}: wanted once, given {counts[name]} times")
 
 
-def server_timing(**seconds: float) -> str:
-    """A Server-Timing header of named durations."""
-    return ", ".join(f"{name};dur={1000 * value:.2f}" for name, value in seconds.items())
+def server_timing(timings: Sequence[Timing]) -> str:
+    """A Server-Timing header; of several answers, the longest that each of its parts took."""
+    longest = {
+        "decode": max(each.decode_s for each in timings),
+        "queue": max(each.queue_s for each in timings),
+        "model": max(each.model_s for each in timings),
+    }
+    return ", ".join(f"{name};dur={1000 * value:.2f}" for name, value in longest.items())

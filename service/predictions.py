@@ -1,30 +1,13 @@
-"""One image's way through the service: bytes -> question -> answer -> response body."""
-
-import time
-from dataclasses import dataclass
+"""Queries -> draws, and answers -> response bodies; nothing here waits."""
 
 from torch import Tensor
 
-from eulerlora.preprocess import resize
-from eulerlora.seeds import content_seed
 from eulerlora.settings import Draw
 from eulerlora.uncertainty import summarise
-from service.decode import decode
-from service.engine import Question
 from service.errors import InvalidParameter, ModelFailure
 from service.schemas import PredictionBody, PredictQuery
 from service.served_model import ServedModel
-from service.settings import DEFAULT_SAMPLES, ImageLimits
-from service.upload import Upload
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A question with what its decoding had to say and the seconds that it took."""
-
-    question: Question
-    warnings: tuple[str, ...]
-    decoded_s: float
+from service.settings import DEFAULT_SAMPLES
 
 
 def samples_of(query: PredictQuery) -> int:
@@ -38,45 +21,42 @@ def samples_of(query: PredictQuery) -> int:
     return 1
 
 
-def prepare(
-    upload: Upload, query: PredictQuery, served: ServedModel, limits: ImageLimits
-) -> Prepared:
-    """The question that an upload and its parameters ask; runs in a decoding thread."""
-    started = time.monotonic()
-    picture = decode(upload.content, limits, upload.declared)
-    model = served.model
-    seed = content_seed(picture.pixels, model.revision) if query.seed is None else query.seed
-    question = Question(
-        pixels=resize(picture.pixels, model.config.preprocessing.size),
-        draw=Draw(mode=query.mode, samples=samples_of(query), seed=seed),
-    )
-    return Prepared(question, picture.warnings, time.monotonic() - started)
+def fewer_samples(served: ServedModel, samples: int) -> int:
+    """The largest power of two below `samples` for which the model has a threshold in stoch.
+
+    `samples` itself where there is none.
+    """
+    powers = [2**exponent for exponent in range(samples.bit_length()) if 2**exponent < samples]
+    known = [each for each in powers if served.model.config.threshold("stoch", each) is not None]
+    return max(known, default=samples)
 
 
 def prediction_body(
     log_probabilities: Tensor,
-    prepared: Prepared,
-    query: PredictQuery,
+    draw: Draw,
     served: ServedModel,
+    warnings: tuple[str, ...],
     request_id: str,
+    detailed: bool,
 ) -> PredictionBody:
     """The response for one answer.
 
-    log_probabilities: (trajectories, classes). Raises ModelFailure where they are not finite.
+    log_probabilities: (trajectories, classes). draw: what was run. detailed: with the
+    probabilities of every trajectory. Raises ModelFailure where they are not finite.
     """
     if not log_probabilities.isfinite().all():
         raise ModelFailure("the model gave no finite answer for this image")
-    model, draw = served.model, prepared.question.draw
+    model = served.model
     trajectories = log_probabilities.exp()
     summary = summarise(trajectories.unsqueeze(0))
     msp = summary.msp.item()
     threshold = model.config.threshold(draw.mode, draw.samples)
     probabilities = summary.probabilities[0].tolist()
-    details = {"trajectory_probabilities": trajectories.tolist()} if query.detail else {}
+    details = {"trajectory_probabilities": trajectories.tolist()} if detailed else {}
     return PredictionBody(
         request_id=request_id,
-        model=model.config.name,
-        revision=model.revision,
+        model=served.name,
+        revision=served.revision,
         mode=draw.mode,
         samples=draw.samples,
         trajectories=len(trajectories),
@@ -89,6 +69,6 @@ def prediction_body(
         msp=msp,
         ood=None if threshold is None else msp < threshold,
         ood_threshold=threshold,
-        warnings=list(prepared.warnings),
+        warnings=list(warnings),
         **details,
     )

@@ -1,21 +1,14 @@
 """`GET /livez` and `GET /readyz`."""
 
-from dataclasses import dataclass
-
 from fastapi import APIRouter
 
 from service.errors import NotReady
-from service.schemas import ProblemBody, Status
+from service.lifecycle import Lifecycle
+from service.problems import described
+from service.schemas import Status
 
 
-@dataclass
-class Readiness:
-    """Whether the models are warmed up and served."""
-
-    ready: bool = False
-
-
-def probe_routes(readiness: Readiness) -> APIRouter:
+def probe_routes(lifecycle: Lifecycle) -> APIRouter:
     """The routes that an orchestrator asks."""
     router = APIRouter()
 
@@ -24,10 +17,10 @@ def probe_routes(readiness: Readiness) -> APIRouter:
         """The process is alive."""
         return Status(status="alive")
 
-    @router.get("/readyz", responses={503: {"model": ProblemBody}})
+    @router.get("/readyz", responses=described(503))
     async def readyz() -> Status:
-        """The models are loaded, warmed up and served."""
-        if not readiness.ready:
+        """The models are loaded, gave their known answers, and are served."""
+        if lifecycle.phase != "ready":
             raise NotReady("the models are not being served")
         return Status(status="ready")
 

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -10,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import InvalidParameter, Problem
 from service.request_id import HEADER, request_id_of
@@ -25,6 +27,8 @@ HTTP_PROBLEMS = {
     404: ("not_found", "No such resource"),
     405: ("method_not_allowed", "The method is not allowed here"),
 }
+OTHER_HTTP_PROBLEM = ("refused", "The request was refused")
+HTTP_CODES = tuple(code for code, _ in (*HTTP_PROBLEMS.values(), OTHER_HTTP_PROBLEM))
 
 
 def install(app: FastAPI) -> None:
@@ -36,6 +40,13 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _on_defect)
 
 
+def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What the OpenAPI description says of answers with these statuses."""
+    schema = {"$ref": f"#/components/schemas/{ProblemBody.__name__}"}
+    content = {MEDIA_TYPE: {"schema": schema}}
+    return {each: {"description": HTTPStatus(each).phrase, "content": content} for each in statuses}
+
+
 def problem_body(problem: Problem, request_id: str) -> ProblemBody:
     """The document that tells of a problem in answer to a request."""
     return _body(request_id, problem.status, problem.code, problem.title, problem.detail)
@@ -43,7 +54,7 @@ def problem_body(problem: Problem, request_id: str) -> ProblemBody:
 
 def problem_response(problem: Problem, request_id: str) -> JSONResponse:
     """The response that tells of a problem; also an ASGI application, for use in a middleware."""
-    return _response(problem_body(problem, request_id), problem.headers())
+    return _ProblemResponse(problem_body(problem, request_id), problem.headers())
 
 
 def _body(request_id: str, status: int, code: str, title: str, detail: str) -> ProblemBody:
@@ -57,8 +68,43 @@ def _body(request_id: str, status: int, code: str, title: str, detail: str) -> P
     )
 
 
-def _response(body: ProblemBody, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    return JSONResponse(body.model_dump(), body.status, headers, MEDIA_TYPE)
+class _ProblemResponse(JSONResponse):
+    """Leaves the problem's code in the request's state, for whoever observes the request."""
+
+    def __init__(self, body: ProblemBody, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(body.model_dump(), body.status, headers, MEDIA_TYPE)
+        self.problem = body.code
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})["problem"] = self.problem
+        await super().__call__(scope, receive, send)
+
+
+class DefectMiddleware:
+    """Answers a defect like any other problem, so that the connection can be used again.
+
+    Starlette raises a defect on after it was answered, whereupon uvicorn logs it once more and
+    closes the connection without having told the client. This is left for a defect that comes
+    after the answer has begun.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = scope["type"] != "http"
+
+        async def watched_send(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched_send)
+        except Exception as error:
+            if begun:
+                raise
+            await (await _on_defect(Request(scope), error))(scope, receive, send)
 
 
 async def _on_problem(request: Request, problem: Exception) -> JSONResponse:
@@ -80,9 +126,9 @@ async def _on_validation_error(request: Request, error: Exception) -> JSONRespon
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     status = error.status_code
-    code, title = HTTP_PROBLEMS.get(status, ("refused", "The request was refused"))
+    code, title = HTTP_PROBLEMS.get(status, OTHER_HTTP_PROBLEM)
     body = _body(request_id_of(request), status, code, title, "see /docs for what is served")
-    return _response(body, error.headers)
+    return _ProblemResponse(body, error.headers)
 
 
 async def _on_defect(request: Request, error: Exception) -> JSONResponse:
@@ -90,7 +136,7 @@ async def _on_defect(request: Request, error: Exception) -> JSONResponse:
     body = problem_body(
         Problem("the failure was logged under the request id"), request_id_of(request)
     )
-    return _response(body, {HEADER: body.request_id})  # this handler is outside the middleware
+    return _ProblemResponse(body, {HEADER: body.request_id})  # also used outside the middleware
 
 
 def _without_values(error: Mapping[str, Any]) -> str:

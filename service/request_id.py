@@ -2,6 +2,7 @@
 
 import re
 import uuid
+from contextvars import ContextVar
 
 from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
@@ -10,9 +11,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 HEADER = "X-Request-ID"
 WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
+current_request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""The id of the request that the running task or thread works for."""
+
 
 class RequestIdMiddleware:
-    """Puts the id into the request's state and into every response's header."""
+    """Puts the id into the request's state, its context and every response's header."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -24,6 +28,9 @@ class RequestIdMiddleware:
         sent = Headers(scope=scope).get(HEADER, "")
         request_id = sent if WELL_FORMED.fullmatch(sent) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
+        # Not reset: uvicorn's own log lines come after this middleware, in the same task; the next
+        # request overwrites it.
+        current_request_id.set(request_id)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

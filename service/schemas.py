@@ -68,6 +68,23 @@ class PredictionBody(BaseModel):
     trajectory_probabilities: list[list[Probability]] | None = None
 
 
+class ProblemBody(BaseModel):
+    """An RFC 9457 problem document with a stable code and the request's id."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    request_id: str
+
+
+class PredictionsBody(BaseModel):
+    """The answers for many images, in their order."""
+
+    results: list[PredictionBody | ProblemBody]
+
+
 class ModelSummary(BaseModel):
     """One served model."""
 
@@ -96,17 +113,6 @@ class ModelDetails(BaseModel):
     max_samples: int
     thresholds: list[Threshold]
     provenance: Provenance
-
-
-class ProblemBody(BaseModel):
-    """An RFC 9457 problem document with a stable code and the request's id."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    code: str
-    request_id: str
 
 
 class Status(BaseModel):

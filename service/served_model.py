@@ -1,58 +1,49 @@
-"""A model being served: its engine, the thread that runs it, and what clients may know of it."""
+"""The models being served, each under its name."""
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-
-from torch import Tensor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Self
 
 from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
-from service.batcher import Answered, Batcher
-from service.engine import Engine, Question
-from service.errors import NotReady, UnknownModel
+from service.engine import Engine
+from service.errors import UnknownModel
 
 
+@dataclass(frozen=True)
 class ServedModel:
-    """One checkpoint behind a batcher of its own.
+    """One revision of a model, and the engine that runs it."""
 
-    max_batch_rows: rows of one forward pass.
-    """
+    model: EulerLoRA
+    engine: Engine
 
-    def __init__(self, model: EulerLoRA, max_batch_rows: int) -> None:
-        self.model = model
-        self.engine = Engine(model)
-        self._batcher = Batcher(self.engine.answer, self.engine.rows, max_batch_rows)
+    @classmethod
+    def of(cls, model: EulerLoRA) -> Self:
+        """The model with an engine of its own."""
+        return cls(model, Engine(model))
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Warms the model up and serves it; on the way out, what was accepted is answered."""
-        self.engine.warm_up()
-        self._batcher.start()
-        try:
-            yield
-        finally:
-            self._batcher.close()
+    @property
+    def name(self) -> str:
+        """What clients call it."""
+        return self.model.config.name
 
-    async def answer(self, question: Question) -> Answered[Tensor]:
-        """The answer to a question, once its batch has run. Raises NotReady while closing."""
-        try:
-            future = self._batcher.submit(question)
-        except RuntimeError as error:
-            raise NotReady("the service is stopping") from error
-        return await asyncio.wrap_future(future)
+    @property
+    def revision(self) -> str:
+        """The digest of its checkpoint."""
+        return self.model.revision
 
 
 class ServedModels(Mapping[str, ServedModel]):
     """The served models by name; the first is the default."""
 
     def __init__(self, models: Iterable[ServedModel]) -> None:
-        self._models: dict[str, ServedModel] = {}
+        found: dict[str, ServedModel] = {}
         for each in models:
-            name = each.model.config.name
-            if name in self._models:
-                raise SettingsError(f"two checkpoints have the name {name}; give each its own")
-            self._models[name] = each
+            if each.name in found:
+                raise SettingsError(f"two checkpoints have the name {each.name}; give each its own")
+            found[each.name] = each
+        self._models = found
 
     def __getitem__(self, name: str) -> ServedModel:
         return self._models[name]
@@ -73,3 +64,12 @@ class ServedModels(Mapping[str, ServedModel]):
         with suppress(KeyError):
             return self._models[self.default if name is None else name]
         raise UnknownModel(f"served are: {', '.join(self._models)}")
+
+    def replace(self, served: ServedModel) -> None:
+        """Serves another revision under a name that is served already, from the next question on.
+
+        Who holds the old one keeps it. Raises SettingsError for a name that is not served.
+        """
+        if served.name not in self._models:
+            raise SettingsError(f"no model of the name {served.name} is served")
+        self._models = {**self._models, served.name: served}  # a reader sees the old or the new

@@ -11,8 +11,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from eulerlora import EulerLoRA
-from service.app import create_app
+from service.app import create_service
 from service.commands import EMBEDDED
+from service.lifecycle import Lifecycle
 from service.served_model import ServedModel, ServedModels
 from service.settings import ServiceSettings
 
@@ -54,8 +55,8 @@ def test_the_json_block_is_the_answer_to_the_curl_call(image: Path) -> None:
     command = next(line for block in blocks("") for line in block.splitlines() if "curl" in line)
     *_, url = shlex.split(command)
     query = {key: value[0] for key, value in parse_qs(urlsplit("//" + url).query).items()}
-    models = ServedModels([ServedModel(EulerLoRA.load(EMBEDDED), max_batch_rows=64)])
-    with TestClient(create_app(models, ServiceSettings())) as client:
+    models = ServedModels([ServedModel.of(EulerLoRA.load(EMBEDDED))])
+    with TestClient(create_service(models, ServiceSettings(), Lifecycle()).application) as client:
         answer = client.post("/predict", params=query, files={"file": (IMAGE, image.read_bytes())})
     found, shown = answer.json(), json.loads(blocks("json")[0])
     assert list(found) == list(shown)

@@ -20,6 +20,7 @@ from eulerlora.checkpoint import (
     read_config,
     revision_of,
     save_checkpoint,
+    stored_revision,
     write_config,
 )
 from eulerlora.config import BackboneConfig
@@ -31,6 +32,7 @@ from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 Damage = Callable[[Path], object]
 CARD = "# A card, größer than ASCII\n"
+ALWAYS = {"README.md", "known_answer.png", "known_answer.json"}
 
 
 def answers(network: AdaptedVisionTransformer) -> Tensor:
@@ -97,9 +99,9 @@ def test_a_loaded_network_keeps_its_weights_when_its_files_change(checkpoint_cop
     assert torch.equal(answers(network), expected)
 
 
-def test_a_checkpoint_is_these_four_files(checkpoint_folder: Path) -> None:
+def test_a_checkpoint_is_these_files(checkpoint_folder: Path) -> None:
     names = {each.name for each in checkpoint_folder.iterdir()}
-    assert names == {"config.json", "adapters.safetensors", "backbone.safetensors", "README.md"}
+    assert names == {"config.json", "adapters.safetensors", "backbone.safetensors", *ALWAYS}
 
 
 def test_config_and_card_are_utf_8(make_network, make_config, tmp_path: Path) -> None:
@@ -116,6 +118,7 @@ def test_the_revision_is_the_digest_of_the_config(checkpoint_copy: Path) -> None
     text = (checkpoint_copy / "config.json").read_bytes()
     assert loaded.revision == "sha256:" + hashlib.sha256(text).hexdigest()
     assert loaded.revision == revision_of(read_config(checkpoint_copy))
+    assert loaded.revision == stored_revision(checkpoint_copy)
     write_config(checkpoint_copy, loaded.config.model_copy(update={"thresholds": ()}))
     assert load_checkpoint(checkpoint_copy).revision != loaded.revision
 
@@ -330,7 +333,7 @@ def test_a_published_backbone_is_not_stored_and_comes_from_torchs_cache(
     published_folder: Path, tiny_published
 ) -> None:
     names = {each.name for each in published_folder.iterdir()}
-    assert names == {"config.json", "adapters.safetensors", "README.md"}
+    assert names == {"config.json", "adapters.safetensors", *ALWAYS}
     backbone = load_checkpoint(published_folder).network.backbone
     assert torch.equal(backbone.class_token, tiny_published.state["class_token"])
 

@@ -17,7 +17,8 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from eulerlora.model import EulerLoRA
-from service.app import create_app
+from service.app import create_service
+from service.lifecycle import Lifecycle
 from service.served_model import ServedModel, ServedModels
 from service.settings import ServiceSettings
 
@@ -138,7 +139,7 @@ def refused(ask: Ask, png: bytes) -> Refused:
 @pytest.fixture(scope="session")
 def live(model: EulerLoRA) -> Iterator[int]:
     """The loopback port of a real server, which reads bodies of at most 100,000 bytes."""
-    app = app_of(model, max_body_bytes=LIVE_BODY_BYTES)
+    app = app_of(model, bodies={"max_bytes": LIVE_BODY_BYTES})
     server = uvicorn.Server(
         uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, server_header=False)
     )
@@ -155,9 +156,11 @@ def live(model: EulerLoRA) -> Iterator[int]:
 
 
 def app_of(model: EulerLoRA, **settings: object) -> FastAPI:
-    """An app that serves one model; each needs an engine of its own, for it runs only once."""
+    """An app that serves one model, ready as soon as its lifespan runs; it runs only once."""
+    lifecycle = Lifecycle()
+    lifecycle.become_ready()
     chosen = ServiceSettings.model_validate(settings)
-    return create_app(ServedModels([ServedModel(model, chosen.max_batch_rows)]), chosen)
+    return create_service(ServedModels([ServedModel.of(model)]), chosen, lifecycle).application
 
 
 def encoded(image: Image.Image, file_format: str, **options: object) -> bytes:

@@ -1,60 +1,19 @@
 """`eulerlora serve`: what starts, what refuses to start, and how it ends."""
 
-import os
-import shutil
 import signal
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
-from eulerlora.checkpoint import save_checkpoint
-from service import commands
+from tests.damaged_checkpoints import DAMAGES, edited
 from tests.program import run
+from tests.server_process import END_S, serving, wait_until
 
-PROGRAM = (sys.executable, "-c", "from eulerlora.command_line import main; main()")
-START_S = 120  # torch alone takes many seconds to import on a busy machine
-END_S = 30
-
-
-@contextmanager
-def served(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """`eulerlora serve` in a process of its own, which does not outlive the block."""
-    process = subprocess.Popen(
-        [*PROGRAM, "serve", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-@pytest.fixture(scope="module")
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def accepts(port: int) -> bool:
@@ -77,36 +36,32 @@ class Life:
     during: bytes
     status: int
     log: str
+    port: int
 
 
 @pytest.fixture(scope="module")
-def life(checkpoint_folder: Path, free_port: int, png: bytes) -> Life:
+def life(checkpoint_folder: Path, png: bytes) -> Life:
     """One server's life from its start to SIGTERM."""
-    address = ("127.0.0.1", free_port)
     head = (
         "POST /predict?mode=stoch HTTP/1.1\r\nHost: test\r\nContent-Type: image/png\r\n"
         f"Content-Length: {len(png)}\r\nExpect: 100-continue\r\n\r\n"
     ).encode()
-    with served(str(checkpoint_folder), "--port", str(free_port)) as process:
-        wait_until(lambda: accepts(free_port) or process.poll() is not None, START_S)
-        assert process.poll() is None, process.communicate()
-        before = httpx.post(
-            f"http://127.0.0.1:{free_port}/predict?mode=stoch",
-            content=png,
-            headers={"Content-Type": "image/png"},
-        ).json()
+    with serving(checkpoint_folder) as server:
+        server.wait_for("/readyz", 200)
+        before = server.predict(png, mode="stoch").json()
+        address = ("127.0.0.1", server.port)
         with socket.create_connection(address, timeout=END_S) as connection:
             connection.sendall(head)
             assert connection.recv(1000).startswith(b"HTTP/1.1 100")  # the body is being read
             connection.sendall(png[:100])
-            process.send_signal(signal.SIGTERM)
-            wait_until(lambda: not accepts(free_port), END_S)
+            server.signal(signal.SIGTERM)
+            wait_until(lambda: not accepts(server.port), END_S)
             connection.sendall(png[100:])
             during = b""
             while received := connection.recv(65536):
                 during += received
-        _, log = process.communicate(timeout=END_S)
-        return Life(before, during, process.returncode, log)
+        status, log = server.ended()
+        return Life(before, during, status, log, server.port)
 
 
 def test_a_served_checkpoint_answers_over_a_socket_as_the_library_does(life, model, photo) -> None:
@@ -125,128 +80,61 @@ def test_sigterm_ends_the_server_with_status_0(life) -> None:
     assert life.status == 0
 
 
-def test_the_server_says_what_it_serves_and_where(life, free_port) -> None:
-    assert life.log.startswith(f"serving tiny on http://127.0.0.1:{free_port}\n")
+def test_the_server_says_what_it_serves_and_where(life) -> None:
+    assert f"serving tiny on http://127.0.0.1:{life.port}\n" in life.log
     assert "Traceback" not in life.log
 
 
-def run_apart(*arguments: str) -> subprocess.CompletedProcess[str]:
-    with served(*arguments) as process:
-        out, err = process.communicate(timeout=START_S)
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+def complaints(log: str) -> list[str]:
+    """The lines in which the program itself says what is wrong."""
+    assert "Traceback" not in log
+    return [line for line in log.splitlines() if line.startswith("eulerlora: ")]
 
 
-def truncate(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-100])
-
-
-def test_a_corrupt_checkpoint_ends_the_process_with_one_line_and_status_1(checkpoint_copy) -> None:
-    truncate(checkpoint_copy / "adapters.safetensors")
-    ended = run_apart(str(checkpoint_copy))
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.count("\n") == 1
-    assert ended.stderr.startswith(f"eulerlora: {checkpoint_copy / 'adapters.safetensors'}: ")
-
-
-def test_a_port_in_use_is_told_in_one_line_and_status_1(checkpoint_folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        ended = run_apart(str(checkpoint_folder), "--port", str(port))
-    assert (ended.returncode, ended.stdout) == (1, "")
-    lines = [line for line in ended.stderr.splitlines() if not line.startswith("serving ")]
-    assert len(lines) == 1
-    assert lines[0].startswith("eulerlora: ")
-    assert "in use" in lines[0]
+def test_a_damaged_checkpoint_ends_the_process_with_one_line_and_status_1(checkpoint_copy) -> None:
+    file, _, apply = DAMAGES["adapters cut off"]
+    apply(checkpoint_copy)
+    with serving(checkpoint_copy) as server:
+        status, log = server.ended()
+    assert status == 1
+    (line,) = complaints(log)
+    assert line.startswith(f"eulerlora: {checkpoint_copy / file}: ")
 
 
 @pytest.fixture
-def refusal(monkeypatch) -> Callable[..., tuple[int, str]]:
-    """(*arguments of serve) -> exit status and the one line on stderr; in this process."""
-    monkeypatch.setattr(commands, "create_app", lambda *_: pytest.fail("it was going to serve"))
+def refusal() -> Iterator[Callable[..., tuple[int, str]]]:
+    """(*arguments of serve) -> exit status and the one complaint; in this process."""
 
     def start(*arguments: str | Path) -> tuple[int, str]:
         done = run("serve", *arguments)
         assert done.out == ""
-        assert done.err.startswith("eulerlora: ")
-        assert done.err.endswith("\n")
-        assert done.err.count("\n") == 1
-        return done.status, done.err
+        (line,) = complaints(done.err)
+        assert "serving" not in done.err
+        return done.status, line
 
-    return start
-
-
-def rewrite(file: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
-    tensors = load_file(file)
-    change(tensors)
-    save_file(tensors, file)
+    handlers = {each: signal.getsignal(each) for each in HANDLED}
+    yield start
+    for each, handler in handlers.items():
+        signal.signal(each, handler)
 
 
-def poison(tensors: dict[str, torch.Tensor]) -> None:
-    tensors["heads.bias"][0, 1] = torch.nan
-
-
-def reshape(tensors: dict[str, torch.Tensor]) -> None:
-    tensors["heads.bias"] = torch.zeros(2, 4)
-
-
-def forget(tensors: dict[str, torch.Tensor]) -> None:
-    del tensors["heads.bias"]
-
-
-DAMAGES = {
-    "truncated adapters": ("adapters.safetensors", "not a readable", truncate),
-    "truncated backbone": ("backbone.safetensors", "not a readable", truncate),
-    "no adapters": ("adapters.safetensors", "not a readable", Path.unlink),
-    "a pickle in disguise": (
-        "adapters.safetensors",
-        "not a readable",
-        lambda file: torch.save({"heads.bias": torch.zeros(2, 3)}, file),
-    ),
-    "not finite": (
-        "adapters.safetensors",
-        "heads.bias has NaN",
-        lambda file: rewrite(file, poison),
-    ),
-    "wrong shape": (
-        "adapters.safetensors",
-        "heads.bias has shape [2, 4], wanted [2, 3]",
-        lambda file: rewrite(file, reshape),
-    ),
-    "missing tensor": (
-        "adapters.safetensors",
-        "heads.bias is missing",
-        lambda file: rewrite(file, forget),
-    ),
-    "broken config": ("config.json", "", truncate),
-    "no config": ("config.json", "cannot be read", Path.unlink),
-}
+def test_a_port_in_use_is_told_in_one_line_and_status_1(checkpoint_folder: Path, refusal) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        status, line = refusal(checkpoint_folder, "--port", str(taken.getsockname()[1]))
+    assert status == 1
+    assert "in use" in line
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_checkpoint_is_refused_with_its_file_and_the_reason(
     checkpoint_copy: Path, refusal, damage
 ) -> None:
-    name, reason, apply = DAMAGES[damage]
-    file = checkpoint_copy / name
-    apply(file)
-    started = time.monotonic()
-    status, line = refusal(checkpoint_copy)
-    assert time.monotonic() - started < 5
+    file, reason, apply = DAMAGES[damage]
+    apply(checkpoint_copy)
+    status, line = refusal(checkpoint_copy, "--port", "0")
     assert status == 1
-    assert f"{file}: " in line
+    assert f"{checkpoint_copy / file}: " in line
     assert reason in line
-
-
-def test_a_checkpoint_made_for_another_backbone_is_refused(
-    checkpoint_copy: Path, tmp_path: Path, make_network, make_config, refusal
-) -> None:
-    other = make_network(seed=9)
-    save_checkpoint(tmp_path / "other", other, make_config(other), "# other\n")
-    file = checkpoint_copy / "backbone.safetensors"
-    shutil.copy(tmp_path / "other" / file.name, file)
-    status, line = refusal(checkpoint_copy)
-    assert status == 1
-    assert f"{file}: the weights' SHA-256 is" in line
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, refusal) -> None:
@@ -258,8 +146,9 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, refusal) -> N
 def test_one_bad_checkpoint_among_good_ones_is_refused(
     checkpoint_folder: Path, checkpoint_copy: Path, refusal
 ) -> None:
-    truncate(checkpoint_copy / "adapters.safetensors")
-    status, line = refusal(checkpoint_folder, checkpoint_copy)
+    edited("config.json", lambda fields: fields.update(name="other"))(checkpoint_copy)
+    DAMAGES["backbone cut off"].apply(checkpoint_copy)
+    status, line = refusal(checkpoint_folder, checkpoint_copy, "--port", "0")
     assert (status, str(checkpoint_copy) in line) == (1, True)
 
 

@@ -184,6 +184,25 @@ def test_a_jpeg_without_its_end_marker_is_refused(photo, encode) -> None:
         decode(jpeg[:-2], LIMITS)
 
 
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 2}])
+@pytest.mark.parametrize("behind", [b"", bytes(500), b"\xff\xff\xd0" * 99])
+def test_a_jpeg_without_its_end_marker_is_refused_whatever_lies_behind(
+    photo, encode, options, behind
+) -> None:
+    jpeg = encode(photo, "JPEG", **options)
+    decode(jpeg + behind, LIMITS)
+    with pytest.raises(UnusableImage, match="broken or truncated"):
+        decode(jpeg[:-2] + behind, LIMITS)
+
+
+def test_the_end_marker_of_a_thumbnail_is_not_that_of_the_jpeg(photo, encode) -> None:
+    exif = b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0" + encode(photo.resize((32, 24)), "JPEG")
+    jpeg = encode(photo, "JPEG", exif=exif)
+    assert np.array_equal(pixels_of(jpeg), pixels_of(encode(photo, "JPEG")))
+    with pytest.raises(UnusableImage):
+        decode(jpeg[:-2] + bytes(500), LIMITS)
+
+
 def test_a_png_without_its_end_chunk_is_refused(png) -> None:
     with pytest.raises(UnusableImage):
         decode(png[:-12], LIMITS)
@@ -201,6 +220,28 @@ def test_a_png_whose_header_has_a_wrong_crc_is_refused(png) -> None:
     damaged[29] ^= 0xFF
     with pytest.raises(UnusableImage):
         decode(bytes(damaged), LIMITS)
+
+
+def test_a_png_with_any_one_flipped_bit_is_refused(png) -> None:
+    for place in range(len(png)):
+        damaged = bytearray(png)
+        damaged[place] ^= 1 << place % 8
+        with pytest.raises((UnusableImage, UnsupportedMedia)):
+            decode(bytes(damaged), LIMITS)
+
+
+@pytest.mark.parametrize("kind", [b"tEXt", b"zTXt", b"iTXt", b"iCCP"])
+@pytest.mark.parametrize("place", [33, -12], ids=["before the pixels", "behind them"])
+def test_an_80_mb_text_chunk_bomb_is_refused_with_bounded_work(png, png_chunk, kind, place) -> None:
+    packed = zlib.compress(bytes(80_000_000))
+    content = {
+        b"tEXt": b"k\0" + bytes(80_000_000),
+        b"iTXt": b"k\0\1\0\0\0" + packed,
+    }.get(kind, b"k\0\0" + packed)
+    started = time.process_time()
+    with pytest.raises(UnusableImage):
+        decode(png[:place] + png_chunk(kind, content) + png[place:], LIMITS)
+    assert time.process_time() - started < 2
 
 
 def test_a_text_chunk_that_inflates_to_80_megabytes_is_refused(png, png_chunk) -> None:
@@ -309,6 +350,69 @@ def test_16_bit_gray_is_scaled_and_not_clipped(photo, encode) -> None:
     wide = decode(encode(Image.fromarray(gray.astype(np.uint16) * 257), "PNG"), LIMITS)
     assert np.array_equal(wide.pixels[0], gray)
     assert len(wide.warnings) == 1
+
+
+def wide_png(
+    png_chunk, png_header, colour_type: int, pixel: tuple[int, ...], *more: bytes
+) -> bytes:
+    """A 16-bit PNG of 32 x 32 equal pixels."""
+    row = b"\0" + struct.pack(f">{len(pixel)}H", *pixel) * 32
+    rows = png_chunk(b"IDAT", zlib.compress(row * 32))
+    header = png_header(32, 32, 16, colour_type)
+    return b"\x89PNG\r\n\x1a\n" + header + b"".join(more) + rows + png_chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("value", [0, 1, 255, 256, 1000, 32_767, 32_768, 40_000, 65_279, 65_535])
+@pytest.mark.parametrize(
+    ("colour_type", "channels"), [(0, 1), (2, 3), (4, 1), (6, 3)], ids=["gray", "RGB", "LA", "RGBA"]
+)
+def test_16_bit_png_of_every_colour_type_is_scaled_and_never_clipped(
+    png_chunk, png_header, colour_type, channels, value
+) -> None:
+    alpha = (65_535,) if colour_type >= 4 else ()
+    data = wide_png(png_chunk, png_header, colour_type, (value,) * channels + alpha)
+    pixels = decode(data, LIMITS).pixels
+    assert pixels.unique().numel() == 1
+    assert abs(int(pixels[0, 0, 0]) - value / 257) <= 1
+    assert value in (0, 65_535) or 0 <= int(pixels[0, 0, 0]) < 255
+
+
+@pytest.mark.parametrize(("colour_type", "colour"), [(0, (1000,)), (2, (1000, 2000, 3000))])
+def test_the_transparent_colour_of_a_16_bit_png_is_compared_in_its_own_depth(
+    png_chunk, png_header, colour_type, colour
+) -> None:
+    transparent = png_chunk(b"tRNS", struct.pack(f">{len(colour)}H", *colour))
+    with pytest.raises(UnusableImage, match="fully transparent"):
+        decode(wide_png(png_chunk, png_header, colour_type, colour, transparent), LIMITS)
+    other = tuple(256 * value for value in (3, 7, 11)[: len(colour)])  # 8-bit forms of `small`
+    small = png_chunk(b"tRNS", struct.pack(f">{len(colour)}H", *(3, 7, 11)[: len(colour)]))
+    decode(wide_png(png_chunk, png_header, colour_type, other, small), LIMITS)
+
+
+def test_a_palette_with_transparency_lies_over_white(encode) -> None:
+    picture = Image.new("P", (40, 40), 1)
+    picture.putpalette([255, 0, 0, 0, 0, 255])
+    picture.paste(0, (0, 0, 20, 40))
+    decoded = decode(encode(picture, "PNG", transparency=0), LIMITS)
+    assert decoded.pixels[:, 10, 10].tolist() == [255, 255, 255]
+    assert decoded.pixels[:, 10, 30].tolist() == [0, 0, 255]
+    assert decoded.warnings == ("converted from P to RGB",)
+    with pytest.raises(UnusableImage, match="fully transparent"):
+        decode(encode(picture, "PNG", transparency=bytes(2)), LIMITS)
+
+
+def test_gray_with_alpha_lies_over_white(encode) -> None:
+    picture = Image.new("LA", (40, 40), (100, 255))
+    picture.paste((0, 0), (0, 0, 20, 40))
+    decoded = decode(encode(picture, "PNG"), LIMITS)
+    assert decoded.pixels[:, 10, 10].tolist() == [255, 255, 255]
+    assert decoded.pixels[:, 10, 30].tolist() == [100, 100, 100]
+
+
+@pytest.mark.parametrize("size", [(0, 0), (0, 64), (64, 0)])
+def test_a_png_of_0_x_0_is_refused_from_its_header(png_header, size) -> None:
+    with pytest.raises(UnusableImage):
+        decode(b"\x89PNG\r\n\x1a\n" + png_header(*size), LIMITS)
 
 
 @pytest.mark.parametrize(

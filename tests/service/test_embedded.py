@@ -12,8 +12,9 @@ from fastapi.testclient import TestClient
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint import BACKBONE, CARD
 from eulerlora.config import CheckpointConfig
-from service.app import create_app
+from service.app import create_service
 from service.commands import EMBEDDED
+from service.lifecycle import Lifecycle
 from service.served_model import ServedModel, ServedModels
 from service.settings import ServiceSettings
 
@@ -28,8 +29,8 @@ def config() -> CheckpointConfig:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
-    models = ServedModels([ServedModel(EulerLoRA.load(EMBEDDED, "cpu"), max_batch_rows=128)])
-    with TestClient(create_app(models, ServiceSettings())) as client:
+    models = ServedModels([ServedModel.of(EulerLoRA.load(EMBEDDED, "cpu"))])
+    with TestClient(create_service(models, ServiceSettings(), Lifecycle()).application) as client:
         yield client
 
 

@@ -25,7 +25,7 @@ def questions() -> list[Question]:
 
 def test_a_question_takes_one_row_for_each_adapter_and_sample(model: EulerLoRA, questions) -> None:
     engine = Engine(model)
-    assert [engine.rows(question) for question in questions] == [2, 2, 10, 2, 4]
+    assert [engine.rows(each.draw.samples) for each in questions] == [2, 2, 10, 2, 4]
     answers = engine.answer(questions)
     assert [tuple(answer.shape) for answer in answers] == [(2, 3), (2, 3), (10, 3), (2, 3), (4, 3)]
 
@@ -59,11 +59,3 @@ def test_an_image_without_a_finite_answer_leaves_its_neighbours_alone(
     assert poisoned.isnan().all()
     for answer, clean in zip([first, *others], engine.answer(questions), strict=True):
         torch.testing.assert_close(answer, clean, rtol=0, atol=1e-5)
-
-
-def test_warming_up_runs_one_pass_with_a_question_of_each_mode(checkpoint_folder) -> None:
-    model = EulerLoRA.load(checkpoint_folder, "cpu")
-    passes: list[tuple[int, ...]] = []
-    model.network.register_forward_pre_hook(lambda _, inputs: passes.append(inputs[1].counts))
-    Engine(model).warm_up()
-    assert passes == [(2, 8)]  # rows: det on two adapters, four samples of each in stoch

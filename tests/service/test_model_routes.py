@@ -6,7 +6,8 @@ from starlette.testclient import TestClient
 
 from eulerlora.checkpoint import Checkpoint
 from eulerlora.model import EulerLoRA
-from service.app import create_app
+from service.app import create_service
+from service.lifecycle import Lifecycle
 from service.served_model import ServedModel, ServedModels
 from service.settings import ServiceSettings
 
@@ -50,7 +51,7 @@ def test_a_model_tells_its_classes_limits_thresholds_and_provenance(client, mode
 
 def test_the_limits_told_are_the_operators(model, make_app) -> None:
     limits = {"min_side": 8, "max_side": 100, "max_pixels": 9000}
-    with TestClient(make_app(model, images=limits, max_body_bytes=1234)) as client:
+    with TestClient(make_app(model, images=limits, bodies={"max_bytes": 1234})) as client:
         body = client.get("/models/tiny").json()
     assert body["image_limits"] == limits
     assert body["max_body_bytes"] == 1234
@@ -69,11 +70,11 @@ def test_of_two_models_each_answers_under_its_own_name(
     def served(name: str, seed: int) -> ServedModel:
         network = make_network(seed=seed)
         checkpoint = Checkpoint(network, make_config(network, name=name), f"sha256:{seed}")
-        return ServedModel(EulerLoRA(checkpoint, torch.device("cpu")), 128)
+        return ServedModel.of(EulerLoRA(checkpoint, torch.device("cpu")))
 
     models = ServedModels([served("first", 1), served("second", 2)])
     data = {"content": encode(photo, "PNG"), "headers": {"Content-Type": "image/png"}}
-    with TestClient(create_app(models, ServiceSettings())) as client:
+    with TestClient(create_service(models, ServiceSettings(), Lifecycle()).application) as client:
         told = client.get("/models").json()["models"]
         default = client.post("/predict", **data).json()
         first = client.post("/predict?model=first", **data).json()

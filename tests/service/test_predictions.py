@@ -1,4 +1,4 @@
-"""Questions out of uploads, and response bodies out of answers."""
+"""Draws out of queries, and response bodies out of answers."""
 
 import math
 
@@ -9,17 +9,12 @@ from scipy.stats import entropy as scipy_entropy
 from eulerlora.checkpoint import Checkpoint
 from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
-from eulerlora.preprocess import resize, upright_rgb
-from eulerlora.seeds import content_seed
 from eulerlora.settings import Draw
-from service.decode import Declared
-from service.engine import Question
-from service.errors import InvalidParameter, ModelFailure, UnusableImage
-from service.predictions import Prepared, prediction_body, prepare, samples_of
+from service.errors import InvalidParameter, ModelFailure
+from service.predictions import fewer_samples, prediction_body, samples_of
 from service.schemas import PredictionBody, PredictQuery
 from service.served_model import ServedModel
 from service.settings import DEFAULT_SAMPLES, ImageLimits
-from service.upload import Upload
 
 LIMITS = ImageLimits()
 TRAJECTORIES = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1]], dtype=torch.float64)
@@ -27,7 +22,7 @@ TRAJECTORIES = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1]], dtype=torch.floa
 
 @pytest.fixture
 def served(model) -> ServedModel:
-    return ServedModel(model, max_batch_rows=128)
+    return ServedModel.of(model)
 
 
 @pytest.fixture
@@ -38,19 +33,21 @@ def with_threshold(make_network, make_config):
         network = make_network()
         threshold = Threshold(mode="det", samples=1, msp=msp, kept=0.9, images=9, data="test")
         config = make_config(network, thresholds=(threshold,))
-        return ServedModel(
-            EulerLoRA(Checkpoint(network, config, "sha256:0"), torch.device("cpu")), 8
-        )
+        checkpoint = Checkpoint(network, config, "sha256:0")
+        return ServedModel.of(EulerLoRA(checkpoint, torch.device("cpu")))
 
     return serve
 
 
 def body_of(
-    served: ServedModel, trajectories: torch.Tensor = TRAJECTORIES, **query: object
+    served: ServedModel,
+    trajectories: torch.Tensor = TRAJECTORIES,
+    draw: Draw = Draw(seed=7),  # noqa: B008 - frozen
+    detailed: bool = False,
 ) -> PredictionBody:
-    prepared = Prepared(Question(torch.zeros(3, 32, 32), Draw(seed=7)), ("a warning",), 0.0)
-    asked = PredictQuery.model_validate(query)
-    return prediction_body(trajectories.log(), prepared, asked, served, "the-id")
+    return prediction_body(
+        trajectories.log(), draw, served, ("a warning",), "the-id", detailed=detailed
+    )
 
 
 def test_samples_are_one_in_det_and_as_asked_or_four_in_stoch() -> None:
@@ -65,39 +62,22 @@ def test_samples_with_det_are_an_invalid_parameter(samples) -> None:
         samples_of(PredictQuery(mode="det", samples=samples))
 
 
-def test_a_question_holds_the_resized_pixels_and_what_was_asked(served, png, photo) -> None:
-    query = PredictQuery(mode="stoch", samples=3, seed=11)
-    prepared = prepare(Upload(png, Declared("image/png")), query, served, LIMITS)
-    assert prepared.question.draw == Draw(mode="stoch", samples=3, seed=11)
-    assert torch.equal(prepared.question.pixels, resize(upright_rgb(photo).pixels, 32))
-    assert prepared.warnings == ()
-    assert 0 < prepared.decoded_s < 20
-
-
-def test_the_default_seed_comes_from_the_pixels_and_the_revision_alone(
-    served, with_threshold, photo, encode, png
+@pytest.mark.parametrize(
+    ("asked", "calibrated", "run"),
+    [(8, (1, 2, 4, 8), 4), (9, (1, 2, 4, 8), 8), (8, (1, 2, 8), 2), (8, (8, 16), 8), (8, (), 8),
+     (8, (1, 3), 1), (1, (1, 2), 1), (64, (4, 32), 32)],
+)  # fmt: skip
+def test_fewer_samples_are_the_largest_power_of_two_that_has_a_threshold(
+    make_network, make_config, asked, calibrated, run
 ) -> None:
-    def seed(data: bytes, asked: ServedModel = served, **query: object) -> int:
-        prepared = prepare(Upload(data, Declared()), PredictQuery(**query), asked, LIMITS)
-        return prepared.question.draw.seed
-
-    wanted = content_seed(upright_rgb(photo).pixels, served.model.revision)
-    assert seed(png) == wanted
-    assert seed(png, mode="stoch", samples=8) == wanted
-    assert seed(encode(photo, "WEBP", lossless=True)) == wanted
-    assert seed(encode(photo.rotate(90), "PNG")) != wanted
-    assert seed(png, with_threshold(0.5)) != wanted
-    assert seed(png, seed=0) == 0
-
-
-def test_warnings_of_the_decoding_are_kept(served, encode, photo) -> None:
-    upload = Upload(encode(photo.convert("P"), "PNG"), Declared("image/jpeg"))
-    assert len(prepare(upload, PredictQuery(), served, LIMITS).warnings) == 2
-
-
-def test_an_image_outside_the_limits_is_not_prepared(served, png) -> None:
-    with pytest.raises(UnusableImage):
-        prepare(Upload(png, Declared()), PredictQuery(), served, ImageLimits(max_side=63))
+    network = make_network()
+    thresholds = tuple(
+        Threshold(mode="stoch", samples=each, msp=0.5, kept=0.9, images=9, data="test")
+        for each in calibrated
+    )
+    checkpoint = Checkpoint(network, make_config(network, thresholds=thresholds), "sha256:0")
+    served = ServedModel.of(EulerLoRA(checkpoint, torch.device("cpu")))
+    assert fewer_samples(served, asked) == run
 
 
 def test_a_body_summarises_the_trajectories(served) -> None:
@@ -117,7 +97,7 @@ def test_a_body_summarises_the_trajectories(served) -> None:
 
 def test_trajectories_are_added_only_where_asked_for(served) -> None:
     assert "trajectory_probabilities" not in body_of(served).model_fields_set
-    detailed = body_of(served, detail="trajectories").trajectory_probabilities
+    detailed = body_of(served, detailed=True).trajectory_probabilities
     assert torch.allclose(torch.tensor(detailed, dtype=torch.float64), TRAJECTORIES)
 
 
@@ -141,11 +121,7 @@ def test_an_image_is_out_of_distribution_below_the_threshold_only(with_threshold
 
 
 def test_without_a_threshold_for_the_question_ood_is_null(with_threshold) -> None:
-    served = with_threshold(1)
-    question = Question(torch.zeros(3, 32, 32), Draw(mode="stoch", samples=1))
-    body = prediction_body(
-        TRAJECTORIES.log(), Prepared(question, (), 0.0), PredictQuery(mode="stoch"), served, "id"
-    )
+    body = body_of(with_threshold(1), draw=Draw(mode="stoch", samples=1))
     assert (body.ood, body.ood_threshold) == (None, None)
 
 

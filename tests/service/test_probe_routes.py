@@ -1,10 +1,11 @@
-"""GET /livez and GET /readyz over the life of an app."""
+"""GET /livez and GET /readyz over the life of a process."""
 
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from service import problems
-from service.probe_routes import Readiness, probe_routes
+from service.lifecycle import Lifecycle
+from service.probe_routes import probe_routes
 from service.request_id import RequestIdMiddleware
 
 
@@ -14,30 +15,19 @@ def test_a_started_service_is_alive_and_ready(client) -> None:
     assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
 
 
-def test_a_service_is_alive_but_not_ready_before_its_start_and_after_its_end(
-    model, make_app
-) -> None:
-    app = make_app(model)
-    outside = TestClient(app)  # never enters the lifespan
-    before = outside.get("/readyz")
-    with TestClient(app) as client:
-        assert client.get("/readyz").status_code == 200
-    for response in (before, outside.get("/readyz")):
-        assert response.status_code == 503
-        assert response.headers["Content-Type"] == "application/problem+json"
-        assert response.json()["code"] == "not_ready"
-    assert outside.get("/livez").status_code == 200
-
-
-def test_readiness_follows_its_flag() -> None:
-    readiness = Readiness()
+def test_readiness_follows_the_life_of_the_process() -> None:
+    lifecycle = Lifecycle()
     app = FastAPI()
     app.add_middleware(RequestIdMiddleware)
     problems.install(app)
-    app.include_router(probe_routes(readiness))
+    app.include_router(probe_routes(lifecycle))
     client = TestClient(app)
-    statuses = []
-    for ready in (False, True, False):
-        readiness.ready = ready
-        statuses.append(client.get("/readyz").status_code)
-    assert statuses == [503, 200, 503]
+    responses = [client.get("/readyz")]
+    for change in (lifecycle.become_ready, lifecycle.stop):
+        change()
+        responses.append(client.get("/readyz"))
+    assert [response.status_code for response in responses] == [503, 200, 503]
+    for response in responses[::2]:
+        assert response.headers["Content-Type"] == "application/problem+json"
+        assert response.json()["code"] == "not_ready"
+    assert client.get("/livez").status_code == 200

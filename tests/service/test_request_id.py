@@ -1,22 +1,27 @@
 """The id of every request."""
 
+import asyncio
 import re
 
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket
 
-from service.request_id import RequestIdMiddleware, request_id_of
+from service.request_id import RequestIdMiddleware, current_request_id, request_id_of
 
 NEW = re.compile(r"[0-9a-f]{32}")
 
 
 async def tell(request: Request) -> PlainTextResponse:
     return PlainTextResponse(request_id_of(request), headers={"X-Request-ID": "the route's own"})
+
+
+async def tell_context(request: Request) -> JSONResponse:
+    return JSONResponse([current_request_id.get(), await asyncio.to_thread(current_request_id.get)])
 
 
 async def greet(socket: WebSocket) -> None:
@@ -28,7 +33,13 @@ async def greet(socket: WebSocket) -> None:
 @pytest.fixture(scope="module")
 def echo() -> TestClient:
     """A client of an app that answers with the id."""
-    app = Starlette(routes=[Route("/", tell), WebSocketRoute("/ws", greet)])
+    app = Starlette(
+        routes=[
+            Route("/", tell),
+            Route("/context", tell_context),
+            WebSocketRoute("/ws", greet),
+        ]
+    )
     app.add_middleware(RequestIdMiddleware)
     return TestClient(app)
 
@@ -66,6 +77,12 @@ def test_the_services_answers_carry_the_id_in_header_and_body(client, png) -> No
         assert response.headers["X-Request-ID"] == "my.own-id_7"
         assert response.json()["request_id"] == "my.own-id_7"
     assert client.get("/livez", headers=sent).headers["X-Request-ID"] == "my.own-id_7"
+
+
+def test_the_id_is_that_of_the_context_in_threads_too(echo) -> None:
+    sent = {"X-Request-ID": "my.own-id_7"}
+    assert echo.get("/context", headers=sent).json() == ["my.own-id_7", "my.own-id_7"]
+    assert current_request_id.get() is None
 
 
 def test_what_is_not_http_passes_through(echo) -> None:

@@ -1,7 +1,4 @@
-"""Models behind their batchers, and the mapping that names them."""
-
-import asyncio
-import threading
+"""The mapping that names the served models."""
 
 import pytest
 import torch
@@ -9,85 +6,27 @@ import torch
 from eulerlora.checkpoint import Checkpoint
 from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
-from eulerlora.settings import Draw
-from service.engine import Engine, Question
-from service.errors import NotReady, UnknownModel
+from service.errors import UnknownModel
 from service.served_model import ServedModel, ServedModels
-
-QUESTION = Question(
-    torch.rand(3, 32, 32, generator=torch.Generator().manual_seed(3)),
-    Draw(mode="stoch", samples=2, seed=4),
-)
-TIMEOUT_S = 20
 
 
 @pytest.fixture
 def serve(make_network, make_config):
-    """(name) -> a served model of that name."""
+    """(name, revision) -> a served model."""
 
-    def build(name: str) -> ServedModel:
+    def build(name: str, revision: str = "sha256:0") -> ServedModel:
         network = make_network()
         config = make_config(network, name=name)
-        checkpoint = Checkpoint(network, config, "sha256:0")
-        return ServedModel(EulerLoRA(checkpoint, torch.device("cpu")), max_batch_rows=8)
+        checkpoint = Checkpoint(network, config, revision)
+        return ServedModel.of(EulerLoRA(checkpoint, torch.device("cpu")))
 
     return build
 
 
-def test_a_running_model_answers_as_its_engine_does(model) -> None:
-    served = ServedModel(model, max_batch_rows=8)
-    with served.running():
-        answered = asyncio.run(served.answer(QUESTION))
-    assert torch.equal(answered.answer, Engine(model).answer([QUESTION])[0])
-    assert answered.queued_s >= 0
-    assert answered.ran_s > 0
-
-
-def test_a_model_that_stopped_refuses_questions_as_not_ready(model) -> None:
-    served = ServedModel(model, max_batch_rows=8)
-    with served.running():
-        pass
-    with pytest.raises(NotReady):
-        asyncio.run(served.answer(QUESTION))
-
-
-def test_a_model_stops_its_thread_even_when_the_service_fails(model) -> None:
-    before = threading.active_count()
-    served = ServedModel(model, max_batch_rows=8)
-    with pytest.raises(ZeroDivisionError), served.running():
-        assert threading.active_count() == before + 1
-        raise ZeroDivisionError
-    assert threading.active_count() == before
-
-
-def test_a_question_whose_client_is_gone_while_it_waits_is_never_run(serve) -> None:
-    served = serve("one")
-    passes: list[int] = []
-    entered, gate = threading.Event(), threading.Event()
-
-    def hold(_: object, inputs: tuple[torch.Tensor, ...]) -> None:
-        passes.append(len(inputs[0]))
-        entered.set()
-        assert gate.wait(TIMEOUT_S)
-
-    async def story() -> None:
-        first = asyncio.create_task(served.answer(QUESTION))
-        await asyncio.to_thread(entered.wait, TIMEOUT_S)
-        gone, patient = (asyncio.create_task(served.answer(QUESTION)) for _ in range(2))
-        await asyncio.sleep(0)  # both are in the queue
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
-        gate.set()
-        one, two = await asyncio.gather(first, patient)
-        assert torch.allclose(one.answer, two.answer)
-
-    gate.set()
-    with served.running():  # warms up through the same hook
-        handle = served.model.network.register_forward_pre_hook(hold)
-        gate.clear()
-        asyncio.run(story())
-        handle.remove()
-    assert passes == [1, 1]
+def test_a_served_model_tells_its_name_and_revision(serve) -> None:
+    served = serve("one", "sha256:1")
+    assert (served.name, served.revision) == ("one", "sha256:1")
+    assert served.engine.model is served.model
 
 
 def test_the_first_model_is_the_default(serve) -> None:
@@ -108,3 +47,29 @@ def test_an_unknown_name_is_told_the_served_ones_and_not_repeated(serve, name) -
 def test_two_models_of_one_name_are_refused(serve) -> None:
     with pytest.raises(SettingsError, match="twin"):
         ServedModels([serve("twin"), serve("twin")])
+
+
+def test_a_replaced_model_keeps_its_name_and_place_and_the_old_one_its_holders(serve) -> None:
+    models = ServedModels([serve("a", "sha256:1"), serve("b", "sha256:1")])
+    held, listed = models["a"], models.items()
+    models.replace(serve("a", "sha256:2"))
+    assert models.named("a").revision == models.named(None).revision == "sha256:2"
+    assert [(name, each.revision) for name, each in listed] == [
+        ("a", "sha256:2"),
+        ("b", "sha256:1"),
+    ]
+    assert held.revision == "sha256:1"
+
+
+def test_a_loop_over_the_models_is_not_hurt_by_a_replacement(serve) -> None:
+    models = ServedModels([serve("a"), serve("b")])
+    for name in models:
+        models.replace(serve(name, "sha256:2"))
+    assert [each.revision for each in models.values()] == ["sha256:2", "sha256:2"]
+
+
+def test_only_a_name_that_is_served_can_be_replaced(serve) -> None:
+    models = ServedModels([serve("a")])
+    with pytest.raises(SettingsError, match="b"):
+        models.replace(serve("b"))
+    assert list(models) == ["a"]

@@ -51,6 +51,8 @@ def test_a_recipe_gives_a_calibrated_checkpoint_that_has_learned(
         "adapters.safetensors",
         "backbone.safetensors",
         "config.json",
+        "known_answer.json",
+        "known_answer.png",
         "report",
     ]
     model = EulerLoRA.load(trained)

@@ -1,0 +1,1 @@
+"""How the service is put into a container, and how that is checked."""

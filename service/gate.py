@@ -1,0 +1,68 @@
+"""The way to the application, which follows the process's life."""
+
+from fastapi.responses import JSONResponse
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.errors import NotReady
+from service.lifecycle import Lifecycle
+from service.problems import problem_response
+from service.request_id import RequestIdMiddleware, request_id_of
+from service.schemas import Status
+
+ALIVE, READY = "/livez", "/readyz"
+RETRY_AFTER_S = 5
+
+
+class Gate:
+    """Lets requests through while the models are served and right.
+
+    application: what serves the models, once they are loaded. Before that, and once a check has
+    failed, the answer is 503; the process is alive all the time. On the way to a clean end
+    requests still pass, and their connections are closed behind them.
+    """
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self.application: ASGIApp | None = None
+        self._lifecycle = lifecycle
+        self._answer = RequestIdMiddleware(self._answer_itself)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.application is None or self._refusal(scope["path"]) is not None:
+            await self._answer(scope, receive, send)
+        elif self._lifecycle.phase == "stopping":
+            await self.application(scope, receive, _closing(send))
+        else:
+            await self.application(scope, receive, send)
+
+    def _refusal(self, path: str) -> NotReady | None:
+        """Why a request may not pass."""
+        if path == ALIVE:
+            return None
+        if self._lifecycle.phase == "starting":
+            return NotReady("the models are being loaded", RETRY_AFTER_S)
+        if self._lifecycle.failure is not None:
+            return NotReady("a check of the models has failed; the service ends", RETRY_AFTER_S)
+        if self._lifecycle.phase == "stopping" and (self.application is None or path == READY):
+            return NotReady("the service is stopping")
+        return None
+
+    async def _answer_itself(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope["path"])
+        if refusal is None:
+            response = JSONResponse(Status(status="alive").model_dump())
+        else:
+            response = problem_response(refusal, request_id_of(Request(scope)))
+        await response(scope, receive, send)
+
+
+def _closing(send: Send) -> Send:
+    """Sends responses after which the connection is closed (RFC 9112, 9.6)."""
+
+    async def send_closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message)["Connection"] = "close"
+        await send(message)
+
+    return send_closing

@@ -1,0 +1,151 @@
+"""HTTP/1.1 as uvicorn speaks it with h11, with a bound on what a connection may keep waiting.
+
+uvicorn alone waits for ever for headers that never end, for the rest of a body that it has already
+answered and for a client to take its answer, and tells of what h11 refuses in plain text.
+"""
+
+import asyncio
+import sys
+import uuid
+from typing import Any, ClassVar
+
+import h11
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+
+from service.errors import HeadersTooLarge, MalformedRequest, Overloaded, Problem
+from service.problems import MEDIA_TYPE, problem_body, problem_response
+from service.request_id import HEADER
+from service.settings import ConnectionSettings
+
+PROBES = frozenset({"/livez", "/readyz", "/metrics"})
+OPEN_CONNECTIONS = "open_connections"  # where a request's state tells how many there were
+RETRY_AFTER_S = 1.0
+ANSWER_TIMEOUT_S = 60.0  # for a client to take what the operating system does not hold for it
+
+
+def protocol_of(settings: ConnectionSettings) -> type["Protocol"]:
+    """The class that uvicorn makes an instance of for each connection."""
+    return type("Protocol", (Protocol,), {"settings": settings, "waiting": {}})
+
+
+class Protocol(H11Protocol):
+    """A connection that is closed when its client makes it wait.
+
+    Besides public names it relies on uvicorn's `conn`, `app`, `connections`, `cycle`,
+    `handle_events`, `send_400_response` and `timeout_keep_alive_task`.
+    """
+
+    settings: ClassVar[ConnectionSettings] = ConnectionSettings()
+    waiting: ClassVar[dict["Protocol", None]] = {}  # without a request, longest first
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.app = _with_connections(self.app, self.connections)
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._answer_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_headers()
+        if len(self.connections) > self.settings.most_connections():
+            next(iter(self.waiting)).transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect_nothing()
+        self._answer_taken()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._answer_timer = self.loop.call_later(ANSWER_TIMEOUT_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._answer_taken()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.conn.our_state not in (h11.IDLE, h11.DONE):
+            self._expect_nothing()
+        elif self.timeout_keep_alive_task is None and self._header_timer is None:
+            self._expect_headers()  # or the rest of a body that was answered without it
+
+    def send_400_response(self, msg: str) -> None:
+        """Tells of what h11 refused; called while its error is handled."""
+        error = sys.exception()
+        hint = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+        if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY):
+            self.cycle.disconnected = True  # its body is broken: the application is not to answer
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._send(
+                HeadersTooLarge("the headers of a request must be shorter")
+                if hint == HeadersTooLarge.status
+                else MalformedRequest("wanted a well-formed HTTP/1.1 request")
+            )
+        self.transport.close()
+
+    def _send(self, problem: Problem) -> None:
+        request_id = uuid.uuid4().hex
+        body = problem_body(problem, request_id).model_dump_json().encode()
+        headers = {
+            **problem.headers(),
+            "Content-Type": MEDIA_TYPE,
+            "Content-Length": str(len(body)),
+            HEADER: request_id,
+        }
+        response = h11.Response(
+            status_code=problem.status,
+            headers=list(headers.items()),
+            reason=STATUS_PHRASES[problem.status],
+        )
+        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+
+    def _expect_headers(self) -> None:
+        self._expect_nothing()
+        self.waiting[self] = None
+        self._header_timer = self.loop.call_later(
+            self.settings.header_timeout_s, self.transport.abort
+        )
+
+    def _expect_nothing(self) -> None:
+        self.waiting.pop(self, None)
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _answer_taken(self) -> None:
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+            self._answer_timer = None
+
+
+class ConnectionLimitMiddleware:
+    """Answers 503 to all but probes while more connections are open than may be."""
+
+    def __init__(self, app: ASGIApp, settings: ConnectionSettings) -> None:
+        self.app = app
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        state = scope.get("state", {})
+        app = self.app
+        if (
+            state.get(OPEN_CONNECTIONS, 0) > self._settings.max_connections
+            and scope["path"] not in PROBES
+        ):
+            problem = Overloaded("too many connections are open", RETRY_AFTER_S, closes=True)
+            app = problem_response(problem, state["request_id"])
+        await app(scope, receive, send)
+
+
+def _with_connections(app: Any, connections: set[Any]) -> Any:
+    """The application, told with each request how many connections are open."""
+
+    async def told(scope: Any, receive: Any, send: Any) -> None:
+        scope["state"][OPEN_CONNECTIONS] = len(connections)
+        await app(scope, receive, send)
+
+    return told

@@ -1,0 +1,205 @@
+"""One request's way: room -> upload -> place -> pixels -> answer -> response body."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
+from fastapi import Request
+
+from eulerlora.settings import Draw
+from service.audit import AuditLog, Decision
+from service.batcher import Batcher
+from service.decoding_processes import Decoded, Decoder
+from service.disconnect import while_connected
+from service.engine import Question
+from service.errors import DeadlinePassed, InvalidUpload, Problem
+from service.events import Timing
+from service.place import Answered, Place
+from service.predictions import fewer_samples, prediction_body, samples_of
+from service.problems import problem_body
+from service.request_id import request_id_of
+from service.schemas import PredictionBody, PredictQuery, ProblemBody
+from service.served_model import ServedModel, ServedModels
+from service.settings import ServiceSettings
+from service.upload import Upload, read_file, read_files
+
+logger = logging.getLogger(__name__)
+
+STRAINED = 0.5
+"""Of a full waiting room: from here on, where it is allowed, questions get fewer samples."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A response body and how long it took."""
+
+    body: PredictionBody
+    timing: Timing
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request asks of each of its images.
+
+    served: the revision that answers, whatever replaces it meanwhile. samples: as run. deadline:
+    on the monotonic clock. client: who asks, None where there are no keys. warnings: of what is
+    done otherwise than asked.
+    """
+
+    query: PredictQuery
+    served: ServedModel
+    samples: int
+    deadline: float
+    request_id: str
+    client: str | None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows of each image."""
+        return self.served.engine.rows(self.samples)
+
+
+class Pipeline:
+    """Answers requests with the served models; must be used in one event loop.
+
+    answered: told of every prediction. refused: told the code of every problem that one of many
+    images has. audit: has every decision before it is given, if there is one.
+    """
+
+    def __init__(
+        self,
+        models: ServedModels,
+        settings: ServiceSettings,
+        decoder: Decoder,
+        batcher: Batcher,
+        answered: Callable[[PredictionBody, Timing], None],
+        refused: Callable[[str], None],
+        audit: AuditLog | None = None,
+    ) -> None:
+        self._models = models
+        self._settings = settings
+        self._decoder = decoder
+        self._batcher = batcher
+        self._answered = answered
+        self._refused = refused
+        self._audit = audit
+
+    async def predict(self, request: Request, query: PredictQuery) -> Predicted:
+        """The answer for the one image of a request. Raises Problem and ClientDisconnect."""
+        asked = self._admitted(request, query)
+        uploads = [await read_file(request)]
+        asked = self._under_load(asked)
+        with self._batcher.places(asked.served.engine, asked.rows) as (place,):
+            async with while_connected(request):
+                predicted = await self._predicted(uploads.pop(), asked, place)
+        return predicted
+
+    async def predict_batch(
+        self, request: Request, query: PredictQuery
+    ) -> list[Predicted | ProblemBody]:
+        """An answer or a problem for each image of a request, in order.
+
+        Raises Problem where the request as a whole cannot be met, and ClientDisconnect.
+        """
+        asked = self._admitted(request, query)
+        uploads = await read_files(request, self._settings.bodies.max_files)
+        asked = self._under_load(asked)
+        with self._batcher.places(asked.served.engine, asked.rows, len(uploads)) as places:
+            async with while_connected(request):
+                results = await asyncio.gather(
+                    *(self._predicted(uploads.pop(0), asked, place) for place in places),
+                    return_exceptions=True,
+                )
+        outcomes = [outcome(result, asked.request_id) for result in results]
+        for each in outcomes:
+            if isinstance(each, ProblemBody):
+                self._refused(each.code)
+        return outcomes
+
+    def _admitted(self, request: Request, query: PredictQuery) -> Asked:
+        """What a request asks; raises, before its body is read, where it cannot be answered."""
+        served = self._models.named(query.model)
+        asked = Asked(
+            query=query,
+            served=served,
+            samples=samples_of(query),
+            deadline=time.monotonic() + self._settings.deadline_s,
+            request_id=request_id_of(request),
+            client=getattr(request.state, "client", None),
+        )
+        self._batcher.room.check(self._under_load(asked).rows)
+        return asked
+
+    def _under_load(self, asked: Asked) -> Asked:
+        """The same with fewer samples, where that is allowed and the queue is long."""
+        strained = self._settings.fewer_samples and self._batcher.room.load() > STRAINED
+        if not strained or asked.query.mode == "det":
+            return asked
+        samples = fewer_samples(asked.served, asked.samples)
+        if samples == asked.samples:
+            return asked
+        warning = f"samples reduced from {asked.samples} to {samples} under load"
+        return replace(asked, samples=samples, warnings=(warning,))
+
+    async def _predicted(self, upload: Upload, asked: Asked, place: Place) -> Predicted:
+        if not upload.content:
+            raise InvalidUpload("the file is empty")
+        found = await self._decoded(upload, asked)
+        image = b"" if self._audit is None else upload.content
+        del upload  # its bytes are not kept while the question waits, unless they are recorded
+        seed = found.content_seed if asked.query.seed is None else asked.query.seed
+        draw = Draw(mode=asked.query.mode, samples=asked.samples, seed=seed)
+        answered = await self._answer(Question(found.pixels, draw), asked.deadline, place)
+        body = prediction_body(
+            answered.log_probabilities,
+            draw,
+            asked.served,
+            (*found.warnings, *asked.warnings),
+            asked.request_id,
+            detailed=asked.query.detail is not None,
+        )
+        if self._audit is not None:
+            await self._audit.record(Decision(body, asked.client, image))
+        timing = Timing(found.decode_s, answered.queued_s, answered.ran_s)
+        self._answered(body, timing)
+        return Predicted(body, timing)
+
+    async def _decoded(self, upload: Upload, asked: Asked) -> Decoded:
+        """The upload as pixels. Raises DeadlinePassed, and as `Decoder.decode`."""
+        served = asked.served
+        size = served.model.config.preprocessing.size
+        with anyio.move_on_after(asked.deadline - time.monotonic()):
+            return await self._decoder.decode(
+                upload.content, upload.declared, size, served.revision
+            )
+        raise DeadlinePassed("the deadline passed before the image was decoded")
+
+    async def _answer(self, question: Question, deadline: float, place: Place) -> Answered:
+        """The answer; raises DeadlinePassed as soon as it is too late to begin with it."""
+        await checkpoint_if_cancelled()  # a thread that decodes does not hear of a client leaving
+        self._batcher.room.ask(place, question, deadline)
+        answering = asyncio.wrap_future(place.future)
+        try:
+            await asyncio.wait([answering], timeout=deadline - time.monotonic())
+            if place.future.cancel():
+                raise DeadlinePassed("the deadline passed while the question waited")
+            return await answering
+        finally:
+            answering.cancel()  # where the client left, nobody takes what comes
+
+
+def outcome(result: Predicted | BaseException, request_id: str) -> Predicted | ProblemBody:
+    """What the answer to many images tells of one of them."""
+    if isinstance(result, Predicted):
+        return result
+    if isinstance(result, Problem):
+        return problem_body(result, request_id)
+    if not isinstance(result, Exception):
+        raise result
+    logger.error("request %s failed for one image", request_id, exc_info=result)
+    return problem_body(Problem("the failure was logged under the request id"), request_id)

@@ -1,0 +1,51 @@
+"""A question's place among those that wait, and the answer that comes to it."""
+
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from service.engine import Engine, Question
+from service.errors import Problem
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An engine's answer, with the seconds its question waited and the seconds its batch ran.
+
+    log_probabilities: (trajectories, classes).
+    """
+
+    log_probabilities: Tensor
+    queued_s: float
+    ran_s: float
+
+
+@dataclass(eq=False, repr=False)  # the words for a tensor take long to find
+class Place:
+    """Room for the rows of one question, which may still have to be decoded.
+
+    deadline: on the monotonic clock, after which it is not run. since: when it was asked.
+    """
+
+    engine: Engine
+    rows: int
+    future: "Future[Answered]" = field(default_factory=Future)
+    question: Question | None = None
+    deadline: float = 0.0
+    since: float = 0.0
+
+    @property
+    def asked(self) -> Question:
+        """The question of a place that is in the queue."""
+        assert self.question is not None
+        return self.question
+
+    def settle(self, outcome: Answered | Problem) -> None:
+        """Answers whoever waits for it, if anybody still does."""
+        with suppress(InvalidStateError):
+            if isinstance(outcome, Problem):
+                self.future.set_exception(outcome)
+            else:
+                self.future.set_result(outcome)

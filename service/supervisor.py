@@ -1,0 +1,149 @@
+"""Loads the models, watches them, and takes new revisions while the old ones serve."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from eulerlora.errors import CheckpointError, EulerLoRAError
+from eulerlora.model import EulerLoRA
+from service.app import Service
+from service.checked_model import CheckedModel, Load, newer_revision
+from service.gate import Gate
+from service.lifecycle import Lifecycle
+from service.loading_thread import in_a_thread
+from service.probing import fault_of
+from service.served_model import ServedModel, ServedModels
+from service.settings import LifeSettings
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the supervisor makes a service of.
+
+    load: a folder -> its checked model. serve: all models -> what answers clients. on_ready:
+    called once.
+    """
+
+    load: Load
+    serve: Callable[[ServedModels], Service]
+    on_ready: Callable[[ServedModels], None]
+
+
+@dataclass(frozen=True)
+class _Watched:
+    checked: CheckedModel
+    served: ServedModel
+
+
+class Supervisor:
+    """The life of a service with the checkpoints in `folders`, from loading to its end.
+
+    Whatever fails on the way is told to the lifecycle, which ends the process.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        parts: Parts,
+        gate: Gate,
+        lifecycle: Lifecycle,
+        settings: LifeSettings,
+    ) -> None:
+        self._folders = folders
+        self._parts = parts
+        self._gate = gate
+        self._lifecycle = lifecycle
+        self._settings = settings
+        self._watched: list[_Watched] = []
+        self._reload = asyncio.Event()
+
+    @asynccontextmanager
+    async def running(self, _: object = None) -> AsyncIterator[None]:
+        """Loads and serves while the block runs; SIGHUP reads the folders again."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._reload.set)
+        work = asyncio.create_task(self._work())
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGHUP)
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+    async def _work(self) -> None:
+        try:
+            await self._load()
+            models = ServedModels(each.served for each in self._watched)
+            service = self._parts.serve(models)
+            application = service.application
+            async with application.router.lifespan_context(application):
+                if await self._all_right(service, timeout_s=None):
+                    self._gate.application = application
+                    self._lifecycle.become_ready()
+                    self._parts.on_ready(models)
+                    await asyncio.gather(
+                        self._probe_for_ever(service), self._reload_for_ever(service, models)
+                    )
+        except (EulerLoRAError, OSError) as error:
+            self._lifecycle.fail(str(error))
+        except Exception as error:
+            logger.exception("the service failed")
+            self._lifecycle.fail(f"{type(error).__name__}: {error}")
+
+    async def _load(self) -> None:
+        for folder in self._folders:
+            checked = await in_a_thread(partial(self._parts.load, folder, self._models))
+            self._watched.append(_Watched(checked, ServedModel.of(checked.model)))
+
+    @property
+    def _models(self) -> list[EulerLoRA]:
+        return [each.checked.model for each in self._watched]
+
+    async def _all_right(self, service: Service, timeout_s: float | None) -> bool:
+        for each in tuple(self._watched):
+            ask = partial(service.ask, each.served)
+            fault = await fault_of(each.checked, ask, timeout_s)
+            if fault is not None:
+                self._lifecycle.fail(fault)
+                return False
+        return True
+
+    async def _probe_for_ever(self, service: Service) -> None:
+        right = True
+        while right:
+            await asyncio.sleep(self._settings.probe_interval_s)
+            right = await self._all_right(service, self._settings.probe_timeout_s)
+
+    async def _reload_for_ever(self, service: Service, models: ServedModels) -> None:
+        while True:
+            await self._reload.wait()
+            self._reload.clear()
+            for index in range(len(self._watched)):
+                await self._take_newer(index, service, models)
+
+    async def _take_newer(self, index: int, service: Service, models: ServedModels) -> None:
+        """Serves what is now in a folder; after a failure the old model goes on."""
+        old = self._watched[index].checked
+        try:
+            new = await in_a_thread(lambda: newer_revision(old, self._parts.load, self._models))
+            if new is None:
+                return
+            served = ServedModel.of(new.model)
+            fault = await fault_of(new, partial(service.ask, served), timeout_s=None)
+            if fault is not None:
+                raise CheckpointError(new.folder, fault)
+            models.replace(served)
+        except Exception as error:
+            defect = not isinstance(error, EulerLoRAError | OSError)
+            kept = f"model {old.name}: revision {old.model.revision} is kept"
+            logger.error("%s; %s", kept, error, exc_info=defect)
+            return
+        self._watched[index] = _Watched(new, served)
+        logger.info("model %s: revision %s -> %s", old.name, old.model.revision, new.model.revision)

@@ -1,0 +1,163 @@
+"""Where questions wait for the engine: bounded by rows and by time, oldest first."""
+
+import threading
+import time
+from collections import Counter, deque
+
+from service.engine import Engine, Question
+from service.errors import DeadlinePassed, NotReady, Overloaded
+from service.pace import Pace
+from service.place import Place
+
+
+class WaitingRoom:
+    """Places taken and questions asked, by engine; any thread may call any method.
+
+    max_rows: of all places. max_wait_s: of the estimate of how long those that are there will
+    take. An empty room lets any question in.
+    """
+
+    def __init__(self, max_rows: int, max_wait_s: float) -> None:
+        self._max_rows = max_rows
+        self._max_wait_s = max_wait_s
+        self._pace = Pace()
+        self._places: set[Place] = set()
+        self._rows: Counter[Engine] = Counter()  # of the places
+        self._asked: dict[Engine, deque[Place]] = {}
+        self._running: list[Place] = []
+        self._running_rows = 0
+        self._changed = threading.Condition()
+        self._refusal: str | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of all places, those whose image is still being decoded included."""
+        with self._changed:
+            return self._rows.total()
+
+    @property
+    def questions(self) -> int:
+        """How many places are taken."""
+        return len(self._places)
+
+    def wait_s(self) -> float:
+        """How long everything that waits or runs will take, by what past batches took."""
+        with self._changed:
+            rows = self._rows.copy()
+            if self._running:
+                rows[self._running[0].engine] += self._running_rows
+            return sum(self._pace.seconds(*each) for each in rows.items())
+
+    def load(self, rows: int = 0) -> float:
+        """How full the room would be with so many rows more; over 1 is too full."""
+        with self._changed:
+            return max((self.rows + rows) / self._max_rows, self.wait_s() / self._max_wait_s)
+
+    def check(self, rows: int) -> None:
+        """Raises Overloaded where there is no room for so many rows, NotReady where for none."""
+        with self._changed:
+            if self._refusal is not None:
+                raise NotReady(self._refusal)
+            if self._places and self.load(rows) > 1:
+                raise Overloaded("more work waits than can be done in time", self.wait_s())
+
+    def enter(self, engine: Engine, rows: int, count: int = 1) -> list[Place]:
+        """So many places, all of them or none. Raises as `check`."""
+        with self._changed:
+            self.check(rows * count)
+            places = [Place(engine, rows) for _ in range(count)]
+            for place in places:
+                self._add(place)
+            return places
+
+    def ask(self, place: Place, question: Question, deadline: float) -> None:
+        """Puts a question into the queue, whether its place was taken before or not.
+
+        deadline: on the monotonic clock. Raises NotReady.
+        """
+        with self._changed:
+            if self._refusal is not None:
+                raise NotReady(self._refusal)
+            place.question, place.deadline, place.since = question, deadline, time.monotonic()
+            self._add(place)
+            self._asked.setdefault(place.engine, deque()).append(place)
+            self._changed.notify()
+
+    def leave(self, place: Place) -> None:
+        """Frees the place's rows; a question that does not run yet never will."""
+        with self._changed:
+            self._remove(place)
+            place.future.cancel()
+            queue = self._asked.get(place.engine, deque())
+            if place in queue:
+                queue.remove(place)
+                if not queue:
+                    del self._asked[place.engine]
+
+    def next_batch(self, max_rows: int) -> list[Place]:
+        """The oldest question and those of the same engine after it, within the row budget.
+
+        The budget is `max_rows`, or what the engine passes at once where that is less: more would
+        only make the first wait for the last. Waits for a question. Empty once the room is closed
+        and nobody waits.
+        """
+        with self._changed:
+            while True:
+                self._changed.wait_for(lambda: self._asked or self._refusal is not None)
+                if not self._asked:
+                    return []
+                self._running = self._oldest(max_rows)
+                self._running_rows = sum(place.rows for place in self._running)
+                if self._running:
+                    return self._running
+
+    def ended(self, seconds: float) -> None:
+        """What runs has ended, after so many seconds."""
+        with self._changed:
+            self._pace.learn(self._running[0].engine, self._running_rows, seconds)
+            self._running, self._running_rows = [], 0
+
+    def close(self) -> None:
+        """Lets nobody in any more; who waits is still answered."""
+        with self._changed:
+            self._refusal = self._refusal or "the service is stopping"
+            self._changed.notify_all()
+
+    def clear(self, refusal: str) -> None:
+        """Lets nobody in any more; whoever waits, or runs, gets NotReady."""
+        with self._changed:
+            self._refusal = refusal
+            for place in (*self._places, *self._running):
+                place.settle(NotReady(refusal))
+            self._asked.clear()
+            self._changed.notify_all()
+
+    def _add(self, place: Place) -> None:
+        if place not in self._places:
+            self._places.add(place)
+            self._rows[place.engine] += place.rows
+
+    def _remove(self, place: Place) -> None:
+        if place in self._places:
+            self._places.remove(place)
+            self._rows[place.engine] -= place.rows
+            if not self._rows[place.engine]:
+                del self._rows[place.engine]  # a replaced engine's memory is wanted back
+
+    def _oldest(self, max_rows: int) -> list[Place]:
+        engine = min(self._asked, key=lambda each: self._asked[each][0].since)
+        queue = self._asked[engine]
+        max_rows = min(max_rows, engine.rows_at_once)
+        batch: list[Place] = []
+        rows = 0
+        while queue and (not batch or rows + queue[0].rows <= max_rows):
+            place = queue.popleft()
+            self._remove(place)
+            if place.deadline <= time.monotonic():
+                place.settle(DeadlinePassed("the deadline passed while the question waited"))
+            elif place.future.set_running_or_notify_cancel():
+                batch.append(place)
+                rows += place.rows
+        if not queue:
+            del self._asked[engine]
+        return batch

@@ -1,0 +1,39 @@
+import asyncio
+from io import BytesIO
+
+import pytest
+from PIL import Image
+
+from benchmarks.service.bad_input import Case, bad_cases, odd_cases, only
+from benchmarks.service.mixed_input import NOTHING, mix, right
+from benchmarks.service.photographs import made_up_photographs
+from benchmarks.service.request import post
+
+
+@pytest.fixture(scope="module")
+def photograph() -> bytes:
+    return made_up_photographs(1)[0]
+
+
+def test_made_up_photographs_are_alike_in_form_and_differ_in_content() -> None:
+    first, second = made_up_photographs(2)
+    assert first != second
+    with Image.open(BytesIO(first)) as image:
+        assert (image.format, image.size) == ("JPEG", (600, 450))
+
+
+def test_every_case_has_a_name_of_its_own(photograph) -> None:
+    cases = bad_cases(photograph) + odd_cases(photograph)
+    assert len({case.name for case in cases}) == len(cases)
+
+
+def test_a_wrong_status_and_a_lost_request_are_noticed(standing) -> None:
+    good = [Case("good", post(b"good"), only(200))]
+    bad = [Case("bad", post(b"bad"), only(422)), Case("lost", post(b"lost"), only(422))]
+    answers = {b"good": 200, b"bad": 500, b"lost": 0}
+    with standing(lambda _, body: answers[body]) as port:
+        found = asyncio.run(mix(port, good, bad, 0.5))
+    assert {(case.name, status) for case, status in found} == {
+        ("good", 200), ("bad", 500), ("lost", NOTHING),
+    }  # fmt: skip
+    assert [case.name for case, status in found if right(case, status)] == ["good"]

@@ -1,0 +1,28 @@
+"""`python -m benchmarks.service --small`: every figure, on a real server."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.results_file import read
+from benchmarks.service.__main__ import FIGURES, main
+
+ROWS = {
+    "throughput": 4, "lone-request": 1, "litserve": 2, "overload": 4, "half-open": 4,
+    "mixed-input": 3, "sigterm": 2,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("figure", FIGURES)
+def test_each_figure_is_printed_and_kept(figure, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("EULERLORA_DATA", raising=False)
+    file = tmp_path / "lines.jsonl"
+    arguments = ["--small", "--only", figure, "--mixed-seconds", "5", "--out", str(file)]
+    done = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert done.exit_code == 0
+    names = [json.loads(line)["name"] for line in done.stdout.splitlines()]
+    assert [each.name for each in read(file)] == names
+    assert len(set(names)) == ROWS[figure]

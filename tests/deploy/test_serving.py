@@ -1,0 +1,126 @@
+"""What compose, Kubernetes and the image say of the server, against the server itself."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.app import create_service
+from service.commands import serve_command
+from service.lifecycle import Lifecycle
+from service.served_model import ServedModels
+from service.settings import PREFIX, ServiceSettings, variables
+
+DOCKERFILE = (Path(__file__).parents[2] / "Dockerfile").read_text()
+PORT = 8000
+AFTER_DRAIN_S = 5
+
+
+@pytest.fixture
+def image_command() -> list[str]:
+    found = re.search(r"^CMD \[(.*)\]$", DOCKERFILE, re.MULTILINE)
+    assert found
+    return re.findall(r'"([^"]*)"', found[1])
+
+
+@pytest.fixture
+def commands(
+    compose: dict[str, Any], container: dict[str, Any], image_command: list[str]
+) -> list[list[str]]:
+    return [compose["command"], container["command"], image_command]
+
+
+@pytest.fixture
+def environments(compose: dict[str, Any], container: dict[str, Any]) -> list[dict[str, str]]:
+    return [compose["environment"], {each["name"]: each["value"] for each in container["env"]}]
+
+
+def option(command: list[str], name: str) -> str:
+    """The value of `--name=value`."""
+    return next(each.partition("=")[2] for each in command if each.startswith(f"--{name}="))
+
+
+def test_every_option_is_one_of_the_server(commands: list[list[str]]) -> None:
+    known = {option for each in serve_command.params for option in each.opts}
+    for command in commands:
+        assert command[:2] == ["eulerlora", "serve"]
+        assert {each.partition("=")[0] for each in command if each.startswith("--")} <= known
+
+
+def test_every_variable_is_a_setting_of_the_server(environments: list[dict[str, str]]) -> None:
+    known = set(variables(ServiceSettings))
+    for environment in environments:
+        assert {each for each in environment if each.startswith(PREFIX)} <= known
+
+
+def test_every_probed_path_is_a_route(container: dict[str, Any], manifests: dict[str, Any]) -> None:
+    app = create_service(ServedModels([]), ServiceSettings(), Lifecycle()).application
+    paths = {container[f"{each}Probe"]["httpGet"]["path"] for each in ("startup", "readiness")}
+    paths |= {container["livenessProbe"]["httpGet"]["path"]}
+    paths |= {each["path"] for each in manifests["ServiceMonitor"]["spec"]["endpoints"]}
+    paths |= set(re.findall(r"'GET', '(/\w+)'", DOCKERFILE))
+    assert paths == {"/readyz", "/livez", "/metrics"}
+    assert paths <= set(app.openapi()["paths"])
+
+
+def test_a_server_that_is_not_alive_is_restarted_but_one_that_is_not_ready_is_not(
+    container: dict[str, Any],
+) -> None:
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
+
+
+def test_the_ports_agree(
+    compose: dict[str, Any], container: dict[str, Any], manifests: dict[str, Any],
+    image_command: list[str],
+) -> None:  # fmt: skip
+    assert f"EXPOSE {PORT}\n" in DOCKERFILE
+    assert f"HTTPConnection('127.0.0.1', {PORT}," in DOCKERFILE
+    assert image_command[image_command.index("--port") + 1] == str(PORT)
+    assert option(compose["command"], "port") == option(container["command"], "port") == str(PORT)
+    assert compose["ports"] == [f"127.0.0.1:{PORT}:{PORT}"]
+    ((name, port),) = [(each["name"], each["containerPort"]) for each in container["ports"]]
+    assert port == PORT
+    probes = ("startupProbe", "readinessProbe", "livenessProbe")
+    assert {container[each]["httpGet"]["port"] for each in probes} == {name}
+    assert [each["targetPort"] for each in manifests["Service"]["spec"]["ports"]] == [name]
+    rules = manifests["NetworkPolicy"]["spec"]["ingress"]
+    assert [port["port"] for each in rules for port in each["ports"]] == [name]
+
+
+def test_compose_waits_for_the_drain(compose: dict[str, Any]) -> None:
+    drain_s = int(option(compose["command"], "drain-s"))
+    grace_s = int(compose["stop_grace_period"].removesuffix("s"))
+    assert grace_s >= drain_s + AFTER_DRAIN_S
+
+
+def test_kubernetes_waits_for_the_drain(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    drain_s = int(option(container["command"], "drain-s"))
+    before_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] >= before_s + drain_s + AFTER_DRAIN_S
+
+
+def test_a_request_ends_within_the_drain(
+    commands: list[list[str]], environments: list[dict[str, str]]
+) -> None:
+    for command, environment in zip(commands[:2], environments, strict=True):
+        deadline_s = float(environment["EULERLORA_SERVE_DEADLINE_S"])
+        assert deadline_s < float(option(command, "drain-s"))
+
+
+def test_a_published_server_asks_for_keys(commands: list[list[str]]) -> None:
+    for command in commands[:2]:
+        assert option(command, "host") == "0.0.0.0"
+        assert option(command, "keys")
+
+
+def test_the_user_is_the_same_number_everywhere(pod: dict[str, Any]) -> None:
+    found = re.search(r"^USER (\d+):(\d+)$", DOCKERFILE, re.MULTILINE)
+    assert found
+    user, group = int(found[1]), int(found[2])
+    assert user > 0
+    security = pod["securityContext"]
+    assert (security["runAsUser"], security["runAsGroup"]) == (user, group)
+    assert security["fsGroup"] == group
+    assert f"--owner={user} --group={group}" in DOCKERFILE

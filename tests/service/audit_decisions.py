@@ -1,0 +1,29 @@
+"""Decisions for tests of the audit log."""
+
+from service.audit import Decision
+from service.schemas import PredictionBody
+
+SECRET = b"a secret of thirty-two bytes or so"
+
+
+def decision(request_id: str = "r1", image: bytes = b"pixels", **changes: object) -> Decision:
+    """An answer for the client `clinic`; `changes` replace fields of the answer."""
+    fields: dict[str, object] = {
+        "request_id": request_id,
+        "model": "tiny",
+        "revision": "sha256:" + "0" * 64,
+        "mode": "stoch",
+        "samples": 4,
+        "trajectories": 8,
+        "seed": 7,
+        "label": "nv",
+        "probabilities": {"mel": 0.1 + 0.2, "nv": 1 / 3, "ä": 1e-320},
+        "entropy": 0.41,
+        "expected_entropy": 0.38,
+        "mutual_information": 0.03,
+        "msp": 1 / 3,
+        "ood": False,
+        "ood_threshold": 0.52,
+        "warnings": ["CMYK was converted"],
+    }
+    return Decision(PredictionBody.model_validate(fields | changes), "clinic", image)

@@ -1,0 +1,14 @@
+"""Clients for tests of keys, with keys that are known."""
+
+from datetime import UTC, datetime
+
+from service.key_file import ActiveKey, Client
+from service.keys import key_hash
+
+MADE = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def client(name: str, *keys: str) -> Client:
+    """A client with these keys."""
+    active = [ActiveKey(sha256=key_hash(key.encode()).hex(), created=MADE) for key in keys]
+    return Client(client=name, keys=tuple(active))

@@ -1,0 +1,106 @@
+"""A real server on a loopback port, and raw connections to it, for what only sockets can show."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+
+from service.body_limits import BodyLimitsMiddleware, BodySettings
+from service.http_protocol import ConnectionLimitMiddleware, ConnectionSettings, protocol_of
+
+PATIENCE_S = 20.0
+PROBE = b"GET /readyz HTTP/1.1\r\nHost: test\r\n\r\n"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response as it came over the socket; header names in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        """The problem document, which must be whole and name the response's request id."""
+        assert self.headers["content-type"] == "application/problem+json"
+        problem: dict[str, Any] = json.loads(self.body)
+        assert set(problem) == {"type", "title", "status", "detail", "code", "request_id"}
+        assert problem["status"] == self.status
+        assert problem["request_id"] == self.headers["x-request-id"]
+        return problem
+
+
+@contextmanager
+def served(app: FastAPI, connections: ConnectionSettings, bodies: BodySettings) -> Iterator[int]:
+    """The port of a server that keeps the limits while the context lasts."""
+    app.user_middleware += [
+        Middleware(ConnectionLimitMiddleware, settings=connections),
+        Middleware(BodyLimitsMiddleware, settings=bodies, max_bytes_by_path={}),
+    ]
+    config = uvicorn.Config(
+        app,
+        host="127.0.0.1",
+        port=0,
+        http=protocol_of(connections),
+        ws="none",
+        log_config=None,
+        server_header=False,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive(), "the server did not start"
+            time.sleep(0.01)
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def connect(port: int) -> socket.socket:
+    """A connection to close after use."""
+    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+
+
+def answer_on(connection: socket.socket) -> Answer:
+    """The next response on a connection."""
+    with connection.makefile("rb", buffering=0) as reader:  # what follows is the next response's
+        first = reader.readline()
+        assert first, "closed without an answer"
+        status = int(first.split()[1])
+        headers = {}
+        while line := reader.readline().strip():
+            name, _, value = line.decode().partition(":")
+            headers[name.lower()] = value.strip()
+        body = b""
+        while len(body) < int(headers.get("content-length", 0)):
+            received = reader.read(int(headers["content-length"]) - len(body))
+            assert received, "closed before the whole answer had come"
+            body += received
+        return Answer(status, headers, body)
+
+
+def ask(port: int, request: bytes) -> Answer:
+    """The response to a request on a connection of its own."""
+    with connect(port) as connection:
+        connection.sendall(request)
+        return answer_on(connection)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server closes the connection without another byte, within our patience."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True

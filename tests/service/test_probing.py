@@ -1,0 +1,87 @@
+"""A served model asked for its known answer through the queue."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from eulerlora.predict import predict_rows
+from eulerlora.settings import PLAIN
+from service.checked_model import CheckedModel, load_checked
+from service.engine import Question
+from service.errors import OutOfMemory
+from service.probing import fault_of
+
+TIMEOUT_S = 60
+
+
+@pytest.fixture(scope="module")
+def checked(checkpoint_folder: Path) -> CheckedModel:
+    return load_checked(checkpoint_folder, (), torch.device("cpu"), PLAIN)
+
+
+@pytest.fixture
+def right(checked: CheckedModel) -> Callable[[Question], Tensor]:
+    """(question) -> the model's own answer."""
+
+    def answer(question: Question) -> Tensor:
+        return predict_rows(checked.model.runtime, question.pixels[None], [question.draw])[0]
+
+    return answer
+
+
+def test_a_model_that_gives_its_known_answers_has_no_fault(checked, right) -> None:
+    async def ask(question: Question) -> Tensor:
+        return right(question)
+
+    assert asyncio.run(fault_of(checked, ask, TIMEOUT_S)) is None
+
+
+def test_a_wrong_answer_is_a_fault_of_the_model_by_name(checked, right) -> None:
+    async def ask(question: Question) -> Tensor:
+        return right(question).roll(1, dims=1)
+
+    fault = asyncio.run(fault_of(checked, ask, TIMEOUT_S))
+    assert fault is not None
+    assert fault.startswith("model tiny: the known answer is wrong")
+
+
+def test_an_answer_that_does_not_come_is_a_fault(checked) -> None:
+    async def ask(_: Question) -> Tensor:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    fault = asyncio.run(fault_of(checked, ask, timeout_s=0.05))
+    assert fault == "model tiny: no known answer within 0.05 s"
+
+
+def test_an_engine_that_fails_is_a_fault(checked) -> None:
+    async def ask(_: Question) -> Tensor:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    fault = asyncio.run(fault_of(checked, ask, TIMEOUT_S))
+    assert fault is not None
+    assert "CUDA error" in fault
+
+
+def test_a_device_that_is_full_is_asked_again(checked, right) -> None:
+    refusals = [OutOfMemory("later")] * 2
+
+    async def ask(question: Question) -> Tensor:
+        if refusals:
+            raise refusals.pop()
+        return right(question)
+
+    assert asyncio.run(fault_of(checked, ask, TIMEOUT_S)) is None
+    assert not refusals
+
+
+def test_a_device_that_stays_full_is_a_fault_in_the_end(checked) -> None:
+    async def ask(_: Question) -> Tensor:
+        raise OutOfMemory("always")
+
+    fault = asyncio.run(fault_of(checked, ask, timeout_s=0.3))
+    assert fault == "model tiny: no known answer within 0.3 s"

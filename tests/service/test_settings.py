@@ -1,0 +1,59 @@
+"""What an operator can set: names of variables, their values, and the page that lists them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from eulerlora.errors import SettingsError
+from service import errors
+from service.settings import PREFIX, ServiceSettings, settings_of_environment, variables
+
+PAGE = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
+
+
+def test_the_page_lists_every_setting_with_its_default() -> None:
+    listed = dict(re.findall(r"^\| `([A-Z_]+)` \| (\S+) \|", PAGE, re.MULTILINE))
+    wanted = {each.removeprefix(PREFIX) for each in variables(ServiceSettings)}
+    assert set(listed) == wanted
+    for name, default in listed.items():
+        plain = default.replace(",", "")
+        assert float({"false": "0"}.get(plain, plain)) == default_of(PREFIX + name), name
+
+
+def default_of(variable: str) -> float:
+    """A setting's default as a number."""
+    value: object = ServiceSettings()
+    for name in variable.removeprefix(PREFIX).lower().split("__"):
+        value = getattr(value, name)
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+def test_the_page_lists_every_problem() -> None:
+    listed = set(re.findall(r"^\| (\d{3}) \| `(\w+)` \|", PAGE, re.MULTILINE))
+    drawn = re.findall(r"[├└]── \w+\s+(\d+) (\w+)", errors.__doc__ or "")
+    assert listed == {*drawn, ("500", "internal_error")}
+
+
+def test_variables_set_plain_and_grouped_settings(monkeypatch) -> None:
+    monkeypatch.setenv("EULERLORA_SERVE_DEADLINE_S", "2.5")
+    monkeypatch.setenv("EULERLORA_SERVE_FEWER_SAMPLES", "true")
+    monkeypatch.setenv("EULERLORA_SERVE_BODIES__MAX_BYTES", "1000")
+    found = settings_of_environment()
+    assert (found.deadline_s, found.fewer_samples, found.bodies.max_bytes) == (2.5, True, 1000)
+    assert found.bodies.max_files == ServiceSettings().bodies.max_files
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [("DEADLINE", "5", "EULERLORA_SERVE_DEADLINE: no such setting"),
+     ("BODIES__MAX_BITES", "5", "no such setting"), ("BODIES", "{}", "no such setting"),
+     ("DEADLINE_S", "soon", "deadline_s"), ("DEADLINE_S", "-1", "deadline_s"),
+     ("MAX_WAITING_ROWS", "0", "max_waiting_rows"), ("LIFE__DRAIN_S", "nan", "life.drain_s")],
+)  # fmt: skip
+def test_a_wrong_name_or_value_is_one_line_that_names_it(monkeypatch, name, value, reason) -> None:
+    monkeypatch.setenv(PREFIX + name, value)
+    with pytest.raises(SettingsError, match=re.escape(reason)) as caught:
+        settings_of_environment()
+    assert "\n" not in str(caught.value)
