@@ -4,7 +4,7 @@
 #   docker build -t eulerlora .
 #   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8000:8000 eulerlora
 #   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8000:8000 -v "$PWD/checkpoint:/checkpoint:ro" \
-#       eulerlora eulerlora serve /checkpoint --host 0.0.0.0 --port 8000
+#       eulerlora eulerlora serve /checkpoint --host 0.0.0.0 --port 8000 --open
 #
 # Any user id will do (`--user 12345`): nothing is written but under /tmp.
 ARG BASE=python:3.12-slim-bookworm
