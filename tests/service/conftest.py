@@ -18,9 +18,10 @@ from starlette.testclient import TestClient
 
 from eulerlora.model import EulerLoRA
 from service.app import create_service
+from service.http_protocol import protocol_of
 from service.lifecycle import Lifecycle
 from service.served_model import ServedModel, ServedModels
-from service.settings import ServiceSettings
+from service.settings import ConnectionSettings, ServiceSettings
 
 Encode = Callable[..., bytes]
 Ask = Callable[..., Any]
@@ -141,7 +142,15 @@ def live(model: EulerLoRA) -> Iterator[int]:
     """The loopback port of a real server, which reads bodies of at most 100,000 bytes."""
     app = app_of(model, bodies={"max_bytes": LIVE_BODY_BYTES})
     server = uvicorn.Server(
-        uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, server_header=False)
+        uvicorn.Config(
+            app,
+            host="127.0.0.1",
+            port=0,
+            http=protocol_of(ConnectionSettings()),  # as `eulerlora serve` does
+            ws="none",
+            log_config=None,
+            server_header=False,
+        )
     )
     thread = threading.Thread(target=server.run)
     thread.start()
