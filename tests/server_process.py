@@ -15,8 +15,11 @@ from tempfile import TemporaryDirectory
 
 import httpx
 
+from service.settings import PREFIX
+
 START_S = 120
 END_S = 60
+PATIENT = {"MAX_WAIT_S": "60", "DEADLINE_S": "60"}  # a busy machine is no fault of the server's
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["service.commands"])  # to import torch takes seconds, but only once
@@ -82,7 +85,8 @@ def serving(
 ) -> Iterator[ServerProcess]:
     """`eulerlora serve ARGUMENTS --port PORT`; the process does not outlive the block.
 
-    change: called in the process before it serves; a function of a module, for it is pickled.
+    It refuses nothing for load, however slow the machine is. change: called in the process before
+    it serves; a function of a module, for it is pickled.
     """
     port = free_port()
     words = ["eulerlora", "serve", *map(str, arguments), "--port", str(port)]
@@ -103,6 +107,7 @@ def _serve(words: list[str], log: Path, change: Callable[[], object]) -> None:
 
     os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), sys.stderr.fileno())
     sys.argv = words
+    os.environ.update({PREFIX + name: value for name, value in PATIENT.items()})
     change()
     main()
 
