@@ -1,15 +1,18 @@
 """service.client.wording: words for everything that a policy can say."""
 
 from itertools import combinations
+from typing import get_args
 
 from service.client.policy import SUGGESTS, Decision, Disposition, Reason, disposition
 from service.client.wording import (
+    GROUPS,
     NOT_FITTED,
     PATHWAYS,
     REASONS,
     RETAKE_BUT_URGENT,
     TITLES,
     WARNING,
+    Group,
     pathway,
 )
 
@@ -21,6 +24,7 @@ def decision(*reasons: Reason) -> Decision:
 def test_everything_that_can_be_said_has_words_of_its_own() -> None:
     assert set(TITLES) == set(PATHWAYS) == set(Disposition)
     assert set(REASONS) == set(SUGGESTS) == set(Reason)
+    assert set(GROUPS) == set(get_args(Group))
     sentences = [*PATHWAYS.values(), *REASONS.values(), RETAKE_BUT_URGENT, WARNING, NOT_FITTED]
     assert len(set(sentences)) == len(sentences)
     for sentence in sentences:
