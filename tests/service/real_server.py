@@ -1,6 +1,7 @@
 """A real server on a loopback port, and raw connections to it, for what only sockets can show."""
 
 import json
+import select
 import socket
 import threading
 import time
@@ -12,11 +13,14 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 from starlette.middleware import Middleware
+from starlette.types import ASGIApp
 
 from service.body_limits import BodyLimitsMiddleware, BodySettings
 from service.http_protocol import ConnectionLimitMiddleware, ConnectionSettings, protocol_of
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
+KEEP_ALIVE_S = 600  # a slow machine is idle for longer than uvicorn's five seconds
+PATIENT = ConnectionSettings(header_timeout_s=PATIENCE_S)
 PROBE = b"GET /readyz HTTP/1.1\r\nHost: test\r\n\r\n"
 
 
@@ -46,6 +50,13 @@ def served(app: FastAPI, connections: ConnectionSettings, bodies: BodySettings) 
         Middleware(ConnectionLimitMiddleware, settings=connections),
         Middleware(BodyLimitsMiddleware, settings=bodies, max_bytes_by_path={}),
     ]
+    with running(app, connections) as port:
+        yield port
+
+
+@contextmanager
+def running(app: ASGIApp, connections: ConnectionSettings = PATIENT) -> Iterator[int]:
+    """The port of a server that speaks HTTP as `eulerlora serve` does."""
     config = uvicorn.Config(
         app,
         host="127.0.0.1",
@@ -54,6 +65,7 @@ def served(app: FastAPI, connections: ConnectionSettings, bodies: BodySettings) 
         ws="none",
         log_config=None,
         server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
@@ -96,6 +108,12 @@ def ask(port: int, request: bytes) -> Answer:
     with connect(port) as connection:
         connection.sendall(request)
         return answer_on(connection)
+
+
+def nothing_came(connection: socket.socket) -> bool:
+    """Whether the connection is open and the server has said nothing on it so far."""
+    readable, _, _ = select.select([connection], [], [], 0)
+    return not readable
 
 
 def is_closed(connection: socket.socket) -> bool:

@@ -18,7 +18,7 @@ HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def accepts(port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        socket.create_connection(("127.0.0.1", port), timeout=END_S).close()
     except OSError:
         return False
     return True

@@ -6,12 +6,14 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -29,6 +31,7 @@ from service.settings import NESTED, PREFIX
 from tests.server_process import END_S, START_S, ServerProcess, serving, wait_until
 
 CLIENTS = 4
+DRAIN_S = 10_000
 
 
 def load_for_ever() -> None:
@@ -45,6 +48,15 @@ def set_life(**settings: float) -> None:
     """In the server's process: other settings than the defaults."""
     for name, value in settings.items():
         os.environ[f"{PREFIX}LIFE{NESTED}{name.upper()}"] = str(value)
+
+
+def drain_until_told() -> None:
+    """In the server's process: the drain lasts until SIGUSR1."""
+    told = threading.Event()
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (DRAIN_S if told.is_set() else 0))
+    signal.signal(signal.SIGUSR1, lambda *_: told.set())
+    server_module.time = clock  # type: ignore[assignment]
+    set_life(drain_s=DRAIN_S)
 
 
 def break_the_model() -> None:
@@ -156,7 +168,7 @@ def load_on(server: ServerProcess, png: bytes) -> Iterator[Clients]:
 
 
 def test_sigterm_under_load_loses_no_request(checkpoint_folder: Path, png: bytes) -> None:
-    with serving(checkpoint_folder, change=partial(set_life, drain_s=2)) as server:
+    with serving(checkpoint_folder, change=drain_until_told) as server:
         server.wait_for("/readyz", 200)
         with load_on(server, png) as clients:
             wait_until(lambda: clients.count > 20, END_S)
@@ -165,6 +177,7 @@ def test_sigterm_under_load_loses_no_request(checkpoint_folder: Path, png: bytes
             assert server.status("/livez") == 200
             before = clients.count
             wait_until(lambda: clients.count > before + 5, END_S)
+        server.signal(signal.SIGUSR1)
         status, _ = server.ended()
     assert clients.lost == []
     assert {status for status, _ in clients.answers} == {200}
@@ -233,7 +246,7 @@ def test_sighup_under_load_switches_to_the_new_revision_without_a_failed_request
 
 
 def test_a_second_signal_ends_the_process_at_once(checkpoint_folder: Path) -> None:
-    with serving(checkpoint_folder, change=partial(set_life, drain_s=1000)) as server:
+    with serving(checkpoint_folder, change=partial(set_life, drain_s=DRAIN_S)) as server:
         server.wait_for("/readyz", 200)
         server.signal(signal.SIGTERM)
         server.wait_for("/readyz", 503)
