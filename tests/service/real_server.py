@@ -95,12 +95,12 @@ def answer_on(connection: socket.socket) -> Answer:
         while line := reader.readline().strip():
             name, _, value = line.decode().partition(":")
             headers[name.lower()] = value.strip()
-        body = b""
+        body = bytearray()
         while len(body) < int(headers.get("content-length", 0)):
             received = reader.read(int(headers["content-length"]) - len(body))
             assert received, "closed before the whole answer had come"
             body += received
-        return Answer(status, headers, body)
+        return Answer(status, headers, bytes(body))
 
 
 def ask(port: int, request: bytes) -> Answer:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
-from fastapi import FastAPI, Response
-from starlette.background import BackgroundTask
+from fastapi import FastAPI
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from service import http_protocol
@@ -204,20 +204,25 @@ def test_past_the_limit_of_files_the_longest_wait_ends_and_probes_answer(make_ap
 
 def test_an_answer_that_is_not_taken_is_not_kept_for_ever(monkeypatch) -> None:
     monkeypatch.setattr(http_protocol, "ANSWER_TIMEOUT_S", 0.5)
-    app, whole, given_up = FastAPI(), 50_000_000, threading.Event()
+    whole, piece, ended = 50_000_000, bytes(1_000_000), threading.Event()
 
-    @app.get("/readyz")
-    async def answer() -> Response:
-        return Response(bytes(whole), background=BackgroundTask(given_up.set))
+    async def app(scope: Scope, _: Receive, send: Send) -> None:
+        assert scope["type"] == "http"
+        headers = [(b"content-length", b"%d" % whole)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for sent in range(len(piece), whole + 1, len(piece)):
+            more = sent < whole  # each waits until the one before is taken, or the client gone
+            await send({"type": "http.response.body", "body": piece, "more_body": more})
+        ended.set()
 
     with running(app) as port, connect(port) as connection:
         connection.sendall(PROBE)
-        assert given_up.wait(PATIENCE_S)  # the answer was sent, or rather not
+        assert ended.wait(PATIENCE_S)
         monkeypatch.undo()
         received = 0
         with suppress(ConnectionResetError):
-            while piece := connection.recv(1_000_000):
-                received += len(piece)
+            while taken := connection.recv(1_000_000):
+                received += len(taken)
         assert 0 < received < whole
         assert len(ask(port, PROBE).body) == whole  # a client that reads gets it all
 
