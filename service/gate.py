@@ -1,5 +1,7 @@
 """The way to the application, which follows the process's life."""
 
+from collections.abc import Callable
+
 from fastapi.responses import JSONResponse
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
@@ -20,11 +22,13 @@ class Gate:
 
     application: what serves the models, once they are loaded. Before that, and once a check has
     failed, the answer is 503; the process is alive all the time. On the way to a clean end
-    requests still pass, and their connections are closed behind them.
+    requests still pass, and their connections are closed behind them. count: of the application,
+    counts a problem by its code.
     """
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self.application: ASGIApp | None = None
+        self.count: Callable[[str], None] | None = None
         self._lifecycle = lifecycle
         self._answer = RequestIdMiddleware(self._answer_itself)
 
@@ -35,6 +39,11 @@ class Gate:
             await self.application(scope, receive, _closing(send))
         else:
             await self.application(scope, receive, send)
+
+    def refused(self, code: str) -> None:
+        """Has a problem counted that was answered without coming this way."""
+        if self.count is not None:
+            self.count(code)
 
     def _refusal(self, path: str) -> NotReady | None:
         """Why a request may not pass."""

@@ -16,7 +16,12 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
 from service.body_limits import BodyLimitsMiddleware, BodySettings
-from service.http_protocol import ConnectionLimitMiddleware, ConnectionSettings, protocol_of
+from service.http_protocol import (
+    ConnectionLimitMiddleware,
+    ConnectionSettings,
+    Protocol,
+    protocol_of,
+)
 
 PATIENCE_S = 120.0
 KEEP_ALIVE_S = 600  # a slow machine is idle for longer than uvicorn's five seconds
@@ -50,18 +55,18 @@ def served(app: FastAPI, connections: ConnectionSettings, bodies: BodySettings) 
         Middleware(ConnectionLimitMiddleware, settings=connections),
         Middleware(BodyLimitsMiddleware, settings=bodies, max_bytes_by_path={}),
     ]
-    with running(app, connections) as port:
+    with running(app, protocol_of(connections)) as port:
         yield port
 
 
 @contextmanager
-def running(app: ASGIApp, connections: ConnectionSettings = PATIENT) -> Iterator[int]:
-    """The port of a server that speaks HTTP as `eulerlora serve` does."""
+def running(app: ASGIApp, protocol: type[Protocol] | None = None) -> Iterator[int]:
+    """The port of a server that speaks HTTP as `eulerlora serve` does, by default patiently."""
     config = uvicorn.Config(
         app,
         host="127.0.0.1",
         port=0,
-        http=protocol_of(connections),
+        http=protocol or protocol_of(PATIENT),
         ws="none",
         log_config=None,
         server_header=False,

@@ -44,7 +44,8 @@ def hasty() -> Iterator[int]:
     """Of a server with a short patience for headers, which answers nothing but probes."""
     app = FastAPI()
     app.add_api_route("/readyz", lambda: "ready")
-    with running(app, ConnectionSettings(header_timeout_s=HEADER_TIMEOUT_S)) as port:
+    quick = protocol_of(ConnectionSettings(header_timeout_s=HEADER_TIMEOUT_S))
+    with running(app, quick) as port:
         yield port
 
 
@@ -84,6 +85,15 @@ def test_what_is_not_sound_http_is_refused_with_a_problem(
         assert answer.headers["connection"] == "close"
         assert b"secret" not in answer.body
         assert is_closed(connection)
+
+
+def test_what_is_refused_without_the_application_is_told_by_its_code() -> None:
+    refused: list[str] = []
+    with running(FastAPI(), protocol=protocol_of(PATIENT, refused.append)) as port:
+        ask(port, PROBE.replace(b"Host: test\r\n", b""))
+        ask(port, PROBE.replace(b"test", bytes(200_000).replace(b"\0", b"y")))
+        ask(port, PROBE)
+    assert refused == ["malformed_request", "headers_too_large"]
 
 
 def test_a_wrong_method_is_refused(port) -> None:

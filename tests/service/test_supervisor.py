@@ -44,6 +44,7 @@ class House:
 
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     events: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
     models: Any = None
     ask: Callable[[ServedModel, Question], Awaitable[Tensor]] = ask
     gate: Gate = field(init=False)
@@ -73,7 +74,7 @@ class House:
                 self.events.append("ended")
 
         self.models = models
-        return Service(FastAPI(lifespan=lifespan), self.ask)
+        return Service(FastAPI(lifespan=lifespan), self.ask, self.refused.append)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -113,9 +114,11 @@ def test_a_service_is_ready_once_its_models_gave_their_known_answers(
             await until(lambda: house.lifecycle.phase != "starting")
             assert house.lifecycle.phase == "ready"
             assert house.gate.application is not None
+            house.gate.refused("made up")
 
     asyncio.run(story())
     assert house.events == ["served", "ready with tiny", "ended"]
+    assert house.refused == ["made up"]
     assert phases == ["starting"] * 2  # det and stoch, before anybody else
 
 
