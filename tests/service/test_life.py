@@ -1,6 +1,7 @@
 """A real process's life: probes while it loads, signals, reloads under load, failing checks."""
 
 import asyncio
+import itertools
 import os
 import signal
 import socket
@@ -22,7 +23,8 @@ import torch
 from fastapi import FastAPI
 
 from eulerlora.checkpoint import save_checkpoint, stored_revision
-from service import commands, supervisor
+from eulerlora.known_answer import DRAWS
+from service import commands, engine, supervisor
 from service import server as server_module
 from service.app import Service
 from service.checked_model import CheckedModel
@@ -75,6 +77,18 @@ def break_the_model() -> None:
     supervisor.fault_of = break_and_ask  # type: ignore[assignment]
 
 
+def lose_the_device() -> None:
+    """In the server's process: once its known answers were given, the device fails."""
+    predict, passes = engine.predict_rows, itertools.count()
+
+    def fail(*arguments: Any) -> Any:
+        if next(passes) >= len(DRAWS):
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+        return predict(*arguments)
+
+    engine.predict_rows = fail
+
+
 def never_end() -> None:
     """In the server's process: the application does not come to its end."""
 
@@ -124,6 +138,19 @@ def test_a_model_that_breaks_while_it_serves_ends_the_process_with_status_1(
     assert "serving tiny" in log
     (line,) = (line for line in log.splitlines() if line.startswith("eulerlora: "))
     assert "model tiny: the known answer is wrong: mode det gave" in line
+
+
+def test_a_lost_device_is_a_503_and_ends_the_process_with_status_1(
+    checkpoint_folder: Path, png: bytes
+) -> None:
+    with serving(checkpoint_folder, change=lose_the_device) as server:
+        server.wait_for("/readyz", 200)
+        refused = server.predict(png)
+        status, log = server.ended()
+    assert (refused.status_code, refused.json()["code"]) == (503, "not_ready")
+    assert "CUDA" not in refused.text
+    assert status == 1
+    assert "eulerlora: CUDA error: an illegal memory access was encountered\n" in log
 
 
 class Clients:
