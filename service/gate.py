@@ -35,10 +35,8 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.application is None or self._refusal(scope["path"]) is not None:
             await self._answer(scope, receive, send)
-        elif self._lifecycle.phase == "stopping":
-            await self.application(scope, receive, _closing(send))
         else:
-            await self.application(scope, receive, send)
+            await self.application(scope, receive, self._closing(send))
 
     def refused(self, code: str) -> None:
         """Has a problem counted that was answered without coming this way."""
@@ -57,6 +55,19 @@ class Gate:
             return NotReady("the service is stopping")
         return None
 
+    def _closing(self, send: Send) -> Send:
+        """Tells that the connection is closed behind a response (RFC 9112, 9.6), once it will be.
+
+        A client that is not told sends its next request into the closing connection.
+        """
+
+        async def send_closing(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._lifecycle.phase == "stopping":
+                MutableHeaders(scope=message)["Connection"] = "close"
+            await send(message)
+
+        return send_closing
+
     async def _answer_itself(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope["path"])
         if refusal is None:
@@ -64,14 +75,3 @@ class Gate:
         else:
             response = problem_response(refusal, request_id_of(Request(scope)))
         await response(scope, receive, send)
-
-
-def _closing(send: Send) -> Send:
-    """Sends responses after which the connection is closed (RFC 9112, 9.6)."""
-
-    async def send_closing(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            MutableHeaders(scope=message)["Connection"] = "close"
-        await send(message)
-
-    return send_closing
