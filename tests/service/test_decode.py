@@ -242,7 +242,7 @@ def test_an_80_mb_text_chunk_bomb_is_refused_with_bounded_work(png, png_chunk, k
     started = time.process_time()
     with pytest.raises(UnusableImage):
         decode(png[:place] + png_chunk(kind, content) + png[place:], LIMITS)
-    assert time.process_time() - started < 2
+    assert time.process_time() - started < 10  # seconds; a fifth of one as a rule
 
 
 def test_a_text_chunk_that_inflates_to_80_megabytes_is_refused(png, png_chunk) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.service.bad_input import FORM, HOST, PREDICT, Case, bad_cases, odd_cases, only
 from benchmarks.service.photographs import made_up_photographs
 from benchmarks.service.request import Part, form, post, post_form
 from service.key_file import write_clients
 from service.settings import NESTED, PREFIX
-from tests.server_process import END_S, ServerProcess, serving
+from tests.server_process import END_S, ServerProcess, serving, wait_until
 from tests.service.audit_decisions import SECRET as AUDIT_SECRET
 from tests.service.key_clients import client as client_with
 from tests.service.real_server import Answer, answer_on, ask, connect, is_closed
@@ -133,12 +134,31 @@ def test_the_id_that_a_client_sent_is_that_of_its_problem(server) -> None:
     assert ask(server.port, text).problem["request_id"] == "find-me"
 
 
+def sample(server: ServerProcess, name: str, **labels: str) -> float:
+    """A metric's value; 0 where there is none yet."""
+    text = httpx.get(f"{server.url}/metrics", timeout=END_S).text
+    for family in text_string_to_metric_families(text):
+        for each in family.samples:
+            if (each.name, each.labels) == (name, labels):
+                return float(each.value)
+    return 0
+
+
+def test_a_client_gone_during_its_upload_is_seen_and_nothing_is_run_for_it(server) -> None:
+    gone = {"method": "POST", "route": "/predict", "status": "499"}
+    answered = {"model": "tiny", "mode": "det"}
+    before = sample(server, "eulerlora_requests_total", **gone)
+    predictions = sample(server, "eulerlora_predictions_total", **answered)
+    for _ in range(3):
+        with connect(server.port) as connection:
+            connection.sendall(post(PHOTOGRAPH)[:-1])
+    wait_until(lambda: sample(server, "eulerlora_requests_total", **gone) == before + 3, END_S)
+    assert sample(server, "eulerlora_predictions_total", **answered) == predictions
+
+
 def test_what_was_refused_is_counted_by_its_code(server) -> None:
     def counted(code: str) -> float:
-        lines = httpx.get(f"{server.url}/metrics", timeout=END_S).text.splitlines()
-        name = f'eulerlora_refusals_total{{reason="{code}"}} '
-        (value,) = [line.removeprefix(name) for line in lines if line.startswith(name)]
-        return float(value)
+        return sample(server, "eulerlora_refusals_total", reason=code)
 
     asked = {
         "unsupported_media": post(b"text"),
