@@ -5,6 +5,7 @@ import time
 import zlib
 from io import BytesIO
 
+import imagesize
 import numpy as np
 import pytest
 from PIL import Image
@@ -60,16 +61,24 @@ def test_a_file_decodes_to_the_rgb_pixels_that_pillow_reads(photo, encode, media
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_what_is_neither_jpeg_png_nor_webp_is_unsupported(kind) -> None:
+def test_what_is_neither_jpeg_png_nor_webp_is_unsupported_and_no_parser_runs(
+    kind, monkeypatch
+) -> None:
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was asked"))
+    monkeypatch.setattr(imagesize, "get", lambda *_: pytest.fail("the header was parsed"))
     assert sniff(FOREIGN[kind]) is None
     with pytest.raises(UnsupportedMedia):
         decode(FOREIGN[kind], LIMITS, Declared("image/png"))
 
 
-@pytest.mark.parametrize("file_format", ["GIF", "BMP", "TIFF"])
-def test_formats_that_pillow_could_read_are_unsupported(photo, encode, file_format) -> None:
+@pytest.mark.parametrize("file_format", ["EPS", "GIF", "BMP", "TIFF"])
+def test_formats_that_pillow_could_read_are_unsupported_and_not_parsed(
+    photo, encode, file_format, monkeypatch
+) -> None:
+    data = encode(photo, file_format)
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was asked"))
     with pytest.raises(UnsupportedMedia):
-        decode(encode(photo, file_format), LIMITS)
+        decode(data, LIMITS)
 
 
 @pytest.mark.parametrize(
