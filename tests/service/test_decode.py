@@ -205,6 +205,25 @@ def test_a_jpeg_without_its_end_marker_is_refused_whatever_lies_behind(
         decode(jpeg[:-2] + behind, LIMITS)
 
 
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 2}])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("kept", [0.5, 0.9])
+def test_a_jpeg_cut_short_is_refused_though_an_end_marker_was_glued_on(
+    photo, encode, options, mode, kept
+) -> None:
+    jpeg = encode(photo.convert(mode), "JPEG", **options)
+    decode(jpeg, LIMITS)
+    with pytest.raises(UnusableImage, match="broken or truncated"):
+        decode(jpeg[: int(kept * len(jpeg))] + b"\xff\xd9", LIMITS)
+
+
+def test_a_jpeg_with_a_marker_in_the_middle_of_its_pixels_is_refused(photo, encode) -> None:
+    jpeg = encode(photo, "JPEG")
+    middle = len(jpeg) - 200
+    with pytest.raises(UnusableImage, match="broken or truncated"):
+        decode(jpeg[:middle] + b"\xff\xc7" + jpeg[middle + 2 :], LIMITS)
+
+
 def test_the_end_marker_of_a_thumbnail_is_not_that_of_the_jpeg(photo, encode) -> None:
     exif = b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0" + encode(photo.resize((32, 24)), "JPEG")
     jpeg = encode(photo, "JPEG", exif=exif)
