@@ -1,7 +1,7 @@
 """The service's client for asyncio."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -61,7 +61,7 @@ class AsyncTriageClient:
         seed: int | None = None,
         model: str | None = None,
         detail: bool = False,
-    ) -> AsyncIterator[Prediction | ServiceProblem]:
+    ) -> AsyncGenerator[Prediction | ServiceProblem, None]:
         """The answers for many images in order, as `TriageClient.predict_many`."""
 
         async def outcome(image: ImageFile) -> Prediction | ServiceProblem:

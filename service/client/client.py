@@ -1,6 +1,6 @@
 """The service's client for ordinary, blocking code."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from threading import Event
 from types import TracebackType
 from typing import Self
@@ -69,7 +69,7 @@ class TriageClient:
         seed: int | None = None,
         model: str | None = None,
         detail: bool = False,
-    ) -> Iterator[Prediction | ServiceProblem]:
+    ) -> Generator[Prediction | ServiceProblem, None, None]:
         """The answers for many images, in order; where one has none, the problem in its place.
 
         concurrency: images that are asked about at the same time. Images are taken from the

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from typing import TypeVar
@@ -16,7 +16,7 @@ AHEAD = 2
 
 def in_order(
     ask: Callable[[Item], Outcome], items: Iterable[Item], concurrency: int, given_up: Event
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """What `ask` says of each item, in their order, from `concurrency` threads.
 
     Items are taken as they are wanted. When the caller stops, what has not begun is not asked,
@@ -38,7 +38,7 @@ def in_order(
 
 async def in_order_async(
     ask: Callable[[Item], Awaitable[Outcome]], items: Iterable[Item], concurrency: int
-) -> AsyncIterator[Outcome]:
+) -> AsyncGenerator[Outcome, None]:
     """The same from tasks; they end when the caller stops."""
     free = asyncio.Semaphore(at_least_one(concurrency))
     waiting: deque[asyncio.Task[Outcome]] = deque()

@@ -1,8 +1,8 @@
 """What the service answers, as the client gives it; fields that it does not know are ignored."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Answer(BaseModel):
@@ -63,7 +63,7 @@ class ModelSummary(Answer):
 class ModelList(Answer):
     """All served models, the default first."""
 
-    models: tuple[ModelSummary, ...]
+    models: Annotated[tuple[ModelSummary, ...], Field(min_length=1)]
 
 
 class ClassName(Answer):
