@@ -4,6 +4,7 @@ import json
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -36,11 +37,15 @@ PREDICTION: dict[str, Any] = {
 
 @dataclass
 class Script:
-    """Where the server listens, what it replies in turn (the last reply for ever), what it saw."""
+    """Where the server listens, what it replies in turn (the last reply for ever), what it saw.
+
+    before_post: called before each reply to a POST.
+    """
 
     url: str = ""
     replies: deque[Reply] = field(default_factory=deque)
     seen: list[tuple[str, str, Mapping[str, str], bytes]] = field(default_factory=list)
+    before_post: Callable[[], object] = lambda: None
 
     def reply(self, *replies: Reply) -> None:
         self.replies.extend(replies)
@@ -94,6 +99,8 @@ def _handler(script: Script) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             script.seen.append((self.command, self.path, dict(self.headers), body))
+            if self.command == "POST":
+                script.before_post()
             reply = script.next()
             if reply is None:
                 return
@@ -102,7 +109,8 @@ def _handler(script: Script) -> type[BaseHTTPRequestHandler]:
             for name, value in headers.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(content)
+            with suppress(ConnectionError):  # whoever asked may have left
+                self.wfile.write(content)
 
         do_POST = do_GET  # noqa: N815 - the base class's name
 
