@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from service.client import report, wording
-from service.client.policy import Policy, default_policy
+from service.client.policy import Policy
 from service.client.report import NO_BREAK, percent, printable, write_report
 from service.client.triage import TriageRow
 from tests.service.client.triage_rows import (
@@ -25,6 +25,7 @@ from tests.service.client.triage_rows import (
     passes,
     prediction,
     rows_of_all_kinds,
+    steady_policy,
     triaged,
 )
 
@@ -63,7 +64,7 @@ def results(document: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:
-    return default_policy()
+    return steady_policy()
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from service.client import wording
-from service.client.policy import default_policy
 from service.client.report import write_report
-from tests.service.client.triage_rows import rows_of_all_kinds
+from tests.service.client.triage_rows import rows_of_all_kinds, steady_policy
 
 pytestmark = pytest.mark.browser
 
@@ -32,7 +31,7 @@ HARMFUL = {"serious", "critical"}
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report with rows of all kinds."""
-    folder, policy = tmp_path_factory.mktemp("report"), default_policy()
+    folder, policy = tmp_path_factory.mktemp("report"), steady_policy()
     path = folder / "report.html"
     write_report(path, rows_of_all_kinds(folder, policy), policy, datetime.now(UTC))
     return path

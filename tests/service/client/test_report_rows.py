@@ -6,15 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from service.client.policy import Disposition, Policy, default_policy
+from service.client.policy import Disposition, Policy
 from service.client.report_rows import counts_of, name_ranks_of, questions_of, results_of
 from service.client.triage import TriageRow
-from tests.service.client.triage_rows import BLURRED, SHARP, failed, passes, prediction, triaged
+from tests.service.client.triage_rows import (
+    BLURRED,
+    SHARP,
+    failed,
+    passes,
+    prediction,
+    steady_policy,
+    triaged,
+)
 
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:
-    return default_policy()
+    return steady_policy()
 
 
 def row(

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from service.client.policy import Policy
+from service.client.policy import Policy, default_policy
+from service.client.policy_rules import MalignantRules, UncertaintyRules
 from service.client.quality import Quality
 from service.client.results import Prediction
 from service.client.triage import RowProblem, TriageRow
@@ -21,6 +22,16 @@ SHARP = Quality(
 BLURRED = Quality(
     width=600, height=450, brightness=0.6, dark_share=0.0, bright_share=0.0, sharpness=0.4
 )
+
+
+def steady_policy() -> Policy:
+    """The packaged policy, with thresholds that stay when the packaged ones are fitted anew."""
+    changed = {
+        "malignant": MalignantRules(classes=("mel", "bcc", "akiec"), urgent=0.1),
+        "uncertainty": UncertaintyRules(entropy_nats=1.2),
+        "evidence": None,
+    }
+    return default_policy().model_copy(update=changed)
 
 
 def lesion(path: Path, seed: int, size: tuple[int, int] = (400, 300)) -> Path:
