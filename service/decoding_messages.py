@@ -10,6 +10,7 @@ import struct
 from dataclasses import dataclass
 
 HEAD = struct.Struct("=QQ")  # bytes of the buffer, bytes of the pickle
+SMALL = 1024  # most pickles are shorter
 
 
 @dataclass(frozen=True)
@@ -35,37 +36,44 @@ class Message:
 
 
 class Incoming:
-    """One message, as it arrives."""
+    """One message, as it arrives.
 
-    def __init__(self) -> None:
-        self._head = bytearray(HEAD.size)
-        self._body: bytearray | None = None
-        self._missing = memoryview(self._head)
+    expected: bytes of its buffer, as far as they are known, which are provided for in advance.
+    """
+
+    def __init__(self, expected: int = 0) -> None:
+        self._bytes = bytearray(HEAD.size + expected + SMALL)
+        self._filled = 0
 
     def read(self, connection: socket.socket) -> Message | None:
         """The message, once it is whole; None where a socket that does not block has no more yet.
 
         Its buffer may be written to. Raises EOFError where the other side has closed, and OSError.
         """
-        while True:
-            while self._missing:
-                try:
-                    count = connection.recv_into(self._missing)
-                except BlockingIOError:
-                    return None
-                if count == 0:
-                    raise EOFError
-                self._missing = self._missing[count:]
-            raw, rest = HEAD.unpack(self._head)
-            if self._body is not None:
-                whole = memoryview(self._body)
-                return Message(whole[:raw], pickle.loads(whole[raw:]))
-            self._body = bytearray(raw + rest)
-            self._missing = memoryview(self._body)
+        while self._filled < (whole := self._whole()):
+            if len(self._bytes) < whole:
+                self._bytes += bytes(whole - len(self._bytes))
+            try:
+                count = connection.recv_into(memoryview(self._bytes)[self._filled :])
+            except BlockingIOError:
+                return None
+            if count == 0:
+                raise EOFError
+            self._filled += count
+        raw, _ = HEAD.unpack_from(self._bytes)
+        view = memoryview(self._bytes)[HEAD.size : whole]
+        return Message(view[:raw], pickle.loads(view[raw:]))
+
+    def _whole(self) -> int:
+        """How many bytes there must be, as far as is known."""
+        if self._filled < HEAD.size:
+            return HEAD.size
+        raw, rest = HEAD.unpack_from(self._bytes)
+        return HEAD.size + int(raw) + int(rest)
 
 
-def received(connection: socket.socket) -> Message:
-    """The next message on a socket that blocks. Raises EOFError and OSError."""
-    message = Incoming().read(connection)
+def received(connection: socket.socket, expected: int = 0) -> Message:
+    """The one message that is under way on a socket that blocks. Raises EOFError and OSError."""
+    message = Incoming(expected).read(connection)
     assert message is not None
     return message

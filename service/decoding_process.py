@@ -42,7 +42,8 @@ class DecodingProcess:
         context.set_forkserver_preload([decoding_worker.__name__])
         self._timeout_s = settings.timeout_s
         self._ended = ended
-        self._loop: asyncio.AbstractEventLoop | None = None  # while it has an image
+        self._loop: asyncio.AbstractEventLoop | None = None  # from its first image on
+        self._incoming: Incoming | None = None  # while it has an image
         self._connection, theirs = socket.socketpair()
         self._process = context.Process(
             target=decoding_worker.work,
@@ -73,16 +74,20 @@ class DecodingProcess:
         Cancelling the future changes nothing for the process, which ends its work.
         """
         unsent = job.message().send_some(self._connection)
-        self._loop = loop = asyncio.get_running_loop()
-        self._unsent, self._incoming = unsent, Incoming()
-        self._outcome = loop.create_future()
+        loop = self._loop or self._listen()
+        self._unsent, self._incoming = unsent, Incoming(expected=job.pixel_bytes)
+        self._outcome = outcome = loop.create_future()
         self._timer = loop.call_later(
             self._timeout_s, self._settle, LostError("decoding the image took too long")
         )
-        loop.add_reader(self._connection, self._read)
         if unsent:
             loop.add_writer(self._connection, self._write)
-        return self._outcome
+        return outcome
+
+    def _listen(self) -> asyncio.AbstractEventLoop:
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._connection, self._read)
+        return self._loop
 
     def _write(self) -> None:
         try:
@@ -95,6 +100,9 @@ class DecodingProcess:
             self._loop.remove_writer(self._connection)
 
     def _read(self) -> None:
+        if self._incoming is None:  # it ended while it was idle, as whoever asks it next will find
+            self._listen_no_more()
+            return
         try:
             message = self._incoming.read(self._connection)
         except (EOFError, OSError):
@@ -106,7 +114,10 @@ class DecodingProcess:
             self._settle(LostError(str(answer)) if lost else answer)
 
     def _settle(self, outcome: Outcome) -> None:
-        self._listen_no_more()
+        self._incoming = None
+        self._timer.cancel()
+        if isinstance(outcome, LostError):
+            self._listen_no_more()
         if not self._outcome.done():
             self._outcome.set_result(outcome)
         self._ended(self, outcome)
@@ -114,12 +125,13 @@ class DecodingProcess:
     def _listen_no_more(self) -> None:
         loop, self._loop = self._loop, None
         if loop is not None and not loop.is_closed():
-            self._timer.cancel()
             loop.remove_reader(self._connection)
             loop.remove_writer(self._connection)
 
     def end(self) -> None:
         """Ends the process, whatever it does; nobody may still wait for it."""
+        if self._incoming is not None:
+            self._timer.cancel()
         self._listen_no_more()
         self._connection.close()
         self._process.kill()

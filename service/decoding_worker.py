@@ -24,6 +24,7 @@ from service.decoding_messages import Message, received
 from service.settings import ImageLimits
 
 READY = Message(b"", "ready")
+USUAL_BYTES = 2**18  # of an image; room for it is made while none is there
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Job:
     declared: Declared
     size: int
     revision: str
+
+    @property
+    def pixel_bytes(self) -> int:
+        """Of what comes of it."""
+        return 3 * self.size * self.size * np.dtype(np.float32).itemsize
 
     def message(self) -> Message:
         """As it is sent to a worker."""
@@ -128,7 +134,7 @@ def perform(job: Job, limits: ImageLimits) -> Done | Exception:
 
 def _next(connection: socket.socket) -> Job | None:
     try:
-        return Job.of(received(connection))
+        return Job.of(received(connection, USUAL_BYTES))
     except (EOFError, ConnectionResetError):  # the parent has closed it, or is gone
         return None
 
