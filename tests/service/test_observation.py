@@ -11,8 +11,10 @@ from io import StringIO
 import httpx
 import pytest
 from fastapi import FastAPI
+from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
 from service.logs import RequestFilter, log_config
 from service.metrics import Metrics
@@ -158,6 +160,20 @@ def test_a_defect_that_nobody_answered_is_counted_all_the_same(metrics) -> None:
         TestClient(app).get("/models/tiny")
     assert requests(metrics, "GET", "/models/{name}", 500) == 1
     assert refusals(metrics, "internal_error") == 1
+
+
+def test_an_answer_is_under_way_before_it_is_counted(metrics) -> None:
+    counted: list[float | None] = []
+
+    async def answers(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response("an answer")(scope, receive, send)
+        loop = asyncio.get_running_loop()  # sends at the end of its turn, before this is called
+        loop.call_soon(lambda: counted.append(requests(metrics, "GET", "/models/{name}", 200)))
+
+    client = TestClient(ObservationMiddleware(answers, Observer(metrics), TEMPLATES))
+    assert client.get("/models/tiny").text == "an answer"
+    assert counted == [None]
+    assert requests(metrics, "GET", "/models/{name}", 200) == 1
 
 
 def test_an_answer_that_breaks_off_is_a_defect(client, records, metrics) -> None:
