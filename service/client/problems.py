@@ -124,7 +124,7 @@ class BadRequest(RequestRefused):
 
 
 class MalformedRequest(BadRequest):
-    """What came is not HTTP, or not in a form that is safe to read."""
+    """What came is not HTTP, or in a form that no two readers might read alike."""
 
     code = "malformed_request"
 

@@ -59,7 +59,7 @@ def models_call() -> Call:
 
 def model_call(name: str) -> Call:
     """The request for what is known of a model."""
-    return Call("GET", f"models/{quote(name, safe='')}", {})
+    return Call("GET", f"models/{quote(name, '')}", {})
 
 
 def connection(url: str, key: str | None, timeouts: Timeouts) -> dict[str, Any]:
