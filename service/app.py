@@ -75,7 +75,8 @@ def create_service(
         )
     )
     observer = Observer(metrics)
-    batcher = Batcher(settings, metrics.batch_ran, lambda error: lifecycle.fail(str(error)))
+    lanes = min(served.engine.lanes for served in models.values())
+    batcher = Batcher(settings, metrics.batch_ran, lambda error: lifecycle.fail(str(error)), lanes)
     decoder = Decoder(settings.images, settings.decoding)
     pipeline = Pipeline(
         models, settings, decoder, batcher, observer.answered, metrics.refused, options.audit
