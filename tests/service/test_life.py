@@ -76,7 +76,9 @@ def never_end() -> None:
 
     set_life(shutdown_s=0.2)
     server_module.MARGIN_S = 0.5
-    service = Service(FastAPI(lifespan=lifespan), ask=lambda *_: asyncio.Event().wait())
+    service = Service(
+        FastAPI(lifespan=lifespan), ask=lambda *_: asyncio.Event().wait(), batch_rows=1
+    )
     commands.create_service = lambda *_: service  # type: ignore[assignment]
 
 

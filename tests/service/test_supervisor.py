@@ -72,7 +72,7 @@ class House:
                 self.events.append("ended")
 
         self.models = models
-        return Service(FastAPI(lifespan=lifespan), self.ask)
+        return Service(FastAPI(lifespan=lifespan), self.ask, batch_rows=1)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -115,7 +115,7 @@ def test_a_service_is_ready_once_its_models_gave_their_known_answers(
 
     asyncio.run(story())
     assert house.events == ["served", "ready with tiny", "ended"]
-    assert phases == ["starting"] * 2  # det and stoch, before anybody else
+    assert phases == ["starting"] * 3  # det, stoch and a full batch, before anybody else
 
 
 def test_a_checkpoint_that_cannot_be_loaded_is_a_failure_with_file_and_reason(
