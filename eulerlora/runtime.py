@@ -37,7 +37,8 @@ class Runtime:
 
     In `bfloat16` the weights of all products are stored in bfloat16, so that they are rounded
     once and take half the memory; norms, residuals, heads and logits stay float32. The network
-    given is changed to that. rows_at_once: rows of one pass; more are passed in parts.
+    given is changed to that. rows_at_once: rows of one pass; more are passed in parts. compiled:
+    whether the network is.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Runtime:
         if self._bfloat16:
             round_products(self.network)
         self.rows_at_once = rows_at_once(network, device)
+        self.compiled = settings.compiler is not None
         self._forward: Forward = self.network
         if settings.compiler is not None:
             self._forward = self._compiled(settings.compiler)

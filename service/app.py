@@ -14,6 +14,7 @@ from torch import Tensor
 
 from service import problems
 from service.access import AccessMiddleware
+from service.admission import AdmissionMiddleware
 from service.audit import AuditLog
 from service.batcher import Batcher
 from service.body_limits import BodyLimitsMiddleware
@@ -33,6 +34,7 @@ from service.probe_routes import probe_routes
 from service.request_id import RequestIdMiddleware
 from service.served_model import ServedModel, ServedModels
 from service.settings import ServiceSettings
+from service.waiting_room import WaitingRoom
 
 if TYPE_CHECKING:  # the SDK is imported only where traces are wanted
     from opentelemetry.sdk.trace import TracerProvider
@@ -52,12 +54,13 @@ class Service:
     """The application, and its queue; both are at work while the application's lifespan runs.
 
     ask: a served model's answer (trajectories, classes) to a question of the service's own,
-    through the queue that clients use. refused: counts a problem by its code that was answered
-    without the application.
+    through the queue that clients use. batch_rows: of a full batch. refused: counts a problem
+    by its code that was answered without the application.
     """
 
     application: FastAPI
     ask: Callable[[ServedModel, Question], Awaitable[Tensor]]
+    batch_rows: int
     refused: Callable[[str], None]
 
 
@@ -77,7 +80,8 @@ def create_service(
         )
     )
     observer = Observer(metrics)
-    batcher = Batcher(settings, metrics.batch_ran, lambda error: lifecycle.fail(str(error)))
+    lanes = min(served.engine.lanes for served in models.values())
+    batcher = Batcher(settings, metrics.batch_ran, lambda error: lifecycle.fail(str(error)), lanes)
     decoder = Decoder(settings.images, settings.decoding)
     pipeline = Pipeline(
         models, settings, decoder, batcher, observer.answered, metrics.refused, options.audit
@@ -99,17 +103,22 @@ def create_service(
     app.include_router(model_routes(models, settings))
     app.include_router(probe_routes(lifecycle))
     app.include_router(metrics_routes(metrics))
-    _add_middlewares(app, settings, observer, options)
+    _add_middlewares(app, settings, batcher.room, observer, options)
 
     async def ask(served: ServedModel, question: Question) -> Tensor:
         answering = batcher.submit(served.engine, question, deadline=math.inf)
         return (await asyncio.wrap_future(answering)).log_probabilities
 
-    return Service(app, ask, metrics.refused)
+    at_once = max(served.engine.rows_at_once for served in models.values())
+    return Service(app, ask, min(settings.max_batch_rows, at_once), metrics.refused)
 
 
 def _add_middlewares(
-    app: FastAPI, settings: ServiceSettings, observer: Observer, options: Options
+    app: FastAPI,
+    settings: ServiceSettings,
+    room: WaitingRoom,
+    observer: Observer,
+    options: Options,
 ) -> None:
     """From the innermost to the outermost; the routes must be there already."""
     app.add_middleware(
@@ -117,6 +126,7 @@ def _add_middlewares(
         settings=settings.bodies,
         max_bytes_by_path={BATCH_PATH: settings.bodies.max_batch_bytes},
     )
+    app.add_middleware(AdmissionMiddleware, room=room, paths=("/predict", BATCH_PATH))
     if options.keys is not None:
         app.add_middleware(AccessMiddleware, keys=options.keys)
     app.add_middleware(ConnectionLimitMiddleware, settings=settings.connections)

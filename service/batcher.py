@@ -1,9 +1,10 @@
-"""One thread that runs the models, on batches of the questions that wait.
+"""The threads that run the models, on batches of the questions that wait.
 
-A batch starts as soon as the thread is idle; what arrives while it works forms the next ones.
+A batch starts as soon as a thread is idle; what arrives while all work forms the next ones.
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,12 +14,14 @@ from functools import partial
 
 from torch import Tensor
 
+from service.cores import Cores
 from service.device_errors import DeviceFailed
 from service.engine import Engine, Question
 from service.errors import Problem
 from service.events import BatchRun
 from service.outcomes import outcomes
-from service.place import Answered, Place
+from service.pace import Pace
+from service.place import Answered, Batch, Place
 from service.settings import ServiceSettings
 from service.waiting_room import WaitingRoom
 
@@ -28,12 +31,13 @@ LOOKS = 10  # of the watching thread, in the longest time that a pass may take
 
 
 class Batcher:
-    """The questions of all served models, and the thread that answers them.
+    """The questions of all served models, and the threads that answer them.
 
     A batch holds questions of one engine, the oldest first, within the row budget; a question
     over the budget runs alone. ran: told of every batch. on_fatal: told once of a lost device or
     a pass without an end; nothing is run after it, and every question gets NotReady. Both are
-    called from the batcher's own threads and must not wait for it.
+    called from the batcher's own threads and must not wait for it. lanes: how many batches run
+    at the same time, none of which waits for another.
     """
 
     def __init__(
@@ -41,17 +45,22 @@ class Batcher:
         settings: ServiceSettings,
         ran: Callable[[BatchRun], None],
         on_fatal: Callable[[Exception], None],
+        lanes: int = 1,
     ) -> None:
-        self.room = WaitingRoom(settings.max_waiting_rows, settings.max_wait_s)
-        self._max_rows = settings.max_batch_rows
+        self.room = WaitingRoom(settings, lanes, Pace())
         self._max_batch_s = settings.max_batch_s
         self._ran = ran
         self._on_fatal = on_fatal
-        self._started: float | None = None
+        self._cores = Cores()
+        self._passes: dict[int, float] = {}  # when each began, by its thread
+        self._at_work = lanes
         self._ended = threading.Event()
-        self._failing = threading.Lock()
+        self._changing = threading.Lock()
         self._failed = False
-        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._work, name=f"engine-{lane}", daemon=True)
+            for lane in range(lanes)
+        ]
         self._watcher = threading.Thread(target=self._watch, name="engine-watch", daemon=True)
 
     @property
@@ -67,8 +76,8 @@ class Batcher:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Answers questions; on the way out, those that were accepted, and no more."""
-        self._thread.start()
-        self._watcher.start()
+        for thread in (*self._threads, self._watcher):
+            thread.start()
         try:
             yield
         finally:
@@ -76,7 +85,8 @@ class Batcher:
             self._ended.wait()
             self._watcher.join()
             if not self._failed:  # the thread of a batch without an end cannot be waited for
-                self._thread.join()
+                for thread in self._threads:
+                    thread.join()
 
     @contextmanager
     def places(self, engine: Engine, rows: int, count: int = 1) -> Iterator[list[Place]]:
@@ -103,41 +113,44 @@ class Batcher:
 
     def _work(self) -> None:
         try:
-            while batch := self.room.next_batch(self._max_rows):
+            while batch := self.room.next_batch():
                 self._run(batch)
         except Exception as error:
             self._fail(error)
-        finally:
-            self._ended.set()
+        with self._changing:
+            self._at_work -= 1
+            if not self._at_work:
+                self._ended.set()
 
-    def _run(self, batch: list[Place]) -> None:
-        engine, rows = batch[0].engine, sum(place.rows for place in batch)
+    def _run(self, batch: Batch) -> None:
         started = time.monotonic()
-        found = outcomes(partial(self._pass, engine), [place.asked for place in batch])
+        with self._cores.share():
+            found = outcomes(partial(self._pass, batch.engine), batch.questions)
         seconds = time.monotonic() - started
-        self.room.ended(seconds)
-        self._ran(BatchRun(engine.name, rows, len(batch), seconds))
-        for place, outcome in zip(batch, found, strict=True):
+        self.room.ended(batch)
+        self._ran(BatchRun(batch.engine.name, batch.rows, len(batch.places), seconds))
+        for place, outcome in zip(batch.places, found, strict=True):
             if isinstance(outcome, Problem):
                 place.settle(outcome)
             else:
                 place.settle(Answered(outcome, started - place.since, seconds))
 
     def _pass(self, engine: Engine, questions: Sequence[Question]) -> list[Tensor]:
-        self._started = time.monotonic()
+        lane = threading.get_ident()
+        self._passes[lane] = time.monotonic()
         try:
             return engine.answer(questions)
         finally:
-            self._started = None
+            del self._passes[lane]
 
     def _watch(self) -> None:
         while not self._ended.wait(self._max_batch_s / LOOKS):
-            started = self._started
-            if started is not None and time.monotonic() - started > self._max_batch_s:
+            longest_s = time.monotonic() - min(self._passes.copy().values(), default=math.inf)
+            if longest_s > self._max_batch_s:
                 self._fail(DeviceFailed(f"a pass runs for more than {self._max_batch_s:g} s"))
 
     def _fail(self, error: Exception) -> None:
-        with self._failing:
+        with self._changing:
             first, self._failed = not self._failed, True
         if first:
             logger.critical("nothing more is run: %s", error, exc_info=error)

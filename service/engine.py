@@ -11,6 +11,8 @@ from eulerlora.predict import predict_rows
 from eulerlora.settings import Draw
 from service.device_errors import with_device_errors
 
+MOST_LANES = 4  # they share one interpreter
+
 
 @dataclass(frozen=True)
 class Question:
@@ -24,7 +26,7 @@ class Question:
 
 
 class Engine:
-    """Runs one model; called from one thread at a time."""
+    """Runs one model; called from as many threads at a time as it has lanes."""
 
     def __init__(self, model: EulerLoRA) -> None:
         self.model = model
@@ -38,6 +40,17 @@ class Engine:
     def rows_at_once(self) -> int:
         """Rows that one pass takes; more are passed in parts."""
         return self.model.runtime.rows_at_once
+
+    @property
+    def lanes(self) -> int:
+        """How many passes are to run at the same time.
+
+        On a CPU a pass of one core gets more from it than one of many, whose cores wait for each
+        other after every operation. A compiled network is made for a number of cores.
+        """
+        if self.model.device.type != "cpu" or self.model.runtime.compiled:
+            return 1
+        return min(torch.get_num_threads(), MOST_LANES)
 
     def rows(self, samples: int) -> int:
         """How many rows of a forward pass a question of so many samples per adapter takes."""

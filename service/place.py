@@ -1,4 +1,4 @@
-"""A question's place among those that wait, and the answer that comes to it."""
+"""Places of questions among those that wait, their answers, and the batches they run in."""
 
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -49,3 +49,25 @@ class Place:
                 self.future.set_exception(outcome)
             else:
                 self.future.set_result(outcome)
+
+
+@dataclass(eq=False, repr=False)
+class Batch:
+    """Questions of one engine that run together."""
+
+    places: list[Place]
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of all of them."""
+        return self.places[0].engine
+
+    @property
+    def rows(self) -> int:
+        """The rows of all of them."""
+        return sum(place.rows for place in self.places)
+
+    @property
+    def questions(self) -> list[Question]:
+        """What is asked, in order."""
+        return [place.asked for place in self.places]

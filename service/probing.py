@@ -1,11 +1,13 @@
 """A served model asked for its known answer, as a client would ask."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 
 from torch import Tensor
 
 from eulerlora.known_answer import DRAWS
+from eulerlora.settings import Draw
 from service.checked_model import CheckedModel
 from service.engine import Question
 from service.errors import OutOfMemory
@@ -33,6 +35,13 @@ async def fault_of(checked: CheckedModel, ask: Ask, timeout_s: float | None) -> 
         return f"model {checked.name}: no known answer ({type(error).__name__}: {error})"
     fault = checked.known.fault(given, checked.precision)
     return None if fault is None else f"model {checked.name}: {fault}"
+
+
+async def warm_up(checked: CheckedModel, ask: Ask, rows: int) -> None:
+    """Has batches of so many rows run, so that it is known what they take. It may fail."""
+    question = Question(checked.known.pixels, Draw())
+    count = math.ceil(rows / checked.model.network.settings.adapters)
+    await asyncio.gather(*(ask(question) for _ in range(count)), return_exceptions=True)
 
 
 async def _patiently(ask: Ask, question: Question) -> Tensor:

@@ -120,7 +120,7 @@ class ServiceSettings(BaseSettings):
     max_batch_rows: PositiveInt = 128
     max_batch_s: Seconds = 60
     max_waiting_rows: PositiveInt = 1024
-    max_wait_s: Seconds = 2
+    max_wait_s: Seconds = 0.8
     deadline_s: Seconds = 10
     fewer_samples: bool = False
 

@@ -1,5 +1,6 @@
 """Where questions wait for the engine: bounded by rows and by time, oldest first."""
 
+import math
 import threading
 import time
 from collections import Counter, deque
@@ -7,25 +8,26 @@ from collections import Counter, deque
 from service.engine import Engine, Question
 from service.errors import DeadlinePassed, NotReady, Overloaded
 from service.pace import Pace
-from service.place import Place
+from service.place import Batch, Place
+from service.settings import ServiceSettings
 
 
 class WaitingRoom:
     """Places taken and questions asked, by engine; any thread may call any method.
 
-    max_rows: of all places. max_wait_s: of the estimate of how long those that are there will
-    take. An empty room lets any question in.
+    settings: max_waiting_rows, of all places; max_wait_s, of the estimate of how long those that
+    are there will take; max_batch_rows. An empty room lets any question in. lanes: how many
+    batches may run at the same time.
     """
 
-    def __init__(self, max_rows: int, max_wait_s: float) -> None:
-        self._max_rows = max_rows
-        self._max_wait_s = max_wait_s
-        self._pace = Pace()
+    def __init__(self, settings: ServiceSettings, lanes: int, pace: Pace) -> None:
+        self._settings = settings
+        self._lanes = lanes
+        self._pace = pace
         self._places: set[Place] = set()
         self._rows: Counter[Engine] = Counter()  # of the places
         self._asked: dict[Engine, deque[Place]] = {}
-        self._running: list[Place] = []
-        self._running_rows = 0
+        self._running: set[Batch] = set()
         self._changed = threading.Condition()
         self._refusal: str | None = None
 
@@ -43,15 +45,18 @@ class WaitingRoom:
     def wait_s(self) -> float:
         """How long everything that waits or runs will take, by what past batches took."""
         with self._changed:
-            rows = self._rows.copy()
-            if self._running:
-                rows[self._running[0].engine] += self._running_rows
-            return sum(self._pace.seconds(*each) for each in rows.items())
+            return self._pace.left() + sum(
+                self._pace.seconds(engine, rows, math.ceil(rows / self._batch_rows(engine)))
+                for engine, rows in self._rows.items()
+            )
 
     def load(self, rows: int = 0) -> float:
         """How full the room would be with so many rows more; over 1 is too full."""
         with self._changed:
-            return max((self.rows + rows) / self._max_rows, self.wait_s() / self._max_wait_s)
+            return max(
+                (self.rows + rows) / self._settings.max_waiting_rows,
+                self.wait_s() / self._settings.max_wait_s,
+            )
 
     def check(self, rows: int) -> None:
         """Raises Overloaded where there is no room for so many rows, NotReady where for none."""
@@ -94,28 +99,29 @@ class WaitingRoom:
                 if not queue:
                     del self._asked[place.engine]
 
-    def next_batch(self, max_rows: int) -> list[Place]:
-        """The oldest question and those of the same engine after it, within the row budget.
+    def next_batch(self) -> Batch | None:
+        """The oldest question and those of the same engine after it, as far as they fit; it runs
+        from now on.
 
-        The budget is `max_rows`, or what the engine passes at once where that is less: more would
-        only make the first wait for the last. Waits for a question. Empty once the room is closed
-        and nobody waits.
+        Waits for a question. None once the room is closed and nobody waits.
         """
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._asked or self._refusal is not None)
                 if not self._asked:
-                    return []
-                self._running = self._oldest(max_rows)
-                self._running_rows = sum(place.rows for place in self._running)
-                if self._running:
-                    return self._running
+                    return None
+                places = self._oldest()
+                if places:
+                    batch = Batch(places)
+                    self._running.add(batch)
+                    self._pace.started(batch)
+                    return batch
 
-    def ended(self, seconds: float) -> None:
-        """What runs has ended, after so many seconds."""
+    def ended(self, batch: Batch) -> None:
+        """The batch has run."""
         with self._changed:
-            self._pace.learn(self._running[0].engine, self._running_rows, seconds)
-            self._running, self._running_rows = [], 0
+            self._running.remove(batch)
+            self._pace.ended(batch)
 
     def close(self) -> None:
         """Lets nobody in any more; who waits is still answered."""
@@ -127,7 +133,8 @@ class WaitingRoom:
         """Lets nobody in any more; whoever waits, or runs, gets NotReady."""
         with self._changed:
             self._refusal = refusal
-            for place in (*self._places, *self._running):
+            running = [place for batch in self._running for place in batch.places]
+            for place in (*self._places, *running):
                 place.settle(NotReady(refusal))
             self._asked.clear()
             self._changed.notify_all()
@@ -144,10 +151,15 @@ class WaitingRoom:
             if not self._rows[place.engine]:
                 del self._rows[place.engine]  # a replaced engine's memory is wanted back
 
-    def _oldest(self, max_rows: int) -> list[Place]:
+    def _oldest(self) -> list[Place]:
+        """The places of the next batch, which are free again; empty where all came too late.
+
+        A lane takes its share of what waits, so that the others have something to do as well.
+        """
         engine = min(self._asked, key=lambda each: self._asked[each][0].since)
         queue = self._asked[engine]
-        max_rows = min(max_rows, engine.rows_at_once)
+        share = math.ceil(sum(place.rows for place in queue) / self._lanes)
+        max_rows = min(share, self._batch_rows(engine))
         batch: list[Place] = []
         rows = 0
         while queue and (not batch or rows + queue[0].rows <= max_rows):
@@ -161,3 +173,10 @@ class WaitingRoom:
         if not queue:
             del self._asked[engine]
         return batch
+
+    def _batch_rows(self, engine: Engine) -> int:
+        """Rows of a batch, at most; a question of more runs alone.
+
+        What the engine passes at once is for the whole device: the lanes share its caches.
+        """
+        return max(1, min(self._settings.max_batch_rows, engine.rows_at_once // self._lanes))

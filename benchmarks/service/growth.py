@@ -1,7 +1,7 @@
 """How the memory of a process tree grows while something is done to it."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
 from typing import Literal
@@ -13,14 +13,16 @@ WINDOW = 0.05  # of the time that is looked at, at its start and at its end
 
 
 @contextmanager
-def sampled(pid: int, every_s: float) -> Iterator[list[Memory]]:
+def sampled(
+    pid: int, every_s: float, look: Callable[[int], Memory] = memory
+) -> Iterator[list[Memory]]:
     """The tree's memory while the block runs, in a list that grows meanwhile."""
-    samples = [memory(pid)]
+    samples = [look(pid)]
     ended = threading.Event()
 
     def sample() -> None:
         while not ended.wait(every_s):
-            samples.append(memory(pid))
+            samples.append(look(pid))
 
     thread = threading.Thread(target=sample, name="memory")
     thread.start()
@@ -29,7 +31,7 @@ def sampled(pid: int, every_s: float) -> Iterator[list[Memory]]:
     finally:
         ended.set()
         thread.join()
-        samples.append(memory(pid))
+        samples.append(look(pid))
 
 
 def growth(samples: Sequence[Memory], settle_s: float, held: Held) -> float:

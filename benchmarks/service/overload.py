@@ -12,11 +12,12 @@ import torch
 from benchmarks.reading import Measurement, Reading, Unit
 from benchmarks.result import Target
 from benchmarks.service.clients import Outcome, closed_loop
+from benchmarks.service.collector import unhindered
 from benchmarks.service.growth import growth, sampled
 from benchmarks.service.open_loop import poisson_load
 from benchmarks.service.photographs import made_up_photographs
 from benchmarks.service.plan import LIBRARIES, Plan
-from benchmarks.service.process_tree import memory
+from benchmarks.service.process_tree import resident
 from benchmarks.service.recovery import seconds_until_it_answers
 from benchmarks.service.request import post
 from benchmarks.service.server import eulerlora_server
@@ -39,9 +40,13 @@ def overload(plan: Plan) -> Iterator[Reading]:
     with eulerlora_server(plan.options) as server:
         capacity = closed_loop(server.port, requests, plan.clients, plan.capacity_answers).rate
         rate = plan.overload * capacity
-        idle = memory(server.pid)
+        idle = resident(server.pid)
         worked = time.process_time()
-        with sampled(server.pid, SAMPLE_S) as samples, ThreadPoolExecutor() as aside:
+        with (
+            unhindered(),
+            sampled(server.pid, SAMPLE_S, resident) as samples,
+            ThreadPoolExecutor() as aside,
+        ):
             last_sent = Event()
             recovered = aside.submit(_recovery, server.port, photographs[0], plan, last_sent)
             outcomes = poisson_load(
@@ -61,8 +66,8 @@ def overload(plan: Plan) -> Iterator[Reading]:
         "deadline_s": plan.deadline_s,
         "refusal_s": plan.refusal_s,
         "clients_share_of_a_core": client_share,
-        "pss_before": idle.pss,
-        "pss_greatest": max(each.pss for each in samples),
+        "rss_before": idle.rss,
+        "rss_greatest": max(each.rss for each in samples),
     }
     load = f"{plan.overload:g} times the capacity for {plan.overload_s:g} s, Poisson arrivals"
     good = [float(in_time(each, plan.deadline_s, plan.refusal_s)) for each in outcomes]
@@ -77,14 +82,14 @@ def overload(plan: Plan) -> Iterator[Reading]:
     by_status = [float(each.status in (ANSWERED, REFUSED)) for each in outcomes]
     told = _measurement(f"{load}: answered or refused at all", "by status, 200 or 503", "share")
     yield told.reading(float(np.mean(by_status)), by_status, CPU, sizes)
-    grown = growth(samples, SETTLE * plan.overload_s, "pss")
+    grown = growth(samples, SETTLE * plan.overload_s, "rss")
     memory_row = _measurement(
         f"{load}: memory growth after the first quarter",
-        "PSS of the process tree; spread: of its samples, over the first",
+        "RSS of the process tree; spread: of its samples, over the first",
         "share",
         Target(bound="at most", value=GROWTH),
     )
-    yield memory_row.reading(grown, [each.pss / idle.pss - 1 for each in samples], CPU, sizes)
+    yield memory_row.reading(grown, [each.rss / idle.rss - 1 for each in samples], CPU, sizes)
     recovery = _measurement(
         f"{load}: ready and answering again",
         f"from the last request sent to a /readyz of at most {1000 * plan.refusal_s:g} ms and a "

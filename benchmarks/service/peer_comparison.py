@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.result import Comparison, Result, Target
 from benchmarks.service.clients import Load, closed_loop
+from benchmarks.service.collector import unhindered
 from benchmarks.service.photographs import made_up_photographs
 from benchmarks.service.plan import LIBRARIES, Plan
 from benchmarks.service.process_tree import paused
@@ -56,7 +57,7 @@ def peer_comparison(plan: Plan) -> Iterator[Result]:
     ours, theirs = _our_requests(photographs), _peer_requests(photographs)
     rates = {each: _trial(plan, each, theirs) for each in CANDIDATES[: plan.peer_candidates]}
     best = max(rates, key=lambda each: rates[each])
-    with eulerlora_server(plan.options) as server, litserve(best) as peer:
+    with unhindered(), eulerlora_server(plan.options) as server, litserve(best) as peer:
 
         def pair() -> tuple[Load, Load]:
             with paused(peer.pid):

@@ -8,6 +8,7 @@ import torch
 
 from benchmarks.result import Comparison, Result, Target
 from benchmarks.service.clients import Load, closed_loop
+from benchmarks.service.collector import unhindered
 from benchmarks.service.engine_alone import Run, Source, engine_alone
 from benchmarks.service.library import SAMPLES
 from benchmarks.service.photographs import made_up_photographs, real_photographs
@@ -29,7 +30,7 @@ def throughput(plan: Plan) -> Iterator[Result]:
     pictures = {"made-up images": made_up_photographs(plan.photographs)}
     if plan.real_images is not None:
         pictures["HAM10000"] = real_photographs(plan.real_images, plan.photographs)
-    with eulerlora_server(plan.options) as server:
+    with unhindered(), eulerlora_server(plan.options) as server:
         for name, photographs in pictures.items():
             for mode in ("det", "stoch"):
                 yield from _results(plan, name, photographs, mode, server.port)

@@ -1,4 +1,4 @@
-"""An engine of numbers in place of a model, and a batcher whose thread a test can hold."""
+"""An engine of numbers in place of a model, and a batcher whose threads a test can hold."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -22,6 +22,16 @@ Futures = Sequence["Future[Answered]"]
 def number(value: int) -> Question:
     """A question of `value` rows, whose answer is `value`."""
     return Question(torch.tensor(value), Draw(mode="stoch", samples=value))
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
 class Numbers:
@@ -59,13 +69,13 @@ class Numbers:
 class Stage:
     """A batcher of numbers, with what it told of its batches and of its end."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, lanes: int = 1, **settings: Any) -> None:
         self.engine: Any = Numbers()
         self.runs: list[BatchRun] = []
         self.fatal: list[Exception] = []
         self.ended = threading.Event()
         chosen = ServiceSettings(**{"max_batch_rows": 6, **settings})
-        self.batcher = Batcher(chosen, self.runs.append, self._end)
+        self.batcher = Batcher(chosen, self.runs.append, self._end, lanes)
 
     def _end(self, error: Exception) -> None:
         self.fatal.append(error)

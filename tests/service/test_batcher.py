@@ -1,4 +1,4 @@
-"""The thread that answers, with an engine of numbers in place of a model."""
+"""The threads that answer, with an engine of numbers in place of a model."""
 
 import threading
 import time
@@ -249,3 +249,53 @@ def test_places_are_taken_all_or_none_and_are_free_again_afterwards() -> None:
         with stage.batcher.places(stage.engine, 2, count=2):
             assert stage.batcher.waiting_rows == 10
     assert (stage.batcher.waiting_rows, stage.batcher.waiting_questions) == (0, 0)
+
+
+def test_lanes_answer_at_the_same_time_and_none_waits_for_another() -> None:
+    stage = Stage(lanes=2)
+    quick = Numbers("quick")
+    with stage.batcher.running():
+        held = stage.blocked_by(6)
+        for value in (1, 2, 3):
+            asked = stage.batcher.submit(quick, number(value), LATER)  # type: ignore[arg-type]
+            assert answers([asked]) == [value]
+        assert not held.done()
+        stage.engine.gate.set()
+        assert answers([held]) == [6]
+
+
+def test_all_lanes_finish_what_was_accepted_before_the_end() -> None:
+    stage = Stage(lanes=3)
+    with stage.batcher.running():
+        accepted = stage.submit(*range(1, 30))
+    assert answers(accepted) == list(range(1, 30))
+
+
+def test_a_device_lost_in_one_lane_ends_the_others() -> None:
+    stage = Stage(lanes=2)
+    lost, failing = DeviceFailed("CUDA error: lost"), Numbers("failing")
+    failing.raises = lambda _: lost
+    with stage.batcher.running():
+        other = stage.blocked_by(6)
+        asked = stage.batcher.submit(failing, number(1), LATER)  # type: ignore[arg-type]
+        for future in (asked, other):
+            with pytest.raises(NotReady):
+                future.result(TIMEOUT_S)
+        stage.engine.gate.set()
+    assert stage.fatal == [lost]
+
+
+def test_a_pass_without_an_end_in_one_lane_is_a_lost_device_while_another_works() -> None:
+    stage = Stage(lanes=2, max_batch_s=0.05)
+    quick = Numbers("quick")
+    with stage.batcher.running():
+        hung = stage.blocked_by(6)
+        while not stage.ended.is_set():
+            try:
+                stage.batcher.submit(quick, number(1), LATER).result(TIMEOUT_S)  # type: ignore[arg-type]
+            except NotReady:
+                break
+        with pytest.raises(NotReady):
+            hung.result(TIMEOUT_S)
+    stage.engine.gate.set()
+    assert len(stage.fatal) == 1

@@ -1,12 +1,15 @@
 """The engine: many questions in one pass, each with the answer it would get alone."""
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 import torch
 
 from eulerlora.model import EulerLoRA
 from eulerlora.predict import predict_rows
 from eulerlora.settings import Draw
-from service.engine import Engine, Question
+from service.engine import MOST_LANES, Engine, Question
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +62,38 @@ def test_an_image_without_a_finite_answer_leaves_its_neighbours_alone(
     assert poisoned.isnan().all()
     for answer, clean in zip([first, *others], engine.answer(questions), strict=True):
         torch.testing.assert_close(answer, clean, rtol=0, atol=1e-5)
+
+
+def test_an_answer_is_the_same_with_one_core_and_with_two(model: EulerLoRA, questions) -> None:
+    engine, before = Engine(model), torch.get_num_threads()
+    try:
+        given = []
+        for cores in (1, 2):
+            torch.set_num_threads(cores)
+            given.append(engine.answer(questions))
+    finally:
+        torch.set_num_threads(before)
+    for one, two in zip(*given, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-5)
+
+
+def test_answers_of_passes_that_run_at_the_same_time_are_those_of_each_alone(
+    model: EulerLoRA, questions
+) -> None:
+    engine = Engine(model)
+    alone = engine.answer(questions)
+    with ThreadPoolExecutor(2) as lanes:
+        for answers in lanes.map(engine.answer, [questions] * 8):
+            for found, expected in zip(answers, alone, strict=True):
+                torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_a_cpu_has_a_lane_for_each_core_but_one_for_a_compiled_network(
+    checkpoint_folder: Path, model: EulerLoRA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = EulerLoRA.load(checkpoint_folder, "cpu", compiler="eager")
+    found = []
+    for cores in (1, 2, 64):
+        monkeypatch.setattr(torch, "get_num_threads", lambda cores=cores: cores)
+        found.append((Engine(model).lanes, Engine(compiled).lanes))
+    assert found == [(1, 1), (2, 1), (MOST_LANES, 1)]

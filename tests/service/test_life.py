@@ -102,7 +102,7 @@ def never_end() -> None:
 
     set_life(shutdown_s=0.2)
     server_module.MARGIN_S = 0.5
-    service = Service(FastAPI(lifespan=lifespan), lambda *_: asyncio.Event().wait(), print)
+    service = Service(FastAPI(lifespan=lifespan), lambda *_: asyncio.Event().wait(), 1, print)
     commands.create_service = lambda *_: service  # type: ignore[assignment]
 
 

@@ -13,7 +13,7 @@ from eulerlora.settings import PLAIN
 from service.checked_model import CheckedModel, load_checked
 from service.engine import Question
 from service.errors import OutOfMemory
-from service.probing import fault_of
+from service.probing import fault_of, warm_up
 
 TIMEOUT_S = 60
 
@@ -85,3 +85,28 @@ def test_a_device_that_stays_full_is_a_fault_in_the_end(checked) -> None:
 
     fault = asyncio.run(fault_of(checked, ask, timeout_s=0.3))
     assert fault == "model tiny: no known answer within 0.3 s"
+
+
+def test_a_warm_up_asks_for_so_many_rows_at_once(checked) -> None:
+    asked, all_asked = [], asyncio.Event()
+
+    async def ask(question: Question) -> Tensor:
+        asked.append(question)
+        if len(asked) == 4:
+            all_asked.set()
+        await all_asked.wait()
+        return torch.zeros(0)
+
+    async def story() -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            await warm_up(checked, ask, rows=7)
+
+    asyncio.run(story())
+    assert len(asked) == 4  # of two rows each
+
+
+def test_a_warm_up_that_fails_is_no_fault(checked) -> None:
+    async def ask(_: Question) -> Tensor:
+        raise OutOfMemory("full")
+
+    asyncio.run(warm_up(checked, ask, rows=7))

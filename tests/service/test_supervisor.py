@@ -1,6 +1,7 @@
 """A service's life from loading to its end, with a made-up queue in place of the real one."""
 
 import asyncio
+import gc
 import logging
 import shutil
 import signal
@@ -74,7 +75,7 @@ class House:
                 self.events.append("ended")
 
         self.models = models
-        return Service(FastAPI(lifespan=lifespan), self.ask, self.refused.append)
+        return Service(FastAPI(lifespan=lifespan), self.ask, 1, self.refused.append)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -119,7 +120,22 @@ def test_a_service_is_ready_once_its_models_gave_their_known_answers(
     asyncio.run(story())
     assert house.events == ["served", "ready with tiny", "ended"]
     assert house.refused == ["made up"]
-    assert phases == ["starting"] * 2  # det and stoch, before anybody else
+    assert phases == ["starting"] * 3  # det, stoch and a full batch, before anybody else
+
+
+def test_the_garbage_collector_passes_over_what_is_there_while_the_service_is_ready(
+    house: House, checkpoint_folder: Path
+) -> None:
+    found = []
+
+    async def story() -> None:
+        async with house.supervise(checkpoint_folder).running():
+            await until(lambda: house.lifecycle.phase != "starting")
+            found.append(gc.get_freeze_count())
+
+    asyncio.run(story())
+    assert found[0] > 10_000
+    assert gc.get_freeze_count() == 0
 
 
 def test_a_checkpoint_that_cannot_be_loaded_is_a_failure_with_file_and_reason(

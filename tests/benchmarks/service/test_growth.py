@@ -3,7 +3,7 @@ import os
 import pytest
 
 from benchmarks.service.growth import growth, sampled
-from benchmarks.service.process_tree import Memory, memory
+from benchmarks.service.process_tree import Memory, memory, resident
 
 
 def test_growth_is_of_the_end_over_the_moment_after_settling() -> None:
@@ -14,7 +14,10 @@ def test_growth_is_of_the_end_over_the_moment_after_settling() -> None:
 
 def test_memory_is_that_of_the_whole_tree() -> None:
     held = memory(os.getpid())
+    assert held.pss is not None
     assert 0 < held.pss <= held.rss
+    quick = resident(os.getpid())
+    assert (quick.pss, quick.rss) == (None, pytest.approx(held.rss, rel=0.1))
 
 
 def test_samples_begin_and_end_with_the_block() -> None:
