@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from service import decoding_worker
+from service.client.quality import Quality
 from service.decode import Declared
 from service.decoding_worker import Done, Job, OutOfDecodingMemoryError
 from service.errors import NotReady, UnusableImage
@@ -33,12 +34,14 @@ class Decoded:
 
     pixels: (3, size, size) float32 in [0, 1]. content_seed: of the whole picture and the model's
     revision. warnings: in words for a user. decode_s: seconds that decoding and resizing took.
+    quality: of the whole picture, where it was wanted.
     """
 
     pixels: Tensor
     content_seed: int
     warnings: tuple[str, ...]
     decode_s: float
+    quality: Quality | None = None
 
 
 class Decoder:
@@ -66,21 +69,29 @@ class Decoder:
         self._idle = []
         atexit.unregister(self.close)
 
-    async def decode(self, content: bytes, declared: Declared, size: int, revision: str) -> Decoded:
+    async def decode(
+        self,
+        content: bytes,
+        declared: Declared,
+        size: int,
+        revision: str,
+        measured: bool = False,
+    ) -> Decoded:
         """The image in `content`, `size` pixels a side.
 
-        declared: what the client says it is. revision: of the model that it is for. Raises what
+        declared: what the client says it is. revision: of the model that it is for. measured:
+        whether the picture's quality is wanted, too. Raises what
         `service.decode.decode` does, and UnusableImage for an image whose decoder takes too long,
         takes too much memory or dies. An image whose caller is cancelled while it waits is not
         decoded.
         """
         if self._threads is None:
             raise NotReady("the service is not decoding images")
-        job = Job(content, declared, size, revision)
+        job = Job(content, declared, size, revision, measured)
         loop = asyncio.get_running_loop()
         done = await loop.run_in_executor(self._threads, self._perform, job)
         pixels = torch.from_numpy(done.pixels)
-        return Decoded(pixels, done.content_seed, done.warnings, done.decode_s)
+        return Decoded(pixels, done.content_seed, done.warnings, done.decode_s, done.quality)
 
     def _perform(self, job: Job) -> Done:
         """There are as many threads as workers, so that one is always idle here."""

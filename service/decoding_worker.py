@@ -17,20 +17,25 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from eulerlora.preprocess import resize
+from eulerlora.preprocess import Picture, resize
 from eulerlora.seeds import content_seed
+from service.client.quality import Quality, quality_of
 from service.decode import Declared, decode
 from service.settings import ImageLimits
 
 
 @dataclass(frozen=True)
 class Job:
-    """An image to decode for a model: its input's side in pixels, and its revision."""
+    """An image to decode for a model: its input's side in pixels, and its revision.
+
+    measured: whether its quality is wanted, too.
+    """
 
     content: bytes
     declared: Declared
     size: int
     revision: str
+    measured: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,13 +43,14 @@ class Done:
     """What came of a job.
 
     pixels: (3, size, size) float32 in [0, 1]. content_seed: of the whole picture and the model's
-    revision. decode_s: seconds from bytes to pixels.
+    revision. decode_s: seconds from bytes to pixels. quality: of the whole picture, where wanted.
     """
 
     pixels: npt.NDArray[np.float32]
     content_seed: int
     warnings: tuple[str, ...]
     decode_s: float
+    quality: Quality | None = None
 
 
 def work(connection: Connection, limits: ImageLimits, memory_bytes: int, last_s: float) -> None:
@@ -83,12 +89,17 @@ def perform(job: Job, limits: ImageLimits) -> Done | Exception:
             content_seed(picture.pixels, job.revision),
             picture.warnings,
             time.monotonic() - started,
+            _quality(picture) if job.measured else None,
         )
     except Exception as error:
         if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
             return OutOfDecodingMemoryError("decoding the image takes too much memory")
         error.add_note(traceback.format_exc())
         return error
+
+
+def _quality(picture: Picture) -> Quality:
+    return quality_of(Image.fromarray(picture.pixels.permute(1, 2, 0).numpy()))
 
 
 def _next(connection: Connection) -> Job | None:

@@ -1,0 +1,131 @@
+/* One picture's card: what is known of it, from waiting to an answer or a problem. */
+
+import { evidence, verdict } from "./answer.js";
+import { button, html } from "./dom.js";
+import { icon } from "./icons.js";
+import { advice, sentence } from "./problems.js";
+
+let made = 0;
+
+/** A card for a file. acts: {retry, remove}, each called with the card. warning: the sentence that
+ * stands beside every result. */
+export class Card {
+  constructor(file, warning, acts) {
+    made += 1;
+    this.file = file;
+    this.name = file.name || `Picture ${made}`;
+    this.state = "waiting";
+    this.answer = null;
+    this.problem = null;
+    this.warning = warning;
+    this.acts = acts;
+    this.url = URL.createObjectURL(file);
+    this.facts = html("p", { class: "facts" });
+    this.verdict = html("div", { class: "verdict-place" });
+    this.evidence = html("div", { class: "evidence" });
+    this.title = html("h3", { id: `card-${made}`, tabindex: -1 }, this.name);
+    this.element = html(
+      "li",
+      {},
+      html(
+        "article",
+        { class: "card", "aria-labelledby": `card-${made}` },
+        html("div", { class: "picture" }, this.#thumbnail()),
+        html(
+          "div",
+          { class: "card-head" },
+          html("div", { class: "card-name" }, this.title, this.facts),
+          button("Remove", () => acts.remove(this), {
+            class: "quiet",
+            "aria-label": `Remove ${this.name}`,
+          }),
+        ),
+        html("p", { class: "warning card-warning" }, warning),
+        this.verdict,
+        this.evidence,
+      ),
+    );
+    this.waits();
+  }
+
+  waits() {
+    this.#becomes("waiting");
+    if (this.answer === null) this.#says("Waits for its turn");
+  }
+
+  isAsked() {
+    this.#becomes("asked");
+    if (this.answer === null) this.#says("The model looks at it");
+  }
+
+  /** descriptions: of each class, by name. */
+  shows(answer, descriptions) {
+    this.answer = answer;
+    this.problem = null;
+    this.#becomes(answer.disposition ?? "prediction");
+    const { quality } = answer;
+    this.facts.textContent = quality === null ? "" : `${quality.width} × ${quality.height} pixels`;
+    this.verdict.replaceChildren(verdict(answer));
+    this.evidence.replaceChildren(...evidence(answer, descriptions));
+  }
+
+  tells(problem) {
+    this.answer = null;
+    this.problem = problem;
+    this.#becomes("problem");
+    this.verdict.replaceChildren(
+      html(
+        "div",
+        { class: "verdict" },
+        html("p", { class: "verdict-title" }, icon("problem"), sentence(problem.title)),
+        html("p", { class: "pathway" }, sentence(problem.detail)),
+        html("p", { class: "note" }, advice(problem)),
+        button("Retry", () => this.acts.retry(this), {
+          class: "primary",
+          "aria-label": `Retry ${this.name}`,
+        }),
+      ),
+    );
+    this.evidence.replaceChildren();
+  }
+
+  /** What this card says now, in a sentence. */
+  inWords() {
+    if (this.problem !== null) return `${this.name}: ${sentence(this.problem.title)}`;
+    if (this.answer.disposition === null) return `${this.name}: no disposition.`;
+    const reasons = this.answer.reasons.map(({ words }) => words).join(" ");
+    return `${this.name}: ${this.answer.title}. ${reasons}`;
+  }
+
+  /** Lets go of the picture. */
+  close() {
+    URL.revokeObjectURL(this.url);
+    this.element.remove();
+  }
+
+  #becomes(state) {
+    this.state = state;
+    const busy = state === "waiting" || state === "asked";
+    this.element.firstChild.setAttribute("aria-busy", String(busy));
+    this.element.firstChild.dataset.state = state;
+    this.element.firstChild.classList.toggle("busy", busy);
+  }
+
+  #says(words) {
+    this.problem = null;
+    this.evidence.replaceChildren();
+    this.verdict.replaceChildren(
+      html("div", { class: "verdict" }, html("p", { class: "progress" }, words)),
+    );
+  }
+
+  #thumbnail() {
+    const image = html("img", { alt: `The picture ${this.name}`, src: this.url });
+    image.addEventListener("load", () => URL.revokeObjectURL(this.url));
+    image.addEventListener("error", () => {
+      URL.revokeObjectURL(this.url);
+      image.replaceWith(html("span", { class: "no-picture" }, "No preview"));
+    });
+    return image;
+  }
+}
