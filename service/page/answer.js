@@ -29,8 +29,8 @@ export function verdict(answer) {
   );
 }
 
-/** The model's figures behind an answer. descriptions: of each class, by name. */
-export function evidence(answer, descriptions) {
+/** What a picture resembles, pass by pass. descriptions: of each class, by name. */
+export function resemblance(answer, descriptions) {
   const { prediction } = answer;
   const nameOf = (name) => shortened(descriptions.get(name) ?? name);
   const malignant = answer.malignant?.classes ?? [];
@@ -44,24 +44,34 @@ export function evidence(answer, descriptions) {
       marked: malignant.includes(name),
     }))
     .sort((one, other) => other.share - one.share);
-  return [
-    part(
-      "What it resembles",
-      html("p", { class: "note" }, agreement(prediction, nameOf)),
-      classChart(classes, MARK),
-      html(
-        "p",
-        { class: "note legend" },
-        html("span", { class: "swatch bar", "aria-hidden": "true" }),
-        `mean of ${passes(prediction)} `,
-        html("span", { class: "swatch point", "aria-hidden": "true" }),
-        "one pass: the wider the points lie apart, the more the passes disagree",
-      ),
-      html("details", {}, html("summary", {}, "The same as a table"), classTable(classes)),
+  return part(
+    "What it resembles",
+    html("p", { class: "note" }, agreement(prediction, nameOf)),
+    classChart(classes, MARK),
+    html(
+      "p",
+      { class: "note legend" },
+      html("span", { class: "swatch bar", "aria-hidden": "true" }),
+      `mean of ${passes(prediction)} `,
+      html("span", { class: "swatch point", "aria-hidden": "true" }),
+      "one pass: the farther the points lie apart, the more the passes disagree",
     ),
-    malignantPart(answer),
-    entropyPart(prediction, names.length),
-    familiarityPart(prediction),
+    html("details", {}, html("summary", {}, "The same as a table"), classTable(classes)),
+  );
+}
+
+/** The other figures that an answer rests on, and how it was made. */
+export function figures(answer) {
+  const { prediction } = answer;
+  const classes = Object.keys(prediction.probabilities).length;
+  return [
+    html(
+      "div",
+      { class: "scales" },
+      [malignantPart(answer), entropyPart(prediction, classes), familiarityPart(prediction)].filter(
+        (each) => each !== null,
+      ),
+    ),
     warningsPart(prediction.warnings),
     originPart(answer),
   ].filter((each) => each !== null);
@@ -105,12 +115,11 @@ function entropyPart(prediction, classes) {
       { class: "keys" },
       keyed(
         "expected", "Expected entropy", prediction.expected_entropy,
-        "nats: each pass is unsure by itself; the picture looks ambiguous to the model.",
+        "nats: doubt within each pass. High where the picture itself is ambiguous.",
       ),
       keyed(
         "mutual", "Mutual information", prediction.mutual_information,
-        "nats: the passes disagree with one another; the model has learnt too little about " +
-          "pictures like this one.",
+        "nats: disagreement between passes. High where the model knows too little.",
       ),
     ),
   );

@@ -1,6 +1,6 @@
 /* One picture's card: what is known of it, from waiting to an answer or a problem. */
 
-import { evidence, verdict } from "./answer.js";
+import { figures, resemblance, verdict } from "./answer.js";
 import { button, html } from "./dom.js";
 import { icon } from "./icons.js";
 import { advice, sentence } from "./problems.js";
@@ -17,12 +17,12 @@ export class Card {
     this.state = "waiting";
     this.answer = null;
     this.problem = null;
-    this.warning = warning;
     this.acts = acts;
     this.url = URL.createObjectURL(file);
     this.facts = html("p", { class: "facts" });
     this.verdict = html("div", { class: "verdict-place" });
-    this.evidence = html("div", { class: "evidence" });
+    this.resemblance = html("div", { class: "evidence" });
+    this.figures = html("div", { class: "evidence figures" });
     this.title = html("h3", { id: `card-${made}`, tabindex: -1 }, this.name);
     this.element = html(
       "li",
@@ -42,7 +42,8 @@ export class Card {
         ),
         html("p", { class: "warning card-warning" }, warning),
         this.verdict,
-        this.evidence,
+        this.resemblance,
+        this.figures,
       ),
     );
     this.waits();
@@ -58,6 +59,11 @@ export class Card {
     if (this.answer === null) this.#says("The model looks at it");
   }
 
+  /** The server is busy, and is asked again after so many seconds. */
+  isPutOff(seconds) {
+    if (this.answer === null) this.#says(`The server is busy; asked again in ${seconds} s`);
+  }
+
   /** descriptions: of each class, by name. */
   shows(answer, descriptions) {
     this.answer = answer;
@@ -66,7 +72,8 @@ export class Card {
     const { quality } = answer;
     this.facts.textContent = quality === null ? "" : `${quality.width} × ${quality.height} pixels`;
     this.verdict.replaceChildren(verdict(answer));
-    this.evidence.replaceChildren(...evidence(answer, descriptions));
+    this.resemblance.replaceChildren(resemblance(answer, descriptions));
+    this.figures.replaceChildren(...figures(answer));
   }
 
   tells(problem) {
@@ -86,7 +93,7 @@ export class Card {
         }),
       ),
     );
-    this.evidence.replaceChildren();
+    this.#forgetsEvidence();
   }
 
   /** What this card says now, in a sentence. */
@@ -113,10 +120,15 @@ export class Card {
 
   #says(words) {
     this.problem = null;
-    this.evidence.replaceChildren();
+    this.#forgetsEvidence();
     this.verdict.replaceChildren(
       html("div", { class: "verdict" }, html("p", { class: "progress" }, words)),
     );
+  }
+
+  #forgetsEvidence() {
+    this.resemblance.replaceChildren();
+    this.figures.replaceChildren();
   }
 
   #thumbnail() {

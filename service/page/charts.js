@@ -18,13 +18,22 @@ export function classChart(classes, mark) {
         each.words,
         " ",
         html("span", { class: "class-code" }, each.name),
+        " ",
         each.marked ? html("span", { class: "class-mark" }, mark) : null,
       ),
       track(each),
       html("span", { class: "class-share" }, percent(each.share)),
     ),
   );
-  return html("ol", { class: "class-chart" }, rows);
+  return html("ol", { class: "class-chart" }, rows, axis());
+}
+
+function axis() {
+  const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) =>
+    svg("text", { x: at(share), y: "80%" }, `${100 * share} %`),
+  );
+  const drawn = svg("svg", { class: "axis", focusable: "false" }, ticks);
+  return html("li", { class: "class-row", "aria-hidden": "true" }, html("span"), drawn);
 }
 
 function track({ share, points }) {

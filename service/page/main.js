@@ -11,7 +11,9 @@ import { queue } from "./queue.js";
 import { Service } from "./service.js";
 import { summarise } from "./summary.js";
 
-const AT_ONCE = 3;
+const AT_ONCE = 2;
+const TIMES_PUT_OFF = 5;
+const LONGEST_PUT_OFF_S = 10;
 const MULTIPART_BYTES = 1024; // what a form adds to the file that it carries
 const WARNING = document.querySelector(".colophon .warning").textContent;
 
@@ -71,7 +73,7 @@ function ask(card) {
     if (stop.signal.aborted) return;
     card.isAsked();
     try {
-      const answer = await answerFor(card.file, stop.signal);
+      const answer = await patiently(card, stop.signal);
       if (stop.signal.aborted) return;
       card.shows(answer, descriptionsOf(answer.prediction.model));
     } catch (error) {
@@ -82,6 +84,22 @@ function ask(card) {
     changed();
     announce(card.inWords());
   });
+}
+
+/** The answer for a card's picture; a busy server is asked again when it says so. */
+async function patiently(card, signal) {
+  for (let times = 0; ; times += 1) {
+    try {
+      return await answerFor(card.file, signal);
+    } catch (error) {
+      const wait_s = error.code === "overloaded" ? error.retryAfterS : null;
+      if (wait_s === null || wait_s > LONGEST_PUT_OFF_S || times === TIMES_PUT_OFF) throw error;
+      card.isPutOff(wait_s);
+      await new Promise((resolve) => setTimeout(resolve, 1000 * wait_s));
+      signal.throwIfAborted();
+      card.isAsked();
+    }
+  }
 }
 
 async function answerFor(file, signal) {
