@@ -29,6 +29,6 @@ function filled(element, attributes, children) {
     if (value === undefined || value === null || value === false) continue;
     element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
   return element;
 }

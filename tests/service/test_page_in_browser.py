@@ -14,9 +14,10 @@ from PIL import Image
 
 from service.client.wording import PATHWAYS, REASONS, TITLES, WARNING
 from service.commands import EMBEDDED
-from tests.program import run
+from service.key_file import write_clients
 from tests.server_process import ServerProcess, serving
 from tests.service.browser import PATIENCE_MS, Visit, chromium, visiting
+from tests.service.key_clients import client
 from tests.service.lesions import Lesion, file_of, lesion_picture
 
 pytestmark = pytest.mark.browser
@@ -64,6 +65,12 @@ def server(browser: Any, checkpoint_folder: Path) -> Iterator[ServerProcess]:
     with serving(EMBEDDED, checkpoint_folder) as server:
         server.wait_for("/readyz", 200)
         yield server
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Where screenshots go: to the documents where that is asked for."""
+    return Path(os.environ.get(SCREENSHOTS, tmp_path))
 
 
 @pytest.fixture
@@ -116,22 +123,26 @@ def test_three_pictures_are_summed_up_and_can_be_removed(go) -> None:
         expect(visit.page.get_by_role("heading", name="small.jpg")).to_be_focused()
 
 
-def test_a_broken_file_says_why_and_hurts_no_other(go) -> None:
+def test_a_broken_file_says_why_and_hurts_no_other(go, images) -> None:
     good = lesion("good.jpg", FLAT)
     broken = upload("broken.jpg", bytes(good["buffer"])[:3000])  # type: ignore[call-overload]
     text = upload("notes.jpg", b"not a picture at all")
     with go() as visit:
         visit.add(broken, text, good)
         expect(visit.card("broken.jpg")).to_contain_text("The JPEG data is broken or truncated.")
-        expect(visit.card("notes.jpg")).to_contain_text("wanted a JPEG, PNG or WebP", ignore_case=True)
+        expect(visit.card("notes.jpg")).to_contain_text(
+            "wanted a JPEG, PNG or WebP", ignore_case=True
+        )
         expect(visit.card("notes.jpg")).to_contain_text("No preview")
         expect(visit.card("good.jpg")).to_contain_text(TITLES["urgent"])
         assert WARNING not in visit.card("broken.jpg").inner_text()
+        screenshot(visit.page, images / "page-problems.png")
         retry = visit.page.get_by_role("button", name="Retry all 2 without an answer")
         retry.click()
         expect(retry).to_be_visible()  # asked again, they are as broken as before
 
 
+@pytest.mark.slow
 def test_a_picture_unlike_the_training_data_is_never_routine(go) -> None:
     with go() as visit:
         visit.add(noise())
@@ -140,10 +151,13 @@ def test_a_picture_unlike_the_training_data_is_never_routine(go) -> None:
         expect(card.get_by_text(TITLES["routine"], exact=True)).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_a_too_large_file_is_told_without_sending_it(go) -> None:
     with go() as visit:
         visit.add(upload("large.jpg", bytes(20 * 2**20)))
-        expect(visit.card("large.jpg")).to_contain_text("at most 20,971,520 bytes", ignore_case=True)
+        expect(visit.card("large.jpg")).to_contain_text(
+            "at most 20,971,520 bytes", ignore_case=True
+        )
         assert not any("triage" in url for url in visit.requests)
 
 
@@ -165,6 +179,7 @@ def test_the_switch_asks_again_about_the_same_picture(go) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_a_model_that_the_policy_does_not_fit_gives_a_prediction_alone(go) -> None:
     with go() as visit:
         visit.page.get_by_label("Model", exact=True).select_option("tiny")
@@ -176,20 +191,30 @@ def test_a_model_that_the_policy_does_not_fit_gives_a_prediction_alone(go) -> No
         expect(card.get_by_text(WARNING)).to_be_visible()
 
 
+@pytest.mark.slow
 def test_only_a_few_pictures_are_asked_about_at_a_time(go) -> None:
     held: list[Any] = []
+    released: list[bool] = []
+
+    def hold(route: Any) -> None:
+        if released:
+            route.continue_()
+        else:
+            held.append(route)
+
     with go() as visit:
-        visit.page.route("**/triage?*", held.append)
+        visit.page.route("**/triage?*", hold)
         visit.add(*(lesion(f"{number}.jpg", FLAT) for number in range(5)))
         expect(visit.page.get_by_text("The model looks at it")).to_have_count(2)
         expect(visit.page.get_by_text("Waits for its turn")).to_have_count(3)
         assert len(held) == 2
-        visit.page.unroute("**/triage?*")
+        released.append(True)
         for route in held:
             route.continue_()
         expect(visit.page.locator("#summary")).to_have_text("5 pictures: 5 to prioritise")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "code", "words"),
     [
@@ -217,6 +242,7 @@ def test_a_refusal_for_now_tells_when_to_retry(go, status, code, words) -> None:
         expect(card).to_contain_text(TITLES["urgent"])
 
 
+@pytest.mark.slow
 def test_a_busy_server_is_asked_again_when_it_says_so(go) -> None:
     refusals = [1]
     body = json.dumps({"code": "overloaded", "title": "Busy", "detail": "too much"})
@@ -235,6 +261,7 @@ def test_a_busy_server_is_asked_again_when_it_says_so(go) -> None:
         assert not refusals
 
 
+@pytest.mark.slow
 def test_a_server_that_is_gone_is_told_on_the_card(go, checkpoint_folder) -> None:
     with serving(checkpoint_folder) as doomed:
         doomed.wait_for("/readyz", 200)
@@ -249,9 +276,11 @@ def test_a_server_that_is_gone_is_told_on_the_card(go, checkpoint_folder) -> Non
             expect(visit.page.get_by_role("button", name="Retry after.jpg")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_key_is_asked_for_refused_and_then_taken(go, checkpoint_folder, tmp_path) -> None:
     keys = tmp_path / "keys"
-    key = run("keys", "new", "clinic", "--file", keys).out.strip()
+    key = "a-key-of-the-clinics"
+    write_clients(keys, [client("clinic", key)])
     with serving(checkpoint_folder, "--keys", keys) as guarded:
         guarded.wait_for("/readyz", 200)
         with go(guarded.url) as visit:
@@ -323,6 +352,7 @@ def test_a_picture_can_be_pasted(go) -> None:
         expect(visit.card("image.png")).to_contain_text("300 × 200 pixels")
 
 
+@pytest.mark.slow
 def test_pictures_can_be_dropped(go) -> None:
     content = list(file_of(lesion_picture(FLAT)))
     with go() as visit:
@@ -360,17 +390,23 @@ def test_real_lesions_all_get_a_disposition(go, real_data) -> None:
             expect(visit.card(str(each["name"])).locator("circle.point")).to_have_count(7 * 8)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_axe_finds_nothing_serious_and_nothing_overflows(go, width, scheme, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (390, "dark"),
+        pytest.param(390, "light", marks=pytest.mark.slow),
+        pytest.param(1280, "dark", marks=pytest.mark.slow),
+        pytest.param(1280, "light", marks=pytest.mark.slow),
+    ],
+)
+def test_axe_finds_nothing_serious_and_nothing_overflows(go, width, scheme, images) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     broken = upload("broken.jpg", file_of(lesion_picture(FLAT))[:3000])
     with go(width=width, scheme=scheme) as visit:
         serious(axe, visit.page)
         visit.add(lesion("lesion-1.jpg", FLAT), lesion("lesion-2.jpg", SMALL), broken)
         expect(visit.page.locator("#summary")).to_contain_text("1 routine, 1 without an answer")
-        folder = Path(os.environ.get(SCREENSHOTS, tmp_path))
-        screenshot(visit.page, folder / f"page-{width}-{scheme}.png")
+        screenshot(visit.page, images / f"page-{width}-{scheme}.png")
         for summary in visit.page.locator("summary").all():
             summary.click()
         serious(axe, visit.page)
@@ -391,5 +427,7 @@ def screenshot(page: Any, file: Path) -> None:
     """Writes what is in sight from the page's top, in few colours, which keeps the file small."""
     page.evaluate("scrollTo(0, 0)")
     size = page.viewport_size
-    shot = page.screenshot(clip={"x": 0, "y": 0, "width": size["width"], "height": 1240}, full_page=True)
+    shot = page.screenshot(
+        clip={"x": 0, "y": 0, "width": size["width"], "height": 1240}, full_page=True
+    )
     Image.open(BytesIO(shot)).convert("RGB").quantize(192).save(file, optimize=True)

@@ -45,9 +45,10 @@ def test_every_file_has_the_same_headers_and_is_sent_once(client, path) -> None:
     assert first.content and not again.content
     for name in ("Content-Security-Policy", "X-Content-Type-Options", "Cache-Control", "ETag"):
         assert first.headers[name] == again.headers[name] == changed.headers[name]
-    assert first.headers["Content-Security-Policy"] == client.get("/").headers[
-        "Content-Security-Policy"
-    ]
+    assert (
+        first.headers["Content-Security-Policy"]
+        == client.get("/").headers["Content-Security-Policy"]
+    )
 
 
 def test_a_file_has_its_own_media_type(client) -> None:
@@ -72,9 +73,7 @@ def test_every_file_that_the_page_names_is_there() -> None:
     found = page_files()
     named = re.findall(rb'(?:href|src)="page/([^"]+)"', found["index.html"].content)
     modules = [
-        name
-        for file in found.values()
-        for name in re.findall(rb'from "\./([^"]+)"', file.content)
+        name for file in found.values() for name in re.findall(rb'from "\./([^"]+)"', file.content)
     ]
     assert len(named) == 3
     assert {name.decode() for name in (*named, *modules)} == set(NAMES)
