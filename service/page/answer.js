@@ -3,7 +3,7 @@
 import { classChart, classTable, entropyChart, keyed, thresholdChart } from "./charts.js";
 import { html } from "./dom.js";
 import { icon } from "./icons.js";
-import { agreement, decimal, passes, percent, shortened } from "./words.js";
+import { agreement, decimal, exact, passes, percent, shortened } from "./words.js";
 
 const MARK = "malignant group";
 
@@ -131,13 +131,13 @@ function familiarityPart({ msp, ood, ood_threshold: threshold }) {
     false: ", not below the threshold: the model does not find the picture unfamiliar.",
     null: ". There is no threshold for this number of samples.",
   };
-  const compared = threshold === null ? "" : ` against ${decimal(threshold)}`;
+  const compared = threshold === null ? "" : ` against ${exact(threshold)}`;
   return part(
     "How familiar the picture is",
     html(
       "p",
       { class: "note" },
-      html("strong", {}, `Highest probability (MSP) ${decimal(msp)}`),
+      html("strong", {}, `Highest probability (MSP) ${exact(msp)}`),
       `${compared}${verdicts[ood]}`,
     ),
     thresholdChart({ share: msp, threshold, flagged: "below" }),

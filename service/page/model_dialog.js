@@ -1,7 +1,7 @@
 /* What a model is, and what it is for. */
 
 import { button, byId, html } from "./dom.js";
-import { counted, decimal, percent } from "./words.js";
+import { counted, exact, percent } from "./words.js";
 
 /** Opens the dialog with the facts of a model, as GET /models/{name} tells them. */
 export function showModel(facts, warning) {
@@ -72,7 +72,7 @@ function thresholdTable(thresholds) {
           "tr",
           {},
           html("th", { scope: "row" }, passesOf(each)),
-          html("td", {}, decimal(each.msp)),
+          html("td", {}, exact(each.msp)),
           html("td", {}, percent(each.kept)),
           html("td", {}, `${each.data}; ${counted(each.images, "picture")}`),
         ),

@@ -12,6 +12,11 @@ export function decimal(value) {
   return value.toFixed(2);
 }
 
+/** A number that is compared with another one nearby. */
+export function exact(value) {
+  return value.toFixed(3);
+}
+
 /** "1 picture", "2 pictures". */
 export function counted(count, noun, plural = `${noun}s`) {
   return `${count} ${count === 1 ? noun : plural}`;
