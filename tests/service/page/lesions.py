@@ -1,4 +1,4 @@
-"""Made-up pictures that look like lesions from afar; no person is on them."""
+"""Made-up pictures that look like lesions from afar, as files to upload; no person is on them."""
 
 from dataclasses import dataclass
 from io import BytesIO
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 Field = NDArray[np.float64]
+Upload = dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,11 @@ class Lesion:
     colour: tuple[float, float, float] = (0.42, 0.26, 0.18)
     skin: tuple[float, float, float] = (0.87, 0.68, 0.60)
     mottled: float = 0.25
+
+
+RAGGED = Lesion(12, radius=0.3, ragged=0.2, colour=(0.8, 0.46, 0.42), mottled=0.3)
+DARK = Lesion(3, radius=0.34, ragged=0.3, colour=(0.16, 0.11, 0.12), mottled=0.5)
+SMALL = Lesion(2, radius=0.16, ragged=0.05)
 
 
 def lesion_picture(lesion: Lesion, width: int = 600, height: int = 450) -> Image.Image:
@@ -50,6 +56,29 @@ def file_of(picture: Image.Image) -> bytes:
     buffer = BytesIO()
     picture.save(buffer, "JPEG", quality=92)
     return buffer.getvalue()
+
+
+def upload(name: str, content: bytes, media_type: str = "image/jpeg") -> Upload:
+    """A file as a browser's driver takes it."""
+    return {"name": name, "mimeType": media_type, "buffer": content}
+
+
+def lesion(name: str, drawn: Lesion = RAGGED) -> Upload:
+    """A lesion's picture as a file of this name."""
+    return upload(name, file_of(lesion_picture(drawn)))
+
+
+def broken(name: str) -> Upload:
+    """The first bytes of a lesion's picture."""
+    return upload(name, file_of(lesion_picture(RAGGED))[:3000])
+
+
+def fractal() -> dict[str, object]:
+    """A picture of nothing that any model here was trained on."""
+    drawn = Image.effect_mandelbrot((400, 300), (-2, -1.5, 1, 1.5), 100).convert("RGB")
+    buffer = BytesIO()
+    drawn.save(buffer, "PNG")
+    return upload("fractal.png", buffer.getvalue(), "image/png")
 
 
 def _clouds(draw: np.random.Generator, width: int, height: int, cells: int) -> Field:

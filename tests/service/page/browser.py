@@ -4,9 +4,12 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ARGUMENTS = (
@@ -32,12 +35,16 @@ window.livingBlobUrls = () => living.size;
 
 @dataclass(frozen=True)
 class Visit:
-    """A look at the page of a server. faults: what the console told; hosts: who was asked."""
+    """A look at the page of a server.
+
+    faults: what the console told. requests: the addresses that were asked. responses: what came.
+    """
 
     page: Any
     url: str
     faults: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+    responses: list[Any] = field(default_factory=list)
 
     def add(self, *files: dict[str, object]) -> None:
         """Chooses files, each as {name, mimeType, buffer}."""
@@ -46,6 +53,10 @@ class Visit:
     def card(self, name: str) -> Any:
         """The card of the picture of this name."""
         return self.page.get_by_role("article", name=name, exact=True)
+
+    def answers(self) -> list[Any]:
+        """What /triage answered so far, problems left out."""
+        return [each.json() for each in self.responses if "/triage?" in each.url and each.ok]
 
     def check(self) -> None:
         """Fails where something was stored, another host asked, or the console complained."""
@@ -90,12 +101,47 @@ def visiting(browser: Any, url: str, width: int, scheme: str) -> Iterator[Visit]
         if message.type in ("error", "warning") and A_PROBLEM_WAS_ANSWERED not in message.text:
             visit.faults.append(message.text)
 
+    def came(response: Any) -> None:
+        visit.responses.append(response)
+
     page.on("console", console)
     page.on("pageerror", lambda error: visit.faults.append(str(error)))
     page.on("request", lambda request: visit.requests.append(request.url))
+    page.on("response", came)
     try:
         page.goto(url + "/")
         yield visit
         visit.check()
     finally:
         context.close()
+
+
+def expect(locator: Any) -> Any:
+    """What a locator is expected to be; waited for with patience."""
+    from playwright.sync_api import expect as expecting  # noqa: PLC0415 - skipped without it
+
+    expecting.set_options(timeout=PATIENCE_MS)
+    return expecting(locator)
+
+
+def serious(axe: Any, page: Any) -> None:
+    """Fails where axe-core finds something serious or critical."""
+    found = axe.run(page).response["violations"]
+    bad = [each for each in found if each["impact"] in ("serious", "critical")]
+    assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in bad] == []
+
+
+def screenshot(page: Any, file: Path, first: str = "body", last: str = ".card") -> None:
+    """Writes a picture of the page from the top of one element to the bottom of another, the
+    first of their kind; a telephone shows one screen. In few colours, so that the file is small.
+    """
+    page.locator(first).first.evaluate("each => each.scrollIntoView()")
+    size = page.viewport_size
+    if size["width"] > 600:
+        end = page.locator(last).first.evaluate("each => each.getBoundingClientRect().bottom")
+        page.set_viewport_size({"width": size["width"], "height": round(end) + 24})
+    shot = page.screenshot()
+    page.set_viewport_size(size)
+    Image.open(BytesIO(shot)).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(
+        file, optimize=True
+    )
