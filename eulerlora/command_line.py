@@ -3,7 +3,7 @@
 import signal
 import sys
 from importlib.metadata import entry_points
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -13,13 +13,20 @@ ENTRY_POINTS = "eulerlora.commands"
 
 
 class Program(click.Group):
-    """A group whose commands are loaded one at a time, so that each starts fast."""
+    """A group whose commands are loaded one at a time, so that each starts fast.
+
+    They are the entry points of `entry_group`, from whichever packages declare them.
+    """
+
+    def __init__(self, *args: Any, entry_group: str = ENTRY_POINTS, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.entry_group = entry_group
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(entry_points(group=ENTRY_POINTS).names)
+        return sorted(entry_points(group=self.entry_group).names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        found = entry_points(group=ENTRY_POINTS, name=cmd_name)
+        found = entry_points(group=self.entry_group, name=cmd_name)
         command: click.Command | None = next((each.load() for each in found), None)
         return command
 

@@ -52,7 +52,7 @@ def evaluate_command(
     ]
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # better refused now than after the work
-    images = _dataset_of(model, data, skip_bad)
+    images = dataset_of(model, data, skip_bad)
     sets = {
         name: read_ood_set(OodSettings(kind="images", path=str(place)), Path(), skip_bad)
         for name, place in _by_name(ood).items()
@@ -72,7 +72,7 @@ def evaluate_command(
 @device_option
 def calibrate_command(checkpoint: Path, data: Path, skip_bad: bool, device: str) -> None:
     """Set the OOD thresholds of a checkpoint from held-out images of its data set."""
-    images = _dataset_of(EulerLoRA.load(checkpoint, "cpu"), data, skip_bad)
+    images = dataset_of(EulerLoRA.load(checkpoint, "cpu"), data, skip_bad)
     announce(images)
     for each in calibrate(checkpoint, images, choose_device(device)):
         click.echo(f"{each.mode} {each.samples}: MSP >= {each.msp:.4f} keeps {each.kept:.1%}")
@@ -88,11 +88,15 @@ def _by_name(places: Sequence[Path]) -> dict[str, Path]:
     return found
 
 
-def _dataset_of(model: EulerLoRA, data: Path, skip_bad: bool) -> ImageParts:
+def dataset_of(model: EulerLoRA, data: Path, skip_bad: bool) -> ImageParts:
     """The data set that the model was trained on, read from `data`; its classes must agree."""
-    settings = DataSettings.model_validate(model.config.provenance["recipe"]["data"])
-    images = read_dataset(settings, data, skip_bad)
+    images = read_dataset(settings_of(model), data, skip_bad)
     names = tuple(each.name for each in images.classes)
     if names != model.classes:
         raise DataError(f"{data}: its classes {names} are not the model's {model.classes}")
     return images
+
+
+def settings_of(model: EulerLoRA) -> DataSettings:
+    """Which data set the model was trained on, and its split."""
+    return DataSettings.model_validate(model.config.provenance["recipe"]["data"])

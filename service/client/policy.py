@@ -88,7 +88,7 @@ class Decision:
     policy_hash: str
 
 
-class Answer(Protocol):
+class Predicted(Protocol):
     """What a policy reads of a prediction. trajectory_labels: () where they were not asked for.
 
     ood is None for a model without an OOD threshold for the question.
@@ -132,12 +132,12 @@ class Policy(Settings):
         )
         return "sha256:" + hashlib.sha256(content.encode()).hexdigest()
 
-    def decide(self, prediction: Answer, quality: Quality) -> Decision:
+    def decide(self, prediction: Predicted, quality: Quality) -> Decision:
         """What to do next. Raises PolicyError where the model lacks a malignant class."""
         reasons = (*self._quality_reasons(quality), *self._prediction_reasons(prediction))
         return Decision(disposition(reasons), reasons, self.version, self.hash)
 
-    def malignant_probability(self, prediction: Answer) -> float:
+    def malignant_probability(self, prediction: Predicted) -> float:
         """Summed probability of the malignant group. Raises PolicyError for a missing class."""
         missing = [name for name in self.malignant.classes if name not in prediction.probabilities]
         if missing:
@@ -147,7 +147,7 @@ class Policy(Settings):
             )
         return math.fsum(prediction.probabilities[name] for name in self.malignant.classes)
 
-    def fitted_to(self, prediction: Answer) -> bool:
+    def fitted_to(self, prediction: Predicted) -> bool:
         """Whether the urgent threshold was set for this model, revision, mode and samples."""
         found = self.evidence
         return found is not None and (
@@ -166,7 +166,7 @@ class Policy(Settings):
         if found.sharpness <= rules.blurred:
             yield Reason.BLURRED
 
-    def _prediction_reasons(self, found: Answer) -> Iterator[Reason]:
+    def _prediction_reasons(self, found: Predicted) -> Iterator[Reason]:
         if found.ood is None:
             yield Reason.OOD_UNKNOWN
         elif found.ood:

@@ -54,10 +54,11 @@ class UncertaintyRules(Settings):
 class Evidence(Settings):
     """How `malignant.urgent` came about: what `eulerlora policy fit` measured, and on what.
 
-    revision, mode, samples: the model and the question that the threshold is for. sensitivity:
-    share of the `positives` images of class `target` at or above the threshold, all else aside;
-    lower_bound: one-sided, exact, at `confidence`. established: whether it reaches `wanted`.
-    specificity: share of the images outside the malignant group below the threshold.
+    model, revision, mode, samples: what the threshold is for. images: all that it was measured on.
+    lesions, found: lesions of class `target`, and those of them with all images at or above the
+    threshold; sensitivity: their share, lower_bound: its one-sided exact bound at `confidence`;
+    established: whether that reaches `wanted`. specificity: share of the images outside the
+    malignant group below the threshold. referral_rate: of all images, those urgent or referred.
     """
 
     model: Name
@@ -65,10 +66,9 @@ class Evidence(Settings):
     mode: Mode
     samples: PositiveInt
     data: Name
-    date: Name
     images: PositiveInt
     target: Name
-    positives: PositiveInt
+    lesions: PositiveInt
     found: Annotated[int, Field(ge=0)]
     wanted: Share
     sensitivity: Share
@@ -76,3 +76,4 @@ class Evidence(Settings):
     confidence: Share
     established: bool
     specificity: Share
+    referral_rate: Share

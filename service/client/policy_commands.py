@@ -1,0 +1,27 @@
+"""The commands `eulerlora policy show` and `check`; `fit` is training's."""
+
+from pathlib import Path
+
+import click
+
+from eulerlora.command_line import Program
+from service.client.policy import default_policy_text, read_policy
+
+
+@click.group("policy", cls=Program, entry_group="eulerlora.policy_commands")
+def policy_command() -> None:
+    """Show, check and fit the policy that says what to do next for a picture."""
+
+
+@click.command("show")
+def show_command() -> None:
+    """Print the policy that is used where no other is named, to start one's own from."""
+    click.echo(default_policy_text(), nl=False)
+
+
+@click.command("check")
+@click.argument("file", type=click.Path(path_type=Path))
+def check_command(file: Path) -> None:
+    """Say whether a policy file is valid, with its version and its hash."""
+    policy = read_policy(file)
+    click.echo(f"{file}: valid, version {policy.version}, {policy.hash}")

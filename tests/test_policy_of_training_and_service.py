@@ -1,0 +1,152 @@
+"""What `eulerlora policy fit` writes and counts is what the service's client reads and decides."""
+
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from eulerlora.checkpoint import save_checkpoint
+from eulerlora.model import EulerLoRA, Prediction
+from service.client.policy import Disposition, default_policy_text, read_policy
+from tests.conftest import THRESHOLDS, MakeConfig, MakeNetwork
+from tests.service.client.answers_to_judge import GOOD, FakePrediction
+from training.policy_command import fit_command
+from training.triage_threshold import least_lesions
+
+ROOT = Path(__file__).parents[1]
+CLASSES = ("bkl", "mel", "nv")
+TEST_IMAGES = {"bkl": 5, "mel": 12, "nv": 8}
+WANTED = 0.75  # 11 lesions without a miss are the least for it
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with random pictures of three classes."""
+    folder = tmp_path_factory.mktemp("lesions")
+    noise = np.random.default_rng(0)
+    for part, counts in (("train", dict.fromkeys(CLASSES, 11)), ("test", TEST_IMAGES)):
+        for name, count in counts.items():
+            place = folder / "pictures" / part / name
+            place.mkdir(parents=True)
+            for index in range(count):
+                pixels = noise.integers(0, 256, (4, 4, 3)).astype(np.uint8)
+                image = Image.fromarray(pixels).resize((64, 48), Image.Resampling.NEAREST)
+                image.save(place / f"{index:02}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoint(
+    tmp_path_factory: pytest.TempPathFactory, make_network: MakeNetwork, make_config: MakeConfig
+) -> Path:
+    """A checkpoint that says it was trained on `data`."""
+    folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
+    network = make_network()
+    recipe = {"data": {"kind": "imagefolder", "path": "pictures"}}
+    changes = {"thresholds": THRESHOLDS, "provenance": {"recipe": recipe, "seed": 0}}
+    save_checkpoint(folder, network, make_config(network, **changes), "# tiny\n")
+    return folder
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    """The packaged policy, for the classes of `data`."""
+    path = tmp_path / "own.toml"
+    text = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
+    text = text.replace("entropy_nats = 1.2", "entropy_nats = 0.9")
+    path.write_text("# ours\n" + text)
+    return path
+
+
+def fit(checkpoint: Path, data: Path, policy: Path, *options: str) -> str:
+    arguments = [checkpoint, "--data", data, "--policy", policy, "--device", "cpu", *options]
+    done = CliRunner().invoke(fit_command, list(map(str, arguments)), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_what_fit_writes_the_client_reads(checkpoint: Path, data: Path, policy: Path) -> None:
+    before = read_policy(policy)
+    printed = fit(checkpoint, data, policy, "--sensitivity", str(WANTED))
+    after = read_policy(policy)
+    found = after.evidence
+    assert found is not None
+    assert after.version == before.version + 1
+    assert (found.model, found.mode, found.samples) == ("tiny", "stoch", 4)
+    assert found.revision == EulerLoRA.load(checkpoint, "cpu").revision
+    assert found.data == "pictures, image folder, test part"
+    assert (found.images, found.lesions, found.found) == (25, 12, 12)
+    assert (found.wanted, found.established) == (WANTED, True)
+    assert least_lesions(WANTED) == 11
+    assert after.quality == before.quality
+    assert policy.read_text().startswith("# ours\n# The triage policy")
+    for words in (
+        f"urgent threshold: {after.malignant.urgent}",
+        "sensitivity: 1.000 (12 of 12 lesions",
+        "wanted: 0.75, established",
+        f"{policy}: version {after.version}",
+    ):
+        assert words in printed
+
+
+def test_what_fit_counts_the_client_decides(checkpoint: Path, data: Path, policy: Path) -> None:
+    printed = fit(checkpoint, data, policy, "--sensitivity", "0.2")
+    rules = read_policy(policy)
+    model = EulerLoRA.load(checkpoint, "cpu")
+    paths = sorted((data / "pictures" / "test").rglob("*.png"))
+    predicted = model.predict(paths, "stoch", 4)
+    counts = dict.fromkeys(Disposition, 0)
+    for index in range(len(paths)):
+        decision = rules.decide(prediction_of(predicted, index), GOOD)
+        counts[decision.disposition] += 1
+    urgent, refer, routine = (
+        f"{each} {counts[each] / len(paths):.3f}"
+        for each in (Disposition.URGENT, Disposition.REFER, Disposition.ROUTINE)
+    )
+    assert f"{urgent}, {refer}, {routine}" in printed
+    assert min(counts[Disposition.URGENT], counts[Disposition.REFER]) > 0
+
+
+def prediction_of(predicted: Prediction, index: int) -> FakePrediction:
+    """One image's answer, as the service would put it."""
+    trajectories = predicted.trajectories[index]
+    assert predicted.ood is not None
+    return FakePrediction(
+        probabilities=dict(zip(CLASSES, predicted.probabilities[index].tolist(), strict=True)),
+        entropy=float(predicted.entropy[index]),
+        ood=bool(predicted.ood[index]),
+        trajectory_labels=tuple(CLASSES[label] for label in trajectories.argmax(-1).tolist()),
+    )
+
+
+def test_too_few_melanomas_establish_nothing(checkpoint: Path, data: Path, policy: Path) -> None:
+    printed = fit(checkpoint, data, policy, "--mode", "det")
+    assert (
+        "wanted: 0.95, not established: 59 lesions without a miss are the least for it" in printed
+    )
+    found = read_policy(policy).evidence
+    assert found is not None
+    assert (found.mode, found.samples, found.established) == ("det", 1, False)
+
+
+def test_samples_belong_to_stoch(checkpoint: Path, data: Path, policy: Path) -> None:
+    arguments = [checkpoint, "--data", data, "--policy", policy, "--mode", "det", "--samples", 2]
+    done = CliRunner().invoke(fit_command, list(map(str, arguments)))
+    assert done.exit_code == 2
+    assert "--samples belongs to --mode stoch" in done.output
+
+
+def test_the_commands_of_the_policy_group_come_from_both_packages() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = project["entry-points"]["eulerlora.policy_commands"]
+    assert {target.split(".")[0] for target in declared.values()} == {"service", "training"}
+    for name, target in declared.items():
+        module, _, attribute = target.partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        assert command.name == name
