@@ -76,7 +76,9 @@ def page_files() -> Mapping[str, PageFile]:
 
 def _read() -> Iterator[tuple[str, PageFile]]:
     for file in files("service").joinpath("page").iterdir():
-        media_type = MEDIA_TYPES["." + file.name.rpartition(".")[2]]
+        media_type = MEDIA_TYPES.get("." + file.name.rpartition(".")[2])
+        if media_type is None:  # what an editor or a desktop may leave there
+            continue
         text = file.read_text(encoding="utf-8").replace(WARNING_PLACE, escape(WARNING))
         content = text.encode()
         tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'

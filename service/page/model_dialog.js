@@ -1,39 +1,30 @@
 /* What a model is, and what it is for. */
 
-import { button, byId, html } from "./dom.js";
+import { byId, html } from "./dom.js";
 import { counted, exact, percent } from "./words.js";
 
 /** Opens the dialog with the facts of a model, as GET /models/{name} tells them. */
 export function showModel(facts, warning) {
-  const dialog = byId("model-dialog");
-  dialog.replaceChildren(
+  byId("model-title").textContent = `The model ${facts.name}`;
+  byId("model-facts").replaceChildren(
+    html("h3", {}, "Intended use"),
+    html("p", { class: "warning" }, warning),
     html(
-      "div",
-      { class: "dialog-head" },
-      html("h2", { id: "model-title" }, `The model ${facts.name}`),
-      button("Close", () => dialog.close(), { class: "quiet" }),
+      "p",
+      {},
+      "It is meant for people who decide whose turn it is among several lesions, and who look " +
+        "at each of them anyway. It knows only the classes below, from the cameras, sites and " +
+        "skin types of its training data, and must not be used to decide on anyone’s care.",
     ),
-    html(
-      "div",
-      { class: "dialog-body", tabindex: 0, role: "group", "aria-label": "Facts about the model" },
-      html("h3", {}, "Intended use"),
-      html("p", { class: "warning" }, warning),
-      html(
-        "p",
-        {},
-        "It is meant for people who decide whose turn it is among several lesions, and who look " +
-          "at each of them anyway. It knows only the classes below, from the cameras, sites and " +
-          "skin types of its training data, and must not be used to decide on anyone’s care.",
-      ),
-      html("h3", {}, "Classes"),
-      factList(facts.classes.map(({ name, description }) => [name, description])),
-      html("h3", {}, "Facts"),
-      factList(modelFacts(facts)),
-      html("h3", {}, "When a picture counts as unfamiliar"),
-      thresholdTable(facts.thresholds),
-    ),
+    html("h3", {}, "Classes"),
+    factList(facts.classes.map(({ name, description }) => [name, description])),
+    html("h3", {}, "Facts"),
+    factList(modelFacts(facts)),
+    html("h3", {}, "When a picture counts as unfamiliar"),
+    thresholdTable(facts.thresholds),
   );
-  dialog.showModal();
+  byId("model-close").onclick = () => byId("model-dialog").close();
+  byId("model-dialog").showModal();
 }
 
 function modelFacts(facts) {
