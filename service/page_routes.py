@@ -33,7 +33,6 @@ POLICY = "; ".join(
 HEADERS = {
     "Cache-Control": "no-cache",  # kept, but asked for again: a new release is seen at once
     "Content-Security-Policy": POLICY,
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",

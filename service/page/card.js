@@ -87,7 +87,7 @@ export class Card {
         html("p", { class: "verdict-title" }, icon("problem"), sentence(problem.title)),
         html("p", { class: "pathway" }, sentence(problem.detail)),
         html("p", { class: "note" }, advice(problem)),
-        button("Retry", () => this.acts.retry(this), {
+        button("Retry", () => this.#retries(), {
           class: "primary",
           "aria-label": `Retry ${this.name}`,
         }),
@@ -108,6 +108,11 @@ export class Card {
   close() {
     URL.revokeObjectURL(this.url);
     this.element.remove();
+  }
+
+  #retries() {
+    this.title.focus(); // the button is about to go
+    this.acts.retry(this);
   }
 
   #becomes(state) {

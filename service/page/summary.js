@@ -26,5 +26,8 @@ export function summarise(cards, retry) {
   const button = byId("retry-all");
   button.hidden = failed < 2;
   button.textContent = `Retry all ${failed} without an answer`;
-  button.onclick = retry;
+  button.onclick = () => {
+    byId("results").focus(); // the button may be about to go
+    retry();
+  };
 }

@@ -33,7 +33,7 @@ def server(browser: Any, checkpoint_folder: Path) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """Where screenshots go: to the documents where that is asked for."""
+    """Where screenshots go: the folder that EULERLORA_SCREENSHOTS names, docs/images for one."""
     return Path(os.environ.get(SCREENSHOTS, tmp_path))
 
 

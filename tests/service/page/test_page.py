@@ -171,7 +171,8 @@ def test_axe_finds_nothing_serious_and_nothing_overflows(go, width, scheme, imag
         expect(visit.page.get_by_text(BARS)).to_have_count(2)
         expect(visit.page.locator("#summary")).to_contain_text("1 without an answer")
         within = ".card .class-chart" if scheme == "dark" else "body"
-        screenshot(visit.page, images / f"page-{width}-{scheme}.png", first=within)
+        if (width, scheme) != (1280, "dark"):  # the documents have enough of them
+            screenshot(visit.page, images / f"page-{width}-{scheme}.png", first=within)
         for summary in visit.page.locator("summary").all():
             summary.click()
         serious(axe, visit.page)

@@ -113,6 +113,7 @@ def test_a_refusal_for_now_tells_when_to_retry(go, status, code, words) -> None:
         expect(card).to_contain_text("Retry in 7 seconds.")
         visit.page.unroute("**/triage?*")
         card.get_by_role("button", name="Retry lesion.jpg").click()
+        expect(card.get_by_role("heading", name="lesion.jpg")).to_be_focused()
         expect(card).to_contain_text(BARS)
 
 
