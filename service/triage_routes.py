@@ -8,9 +8,9 @@ from pydantic import BaseModel
 from service.client.policy import Disposition, Policy, Reason
 from service.client.quality import Quality
 from service.client.wording import NOT_FITTED, REASONS, TITLES, WARNING, pathway
-from service.errors import PolicyNotApplicable
+from service.errors import InvalidParameter, PolicyNotApplicable
 from service.pipeline import Pipeline, Predicted
-from service.predict_routes import PROBLEMS, UPLOAD, reject_repeated_parameters, server_timing
+from service.predict_routes import PROBLEMS, UPLOAD, server_timing
 from service.schemas import PredictionBody, PredictQuery, TriageQuery
 from service.served_model import ServedModel, ServedModels
 
@@ -69,6 +69,14 @@ def triage_routes(pipeline: Pipeline, models: ServedModels, policy: Policy) -> A
         return triage_body(predicted, policy)
 
     return router
+
+
+async def reject_repeated_parameters(request: Request) -> None:
+    """Raises InvalidParameter where a parameter is given twice."""
+    for name in TriageQuery.model_fields:
+        count = len(request.query_params.getlist(name))
+        if count > 1:
+            raise InvalidParameter(f"{name}: wanted once, given {count} times")
 
 
 def check_policy(policy: Policy, served: ServedModel) -> None:
