@@ -1,7 +1,5 @@
 """Image files of folders, and the upright RGB pixels in them."""
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -9,6 +7,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from eulerlora.errors import ImageError
+from eulerlora.folders import files_below
 from eulerlora.preprocess import upright_rgb
 
 EXTENSIONS = (".jpeg", ".jpg", ".png", ".webp")
@@ -21,7 +20,7 @@ def is_image_name(name: str) -> bool:
 
 def image_files(folder: Path) -> list[Path]:
     """All image files below a folder, sorted; linked folders are followed."""
-    return sorted(_files_below(folder))
+    return sorted(path for path in files_below(folder) if is_image_name(path.name))
 
 
 def read_pixels(file: Path | BinaryIO, name: str) -> Tensor:
@@ -35,14 +34,3 @@ def read_pixels(file: Path | BinaryIO, name: str) -> Tensor:
         raise ImageError(f"{name}: cannot be opened as an image ({error})") from error
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from error
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    seen = set()  # a link may lead back to a folder above it
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        real = Path(parent).resolve()
-        if real in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        yield from (Path(parent, name) for name in names if is_image_name(name))

@@ -58,11 +58,13 @@ class Service:
     """The application, and its queue; both are at work while the application's lifespan runs.
 
     ask: a served model's answer (trajectories, classes) to a question of the service's own,
-    through the queue that clients use.
+    through the queue that clients use. refused: counts a problem by its code that was answered
+    without the application.
     """
 
     application: FastAPI
     ask: Callable[[ServedModel, Question], Awaitable[Tensor]]
+    refused: Callable[[str], None]
 
 
 def create_service(
@@ -111,7 +113,7 @@ def create_service(
         answering = batcher.submit(served.engine, question, deadline=math.inf)
         return (await asyncio.wrap_future(answering)).log_probabilities
 
-    return Service(app, ask)
+    return Service(app, ask, metrics.refused)
 
 
 def _add_middlewares(

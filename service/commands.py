@@ -139,7 +139,7 @@ def serve(
     supervisor = Supervisor(folders, parts, gate, lifecycle, settings.life)
     config = uvicorn.Config(
         Router(default=gate, lifespan=supervisor.running),
-        http=protocol_of(settings.connections),
+        http=protocol_of(settings.connections, gate.refused),
         ws="none",
         log_config=None,
         access_log=False,

@@ -1,6 +1,5 @@
 """Image bytes -> picture: format and size are decided from the header, before any decoder runs."""
 
-import re
 import struct
 import zlib
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import PurePath
 from typing import Literal
 
 import imagesize
+import simplejpeg
 from PIL import Image
 
 from eulerlora.errors import ImageError
@@ -28,9 +28,6 @@ EXTENSIONS: dict[str, Format] = {
 }
 NEUTRAL = {"", "application/octet-stream"}
 
-# An FF before 00, RST0 to RST7 or another FF is not a marker of its own (ITU T.81, B.1.1).
-JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
-JPEG_START, JPEG_END = 0xD8, 0xD9
 PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 PNG_BIT_DEPTH_AT = 24
 
@@ -94,11 +91,13 @@ def _decode(data: bytes, found: Format, limits: ImageLimits) -> Picture:
     if found == "PNG":
         with Image.open(BytesIO(data), formats=[found]) as image:
             image.verify()  # CRCs and the end chunk, which decoding does not look at
-    if (found == "PNG" and PNG_END not in data) or (found == "JPEG" and not _jpeg_ends(data)):
-        raise _broken(found)
+        if PNG_END not in data:
+            raise _broken(found)
     with Image.open(BytesIO(data), formats=[found]) as image:
         check_size(image.size, limits)  # two headers in one file: the decoder obeys the last
-        if found != "JPEG" and getattr(image, "is_animated", False):
+        if found == "JPEG":
+            _check_jpeg(data)
+        elif getattr(image, "is_animated", False):
             raise UnusableImage("wanted a single picture; the image is animated")
         if image.mode == "RGB" and data[PNG_BIT_DEPTH_AT] == 16 and found == "PNG":
             _narrow_transparent_colour(image)
@@ -110,16 +109,14 @@ def _broken(found: Format) -> UnusableImage:
     return UnusableImage(f"the {found} data is broken or truncated")
 
 
-def _jpeg_ends(data: bytes) -> bool:
-    """Whether a JPEG has its end marker: with bytes behind it, Pillow would not miss it."""
-    at = 0
-    while marker := JPEG_MARKER.search(data, at):
-        at = marker.end()
-        if data[at - 1] == JPEG_END:
-            return True
-        if data[at - 1] != JPEG_START:
-            at += int.from_bytes(data[at : at + 2], "big")  # the segment's length
-    return False
+def _check_jpeg(data: bytes) -> None:
+    """Raises ValueError where libjpeg has to make up for missing or broken data.
+
+    Pillow keeps those warnings to itself, and fills what is missing with gray.
+    """
+    simplejpeg.decode_jpeg(
+        data, "GRAY", fastdct=True, fastupsample=True, min_height=1, min_width=1, min_factor=8
+    )
 
 
 def _narrow_transparent_colour(image: Image.Image) -> None:

@@ -3,14 +3,14 @@
 import os
 import resource
 import signal
+import socket
 import time
 import traceback
 import warnings
 from dataclasses import dataclass
 from io import BytesIO
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,11 @@ from eulerlora.preprocess import Picture, resize
 from eulerlora.seeds import content_seed
 from service.client.quality import Quality, quality_of
 from service.decode import Declared, decode
+from service.decoding_messages import Message, received
 from service.settings import ImageLimits
+
+READY = Message(b"", "ready")
+USUAL_BYTES = 2**18  # of an image; room for it is made while none is there
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,22 @@ class Job:
     size: int
     revision: str
     measured: bool = False
+
+    @property
+    def pixel_bytes(self) -> int:
+        """Of what comes of it."""
+        return 3 * self.size * self.size * np.dtype(np.float32).itemsize
+
+    def message(self) -> Message:
+        """As it is sent to a worker."""
+        declared = (self.declared.media_type, self.declared.filename)
+        return Message(self.content, (declared, self.size, self.revision, self.measured))
+
+    @classmethod
+    def of(cls, message: Message) -> Self:
+        """As a worker gets it."""
+        declared, *rest = cast("Any", message.rest)
+        return cls(bytes(message.raw), Declared(*declared), *rest)
 
 
 @dataclass(frozen=True)
@@ -52,9 +72,20 @@ class Done:
     decode_s: float
     quality: Quality | None = None
 
+    def message(self) -> Message:
+        """As a worker sends it."""
+        rest = (self.content_seed, self.warnings, self.decode_s, self.quality)
+        return Message(self.pixels.data.cast("B"), (self.pixels.shape, *rest))
 
-def work(connection: Connection, limits: ImageLimits, memory_bytes: int, last_s: float) -> None:
-    """The life of a worker: says that it is ready, then answers jobs until the pipe is closed.
+    @classmethod
+    def of(cls, message: Message) -> Self:
+        """As it is received."""
+        shape, *rest = cast("Any", message.rest)
+        return cls(np.frombuffer(message.raw, np.float32).reshape(shape), *rest)
+
+
+def work(connection: socket.socket, limits: ImageLimits, memory_bytes: int, last_s: float) -> None:
+    """The life of a worker: says that it is ready, then answers jobs until the socket is closed.
 
     An answer is `Done` or an exception. memory_bytes: beyond what the process uses when ready.
     last_s: seconds after which the kernel ends a worker that still decodes, its parent alive or
@@ -68,11 +99,21 @@ def work(connection: Connection, limits: ImageLimits, memory_bytes: int, last_s:
     torch.set_num_threads(1)
     _warm_up(limits)
     _limit_memory(memory_bytes)
-    connection.send("ready")
+    READY.send(connection)
     while job := _next(connection):
         signal.setitimer(signal.ITIMER_REAL, last_s)
-        connection.send(perform(job, limits))
+        message_of(perform(job, limits)).send(connection)
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def message_of(answer: Done | Exception) -> Message:
+    """An answer as a worker sends it."""
+    return answer.message() if isinstance(answer, Done) else Message(b"", answer)
+
+
+def answer_of(message: Message) -> Done | Exception:
+    """An answer as it is received."""
+    return message.rest if isinstance(message.rest, Exception) else Done.of(message)
 
 
 class OutOfDecodingMemoryError(Exception):
@@ -102,12 +143,11 @@ def _quality(picture: Picture) -> Quality:
     return quality_of(Image.fromarray(picture.pixels.permute(1, 2, 0).numpy()))
 
 
-def _next(connection: Connection) -> Job | None:
+def _next(connection: socket.socket) -> Job | None:
     try:
-        job: Job = connection.recv()
+        return Job.of(received(connection, USUAL_BYTES))
     except (EOFError, ConnectionResetError):  # the parent has closed it, or is gone
         return None
-    return job
 
 
 def _warm_up(limits: ImageLimits) -> None:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import anyio
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
@@ -15,17 +14,20 @@ async def while_connected(request: Request) -> AsyncIterator[None]:
 
     The request's body must have been read, for nobody else may wait for its messages.
     """
-    with anyio.CancelScope() as scope:
-        watching = asyncio.create_task(_watch(request, scope))
-        try:
-            yield
-        finally:
-            watching.cancel()
-    if scope.cancelled_caught:
-        raise ClientDisconnect
+    try:
+        async with asyncio.timeout(None) as end:  # which the client sets
+            watching = asyncio.create_task(_watch(request, end))
+            try:
+                yield
+            finally:
+                watching.cancel()
+    except TimeoutError as error:
+        if end.expired():
+            raise ClientDisconnect from error
+        raise
 
 
-async def _watch(request: Request, scope: anyio.CancelScope) -> None:
+async def _watch(request: Request, end: asyncio.Timeout) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    scope.cancel()
+    end.reschedule(asyncio.get_running_loop().time())

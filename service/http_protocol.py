@@ -7,6 +7,7 @@ answered and for a client to take its answer, and tells of what h11 refuses in p
 import asyncio
 import sys
 import uuid
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import h11
@@ -24,9 +25,15 @@ RETRY_AFTER_S = 1.0
 ANSWER_TIMEOUT_S = 60.0  # for a client to take what the operating system does not hold for it
 
 
-def protocol_of(settings: ConnectionSettings) -> type["Protocol"]:
-    """The class that uvicorn makes an instance of for each connection."""
-    return type("Protocol", (Protocol,), {"settings": settings, "waiting": {}})
+def protocol_of(
+    settings: ConnectionSettings, refused: Callable[[str], None] = lambda _: None
+) -> type["Protocol"]:
+    """The class that uvicorn makes an instance of for each connection.
+
+    refused: told the code of every problem that is answered here, without the application.
+    """
+    own = {"settings": settings, "waiting": {}, "refused": staticmethod(refused)}
+    return type("Protocol", (Protocol,), own)
 
 
 class Protocol(H11Protocol):
@@ -38,6 +45,7 @@ class Protocol(H11Protocol):
 
     settings: ClassVar[ConnectionSettings] = ConnectionSettings()
     waiting: ClassVar[dict["Protocol", None]] = {}  # without a request, longest first
+    refused: Callable[[str], None]  # of the class, as the others are
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -102,6 +110,7 @@ class Protocol(H11Protocol):
         )
         for event in (response, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
+        self.refused(problem.code)
 
     def _expect_headers(self) -> None:
         self._expect_nothing()

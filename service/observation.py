@@ -60,10 +60,11 @@ class Observer:
         self._metrics = metrics
 
     def answered(self, body: PredictionBody, timing: Timing) -> None:
-        """Sees a prediction; called where its request is handled."""
-        self._metrics.answered(body, timing)
+        """Sees a prediction; called where its request is handled, and counted at its end."""
         if observation := _current.get():
             observation.answers.append(Answer(body, timing, time.time_ns()))
+        else:
+            self._metrics.answered(body, timing)
 
     def ended(self, observation: Observation, route: str) -> None:
         """Sees the end of a request."""
@@ -78,6 +79,8 @@ class Observer:
             duration_s=time.monotonic() - observation.started_s,
             body_bytes=observation.body_bytes,
         )
+        for answer in observation.answers:
+            self._metrics.answered(answer.body, answer.timing)
         self._metrics.requested(outcome)
         _log(outcome, observation)
 
@@ -136,6 +139,7 @@ class ObservationMiddleware:
 
         try:
             await self.app(scope, observed_receive, observed_send)
+            await asyncio.sleep(0)  # uvloop sends at the end of its turn: no client waits for a log
         except asyncio.CancelledError:
             observation.client_left = True
             raise

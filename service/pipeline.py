@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import anyio
-from anyio.lowlevel import checkpoint_if_cancelled
 from fastapi import Request
 
 from eulerlora.settings import Draw
@@ -181,24 +179,30 @@ class Pipeline:
         """The upload as pixels. Raises DeadlinePassed, and as `Decoder.decode`."""
         served = asked.served
         size = served.model.config.preprocessing.size
-        with anyio.move_on_after(asked.deadline - time.monotonic()):
-            return await self._decoder.decode(
-                upload.content, upload.declared, size, served.revision, asked.measured
-            )
-        raise DeadlinePassed("the deadline passed before the image was decoded")
+        try:
+            async with asyncio.timeout(asked.deadline - time.monotonic()) as end:
+                return await self._decoder.decode(
+                    upload.content, upload.declared, size, served.revision, asked.measured
+                )
+        except TimeoutError as error:
+            if end.expired():
+                raise DeadlinePassed("the deadline passed before the image was decoded") from error
+            raise
 
     async def _answer(self, question: Question, deadline: float, place: Place) -> Answered:
         """The answer; raises DeadlinePassed as soon as it is too late to begin with it."""
-        await checkpoint_if_cancelled()  # a thread that decodes does not hear of a client leaving
-        self._batcher.room.ask(place, question, deadline)
-        answering = asyncio.wrap_future(place.future)
+        loop, answered = asyncio.get_running_loop(), asyncio.Event()
+        place.future.add_done_callback(lambda _: loop.call_soon_threadsafe(answered.set))
+        # What runs by then can no longer be cancelled, and is answered.
+        late = loop.call_later(deadline - time.monotonic(), place.future.cancel)
         try:
-            await asyncio.wait([answering], timeout=deadline - time.monotonic())
-            if place.future.cancel():
-                raise DeadlinePassed("the deadline passed while the question waited")
-            return await answering
+            self._batcher.room.ask(place, question, deadline)  # last: the engine wants to begin
+            await answered.wait()
         finally:
-            answering.cancel()  # where the client left, nobody takes what comes
+            late.cancel()
+        if place.future.cancelled():
+            raise DeadlinePassed("the deadline passed while the question waited")
+        return place.future.result()
 
 
 def outcome(result: Predicted | BaseException, request_id: str) -> Predicted | ProblemBody:

@@ -86,6 +86,7 @@ class Supervisor:
             async with application.router.lifespan_context(application):
                 if await self._all_right(service, timeout_s=None):
                     self._gate.application = application
+                    self._gate.count = service.refused
                     self._lifecycle.become_ready()
                     self._parts.on_ready(models)
                     await asyncio.gather(

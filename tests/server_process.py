@@ -17,9 +17,18 @@ import httpx
 
 from service.settings import PREFIX
 
-START_S = 120
-END_S = 60
-PATIENT = {"MAX_WAIT_S": "60", "DEADLINE_S": "60"}  # a busy machine is no fault of the server's
+START_S = 300
+END_S = 120
+PATIENT = {  # a busy machine is no fault of the server's, nor of its clients
+    "MAX_WAIT_S": "600",
+    "DEADLINE_S": "600",
+    "BODIES__STALL_TIMEOUT_S": "600",
+    "BODIES__UPLOAD_TIMEOUT_S": "600",
+    "CONNECTIONS__HEADER_TIMEOUT_S": "600",
+    "DECODING__TIMEOUT_S": "120",
+    "LIFE__PROBE_TIMEOUT_S": "600",
+    "LIFE__SHUTDOWN_S": "600",
+}
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["service.commands"])  # to import torch takes seconds, but only once
@@ -88,9 +97,8 @@ def serving(
     It refuses nothing for load, however slow the machine is. change: called in the process before
     it serves; a function of a module, for it is pickled.
     """
-    port = free_port()
-    words = ["eulerlora", "serve", *map(str, arguments), "--port", str(port)]
-    with TemporaryDirectory() as folder:
+    with reserved_port() as port, TemporaryDirectory() as folder:
+        words = ["eulerlora", "serve", *map(str, arguments), "--port", str(port)]
         log = Path(folder, "stderr")
         log.touch()
         process = FORKS.Process(target=_serve, args=(words, log, change))
@@ -112,11 +120,13 @@ def _serve(words: list[str], log: Path, change: Callable[[], object]) -> None:
     main()
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port that nobody gets by chance while the block runs; who names it may listen on it."""
+    with socket.socket() as holder:  # bound and not listening: Linux lets one more socket bind
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> None:

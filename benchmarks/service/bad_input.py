@@ -95,6 +95,7 @@ def _parameter_cases(photograph: bytes) -> Iterator[Case]:
         {"mode": "stoch", "samples": 0},
         {"mode": "stoch", "samples": -1},
         {"mode": "stoch", "samples": 10**9},
+        {"mode": "stoch", "samples": "1e9"},
         {"mode": "stoch", "samples": "NaN"},
         {"mode": "stoch", "samples": 4.5},
         {"mode": "det", "samples": 4},

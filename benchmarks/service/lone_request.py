@@ -1,7 +1,7 @@
 """What the service adds to a lone request, beyond decoding it and running the model."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.client import HTTPConnection
 from statistics import median
 
@@ -12,35 +12,47 @@ from benchmarks.result import Target
 from benchmarks.service.connection import Answer
 from benchmarks.service.photographs import made_up_photographs
 from benchmarks.service.plan import LIBRARIES, Plan
-from benchmarks.service.server import eulerlora_server
+from benchmarks.service.server import eulerlora_server, server_process
 
 CPU = torch.device("cpu")
 MOST_S = 0.002
 WARM = 20
+WHAT = "median of: wall time at the client, less decode and model of Server-Timing"
 
 
 def lone_request(plan: Plan) -> Iterator[Reading]:
-    """The median over requests one after another on one connection."""
+    """The median over requests one after another on one connection, and that of a bare route."""
     photographs = made_up_photographs(plan.photographs)
     with eulerlora_server(plan.options) as server:
-        connection = HTTPConnection("127.0.0.1", server.port)
-        for index in range(WARM):
-            timed(connection, photographs[index % len(photographs)])
-        rows = [
-            timed(connection, photographs[index % len(photographs)])
-            for index in range(plan.lone_requests)
-        ]
-        connection.close()
+        rows = timings(server.port, photographs, plan.lone_requests)
+    yield reading("time added to a lone request, mode det", rows, most_s=MOST_S)
+    with server_process(["-m", "benchmarks.service.http_floor"], "/readyz") as server:
+        rows = timings(server.port, photographs, plan.lone_requests)
+    yield reading("time that a bare FastAPI route adds to a lone request", rows, most_s=None)
+
+
+def reading(name: str, rows: Sequence[dict[str, float]], most_s: float | None) -> Reading:
+    """What the timings of requests say together."""
     added = [row["wall"] - row["decode"] - row["model"] for row in rows]
+    target = None if most_s is None else Target(bound="at most", value=most_s)
     measurement = Measurement(
-        name="time added to a lone request, mode det",
-        what="median of: wall time at the client, less decode and model of Server-Timing",
-        unit="seconds",
-        target=Target(bound="at most", value=MOST_S),
-        libraries=LIBRARIES,
+        name=name, what=WHAT, unit="seconds", target=target, libraries=LIBRARIES
     )
     parts = {f"{name}_s": median(row[name] for row in rows) for name in rows[0]}
-    yield measurement.reading(median(added), added, CPU, parts)
+    return measurement.reading(median(added), added, CPU, parts)
+
+
+def timings(port: int, photographs: Sequence[bytes], count: int) -> list[dict[str, float]]:
+    """The timings of so many requests, after some that are left out."""
+    connection = HTTPConnection("127.0.0.1", port)
+    try:
+        rows = [
+            timed(connection, photographs[index % len(photographs)])
+            for index in range(WARM + count)
+        ]
+    finally:
+        connection.close()
+    return rows[WARM:]
 
 
 def timed(connection: HTTPConnection, photograph: bytes) -> dict[str, float]:

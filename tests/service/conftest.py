@@ -1,27 +1,24 @@
 """What tests of the service share: a picture, its encodings, and a service that answers."""
 
 import struct
-import threading
-import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import uvicorn
 from fastapi import FastAPI
 from PIL import Image
 from starlette.testclient import TestClient
 
 from eulerlora.model import EulerLoRA
 from service.app import create_service
-from service.http_protocol import protocol_of
 from service.lifecycle import Lifecycle
 from service.served_model import ServedModel, ServedModels
-from service.settings import ConnectionSettings, ServiceSettings
+from service.settings import ServiceSettings
+from tests.service.real_server import PATIENCE_S, running
 
 Encode = Callable[..., bytes]
 Ask = Callable[..., Any]
@@ -140,36 +137,28 @@ def refused(ask: Ask, png: bytes) -> Refused:
 @pytest.fixture(scope="session")
 def live(model: EulerLoRA) -> Iterator[int]:
     """The loopback port of a real server, which reads bodies of at most 100,000 bytes."""
-    app = app_of(model, bodies={"max_bytes": LIVE_BODY_BYTES})
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            host="127.0.0.1",
-            port=0,
-            http=protocol_of(ConnectionSettings()),  # as `eulerlora serve` does
-            ws="none",
-            log_config=None,
-            server_header=False,
-        )
-    )
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive(), "the server did not start"
-            time.sleep(0.01)
-        yield server.servers[0].sockets[0].getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join()
+    with running(app_of(model, bodies={"max_bytes": LIVE_BODY_BYTES})) as port:
+        yield port
 
 
 def app_of(model: EulerLoRA, **settings: object) -> FastAPI:
-    """An app that serves one model, ready as soon as its lifespan runs; it runs only once."""
+    """An app that serves one model, ready as soon as its lifespan runs; it runs only once.
+
+    However slow the machine is, it refuses nothing for load or time unless settings say so.
+    """
     lifecycle = Lifecycle()
     lifecycle.become_ready()
-    chosen = ServiceSettings.model_validate(settings)
+    chosen = ServiceSettings.model_validate(patient(settings))
     return create_service(ServedModels([ServedModel.of(model)]), chosen, lifecycle).application
+
+
+def patient(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, with long times where they say nothing."""
+    times = {"upload_timeout_s": PATIENCE_S, "stall_timeout_s": PATIENCE_S}
+    return {"max_wait_s": PATIENCE_S, "deadline_s": PATIENCE_S, **settings} | {
+        "bodies": times | settings.get("bodies", {}),
+        "decoding": {"timeout_s": PATIENCE_S} | settings.get("decoding", {}),
+    }
 
 
 def encoded(image: Image.Image, file_format: str, **options: object) -> bytes:

@@ -1,6 +1,7 @@
 """A real server on a loopback port, and raw connections to it, for what only sockets can show."""
 
 import json
+import select
 import socket
 import threading
 import time
@@ -12,11 +13,19 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 from starlette.middleware import Middleware
+from starlette.types import ASGIApp
 
 from service.body_limits import BodyLimitsMiddleware, BodySettings
-from service.http_protocol import ConnectionLimitMiddleware, ConnectionSettings, protocol_of
+from service.http_protocol import (
+    ConnectionLimitMiddleware,
+    ConnectionSettings,
+    Protocol,
+    protocol_of,
+)
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
+KEEP_ALIVE_S = 600  # a slow machine is idle for longer than uvicorn's five seconds
+PATIENT = ConnectionSettings(header_timeout_s=PATIENCE_S)
 PROBE = b"GET /readyz HTTP/1.1\r\nHost: test\r\n\r\n"
 
 
@@ -46,14 +55,22 @@ def served(app: FastAPI, connections: ConnectionSettings, bodies: BodySettings) 
         Middleware(ConnectionLimitMiddleware, settings=connections),
         Middleware(BodyLimitsMiddleware, settings=bodies, max_bytes_by_path={}),
     ]
+    with running(app, protocol_of(connections)) as port:
+        yield port
+
+
+@contextmanager
+def running(app: ASGIApp, protocol: type[Protocol] | None = None) -> Iterator[int]:
+    """The port of a server that speaks HTTP as `eulerlora serve` does, by default patiently."""
     config = uvicorn.Config(
         app,
         host="127.0.0.1",
         port=0,
-        http=protocol_of(connections),
+        http=protocol or protocol_of(PATIENT),
         ws="none",
         log_config=None,
         server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
@@ -83,12 +100,12 @@ def answer_on(connection: socket.socket) -> Answer:
         while line := reader.readline().strip():
             name, _, value = line.decode().partition(":")
             headers[name.lower()] = value.strip()
-        body = b""
+        body = bytearray()
         while len(body) < int(headers.get("content-length", 0)):
             received = reader.read(int(headers["content-length"]) - len(body))
             assert received, "closed before the whole answer had come"
             body += received
-        return Answer(status, headers, body)
+        return Answer(status, headers, bytes(body))
 
 
 def ask(port: int, request: bytes) -> Answer:
@@ -96,6 +113,12 @@ def ask(port: int, request: bytes) -> Answer:
     with connect(port) as connection:
         connection.sendall(request)
         return answer_on(connection)
+
+
+def nothing_came(connection: socket.socket) -> bool:
+    """Whether the connection is open and the server has said nothing on it so far."""
+    readable, _, _ = select.select([connection], [], [], 0)
+    return not readable
 
 
 def is_closed(connection: socket.socket) -> bool:

@@ -2,8 +2,6 @@
 
 import asyncio
 import socket
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +10,6 @@ from typing import Any
 import httpx
 import limits.aio.storage.memory
 import pytest
-import uvicorn
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -25,6 +22,7 @@ from service.key_file import write_clients
 from service.keys import Keys
 from service.request_id import RequestIdMiddleware
 from tests.service.key_clients import client as client_with
+from tests.service.real_server import PATIENCE_S, running
 
 Get = Callable[..., Any]
 BEARER = {"Authorization": "Bearer clinic-key"}
@@ -171,18 +169,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, make_app, model) -> Iterat
     write_clients(path, [client_with("clinic", "clinic-key")])
     app = make_app(model)
     app.user_middleware.append(Middleware(AccessMiddleware, keys=Keys(path)))  # the innermost
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, server_header=False)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive(), "the server did not start"
-            time.sleep(0.01)
-        yield server.servers[0].sockets[0].getsockname()
-    finally:
-        server.should_exit = True
-        thread.join()
+    with running(app) as port:
+        yield "127.0.0.1", port
 
 
 @pytest.mark.parametrize(
@@ -193,7 +181,7 @@ def test_over_a_socket_401_comes_before_any_of_the_body(guarded, key: bytes) -> 
         b"POST /predict HTTP/1.1\r\nHost: test\r\nContent-Type: image/png\r\n"
         b"Content-Length: 1000000\r\nExpect: 100-continue\r\n" + key + b"\r\n"
     )
-    with socket.create_connection(guarded, timeout=30) as connection:
+    with socket.create_connection(guarded, timeout=PATIENCE_S) as connection:
         connection.sendall(head)
         answer = b"".join(iter(lambda: connection.recv(65536), b""))  # until it is closed
     assert answer.startswith(b"HTTP/1.1 401 ")
@@ -203,5 +191,6 @@ def test_over_a_socket_401_comes_before_any_of_the_body(guarded, key: bytes) -> 
 def test_over_a_socket_a_known_key_is_answered(guarded, png: bytes) -> None:
     url = f"http://{guarded[0]}:{guarded[1]}"
     headers = BEARER | {"Content-Type": "image/png"}
-    assert httpx.post(f"{url}/predict", content=png, headers=headers).status_code == 200
-    assert httpx.get(f"{url}/readyz").status_code == 200
+    with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
+        assert client.post("/predict", content=png, headers=headers).status_code == 200
+        assert client.get("/readyz").status_code == 200

@@ -12,9 +12,18 @@ from fastapi import FastAPI, Request
 
 from service import problems
 from service.body_limits import BodyLimitsMiddleware, BodySettings
-from service.http_protocol import ConnectionSettings
 from service.request_id import RequestIdMiddleware
-from tests.service.real_server import PATIENCE_S, PROBE, answer_on, ask, connect, is_closed, served
+from tests.service.real_server import (
+    PATIENCE_S,
+    PATIENT,
+    PROBE,
+    answer_on,
+    ask,
+    connect,
+    is_closed,
+    nothing_came,
+    served,
+)
 
 MAX_BYTES = 100_000
 STALL_S = 1.0
@@ -26,14 +35,30 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def port(make_app, model) -> Iterator[int]:
-    """Of a server that reads little, briefly: three bodies of the most bytes at once."""
+    """Of a server that reads little: three bodies of the most bytes at once."""
     bodies = BodySettings(
         max_bytes=MAX_BYTES,
-        upload_timeout_s=UPLOAD_S,
-        stall_timeout_s=STALL_S,
+        upload_timeout_s=PATIENCE_S,
+        stall_timeout_s=PATIENCE_S,
         max_bytes_in_flight=3 * MAX_BYTES,
     )
-    with served(make_app(model), ConnectionSettings(), bodies) as port:
+    with served(make_app(model), PATIENT, bodies) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def hasty(make_app, model) -> Iterator[int]:
+    """Of a server that waits but briefly for more of a body."""
+    bodies = BodySettings(upload_timeout_s=PATIENCE_S, stall_timeout_s=STALL_S)
+    with served(make_app(model), PATIENT, bodies) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def strict(make_app, model) -> Iterator[int]:
+    """Of a server that waits but briefly for the end of a body."""
+    bodies = BodySettings(upload_timeout_s=UPLOAD_S, stall_timeout_s=UPLOAD_S)
+    with served(make_app(model), PATIENT, bodies) as port:
         yield port
 
 
@@ -90,27 +115,31 @@ def test_a_client_that_sends_a_far_too_large_body_to_its_end_still_gets_the_413(
 
 @pytest.mark.parametrize("head", [LONG, CHUNKED], ids=["Content-Length", "chunked"])
 @pytest.mark.parametrize("begun", [b"", b"8\r\nsome"], ids=["nothing sent", "some bytes"])
-def test_a_body_that_stalls_is_closed_with_408_and_probes_answer_meanwhile(
-    port, head, begun
-) -> None:
+def test_a_body_that_stalls_is_closed_with_408(hasty, head, begun) -> None:
     started = time.monotonic()
+    with connect(hasty) as connection:
+        connection.sendall(head + begun)
+        answer = answer_on(connection)
+        assert time.monotonic() - started >= STALL_S
+        assert (answer.status, answer.problem["code"]) == (408, "upload_too_slow")
+        assert is_closed(connection)
+
+
+def test_while_bodies_stall_probes_and_predictions_are_answered(port, png) -> None:
     with ExitStack() as stack:
-        connections = [stack.enter_context(connect(port)) for _ in range(2)]
+        connections = [stack.enter_context(connect(port)) for _ in range(10)]
         for connection in connections:
-            connection.sendall(head + begun)
+            connection.sendall(LONG + b"some")
         assert ask(port, PROBE).status == 200
-        for connection in connections:
-            answer = answer_on(connection)
-            assert (answer.status, answer.problem["code"]) == (408, "upload_too_slow")
-            assert is_closed(connection)
-        assert STALL_S <= time.monotonic() - started < PATIENCE_S / 2
+        assert ask(port, HEAD + f"Content-Length: {len(png)}\r\n\r\n".encode() + png).status == 200
+        assert all(nothing_came(connection) for connection in connections)
 
 
-def test_a_body_that_drips_is_closed_with_408_at_the_deadline(port) -> None:
+def test_a_body_that_drips_is_closed_with_408_at_the_deadline(strict) -> None:
     started = time.monotonic()
-    with connect(port) as connection:
+    with connect(strict) as connection:
         connection.sendall(LONG)
-        connection.settimeout(STALL_S / 6)
+        connection.settimeout(UPLOAD_S / 10)
         while True:
             connection.sendall(b"x")
             try:
@@ -132,8 +161,8 @@ def test_bodies_that_are_too_many_together_are_refused_at_once_with_503(port) ->
         refused = ask(port, LONG)
         assert (refused.status, refused.problem["code"]) == (503, "overloaded")
         assert int(refused.headers["retry-after"]) >= 1
-        for connection in begun:
-            assert answer_on(connection).status == 408  # and what they held is free again
+    while ask(port, LONG + bytes(1000)).status == 503:
+        pass  # until the server has seen that they are gone: what they held is free again
 
 
 @pytest.mark.parametrize("head", [LONG, CHUNKED], ids=["Content-Length", "chunked"])

@@ -18,7 +18,7 @@ HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def accepts(port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        socket.create_connection(("127.0.0.1", port), timeout=END_S).close()
     except OSError:
         return False
     return True
@@ -72,6 +72,7 @@ def test_a_served_checkpoint_answers_over_a_socket_as_the_library_does(life, mod
 def test_a_request_under_way_at_sigterm_is_answered(life) -> None:
     head, _, body = life.during.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in head.lower()
     answer = httpx.Response(200, content=body).json()
     assert answer["probabilities"] == life.before["probabilities"]
 

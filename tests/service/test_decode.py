@@ -5,6 +5,7 @@ import time
 import zlib
 from io import BytesIO
 
+import imagesize
 import numpy as np
 import pytest
 from PIL import Image
@@ -60,16 +61,24 @@ def test_a_file_decodes_to_the_rgb_pixels_that_pillow_reads(photo, encode, media
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_what_is_neither_jpeg_png_nor_webp_is_unsupported(kind) -> None:
+def test_what_is_neither_jpeg_png_nor_webp_is_unsupported_and_no_parser_runs(
+    kind, monkeypatch
+) -> None:
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was asked"))
+    monkeypatch.setattr(imagesize, "get", lambda *_: pytest.fail("the header was parsed"))
     assert sniff(FOREIGN[kind]) is None
     with pytest.raises(UnsupportedMedia):
         decode(FOREIGN[kind], LIMITS, Declared("image/png"))
 
 
-@pytest.mark.parametrize("file_format", ["GIF", "BMP", "TIFF"])
-def test_formats_that_pillow_could_read_are_unsupported(photo, encode, file_format) -> None:
+@pytest.mark.parametrize("file_format", ["EPS", "GIF", "BMP", "TIFF"])
+def test_formats_that_pillow_could_read_are_unsupported_and_not_parsed(
+    photo, encode, file_format, monkeypatch
+) -> None:
+    data = encode(photo, file_format)
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was asked"))
     with pytest.raises(UnsupportedMedia):
-        decode(encode(photo, file_format), LIMITS)
+        decode(data, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -117,15 +126,16 @@ def test_sides_outside_the_default_limits_are_refused(encode, size) -> None:
         decode(encode(Image.new("1", size), "PNG"), LIMITS)
 
 
-def test_a_bomb_is_refused_by_its_header_in_milliseconds(bombs) -> None:
+def test_a_bomb_is_refused_by_its_header_in_milliseconds(bombs, monkeypatch) -> None:
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was asked"))
     for name, data in bombs.items():
         assert len(data) < 20_000, name
         best = np.inf
         for _ in range(3):
-            started = time.perf_counter()
+            started = time.thread_time()  # of the processor: others may be using it too
             with pytest.raises(UnusableImage, match=r"the image is 1\d000 x 1\d000"):
                 decode(data, LIMITS)
-            best = min(best, time.perf_counter() - started)
+            best = min(best, time.thread_time() - started)
         assert best < 0.05, name  # decoding one would take ten times as long
 
 
@@ -195,6 +205,25 @@ def test_a_jpeg_without_its_end_marker_is_refused_whatever_lies_behind(
         decode(jpeg[:-2] + behind, LIMITS)
 
 
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 2}])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("kept", [0.5, 0.9])
+def test_a_jpeg_cut_short_is_refused_though_an_end_marker_was_glued_on(
+    photo, encode, options, mode, kept
+) -> None:
+    jpeg = encode(photo.convert(mode), "JPEG", **options)
+    decode(jpeg, LIMITS)
+    with pytest.raises(UnusableImage, match="broken or truncated"):
+        decode(jpeg[: int(kept * len(jpeg))] + b"\xff\xd9", LIMITS)
+
+
+def test_a_jpeg_with_a_marker_in_the_middle_of_its_pixels_is_refused(photo, encode) -> None:
+    jpeg = encode(photo, "JPEG")
+    middle = len(jpeg) - 200
+    with pytest.raises(UnusableImage, match="broken or truncated"):
+        decode(jpeg[:middle] + b"\xff\xc7" + jpeg[middle + 2 :], LIMITS)
+
+
 def test_the_end_marker_of_a_thumbnail_is_not_that_of_the_jpeg(photo, encode) -> None:
     exif = b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0" + encode(photo.resize((32, 24)), "JPEG")
     jpeg = encode(photo, "JPEG", exif=exif)
@@ -241,7 +270,7 @@ def test_an_80_mb_text_chunk_bomb_is_refused_with_bounded_work(png, png_chunk, k
     started = time.process_time()
     with pytest.raises(UnusableImage):
         decode(png[:place] + png_chunk(kind, content) + png[place:], LIMITS)
-    assert time.process_time() - started < 2
+    assert time.process_time() - started < 10  # seconds; a fifth of one as a rule
 
 
 def test_a_text_chunk_that_inflates_to_80_megabytes_is_refused(png, png_chunk) -> None:

@@ -4,12 +4,14 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -19,8 +21,10 @@ from PIL import Image
 
 from eulerlora.preprocess import resize
 from eulerlora.seeds import content_seed
-from service import decoding_worker
+from service import decoding_processes, decoding_worker
 from service.decode import Declared, decode
+from service.decoding_messages import received
+from service.decoding_process import DecodingProcess
 from service.decoding_processes import Decoded, Decoder
 from service.errors import NotReady, UnsupportedMedia, UnusableImage
 from service.settings import DecodingSettings, ImageLimits
@@ -28,6 +32,15 @@ from service.settings import DecodingSettings, ImageLimits
 LIMITS = ImageLimits()
 SIZE = 48
 HANG_S = 60.0
+TIMEOUT_S = 60
+RUNNER = asyncio.Runner()  # a decoder belongs to one event loop
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_loop() -> Iterator[None]:
+    """Ends the loop of all tests, after their decoders."""
+    yield
+    RUNNER.close()
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +103,23 @@ def answer(decoder: Decoder, content: bytes, revision: str = "r") -> Decoded:
     async def asked() -> Decoded:
         return await ask(decoder, content, revision)
 
-    return asyncio.run(asked())
+    return RUNNER.run(asked())
 
 
 def pids(decoder: Decoder) -> set[int]:
-    return {worker._process.pid for worker in decoder._idle if worker is not None}
+    return {worker.pid for worker in decoder._workers}
+
+
+def replaced(decoder: Decoder, before: set[int], count: int = 1) -> None:
+    """Returns once so many of the workers are others than before."""
+
+    async def story() -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(pids(decoder) - before) < count or len(decoder._idle) < len(before):
+                await asyncio.sleep(0.01)
+
+    RUNNER.run(story())
+    assert len(before & pids(decoder)) == len(before) - count
 
 
 def test_a_worker_gives_what_decoding_here_gives(decoder, png) -> None:
@@ -124,7 +149,7 @@ def test_a_decoder_that_hangs_costs_one_request(faulty, png) -> None:
         answer(faulty, png, "hang")
     assert time.monotonic() - started < HANG_S / 2
     assert answer(faulty, png).pixels.shape == (3, SIZE, SIZE)
-    assert len(before & pids(faulty)) == 1
+    replaced(faulty, before)
 
 
 def test_a_decoder_that_dies_costs_one_request_and_others_in_flight_nothing(faulty, png) -> None:
@@ -133,7 +158,7 @@ def test_a_decoder_that_dies_costs_one_request_and_others_in_flight_nothing(faul
             ask(faulty, png, "slow"), ask(faulty, png, "die"), return_exceptions=True
         )
 
-    unharmed, lost = asyncio.run(both())
+    unharmed, lost = RUNNER.run(both())
     assert isinstance(unharmed, Decoded)
     assert isinstance(lost, UnusableImage)
     assert answer(faulty, png).warnings == ()
@@ -175,7 +200,7 @@ def test_an_image_whose_caller_left_while_it_waited_is_not_decoded(faulty, png) 
         await asyncio.gather(ask(faulty, png), ask(faulty, png))
         return time.monotonic() - started
 
-    assert asyncio.run(leave()) < 0.9  # seconds; one that hangs would take a worker for one
+    assert RUNNER.run(leave()) < 0.9  # seconds; one that hangs would take a worker for one
 
 
 def test_a_closed_decoder_leaves_no_process_and_refuses(png) -> None:
@@ -199,7 +224,7 @@ from service.settings import ImageLimits
 if __name__ == "__main__":
     decoder = Decoder(ImageLimits(), DecodingSettings(workers=1))
     decoder.start()
-    print(decoder._idle[0]._process.pid, flush=True)
+    print(decoder._idle[0].pid, flush=True)
     if sys.argv[1] == "forget":
         sys.exit(3)
     sys.stdin.read()
@@ -247,11 +272,11 @@ def test_a_worker_sees_no_gpu(faulty, png) -> None:
 
 def test_the_kernel_ends_a_worker_that_hangs_whether_its_parent_lives_or_not(png) -> None:
     context = multiprocessing.get_context("forkserver")
-    ours, theirs = context.Pipe()
+    ours, theirs = socket.socketpair()
     worker = context.Process(target=work_faultily, args=(theirs, LIMITS, 1024**3, 0.5))
     worker.start()
-    assert ours.recv() == "ready"
-    ours.send(decoding_worker.Job(png, Declared(), SIZE, "hang"))
+    assert received(ours) == decoding_worker.READY
+    decoding_worker.Job(png, Declared(), SIZE, "hang").message().send(ours)
     worker.join(timeout=HANG_S / 2)
     assert worker.exitcode == -signal.SIGALRM
 
@@ -300,5 +325,55 @@ def test_an_idle_worker_that_is_killed_costs_no_request(decoder, png) -> None:
     for worker in workers:
         worker.kill()
     psutil.wait_procs(workers, timeout=10)
-    for _ in range(3):
-        assert answer(decoder, png).warnings == ()
+    assert answer(decoder, png).warnings == ()
+    assert answer(decoder, png).warnings == ()
+    replaced(decoder, {worker.pid for worker in workers}, count=2)
+
+
+def test_an_image_larger_than_a_socket_holds_gets_through(decoder) -> None:
+    noise = np.random.default_rng(5).integers(0, 256, (1000, 1000, 3), dtype=np.uint8)
+    file = BytesIO()
+    Image.fromarray(noise).save(file, "PNG", compress_level=0)
+
+    async def large() -> Decoded:
+        return await decoder.decode(file.getvalue(), Declared(), 700, "r")  # 5.9 MB come back
+
+    wanted = resize(torch.from_numpy(noise).permute(2, 0, 1), 700)
+    assert torch.equal(RUNNER.run(large()).pixels, wanted)
+
+
+def test_the_worker_of_a_caller_who_leaves_ends_its_work_and_takes_the_next(faulty, png) -> None:
+    before = pids(faulty)
+
+    async def leave() -> None:
+        left = [asyncio.ensure_future(ask(faulty, png, "slow")) for _ in range(2)]
+        while faulty._idle:
+            await asyncio.sleep(0)
+        for each in left:
+            each.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        assert faulty._idle == []
+        assert (await ask(faulty, png)).warnings == ()
+
+    RUNNER.run(leave())
+    assert pids(faulty) == before
+
+
+def test_a_worker_that_cannot_be_started_is_tried_again(png, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(decoding_processes, "START_AGAIN_S", 0.01)
+    decoder = Decoder(LIMITS, DecodingSettings(workers=1))
+    decoder.start()
+    worker = psutil.Process(pids(decoder).pop())
+    faults = iter([RuntimeError("a decoding process did not start"), OSError("no memory")])
+
+    def failing(*arguments: Any) -> DecodingProcess:
+        for fault in faults:
+            raise fault
+        return DecodingProcess(*arguments)
+
+    monkeypatch.setattr(decoding_processes, "DecodingProcess", failing)
+    worker.kill()
+    worker.wait(TIMEOUT_S)
+    assert answer(decoder, png).warnings == ()
+    assert "no decoding process could be started: no memory" in caplog.text
+    decoder.close()

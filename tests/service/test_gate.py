@@ -68,6 +68,26 @@ def test_a_stopping_service_is_not_ready_but_answers_and_closes_connections(
     assert TestClient(gate).get("/predict").headers["Connection"] == "close"
 
 
+def test_a_request_that_was_under_way_when_the_service_began_to_stop_closes_its_connection(
+    gate, lifecycle
+) -> None:
+    async def answer(_: object) -> PlainTextResponse:
+        lifecycle.stop()
+        return PlainTextResponse("passed")
+
+    gate.application = Starlette(routes=[Route("/predict", answer)])
+    lifecycle.become_ready()
+    assert TestClient(gate).get("/predict").headers["Connection"] == "close"
+
+
+def test_a_problem_that_did_not_come_this_way_is_counted_by_the_application(gate) -> None:
+    counted: list[str] = []
+    gate.refused("nobody counts it yet")
+    gate.count = counted.append
+    gate.refused("made up")
+    assert counted == ["made up"]
+
+
 def test_a_service_stopped_while_loading_answers_for_nothing(lifecycle, statuses) -> None:
     lifecycle.stop()
     assert statuses() == (200, 503, 503)

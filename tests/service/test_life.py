@@ -1,17 +1,20 @@
 """A real process's life: probes while it loads, signals, reloads under load, failing checks."""
 
 import asyncio
+import itertools
 import os
 import signal
 import socket
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -20,7 +23,8 @@ import torch
 from fastapi import FastAPI
 
 from eulerlora.checkpoint import save_checkpoint, stored_revision
-from service import commands, supervisor
+from eulerlora.known_answer import DRAWS
+from service import commands, engine, supervisor
 from service import server as server_module
 from service.app import Service
 from service.checked_model import CheckedModel
@@ -29,6 +33,7 @@ from service.settings import NESTED, PREFIX
 from tests.server_process import END_S, START_S, ServerProcess, serving, wait_until
 
 CLIENTS = 4
+DRAIN_S = 10_000
 
 
 def load_for_ever() -> None:
@@ -47,6 +52,15 @@ def set_life(**settings: float) -> None:
         os.environ[f"{PREFIX}LIFE{NESTED}{name.upper()}"] = str(value)
 
 
+def drain_until_told() -> None:
+    """In the server's process: the drain lasts until SIGUSR1."""
+    told = threading.Event()
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (DRAIN_S if told.is_set() else 0))
+    signal.signal(signal.SIGUSR1, lambda *_: told.set())
+    server_module.time = clock  # type: ignore[assignment]
+    set_life(drain_s=DRAIN_S)
+
+
 def break_the_model() -> None:
     """In the server's process: after the first check a weight changes."""
     set_life(probe_interval_s=0.2)
@@ -63,6 +77,18 @@ def break_the_model() -> None:
     supervisor.fault_of = break_and_ask  # type: ignore[assignment]
 
 
+def lose_the_device() -> None:
+    """In the server's process: once its known answers were given, the device fails."""
+    predict, passes = engine.predict_rows, itertools.count()
+
+    def fail(*arguments: Any) -> Any:
+        if next(passes) >= len(DRAWS):
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+        return predict(*arguments)
+
+    engine.predict_rows = fail
+
+
 def never_end() -> None:
     """In the server's process: the application does not come to its end."""
 
@@ -76,7 +102,7 @@ def never_end() -> None:
 
     set_life(shutdown_s=0.2)
     server_module.MARGIN_S = 0.5
-    service = Service(FastAPI(lifespan=lifespan), ask=lambda *_: asyncio.Event().wait())
+    service = Service(FastAPI(lifespan=lifespan), lambda *_: asyncio.Event().wait(), print)
     commands.create_service = lambda *_: service  # type: ignore[assignment]
 
 
@@ -112,6 +138,19 @@ def test_a_model_that_breaks_while_it_serves_ends_the_process_with_status_1(
     assert "serving tiny" in log
     (line,) = (line for line in log.splitlines() if line.startswith("eulerlora: "))
     assert "model tiny: the known answer is wrong: mode det gave" in line
+
+
+def test_a_lost_device_is_a_503_and_ends_the_process_with_status_1(
+    checkpoint_folder: Path, png: bytes
+) -> None:
+    with serving(checkpoint_folder, change=lose_the_device) as server:
+        server.wait_for("/readyz", 200)
+        refused = server.predict(png)
+        status, log = server.ended()
+    assert (refused.status_code, refused.json()["code"]) == (503, "not_ready")
+    assert "CUDA" not in refused.text
+    assert status == 1
+    assert "eulerlora: CUDA error: an illegal memory access was encountered\n" in log
 
 
 class Clients:
@@ -156,7 +195,7 @@ def load_on(server: ServerProcess, png: bytes) -> Iterator[Clients]:
 
 
 def test_sigterm_under_load_loses_no_request(checkpoint_folder: Path, png: bytes) -> None:
-    with serving(checkpoint_folder, change=partial(set_life, drain_s=2)) as server:
+    with serving(checkpoint_folder, change=drain_until_told) as server:
         server.wait_for("/readyz", 200)
         with load_on(server, png) as clients:
             wait_until(lambda: clients.count > 20, END_S)
@@ -165,6 +204,7 @@ def test_sigterm_under_load_loses_no_request(checkpoint_folder: Path, png: bytes
             assert server.status("/livez") == 200
             before = clients.count
             wait_until(lambda: clients.count > before + 5, END_S)
+        server.signal(signal.SIGUSR1)
         status, _ = server.ended()
     assert clients.lost == []
     assert {status for status, _ in clients.answers} == {200}
@@ -233,7 +273,7 @@ def test_sighup_under_load_switches_to_the_new_revision_without_a_failed_request
 
 
 def test_a_second_signal_ends_the_process_at_once(checkpoint_folder: Path) -> None:
-    with serving(checkpoint_folder, change=partial(set_life, drain_s=1000)) as server:
+    with serving(checkpoint_folder, change=partial(set_life, drain_s=DRAIN_S)) as server:
         server.wait_for("/readyz", 200)
         server.signal(signal.SIGTERM)
         server.wait_for("/readyz", 503)

@@ -5,22 +5,22 @@ import json
 import logging
 import random
 import string
-import threading
-import time
 from collections.abc import Callable, Iterator
 from io import StringIO
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI
+from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
 from service.logs import RequestFilter, log_config
 from service.metrics import Metrics
 from service.observation import ObservationMiddleware, Observer, RouteTemplates, served_paths
 from tests.service.observed import SECRET, TEMPLATES, State, observed_app
+from tests.service.real_server import PATIENCE_S, running
 
 Records = Callable[[], list[dict[str, object]]]
 
@@ -162,6 +162,20 @@ def test_a_defect_that_nobody_answered_is_counted_all_the_same(metrics) -> None:
     assert refusals(metrics, "internal_error") == 1
 
 
+def test_an_answer_is_under_way_before_it_is_counted(metrics) -> None:
+    counted: list[float | None] = []
+
+    async def answers(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response("an answer")(scope, receive, send)
+        loop = asyncio.get_running_loop()  # sends at the end of its turn, before this is called
+        loop.call_soon(lambda: counted.append(requests(metrics, "GET", "/models/{name}", 200)))
+
+    client = TestClient(ObservationMiddleware(answers, Observer(metrics), TEMPLATES))
+    assert client.get("/models/tiny").text == "an answer"
+    assert counted == [None]
+    assert requests(metrics, "GET", "/models/{name}", 200) == 1
+
+
 def test_an_answer_that_breaks_off_is_a_defect(client, records, metrics) -> None:
     client.get("/half")
     assert requests(metrics, "GET", "/half", 200) == 1
@@ -259,22 +273,13 @@ def test_ids_of_concurrent_requests_are_kept_apart(app, records) -> None:
 @pytest.fixture
 def address(app) -> Iterator[str]:
     """The URL of a real server of the app."""
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive(), "the server did not start"
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
+    with running(app) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_a_connection_survives_a_defect_which_is_logged_once(address, caplog) -> None:
     caplog.handler.addFilter(RequestFilter())
-    with httpx.Client(base_url=address) as client:
+    with httpx.Client(base_url=address, timeout=PATIENCE_S) as client:
         for each in ("first", "second"):
             response = client.get("/defect", headers={"X-Request-ID": each})
             assert (response.status_code, response.json()["request_id"]) == (500, each)
@@ -288,7 +293,7 @@ def test_a_connection_survives_a_defect_which_is_logged_once(address, caplog) ->
 def test_the_servers_own_record_of_a_defect_has_its_id_too(address, caplog) -> None:
     caplog.handler.addFilter(RequestFilter())
     with pytest.raises(httpx.RemoteProtocolError):  # cut off, as an answer that has begun must be
-        httpx.get(f"{address}/half", headers={"X-Request-ID": "cut"})
+        httpx.get(f"{address}/half", headers={"X-Request-ID": "cut"}, timeout=PATIENCE_S)
     caplog.handler.filters.clear()
     (failed,) = [each for each in caplog.records if each.exc_info and each.name == "uvicorn.error"]
     assert failed.request_id == "cut"

@@ -8,6 +8,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.schemas import BaseSchema
 
 from service.schemas import ProblemBody
+from tests.service.real_server import PATIENCE_S
 
 FEW = settings(
     max_examples=10,
@@ -26,7 +27,9 @@ LEFT_OUT = "positive_data_acceptance"
 def description(live: int) -> BaseSchema:
     """The description that a running service gives of itself."""
     load_all_checks()
-    return schemathesis.openapi.from_url(f"http://127.0.0.1:{live}/openapi.json")
+    return schemathesis.openapi.from_url(
+        f"http://127.0.0.1:{live}/openapi.json", timeout=PATIENCE_S
+    )
 
 
 def test_every_answer_to_valid_input_is_one_that_is_described(description) -> None:
@@ -55,7 +58,9 @@ def ask_all(description: BaseSchema, mode: GenerationMode, examples: settings) -
 
 
 def check(case: schemathesis.Case) -> None:
-    response = case.call_and_validate(excluded_checks=[CHECKS.get_one(LEFT_OUT)])
+    response = case.call_and_validate(
+        excluded_checks=[CHECKS.get_one(LEFT_OUT)], timeout=PATIENCE_S
+    )
     if response.status_code >= 400:
         assert response.headers["content-type"] == ["application/problem+json"]
         problem = ProblemBody.model_validate(response.json(), extra="forbid")

@@ -10,6 +10,7 @@ from eulerlora.checkpoint import Checkpoint
 from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw
+from eulerlora.uncertainty import summarise
 from service.errors import InvalidParameter, ModelFailure
 from service.predictions import fewer_samples, prediction_body, samples_of
 from service.schemas import PredictionBody, PredictQuery
@@ -95,6 +96,19 @@ def test_a_body_summarises_the_trajectories(served) -> None:
     assert (body.request_id, body.warnings) == ("the-id", ["a warning"])
 
 
+@pytest.mark.parametrize("trajectories", [1, 2, 8, 128])
+def test_a_body_tells_what_the_library_says_of_the_same_answer(served, trajectories) -> None:
+    random = torch.Generator().manual_seed(trajectories)
+    logits = 5 * torch.randn(trajectories, 3, generator=random, dtype=torch.float64)
+    found = logits.softmax(dim=-1)
+    wanted, body = summarise(found.unsqueeze(0)), body_of(served, found)
+    assert list(body.probabilities.values()) == pytest.approx(
+        wanted.probabilities[0].tolist(), rel=1e-12
+    )
+    for name in ("entropy", "expected_entropy", "mutual_information", "msp"):
+        assert getattr(body, name) == pytest.approx(getattr(wanted, name).item(), abs=1e-12)
+
+
 def test_trajectories_are_added_only_where_asked_for(served) -> None:
     assert "trajectory_probabilities" not in body_of(served).model_fields_set
     detailed = body_of(served, detailed=True).trajectory_probabilities
@@ -125,7 +139,7 @@ def test_without_a_threshold_for_the_question_ood_is_null(with_threshold) -> Non
     assert (body.ood, body.ood_threshold) == (None, None)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0])
 def test_one_trajectory_that_is_not_finite_fails_the_image(served, value) -> None:
     broken = TRAJECTORIES.clone()
     broken[1, 2] = value

@@ -20,8 +20,9 @@ from torch import Tensor
 from eulerlora.checkpoint import save_checkpoint, stored_revision
 from eulerlora.predict import predict_rows
 from eulerlora.settings import PLAIN
+from service import supervisor
 from service.app import Service
-from service.checked_model import load_checked
+from service.checked_model import load_checked, newer_revision
 from service.engine import Question
 from service.gate import Gate
 from service.lifecycle import Lifecycle
@@ -43,6 +44,7 @@ class House:
 
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     events: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
     models: Any = None
     ask: Callable[[ServedModel, Question], Awaitable[Tensor]] = ask
     gate: Gate = field(init=False)
@@ -72,7 +74,7 @@ class House:
                 self.events.append("ended")
 
         self.models = models
-        return Service(FastAPI(lifespan=lifespan), self.ask)
+        return Service(FastAPI(lifespan=lifespan), self.ask, self.refused.append)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -112,9 +114,11 @@ def test_a_service_is_ready_once_its_models_gave_their_known_answers(
             await until(lambda: house.lifecycle.phase != "starting")
             assert house.lifecycle.phase == "ready"
             assert house.gate.application is not None
+            house.gate.refused("made up")
 
     asyncio.run(story())
     assert house.events == ["served", "ready with tiny", "ended"]
+    assert house.refused == ["made up"]
     assert phases == ["starting"] * 2  # det and stoch, before anybody else
 
 
@@ -187,6 +191,13 @@ def test_sighup_serves_the_new_revision_and_says_so(
 ) -> None:
     caplog.set_level(logging.INFO, "service")
     before, after = stored_revision(checkpoint_copy), stored_revision(successor)
+    asked: list[str] = []
+
+    async def counted(served: ServedModel, question: Question) -> Tensor:
+        asked.append(served.revision)
+        return await ask(served, question)
+
+    house.ask = counted
 
     async def story() -> None:
         async with house.supervise(checkpoint_copy, probe_interval_s=0.02).running():
@@ -194,7 +205,8 @@ def test_sighup_serves_the_new_revision_and_says_so(
             put_in_place(checkpoint_copy, successor)
             signal.raise_signal(signal.SIGHUP)
             await until(lambda: house.revision("tiny") == after)
-            await asyncio.sleep(0.1)  # probes of the new model
+            seen = len(asked)
+            await until(lambda: len(asked) > seen + 6)  # probes of the new model, right ones
             assert house.lifecycle.phase == "ready"
 
     asyncio.run(story())
@@ -202,9 +214,16 @@ def test_sighup_serves_the_new_revision_and_says_so(
 
 
 def test_sighup_without_a_change_loads_nothing(
-    house: House, checkpoint_folder: Path, checkpoint_copy: Path, successor: Path
+    house: House, checkpoint_copy: Path, successor: Path, monkeypatch
 ) -> None:
     loaded: list[Path] = []
+    found: list[object] = []
+
+    def look(*arguments: Any) -> Any:
+        found.append(newer_revision(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(supervisor, "newer_revision", look)
 
     def load(folder: Path, others: Any) -> Any:
         loaded.append(folder)
@@ -215,7 +234,7 @@ def test_sighup_without_a_change_loads_nothing(
             await until(lambda: house.lifecycle.phase == "ready")
             served = house.models["tiny"]
             signal.raise_signal(signal.SIGHUP)
-            await asyncio.sleep(0.1)
+            await until(lambda: found == [None])
             assert house.models["tiny"] is served
             put_in_place(checkpoint_copy, successor)
             signal.raise_signal(signal.SIGHUP)

@@ -31,6 +31,10 @@ def test_59_lesions_without_a_miss_are_the_least_for_95_per_cent() -> None:
     assert (allowed_misses(58, 0.95), allowed_misses(59, 0.95)) == (None, 0)
 
 
+def test_93_lesions_may_have_one_miss_and_124_two() -> None:
+    assert [allowed_misses(lesions, 0.95) for lesions in (92, 93, 123, 124)] == [0, 1, 1, 2]
+
+
 @pytest.mark.parametrize("wanted", [0.5, 0.8, 0.9, 0.95, 0.99])
 def test_one_more_miss_than_allowed_is_too_many(wanted: float) -> None:
     least = least_lesions(wanted)

@@ -1,9 +1,12 @@
 import asyncio
+import itertools
 from io import BytesIO
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
+from benchmarks.service import mixed_input
 from benchmarks.service.bad_input import Case, bad_cases, odd_cases, only
 from benchmarks.service.mixed_input import NOTHING, mix, right
 from benchmarks.service.photographs import made_up_photographs
@@ -27,12 +30,14 @@ def test_every_case_has_a_name_of_its_own(photograph) -> None:
     assert len({case.name for case in cases}) == len(cases)
 
 
-def test_a_wrong_status_and_a_lost_request_are_noticed(standing) -> None:
+def test_a_wrong_status_and_a_lost_request_are_noticed(standing, monkeypatch) -> None:
     good = [Case("good", post(b"good"), only(200))]
     bad = [Case("bad", post(b"bad"), only(422)), Case("lost", post(b"lost"), only(422))]
     answers = {b"good": 200, b"bad": 500, b"lost": 0}
+    clock = SimpleNamespace(monotonic=itertools.count().__next__)  # a second for each request
+    monkeypatch.setattr(mixed_input, "time", clock)
     with standing(lambda _, body: answers[body]) as port:
-        found = asyncio.run(mix(port, good, bad, 0.5))
+        found = asyncio.run(mix(port, good, bad, 100))
     assert {(case.name, status) for case, status in found} == {
         ("good", 200), ("bad", 500), ("lost", NOTHING),
     }  # fmt: skip

@@ -26,6 +26,8 @@ from service.client.policy import (
 from service.client.quality import Quality
 from tests.service.client.answers_to_judge import GOOD, FakePrediction
 
+DOCUMENT = Path(__file__).parents[3] / "docs" / "triage-policy.md"
+
 TEXT = """\
 format_version = 1
 version = 7
@@ -263,6 +265,17 @@ def test_the_packaged_policy_is_valid_and_has_evidence_that_agrees_with_itself()
     assert found is not None
     assert found.sensitivity == pytest.approx(found.found / found.lesions, abs=1e-4)
     assert found.established == (found.lower_bound >= found.wanted)
+
+
+def test_the_document_states_the_packaged_thresholds() -> None:
+    policy, document = default_policy(), DOCUMENT.read_text()
+    for name, value in policy.quality.model_dump().items():
+        assert re.search(rf"^\| `{name}` \|.*\| {value} \|$", document, re.MULTILINE), name
+    found = policy.evidence
+    assert found is not None
+    assert f"urgent threshold: {policy.malignant.urgent}\n" in document
+    assert f"({found.found} of {found.lesions} lesions of {found.target} " in document
+    assert f"entropy of {policy.uncertainty.entropy_nats} nats" in document
 
 
 def test_a_threshold_is_fitted_to_one_model_and_one_question() -> None:

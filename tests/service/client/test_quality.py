@@ -3,6 +3,7 @@
 import tarfile
 from collections.abc import Callable
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -106,9 +107,14 @@ def test_a_cifar_picture_is_too_small_and_one_of_200_by_150_is_not() -> None:
 @pytest.fixture(scope="module")
 def real_images(real_data: Path) -> list[Image.Image]:
     """Every fortieth image of HAM10000."""
-    with tarfile.open(next(real_data.glob("ham10000*.tar.*"))) as archive:
-        files = [archive.extractfile(each) for each in list(archive)[::EVERY] if each.isfile()]
-        return [Image.open(BytesIO(file.read())) for file in files if file is not None]
+    with tarfile.open(next(real_data.glob("ham10000*.tar.*"))) as archive:  # read as a stream
+        members = (each for each in archive if each.isfile())
+        found = []
+        for each in islice(members, 0, None, EVERY):
+            file = archive.extractfile(each)
+            assert file is not None
+            found.append(Image.open(BytesIO(file.read())))
+        return found
 
 
 @pytest.mark.data

@@ -1,0 +1,134 @@
+"""The report of a triage run: one HTML file that holds all it shows and fetches nothing."""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from eulerlora.whole_files import whole_file
+from service.client import wording
+from service.client.policy import Policy
+from service.client.report_charts import class_bars, entropy_split
+from service.client.report_rows import (
+    FAILED,
+    Question,
+    counts_of,
+    name_ranks_of,
+    questions_of,
+    results_of,
+)
+from service.client.report_thumbnails import thumbnail_of
+from service.client.results import Prediction
+from service.client.triage import TriageRow
+
+NOT_ASSESSED = "Not assessed"
+PACKAGE, FOLDER = "service.client", "report_parts"
+NO_BREAK = "\N{NO-BREAK SPACE}"
+TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
+
+
+@dataclass(frozen=True)
+class Inline:
+    """A style or script that stands in the page, and the hash by which its policy admits it."""
+
+    text: Markup
+    source: str
+
+
+def write_report(path: Path, rows: Sequence[TriageRow], policy: Policy, made_at: datetime) -> None:
+    """Writes the rows to a self-contained HTML file, which appears whole or not at all.
+
+    The most urgent come first. Pictures are read again from the rows' paths, one at a time; one
+    that cannot be read leaves its place empty. policy: what decided the rows. made_at: when, with
+    its time zone. Raises StorageError for a full disk.
+    """
+    results = results_of(rows, policy)
+    pieces = (
+        _environment()
+        .get_template(TEMPLATE)
+        .generate(
+            results=results,
+            counts=counts_of(results),
+            name_ranks=name_ranks_of(results),
+            questions=questions_of(results),
+            policy=policy,
+            made_at=made_at.astimezone(UTC),
+            style=_inline(STYLE),
+            script=_inline(SCRIPT),
+        )
+    )
+    with whole_file(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(pieces)
+
+
+def printable(text: str) -> str:
+    """The text with what cannot be seen, or turns the rest around, as Python's escapes.
+
+    File names may hold control characters, undecodable bytes and marks that reverse the text.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each == NO_BREAK else each.encode("unicode_escape").decode()
+        for each in text
+    )
+
+
+def percent(share: float) -> str:
+    """A share in [0, 1] as a person reads it, with a space that does not break."""
+    if 0 < share < 0.001:
+        return f"<0.1{NO_BREAK}%"
+    digits = 1 if share < 0.0995 else 0
+    return f"{100 * share:.{digits}f}{NO_BREAK}%"
+
+
+def asked_for(question: Question | Prediction) -> str:
+    """What a model was asked: "stoch, 4 samples, 8 passes"."""
+    samples = () if question.samples is None else (counted(question.samples, "sample"),)
+    passes = counted(question.trajectories, "pass", "passes")
+    return ", ".join((question.mode, *samples, passes))
+
+
+def counted(count: int, one: str, more: str = "") -> str:
+    """A number with its noun, whose plural is told where it does not end in s alone."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader(PACKAGE, FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(percent=percent, nats="{:.3f}".format)
+    environment.globals.update(
+        FAILED=FAILED,
+        NOT_ASSESSED=NOT_ASSESSED,
+        asked_for=asked_for,
+        counted=counted,
+        wording=wording,
+        class_bars=class_bars,
+        entropy_split=entropy_split,
+        thumbnail_of=thumbnail_of,
+    )
+    return environment
+
+
+def _shown(value: object) -> object:
+    """A value as the template prints it; only text of our own may hold lines."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _inline(name: str) -> Inline:
+    text = files(PACKAGE).joinpath(FOLDER, name).read_text(encoding="utf-8")
+    digest = b64encode(sha256(text.encode()).digest()).decode()
+    return Inline(Markup(text), f"'sha256-{digest}'")

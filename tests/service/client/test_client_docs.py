@@ -1,0 +1,42 @@
+"""docs/client.md: its Python runs against a live service, and it names what there is."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from service.client.commands import triage_command
+from service.client.files import OTHER_IMAGES, READ_BY_SERVICE
+from service.client.patience import Patience, Timeouts
+from service.client.row_files import COLUMNS
+from tests.service.client.runs import picture
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "client.md").read_text()
+
+
+def test_the_python_block_runs(
+    live: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, flags=re.DOTALL | re.MULTILINE)
+    assert len(code.strip().splitlines()) <= 10
+    (tmp_path / "lesion.png").write_bytes(picture())
+    (tmp_path / "notes.txt").write_text("no picture")
+    monkeypatch.chdir(tmp_path)
+    code = code.replace("127.0.0.1:8000", f"127.0.0.1:{live}")
+    exec(compile(code, "client.md", "exec"), {})
+    assert "no answer: unsupported_media" in capsys.readouterr().out
+
+
+def test_it_names_every_column_extension_and_option() -> None:
+    for name in (*COLUMNS, *READ_BY_SERVICE, *OTHER_IMAGES):
+        assert name in DOCUMENT, name
+    for option in triage_command.params:
+        if option.param_type_name == "option":
+            assert option.opts[0] in DOCUMENT, option.opts
+
+
+def test_it_states_the_seconds_as_they_are() -> None:
+    assert (Patience().service_s, Patience().quota_s) == (30, 120)
+    assert "ends 30 seconds after the first attempt, or 120" in " ".join(DOCUMENT.split())
+    assert (Timeouts().connect_s, Timeouts().write_s, Timeouts().read_s) == (5, 60, 60)
+    assert "5 to connect, 60 to send and 60 to read" in DOCUMENT

@@ -1,0 +1,41 @@
+"""service.client: its public names are complete, and importing it is cheap."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import service.client
+from service.client import problems, results
+
+ROOT = Path(__file__).parents[3]
+INNER = {"Answer", "ModelList"}  # of results: a base, and what `models` unpacks
+
+
+def test_all_names_are_there_and_sorted() -> None:
+    assert service.client.__all__ == sorted(service.client.__all__)
+    assert all(hasattr(service.client, name) for name in service.client.__all__)
+
+
+def test_every_problem_and_result_is_public() -> None:
+    for module in (problems, results):
+        own = {
+            name
+            for name, kind in vars(module).items()
+            if isinstance(kind, type) and kind.__module__ == module.__name__
+        }
+        assert own - INNER <= set(service.client.__all__)
+
+
+def test_it_is_imported_without_torch_fastapi_or_the_server() -> None:
+    code = (
+        "import sys, json, service.client, service.client.triage, service.client.commands;"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = set(json.loads(done.stdout))
+    assert not loaded & {"torch", "torchvision", "fastapi", "starlette", "uvicorn", "scipy"}
+    ours = {name for name in loaded if name.startswith("service.")}
+    assert all(name.startswith("service.client") for name in ours)
