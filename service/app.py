@@ -18,6 +18,7 @@ from service.admission import AdmissionMiddleware
 from service.audit import AuditLog
 from service.batcher import Batcher
 from service.body_limits import BodyLimitsMiddleware
+from service.client.policy import Policy, default_policy
 from service.decoding_processes import Decoder
 from service.engine import Question
 from service.events import Gauges
@@ -28,12 +29,14 @@ from service.metrics import Metrics
 from service.metrics_routes import metrics_routes
 from service.model_routes import model_routes
 from service.observation import ObservationMiddleware, Observer, served_paths
+from service.page_routes import page_routes
 from service.pipeline import Pipeline
-from service.predict_routes import BATCH_PATH, predict_routes
+from service.predict_routes import BATCH_PATH, PREDICT_PATH, predict_routes
 from service.probe_routes import probe_routes
 from service.request_id import RequestIdMiddleware
 from service.served_model import ServedModel, ServedModels
 from service.settings import ServiceSettings
+from service.triage_routes import TRIAGE_PATH, triage_routes
 from service.waiting_room import WaitingRoom
 
 if TYPE_CHECKING:  # the SDK is imported only where traces are wanted
@@ -42,11 +45,14 @@ if TYPE_CHECKING:  # the SDK is imported only where traces are wanted
 
 @dataclass(frozen=True)
 class Options:
-    """What an operator may add: keys that are asked for, a log of decisions, traces."""
+    """What an operator may add: keys that are asked for, a log of decisions, traces, and a triage
+    policy in the place of the packaged one.
+    """
 
     keys: Keys | None = None
     audit: AuditLog | None = None
     traces: "TracerProvider | None" = None
+    policy: Policy | None = None
 
 
 @dataclass(frozen=True)
@@ -100,9 +106,11 @@ def create_service(
     app = FastAPI(title="EulerLoRA", version=version("eulerlora"), lifespan=lifespan)
     problems.install(app)
     app.include_router(predict_routes(pipeline))
+    app.include_router(triage_routes(pipeline, models, options.policy or default_policy()))
     app.include_router(model_routes(models, settings))
     app.include_router(probe_routes(lifecycle))
     app.include_router(metrics_routes(metrics))
+    app.include_router(page_routes())
     _add_middlewares(app, settings, batcher.room, observer, options)
 
     async def ask(served: ServedModel, question: Question) -> Tensor:
@@ -126,7 +134,9 @@ def _add_middlewares(
         settings=settings.bodies,
         max_bytes_by_path={BATCH_PATH: settings.bodies.max_batch_bytes},
     )
-    app.add_middleware(AdmissionMiddleware, room=room, paths=("/predict", BATCH_PATH))
+    app.add_middleware(
+        AdmissionMiddleware, room=room, paths=(PREDICT_PATH, BATCH_PATH, TRIAGE_PATH)
+    )
     if options.keys is not None:
         app.add_middleware(AccessMiddleware, keys=options.keys)
     app.add_middleware(ConnectionLimitMiddleware, settings=settings.connections)

@@ -25,6 +25,7 @@ from service.app import Options, create_service
 from service.audit import AuditLog, AuditSettings
 from service.audit_secret import read_secret
 from service.checked_model import load_checked
+from service.client.policy import read_policy
 from service.exposure import check_exposure
 from service.gate import Gate
 from service.http_protocol import protocol_of
@@ -58,6 +59,7 @@ logger = logging.getLogger(__name__)
 @click.option("--open", "open_to_all", is_flag=True, help="Serve others without keys.")
 @click.option("--audit", type=PATH, help="Record every decision in this file, or refuse it.")
 @click.option("--audit-secret", type=PATH, help="The secret of the audit log's image hashes.")
+@click.option("--policy", type=PATH, help="Triage by this policy, not by the packaged one.")
 @click.option("--log-format", type=click.Choice(CHOICES), default="auto", show_default=True)
 @click.option("--trace", is_flag=True, help="Send traces to the collector of OTEL_EXPORTER_*.")
 @click.option("--drain-s", type=click.FloatRange(min=0), help="Still accept after SIGTERM.")
@@ -72,6 +74,7 @@ def serve_command(
     open_to_all: bool,
     audit: Path | None,
     audit_secret: Path | None,
+    policy: Path | None,
     log_format: LogChoice,
     trace: bool,
     drain_s: float | None,
@@ -99,6 +102,7 @@ def serve_command(
             keys=None if keys is None else Keys(keys),
             audit=None if audit is None else open_log(audit, audit_secret),
             traces=running.enter_context(traces()) if trace else None,
+            policy=None if policy is None else read_policy(policy),
         )
         address = f"http://{host}:{listening.getsockname()[1]}"
         lifecycle = Lifecycle()

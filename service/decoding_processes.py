@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from service.client.quality import Quality
 from service.decode import Declared
 from service.decoding_process import DecodingProcess, LostError, Outcome
 from service.decoding_worker import Job
@@ -29,12 +30,14 @@ class Decoded:
 
     pixels: (3, size, size) float32 in [0, 1]. content_seed: of the whole picture and the model's
     revision. warnings: in words for a user. decode_s: seconds that decoding and resizing took.
+    quality: of the whole picture, where it was wanted.
     """
 
     pixels: Tensor
     content_seed: int
     warnings: tuple[str, ...]
     decode_s: float
+    quality: Quality | None = None
 
 
 class Decoder:
@@ -69,23 +72,32 @@ class Decoder:
         self._idle.clear()
         atexit.unregister(self.close)
 
-    async def decode(self, content: bytes, declared: Declared, size: int, revision: str) -> Decoded:
+    async def decode(
+        self,
+        content: bytes,
+        declared: Declared,
+        size: int,
+        revision: str,
+        measured: bool = False,
+    ) -> Decoded:
         """The image in `content`, `size` pixels a side.
 
-        declared: what the client says it is. revision: of the model that it is for. Raises what
-        `service.decode.decode` does, and UnusableImage for an image whose decoder takes too long,
-        takes too much memory or dies. An image whose caller is cancelled while it waits is not
-        decoded.
+        declared: what the client says it is. revision: of the model that it is for. measured:
+        whether the picture's quality is wanted, too. Raises what `service.decode.decode` does,
+        and UnusableImage for an image whose decoder takes too long, takes too much memory or
+        dies. An image whose caller is cancelled while it waits is not decoded.
         """
         if not self._running:
             raise NotReady("the service is not decoding images")
-        outcome = await (await self._asked(Job(content, declared, size, revision)))
+        outcome = await (await self._asked(Job(content, declared, size, revision, measured)))
         if isinstance(outcome, LostError):
             raise UnusableImage(str(outcome)) from outcome
         if isinstance(outcome, Exception):
             raise outcome
         pixels = torch.from_numpy(outcome.pixels)
-        return Decoded(pixels, outcome.content_seed, outcome.warnings, outcome.decode_s)
+        return Decoded(
+            pixels, outcome.content_seed, outcome.warnings, outcome.decode_s, outcome.quality
+        )
 
     async def _asked(self, job: Job) -> "asyncio.Future[Outcome]":
         """What becomes of the job, once a worker has it."""

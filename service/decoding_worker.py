@@ -17,8 +17,9 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from eulerlora.preprocess import resize
+from eulerlora.preprocess import Picture, resize
 from eulerlora.seeds import content_seed
+from service.client.quality import Quality, quality_of
 from service.decode import Declared, decode
 from service.decoding_messages import Message, received
 from service.settings import ImageLimits
@@ -29,12 +30,16 @@ USUAL_BYTES = 2**18  # of an image; room for it is made while none is there
 
 @dataclass(frozen=True)
 class Job:
-    """An image to decode for a model: its input's side in pixels, and its revision."""
+    """An image to decode for a model: its input's side in pixels, and its revision.
+
+    measured: whether its quality is wanted, too.
+    """
 
     content: bytes
     declared: Declared
     size: int
     revision: str
+    measured: bool = False
 
     @property
     def pixel_bytes(self) -> int:
@@ -44,13 +49,13 @@ class Job:
     def message(self) -> Message:
         """As it is sent to a worker."""
         declared = (self.declared.media_type, self.declared.filename)
-        return Message(self.content, (declared, self.size, self.revision))
+        return Message(self.content, (declared, self.size, self.revision, self.measured))
 
     @classmethod
     def of(cls, message: Message) -> Self:
         """As a worker gets it."""
-        declared, size, revision = cast("Any", message.rest)
-        return cls(bytes(message.raw), Declared(*declared), size, revision)
+        declared, *rest = cast("Any", message.rest)
+        return cls(bytes(message.raw), Declared(*declared), *rest)
 
 
 @dataclass(frozen=True)
@@ -58,18 +63,19 @@ class Done:
     """What came of a job.
 
     pixels: (3, size, size) float32 in [0, 1]. content_seed: of the whole picture and the model's
-    revision. decode_s: seconds from bytes to pixels.
+    revision. decode_s: seconds from bytes to pixels. quality: of the whole picture, where wanted.
     """
 
     pixels: npt.NDArray[np.float32]
     content_seed: int
     warnings: tuple[str, ...]
     decode_s: float
+    quality: Quality | None = None
 
     def message(self) -> Message:
         """As a worker sends it."""
-        rest = (self.pixels.shape, self.content_seed, self.warnings, self.decode_s)
-        return Message(self.pixels.data.cast("B"), rest)
+        rest = (self.content_seed, self.warnings, self.decode_s, self.quality)
+        return Message(self.pixels.data.cast("B"), (self.pixels.shape, *rest))
 
     @classmethod
     def of(cls, message: Message) -> Self:
@@ -124,12 +130,17 @@ def perform(job: Job, limits: ImageLimits) -> Done | Exception:
             content_seed(picture.pixels, job.revision),
             picture.warnings,
             time.monotonic() - started,
+            _quality(picture) if job.measured else None,
         )
     except Exception as error:
         if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
             return OutOfDecodingMemoryError("decoding the image takes too much memory")
         error.add_note(traceback.format_exc())
         return error
+
+
+def _quality(picture: Picture) -> Quality:
+    return quality_of(Image.fromarray(picture.pixels.permute(1, 2, 0).numpy()))
 
 
 def _next(connection: socket.socket) -> Job | None:

@@ -11,6 +11,7 @@ Problem                     500 internal_error         a defect of the service
 ├── InvalidParameter        422 invalid_parameter      a query parameter is unknown or out of range
 ├── InvalidUpload           422 invalid_upload         not exactly one file with some content
 ├── UnusableImage           422 unusable_image         broken, too small, too large or animated
+├── PolicyNotApplicable     422 policy_not_applicable  the triage policy does not fit the model
 ├── QuotaExceeded           429 quota_exceeded         more requests than the key may make
 ├── HeadersTooLarge         431 headers_too_large      the headers are over the limit
 ├── ModelFailure            500 model_failure          the model gave no finite answer
@@ -122,6 +123,12 @@ class UnusableImage(Problem):
     """The image is broken, too small, too large or animated."""
 
     status, code, title = 422, "unusable_image", "The image cannot be used"
+
+
+class PolicyNotApplicable(Problem):
+    """The triage policy speaks of classes that the model does not have; /predict answers."""
+
+    status, code, title = 422, "policy_not_applicable", "The triage policy does not fit the model"
 
 
 class QuotaExceeded(Problem):

@@ -11,6 +11,7 @@ from fastapi import Request
 from eulerlora.settings import Draw
 from service.audit import AuditLog, Decision
 from service.batcher import Batcher
+from service.client.quality import Quality
 from service.decoding_processes import Decoded, Decoder
 from service.disconnect import while_connected
 from service.engine import Question
@@ -33,10 +34,11 @@ STRAINED = 0.5
 
 @dataclass(frozen=True)
 class Predicted:
-    """A response body and how long it took."""
+    """A response body and how long it took; the picture's quality where it was wanted."""
 
     body: PredictionBody
     timing: Timing
+    quality: Quality | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Asked:
 
     served: the revision that answers, whatever replaces it meanwhile. samples: as run. deadline:
     on the monotonic clock. client: who asks, None where there are no keys. warnings: of what is
-    done otherwise than asked.
+    done otherwise than asked. measured: whether the pictures' quality is wanted.
     """
 
     query: PredictQuery
@@ -55,6 +57,7 @@ class Asked:
     request_id: str
     client: str | None
     warnings: tuple[str, ...] = ()
+    measured: bool = False
 
     @property
     def rows(self) -> int:
@@ -87,9 +90,14 @@ class Pipeline:
         self._refused = refused
         self._audit = audit
 
-    async def predict(self, request: Request, query: PredictQuery) -> Predicted:
-        """The answer for the one image of a request. Raises Problem and ClientDisconnect."""
-        asked = self._admitted(request, query)
+    async def predict(
+        self, request: Request, query: PredictQuery, measured: bool = False
+    ) -> Predicted:
+        """The answer for the one image of a request; measured: with the picture's quality.
+
+        Raises Problem and ClientDisconnect.
+        """
+        asked = replace(self._admitted(request, query), measured=measured)
         uploads = [await read_file(request)]
         asked = self._under_load(asked)
         with self._batcher.places(asked.served.engine, asked.rows) as (place,):
@@ -165,7 +173,7 @@ class Pipeline:
             await self._audit.record(Decision(body, asked.client, image))
         timing = Timing(found.decode_s, answered.queued_s, answered.ran_s)
         self._answered(body, timing)
-        return Predicted(body, timing)
+        return Predicted(body, timing, found.quality)
 
     async def _decoded(self, upload: Upload, asked: Asked) -> Decoded:
         """The upload as pixels. Raises DeadlinePassed, and as `Decoder.decode`."""
@@ -174,7 +182,7 @@ class Pipeline:
         try:
             async with asyncio.timeout(asked.deadline - time.monotonic()) as end:
                 return await self._decoder.decode(
-                    upload.content, upload.declared, size, served.revision
+                    upload.content, upload.declared, size, served.revision, asked.measured
                 )
         except TimeoutError as error:
             if end.expired():

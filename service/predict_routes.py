@@ -1,22 +1,20 @@
 """`POST /predict` and `POST /predict/batch`."""
 
-from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
-from pydantic import ValidationError
+from pydantic import BaseModel
 
 from service.decode import MEDIA_TYPES
-from service.errors import InvalidParameter
 from service.events import Timing
 from service.pipeline import Pipeline, Predicted
 from service.problems import described
+from service.question_route import question_route
 from service.schemas import PredictionBody, PredictionsBody, PredictQuery
 from service.upload import FILE_PART, FILES_PART
 
+PREDICT_PATH = "/predict"
 BATCH_PATH = "/predict/batch"
 
 _BINARY = {"type": "string", "format": "binary"}
@@ -45,29 +43,12 @@ UPLOADS: dict[str, Any] = {
 PROBLEMS = described(400, 401, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 
 
-class PredictRoute(APIRoute):
-    """Hands its endpoint the query, and sends the response as it is.
-
-    FastAPI's own way, by dependencies and a second validation of the answer, takes three times as
-    long; the description it gives is used.
-    """
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """What answers a request."""
-
-        async def handle(request: Request) -> Response:
-            response: Response = await self.endpoint(request, query_of(request))
-            return response
-
-        return handle
-
-
 def predict_routes(pipeline: Pipeline) -> APIRouter:
     """The routes that answer for one image, and for many."""
-    router = APIRouter(route_class=PredictRoute)
+    router = APIRouter(route_class=question_route(PredictQuery))
 
     @router.post(
-        "/predict", response_model=PredictionBody, responses=PROBLEMS, openapi_extra=UPLOAD
+        PREDICT_PATH, response_model=PredictionBody, responses=PROBLEMS, openapi_extra=UPLOAD
     )
     async def predict(request: Request, query: Annotated[PredictQuery, Query()]) -> Response:
         """Class probabilities and uncertainty of one image."""
@@ -87,20 +68,7 @@ def predict_routes(pipeline: Pipeline) -> APIRouter:
     return router
 
 
-def query_of(request: Request) -> PredictQuery:
-    """A request's parameters. Raises InvalidParameter and RequestValidationError."""
-    sent = request.query_params.multi_items()
-    counts = Counter(name for name, _ in sent)
-    for name in PredictQuery.model_fields:
-        if counts[name] > 1:
-            raise InvalidParameter(f"{name}: wanted once, given {counts[name]} times")
-    try:
-        return PredictQuery.model_validate(dict(sent))
-    except ValidationError as error:
-        raise RequestValidationError(error.errors()) from error
-
-
-def answer(body: PredictionBody | PredictionsBody, timings: Sequence[Timing]) -> Response:
+def answer(body: BaseModel, timings: Sequence[Timing]) -> Response:
     """The response with a body, and with the timings of its predictions if there are any."""
     content = body.model_dump_json(exclude_unset=True)
     headers = {"Server-Timing": server_timing(timings)} if timings else {}

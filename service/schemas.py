@@ -21,8 +21,8 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Nats = Annotated[float, Field(ge=0)]
 
 
-class PredictQuery(BaseModel):
-    """The parameters of /predict; any other is an error."""
+class TriageQuery(BaseModel):
+    """The parameters of /triage; any other is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -36,6 +36,11 @@ class PredictQuery(BaseModel):
         Field(ge=0, lt=2**32, description="Of the draws; derived from the image if left out."),
     ] = None
     model: Annotated[str | None, Field(description="A served model; the first if left out.")] = None
+
+
+class PredictQuery(TriageQuery):
+    """The parameters of /predict; any other is an error."""
+
     detail: Annotated[
         Literal["trajectories"] | None, Field(description="Adds trajectory_probabilities.")
     ] = None
@@ -66,6 +71,13 @@ class PredictionBody(BaseModel):
     ood_threshold: float | None
     warnings: list[str]
     trajectory_probabilities: list[list[Probability]] | None = None
+
+    @property
+    def trajectory_labels(self) -> tuple[str, ...]:
+        """The most probable class of each trajectory; () without trajectory_probabilities."""
+        names = tuple(self.probabilities)
+        rows = self.trajectory_probabilities or []
+        return tuple(names[row.index(max(row))] for row in rows)
 
 
 class ProblemBody(BaseModel):

@@ -153,6 +153,16 @@ def test_one_bad_checkpoint_among_good_ones_is_refused(
     assert (status, str(checkpoint_copy) in line) == (1, True)
 
 
+def test_a_policy_that_cannot_be_used_is_refused_with_its_file(
+    checkpoint_folder: Path, tmp_path: Path, refusal
+) -> None:
+    policy = tmp_path / "policy.toml"
+    for reason in ("cannot be read", "format_version"):
+        status, line = refusal(checkpoint_folder, "--port", "0", "--policy", policy)
+        assert (status, f"{policy}: " in line, reason in line) == (1, True, True)
+        policy.write_text("version = 1\n")
+
+
 def test_the_same_name_twice_is_refused(checkpoint_folder: Path, refusal) -> None:
     status, line = refusal(checkpoint_folder, checkpoint_folder)
     assert (status, "tiny" in line) == (1, True)

@@ -1,9 +1,11 @@
 """What a decoding worker makes of a job, in this process."""
 
 import torch
+from PIL import ExifTags
 
 from eulerlora.preprocess import resize, upright_rgb
 from eulerlora.seeds import content_seed
+from service.client.quality import quality_of
 from service.decode import Declared
 from service.decoding_worker import Done, Job, perform
 from service.errors import UnusableImage
@@ -37,6 +39,16 @@ def test_the_content_seed_comes_from_the_pixels_and_the_revision_alone(photo, en
 
 def test_warnings_of_the_decoding_are_kept(encode, photo) -> None:
     assert len(done(encode(photo.convert("P"), "PNG"), Declared("image/jpeg")).warnings) == 2
+
+
+def test_quality_is_measured_on_the_whole_upright_picture_where_it_is_wanted(encode, photo) -> None:
+    turned = photo.getexif()
+    turned[ExifTags.Base.Orientation] = 6
+    content = encode(photo, "PNG", exif=turned)
+    found = perform(Job(content, UNDECLARED, 32, REVISION, measured=True), LIMITS)
+    assert isinstance(found, Done)
+    assert found.quality == quality_of(photo.rotate(-90, expand=True))
+    assert done(content).quality is None
 
 
 def test_an_image_outside_the_limits_is_not_decoded(png) -> None:

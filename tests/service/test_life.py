@@ -1,7 +1,6 @@
 """A real process's life: probes while it loads, signals, reloads under load, failing checks."""
 
 import asyncio
-import itertools
 import os
 import signal
 import socket
@@ -15,7 +14,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import pytest
@@ -23,7 +22,6 @@ import torch
 from fastapi import FastAPI
 
 from eulerlora.checkpoint import save_checkpoint, stored_revision
-from eulerlora.known_answer import DRAWS
 from service import commands, engine, supervisor
 from service import server as server_module
 from service.app import Service
@@ -78,15 +76,17 @@ def break_the_model() -> None:
 
 
 def lose_the_device() -> None:
-    """In the server's process: once its known answers were given, the device fails."""
-    predict, passes = engine.predict_rows, itertools.count()
+    """In the server's process: once it has warmed up, the device fails."""
+    warm_up = supervisor.warm_up
 
-    def fail(*arguments: Any) -> Any:
-        if next(passes) >= len(DRAWS):
-            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
-        return predict(*arguments)
+    def fail(*_: Any) -> NoReturn:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
-    engine.predict_rows = fail
+    async def warm_up_and_fail(*arguments: Any) -> None:
+        await warm_up(*arguments)
+        engine.predict_rows = fail
+
+    supervisor.warm_up = warm_up_and_fail  # type: ignore[assignment]
 
 
 def never_end() -> None:

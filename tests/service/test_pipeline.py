@@ -70,7 +70,9 @@ class HeldDecoder:
         self.gate, self.entered = asyncio.Event(), asyncio.Event()
         self.gate.set()
 
-    async def decode(self, content: bytes, declared: Declared, size: int, revision: str) -> Decoded:
+    async def decode(
+        self, content: bytes, declared: Declared, size: int, revision: str, measured: bool = False
+    ) -> Decoded:
         self.entered.set()
         await self.gate.wait()
         picture = decode(content, ServiceSettings().images, declared)

@@ -1,0 +1,88 @@
+"""Made-up pictures that look like lesions from afar, as files to upload; no person is on them."""
+
+from dataclasses import dataclass
+from io import BytesIO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageFilter
+
+Field = NDArray[np.float64]
+Upload = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Lesion:
+    """How a lesion is drawn. radius: share of the picture's height. ragged: of its outline."""
+
+    seed: int
+    radius: float = 0.28
+    ragged: float = 0.12
+    colour: tuple[float, float, float] = (0.42, 0.26, 0.18)
+    skin: tuple[float, float, float] = (0.87, 0.68, 0.60)
+    mottled: float = 0.25
+
+
+RAGGED = Lesion(12, radius=0.3, ragged=0.2, colour=(0.8, 0.46, 0.42), mottled=0.3)
+DARK = Lesion(3, radius=0.34, ragged=0.3, colour=(0.16, 0.11, 0.12), mottled=0.5)
+SMALL = Lesion(2, radius=0.16, ragged=0.05)
+
+
+def lesion_picture(lesion: Lesion, width: int = 600, height: int = 450) -> Image.Image:
+    """An RGB picture of a spot on skin, the same for the same lesion."""
+    draw = np.random.default_rng(lesion.seed)
+    y, x = np.mgrid[0:height, 0:width] / height
+    x, y = x - width / height / 2, y - 0.5
+    angle = np.arctan2(y, x)
+    outline = sum(
+        draw.normal(scale=lesion.ragged / order) * np.cos(order * angle + draw.uniform(0, 7))
+        for order in range(1, 8)
+    )
+    distance = np.hypot(x, y * draw.uniform(0.9, 1.25)) / (lesion.radius * (1 + outline))
+    depth = 1 / (1 + np.exp(18 * (distance - 1)))
+    depth *= 1 + lesion.mottled * _clouds(draw, width, height, 14)
+    grain = 0.035 * _clouds(draw, width, height, 90) + 0.03 * _clouds(draw, width, height, 6)
+    light = 1.04 - 0.25 * (x**2 + y**2)
+    colours = [
+        (skin + grain) * light * (1 - depth) + colour * depth * (1 + grain)
+        for skin, colour in zip(lesion.skin, lesion.colour, strict=True)
+    ]
+    pixels = (255 * np.stack(colours, axis=-1).clip(0, 1)).astype(np.uint8)
+    return Image.fromarray(pixels).filter(ImageFilter.GaussianBlur(0.6))
+
+
+def file_of(picture: Image.Image) -> bytes:
+    """The picture as a JPEG file."""
+    buffer = BytesIO()
+    picture.save(buffer, "JPEG", quality=92)
+    return buffer.getvalue()
+
+
+def upload(name: str, content: bytes, media_type: str = "image/jpeg") -> Upload:
+    """A file as a browser's driver takes it."""
+    return {"name": name, "mimeType": media_type, "buffer": content}
+
+
+def lesion(name: str, drawn: Lesion = RAGGED) -> Upload:
+    """A lesion's picture as a file of this name."""
+    return upload(name, file_of(lesion_picture(drawn)))
+
+
+def broken(name: str) -> Upload:
+    """The first bytes of a lesion's picture."""
+    return upload(name, file_of(lesion_picture(RAGGED))[:3000])
+
+
+def fractal() -> dict[str, object]:
+    """A picture of nothing that any model here was trained on."""
+    drawn = Image.effect_mandelbrot((400, 300), (-2, -1.5, 1, 1.5), 100).convert("RGB")
+    buffer = BytesIO()
+    drawn.save(buffer, "PNG")
+    return upload("fractal.png", buffer.getvalue(), "image/png")
+
+
+def _clouds(draw: np.random.Generator, width: int, height: int, cells: int) -> Field:
+    """Smooth noise of about unit scale, with so many cells over the picture's height."""
+    coarse = draw.normal(size=(cells, cells * width // height)).astype(np.float32)
+    smooth = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+    return np.asarray(smooth, dtype=np.float64)
