@@ -12,17 +12,19 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def whole_file(path: Path, private: bool = False) -> Iterator[Path]:
     """Yields a place to write to, which replaces `path` in one step when the block ends well.
 
     Until then an older file at `path` stays; after a failure nothing of the new one is left.
+    private: none but the user may read it, at any time; otherwise all may, once it is whole.
     Raises StorageError for a full or failing disk.
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
         with storage_errors(path):
+            _begin(partial, path)
             yield partial
-            partial.chmod(0o644)  # safetensors makes it private; others may have to read it
+            partial.chmod(0o600 if private else 0o644)
             _sync(partial)
             partial.replace(path)
     finally:
@@ -47,6 +49,15 @@ def storage_errors(path: Path) -> Iterator[None]:
             raise
         what = "disk full" if error.errno in FULL else "the disk failed"
         raise StorageError(path, f"{what} ({os.strerror(error.errno).lower()})") from error
+
+
+def _begin(partial: Path, path: Path) -> None:
+    try:
+        partial.unlink(missing_ok=True)
+        partial.touch(mode=0o600)
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def _sync(path: Path) -> None:

@@ -86,7 +86,7 @@ def write_clients(path: Path, clients: Sequence[Client]) -> None:
     Raises StorageError for a full disk.
     """
     before = path.stat() if path.exists() else None
-    with whole_file(path) as partial:
+    with whole_file(path, private=True) as partial:
         partial.write_text("".join(_line(client) for client in clients), encoding="utf-8")
     path.chmod(PRIVATE if before is None else stat.S_IMODE(before.st_mode))
     if before is not None:

@@ -63,7 +63,10 @@ def write_report(path: Path, rows: Sequence[TriageRow], policy: Policy, made_at:
             script=_inline(SCRIPT),
         )
     )
-    with whole_file(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
+    with (
+        whole_file(path, private=True) as partial,
+        partial.open("w", encoding="utf-8", newline="\n") as file,
+    ):
         file.writelines(pieces)
 
 

@@ -30,7 +30,7 @@ def write_csv(path: Path, rows: Sequence[TriageRow]) -> None:
         f"p_{name}" for row in rows if row.prediction for name in row.prediction.classes
     )
     with (
-        whole_file(path) as partial,
+        whole_file(path, private=True) as partial,
         # a file name may hold bytes that are not UTF-8: they stay as they are
         partial.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
     ):
@@ -41,7 +41,10 @@ def write_csv(path: Path, rows: Sequence[TriageRow]) -> None:
 
 def write_json_lines(path: Path, rows: Sequence[TriageRow]) -> None:
     """Writes each row as one line of JSON, with all of its prediction."""
-    with whole_file(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
+    with (
+        whole_file(path, private=True) as partial,
+        partial.open("w", encoding="utf-8", newline="\n") as file,
+    ):
         file.writelines(json.dumps(_record(row), allow_nan=False) + "\n" for row in rows)
 
 

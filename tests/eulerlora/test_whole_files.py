@@ -31,6 +31,15 @@ def test_a_written_file_replaces_the_older_one_at_the_end_only(path: Path) -> No
     assert list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o644)])
+def test_a_private_file_is_nobody_else_s_at_any_time(path: Path, private: bool, mode: int) -> None:
+    path.with_name(f".{path.name}.partial").touch(mode=0o666)  # what a killed process left
+    with whole_file(path, private) as partial:
+        partial.write_text("new")
+        assert partial.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_mode & 0o777 == mode
+
+
 def test_a_block_that_fails_leaves_the_older_file_alone(path: Path) -> None:
     path.write_text("old")
     with pytest.raises(ValueError, match="mine"), whole_file(path) as partial:

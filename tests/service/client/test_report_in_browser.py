@@ -1,6 +1,5 @@
 """The report in a browser, from a file and without a network: sorted, filtered, read, printed."""
 
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -11,21 +10,13 @@ import pytest
 
 from service.client import wording
 from service.client.report import write_report
+from tests.browser import PATIENCE_MS, chromium, serious
 from tests.service.client.triage_rows import rows_of_all_kinds, steady_policy
 
 pytestmark = pytest.mark.browser
 
-sync_api = pytest.importorskip("playwright.sync_api")
-
-CHROMIUM = shutil.which("chromium")
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 DESK, TELEPHONE = 1280, 390
 FIGURES = {"malignant": "Malignant group", "entropy": "Entropy", "mutual": "Mutual information"}
-PATIENCE_MS = 60_000
-HARMFUL = {"serious", "critical"}
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +31,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """A headless Chromium."""
-    if CHROMIUM is None:
-        pytest.skip("needs chromium on the path")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -181,8 +168,7 @@ def test_axe_finds_nothing_serious(opened: Any, width: int, scheme: str) -> None
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     page = opened(width, color_scheme=scheme, bypass_csp=True)  # for axe's own script
     page.locator("summary").click()
-    found = axe.Axe().run(page).response["violations"]
-    assert [each["id"] for each in found if each["impact"] in HARMFUL] == []
+    serious(axe.Axe(), page)
 
 
 def test_it_fits_a_telephone_and_stays_a_table_for_screen_readers(opened: Any) -> None:

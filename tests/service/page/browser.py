@@ -1,6 +1,5 @@
-"""A browser that looks at the page, and what it must never see there."""
+"""A look at the page, and what it must never see there."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -8,20 +7,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import pytest
 from PIL import Image
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-PATIENCE_MS = 60_000.0  # a busy machine is no fault of the page's
+from tests.browser import PATIENCE_MS
+
 A_PROBLEM_WAS_ANSWERED = "Failed to load resource"  # the browser's own words for any 4xx and 5xx
 WATCH = """
 window.blobUrls = 0;
@@ -69,21 +58,6 @@ class Visit:
 
 
 @contextmanager
-def chromium() -> Iterator[Any]:
-    """The system's Chromium; skips where there is none, or nothing that drives it."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        pytest.skip(f"no browser: none of {', '.join(NAMES)} is on the path")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=found, args=list(ARGUMENTS))
-        try:
-            yield browser
-        finally:
-            browser.close()
-
-
-@contextmanager
 def visiting(browser: Any, url: str, width: int, scheme: str) -> Iterator[Visit]:
     """A visit to a server's page, which must leave nothing to complain of."""
     context = browser.new_context(
@@ -122,13 +96,6 @@ def expect(locator: Any) -> Any:
 
     expecting.set_options(timeout=PATIENCE_MS)
     return expecting(locator)
-
-
-def serious(axe: Any, page: Any) -> None:
-    """Fails where axe-core finds something serious or critical."""
-    found = axe.run(page).response["violations"]
-    bad = [each for each in found if each["impact"] in ("serious", "critical")]
-    assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in bad] == []
 
 
 def screenshot(page: Any, file: Path, first: str = "body", last: str = ".card") -> None:

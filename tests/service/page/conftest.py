@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from service.commands import EMBEDDED
+from tests.browser import chromium
 from tests.server_process import ServerProcess, serving
-from tests.service.page.browser import Visit, chromium, visiting
+from tests.service.page.browser import Visit, visiting
 
 Go = Callable[..., AbstractContextManager[Visit]]
 

@@ -7,7 +7,8 @@ import pytest
 from eulerlora.checkpoint import read_config
 from service.client.wording import WARNING
 from service.commands import EMBEDDED
-from tests.service.page.browser import expect, screenshot, serious
+from tests.browser import serious
+from tests.service.page.browser import expect, screenshot
 from tests.service.page.lesions import DARK, SMALL, broken, lesion, upload
 
 pytestmark = pytest.mark.browser
