@@ -13,17 +13,13 @@ from training.image_sources import read_image
 
 @dataclass(frozen=True, eq=False)  # pixels have no one truth value
 class ImageTensor:
-    """pixels: (n, 3, height, width) uint8. labels: (n,) int64, on the same device."""
+    """pixels: (n, 3, height, width) uint8, on any device. labels: (n,) int64, on the CPU."""
 
     pixels: Tensor
     labels: Tensor
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    def to(self, device: torch.device) -> "ImageTensor":
-        """The same on another device."""
-        return ImageTensor(self.pixels.to(device), self.labels.to(device))
 
 
 def image_tensor(images: Sequence[LabelledImage], largest: int) -> ImageTensor:
@@ -46,7 +42,9 @@ def where_there_is_room(sets: Sequence[ImageTensor], device: torch.device) -> Se
         return sets
     free, _ = torch.cuda.mem_get_info(device)
     wanted = sum(each.pixels.numel() for each in sets)
-    return [each.to(device) for each in sets] if wanted <= free // 2 else sets
+    if wanted > free // 2:
+        return sets
+    return [ImageTensor(each.pixels.to(device), each.labels) for each in sets]
 
 
 def _fill(pixels: Tensor, images: Sequence[LabelledImage]) -> bool:

@@ -1,5 +1,6 @@
 """Batches of several labelled sets together, made where their pixels are."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
@@ -47,17 +48,18 @@ class MixedBatches:
         return self.starts[-1]
 
     def of_epoch(self, epoch: int, skip: int) -> Iterator[Batch]:
-        """An epoch's batches from the `skip`-th on, the next one made while one is trained on."""
+        """An epoch's batches from the `skip`-th on; on a GPU the next one is made meanwhile."""
         own = list(shares(self.images, self.stage, self.run.seed, epoch, self.run.share))
 
         def batch(number: int) -> Batch:
             with seeded(CPU, self.run.seed, epoch, number, self.run.share.process):
                 return self.batch(own[number])
 
-        if self.run.accelerator.device.type == "cpu":  # which has nothing to wait for
-            yield from map(batch, range(skip, len(own)))
+        numbers, device = range(skip, len(own)), self.run.accelerator.device
+        if device.type == "cuda":
+            yield from _on_own_stream(batch, numbers, device)
         else:
-            yield from _ahead(batch, range(skip, len(own)))
+            yield from map(batch, numbers)
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """The batch of these images, counted over all sets; -1 is padding."""
@@ -74,20 +76,39 @@ class MixedBatches:
         if not of_set.any():
             return None
         images, device = self.sets[number], self.run.accelerator.device
-        local = (wanted[of_set] - start).clamp(min=0).to(images.labels.device)
-        labels = (images.labels[local] + self.first_class[number]).to(device)
-        one_hot = F.one_hot(labels, self.first_class[-1]).float()
-        one_hot[padding[of_set].to(device)] = 0
-        pixels = images.pixels[local].to(device)
-        return in_groups(self.transform, pixels, one_hot, self.stage.augmentation.group)
+        local = (wanted[of_set] - start).clamp(min=0)
+        labels = images.labels[local] + self.first_class[number]
+        one_hot = F.one_hot(labels, self.first_class[-1]) * ~padding[of_set, None]
+        pixels = images.pixels[local.to(images.pixels.device)].to(device)
+        group = self.stage.augmentation.group
+        return in_groups(self.transform, pixels, one_hot.float().to(device), group)
 
 
-def _ahead(make: Callable[[int], Batch], numbers: range) -> Iterator[Batch]:
-    """What `make` gives for each number, one more being made in a thread meanwhile."""
+def _on_own_stream(
+    make: Callable[[int], Batch], numbers: Sequence[int], device: torch.device
+) -> Iterator[Batch]:
+    """`ahead` on a CUDA stream of its own, so that making waits for no step, nor a step for it."""
+    stream = torch.cuda.Stream(device)
+
+    def made(number: int) -> Batch:
+        with torch.cuda.stream(stream):
+            batch = make(number)
+            stream.synchronize()
+            return batch
+
+    for batch in ahead(made, numbers):
+        for tensor in batch:  # whose memory is free again only after the step
+            tensor.record_stream(torch.cuda.current_stream(device))
+        yield batch
+
+
+def ahead(make: Callable[[int], Batch], numbers: Sequence[int]) -> Iterator[Batch]:
+    """What `make` gives for each number; a thread makes the next one while one is used."""
     with ThreadPoolExecutor(1) as pool:
-        coming = [pool.submit(make, number) for number in numbers[:1]]
-        for number in [*numbers[1:], None]:
-            batch = coming.pop().result()
-            if number is not None:
-                coming.append(pool.submit(make, number))
+        coming = deque(pool.submit(make, number) for number in numbers[:1])
+        for number in numbers[1:]:
+            batch = coming.popleft().result()
+            coming.append(pool.submit(make, number))
             yield batch
+        for last in coming:
+            yield last.result()

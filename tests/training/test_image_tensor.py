@@ -63,6 +63,7 @@ def test_a_gpu_gets_the_images_if_half_of_its_memory_holds_them(
 ) -> None:
     (images,) = sets = [image_tensor(images_of((8, 8)), 8)]
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (free, 10**9))
-    monkeypatch.setattr("training.image_tensor.ImageTensor.to", lambda *_: "moved")
-    found = where_there_is_room(sets, torch.device("cuda", 0))
-    assert list(found) == ["moved" if moved else images]
+    monkeypatch.setattr("torch.Tensor.to", lambda *_: "moved")
+    (found,) = where_there_is_room(sets, torch.device("cuda", 0))
+    assert (found.pixels == "moved") if moved else (found is images)
+    assert found.labels is images.labels

@@ -1,17 +1,19 @@
 """training.mixed_batches: several labelled sets in one batch."""
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import torch
 from accelerate import Accelerator
 from torch import Tensor
 
 from training.batches import Share
-from training.image_tensor import ImageTensor
-from training.mixed_batches import MixedBatches
+from training.image_tensor import ImageTensor, where_there_is_room
+from training.mixed_batches import MixedBatches, ahead
 from training.pretraining_recipe import AugmentationSettings, PretrainingStage
-from training.run import Run
+from training.run import Run, accelerator_on
 
 SIZES, CLASSES = (17, 10), (3, 2)
 PLAIN = AugmentationSettings(crop_area=1.0, policy="none", erasing=0.0, mixed=0.0)
@@ -100,15 +102,37 @@ def test_processes_share_a_batch_and_draw_for_themselves() -> None:
     assert all(len(one[0]) == len(other[0]) for one, other in zip(*found, strict=True))
 
 
-def test_a_batch_made_ahead_is_the_same_batch() -> None:
+def test_the_next_one_is_made_while_one_is_used() -> None:
+    made = [threading.Event() for _ in range(3)]
+
+    def make(number: int) -> int:
+        made[number].set()
+        return number
+
+    coming = ahead(make, range(3))
+    assert next(coming) == 0
+    assert made[1].wait(60)
+    assert not made[2].is_set()
+    assert list(coming) == [1, 2]
+    assert list(ahead(make, range(0))) == []
+
+
+def test_what_goes_wrong_ahead_is_told() -> None:
+    coming = ahead(lambda number: 1 / (1 - number), range(3))
+    assert next(coming) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(coming)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_s_batches_are_made_there_and_the_same_each_time() -> None:
     stage = STAGE.model_copy(update={"augmentation": AugmentationSettings(group=2)})
-    plain, ahead = batches(stage), batches(stage)
-    # on a GPU, but for the pixels
-    accelerator = SimpleNamespace(device=SimpleNamespace(type="cuda"))
-    ahead.run = SimpleNamespace(accelerator=accelerator, seed=0, share=Share())
-    ahead.batch = plain.batch  # type: ignore[method-assign]
-    found, expected = list(ahead.of_epoch(0, 1)), list(plain.of_epoch(0, 1))
-    assert len(found) == 3
-    for ours, theirs in zip(found, expected, strict=True):
+    device = torch.device("cuda", torch.cuda.current_device())
+    run = Run(accelerator_on(device), seed=0, recipe=stage, state=Path("none"))
+    sets = where_there_is_room(image_sets(), device)
+    found = [list(MixedBatches(sets, CLASSES, stage, run).of_epoch(0, 0)) for _ in range(2)]
+    for ours, theirs in zip(*found, strict=True):
+        assert ours[0].device == ours[1].device == device
         assert torch.equal(ours[0], theirs[0])
         assert torch.equal(ours[1], theirs[1])
