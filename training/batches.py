@@ -1,7 +1,8 @@
 """An epoch's batches: their order, each process's share of them, and the loader."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from training.augment import Transform
 from training.datasets import LabelledImage, Pictures
-from training.recipe import OptimisationSettings
+from training.recipe import AdamWSettings, OptimisationSettings
 
 IGNORED = -100
 """The label of padding; torch's losses leave it out."""
@@ -21,6 +22,43 @@ class Share:
 
     process: int = 0
     processes: int = 1
+
+
+class Batches(Protocol):
+    """What a run trains on: `images` of them an epoch."""
+
+    @property
+    def images(self) -> int: ...
+
+    def of_epoch(self, epoch: int, skip: int) -> Iterable[tuple[Tensor, Tensor]]:
+        """Pixels (n, 3, size, size) and labels, (n, ...), of its batches from the `skip`-th on;
+        the same each time.
+        """
+
+
+@dataclass(frozen=True)
+class LoadedBatches:
+    """Batches of images that are decoded and transformed one by one.
+
+    view: the transform of each epoch's images.
+    """
+
+    pictures: Sequence[LabelledImage]
+    view: Callable[[int], Transform]
+    settings: OptimisationSettings
+    seed: int
+    share: Share
+
+    @property
+    def images(self) -> int:
+        """How many images an epoch has."""
+        return len(self.pictures)
+
+    def of_epoch(self, epoch: int, skip: int) -> Iterable[tuple[Tensor, Tensor]]:
+        """An epoch's batches from the `skip`-th on."""
+        return epoch_batches(
+            self.pictures, self.view(epoch), self.settings, self.seed, epoch, skip, self.share
+        )
 
 
 class _Padded(Dataset[tuple[Tensor, int]]):
@@ -81,7 +119,7 @@ def epoch_batches(
     `settings.batch_size` images are a batch of all processes together; each process loads its
     share, padded to the same size in all of them.
     """
-    indices = list(_shares(len(images), settings, seed, epoch, share))[skip:]
+    indices = list(shares(len(images), settings, seed, epoch, share))[skip:]
     return DataLoader(
         _Padded(Pictures(images, transform)),
         batch_sampler=indices,
@@ -89,9 +127,10 @@ def epoch_batches(
     )
 
 
-def _shares(
-    images: int, settings: OptimisationSettings, seed: int, epoch: int, share: Share
+def shares(
+    images: int, settings: AdamWSettings, seed: int, epoch: int, share: Share
 ) -> Iterator[list[int]]:
+    """Which images a process has in each batch of an epoch; -1 is padding."""
     order = np.arange(images)
     if settings.shuffle:
         order = np.random.default_rng((seed, epoch)).permutation(images)

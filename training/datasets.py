@@ -18,9 +18,16 @@ from training.image_sources import Source, read_image
 from training.pixel_cache import decoded_images
 from training.recipe import DataSettings, OodSettings, Part, Split
 from training.splits import stratified_halves, three_parts
+from training.tiny_imagenet import read_tiny_imagenet
 from training.torchvision_sets import PARTS, Kind, read_torchvision_part
 
-TITLES = {"ham10000": "HAM10000", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN"}
+TITLES = {
+    "ham10000": "HAM10000",
+    "tiny-imagenet": "Tiny ImageNet",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "svhn": "SVHN",
+}
 
 
 @dataclass(frozen=True, eq=False)  # pixels have no one truth value
@@ -87,6 +94,8 @@ def read_dataset(settings: DataSettings, directory: Path, skip_bad: bool = False
         found = _read_image_folder(settings, place, on_bad)
     elif settings.kind == "ham10000":
         found = _read_ham10000(settings, place, on_bad)
+    elif settings.kind == "tiny-imagenet":
+        found = _read_tiny_imagenet(settings.split, place, on_bad)
     else:  # torchvision checks the digests of its files: no image of theirs is bad
         found = _read_torchvision_set(settings.kind, place, settings.split)
     return replace(_at_most(found, settings.at_most), skipped=skipped)
@@ -138,6 +147,16 @@ def _read_ham10000(settings: DataSettings, place: Path, on_bad: OnBad) -> ImageP
         for part, rows in ham.parts.items()
     }
     return ImageParts(f"{TITLES['ham10000']}, {settings.split} split", ham.classes, parts)
+
+
+def _read_tiny_imagenet(split: Split, place: Path, on_bad: OnBad) -> ImageParts:
+    tiny = read_tiny_imagenet(place, on_bad)
+    labelled = {
+        part: [LabelledImage(each.name, each.source, each.label) for each in images]
+        for part, images in tiny.parts.items()
+    }
+    name = f"{TITLES['tiny-imagenet']}{_suffix(split)}"
+    return ImageParts(name, tiny.classes, three_parts(labelled, split))
 
 
 def _read_torchvision_set(kind: Kind, place: Path, split: Split) -> ImageParts:

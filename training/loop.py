@@ -8,14 +8,14 @@ from dataclasses import replace
 import torch
 
 from training.augment import Transform
-from training.batches import RunLength, epoch_batches
+from training.batches import Batches, LoadedBatches, RunLength
 from training.curves import Curves
 from training.datasets import LabelledImage
 from training.interruption import deferred_interruption
 from training.objective import Objective
 from training.optimisation import Optimisation, Step
 from training.progress import RunDisplay
-from training.recipe import OptimisationSettings
+from training.recipe import AdamWSettings, OptimisationSettings
 from training.run import Fitted, Run
 from training.run_state import Tally, load_state, save_state
 
@@ -27,31 +27,34 @@ def fit(
     settings: OptimisationSettings,
     run: Run,
 ) -> Fitted:
+    """`fit_batches` on images that are decoded one by one; view: the transform of each epoch's."""
+    batches = LoadedBatches(images, view, settings, run.seed, run.share)
+    return fit_batches(objective, batches, settings, run)
+
+
+def fit_batches(
+    objective: Objective, batches: Batches, settings: AdamWSettings, run: Run
+) -> Fitted:
     """Trains the objective's parameters for all epochs, one optimiser step a batch.
 
-    view: the transform of each epoch's images. The state is kept every few minutes and, after
+    The state is kept every few minutes and, after
     the step under way, on Ctrl-C, which is then raised as KeyboardInterrupt. Raises
     NonFiniteError, naming step and quantity, at the first loss or gradient norm that is not
     finite; the step is not taken. Raises StorageError where the state cannot be written; an
     older one stays.
     """
-    return _Fit(objective, images, view, settings, run).to_the_end()
+    return _Fit(objective, batches, settings, run).to_the_end()
 
 
 class _Fit:
-    """One call of `fit`: what it was given, and how far it came."""
+    """One call of `fit_batches`: what it was given, and how far it came."""
 
     def __init__(
-        self,
-        objective: Objective,
-        images: Sequence[LabelledImage],
-        view: Callable[[int], Transform],
-        settings: OptimisationSettings,
-        run: Run,
+        self, objective: Objective, batches: Batches, settings: AdamWSettings, run: Run
     ) -> None:
-        self.objective, self.images, self.view = objective, images, view
+        self.objective, self.batches = objective, batches
         self.settings, self.run = settings, run
-        self.length = RunLength(len(images), settings.batch_size, settings.epochs)
+        self.length = RunLength(batches.images, settings.batch_size, settings.epochs)
         self.optimisation = Optimisation(objective, settings, self.length.steps, run.accelerator)
         optimiser, self.tally = self.optimisation.optimiser, Tally()
         resumed = run.resume and run.state.exists()
@@ -96,11 +99,8 @@ class _Fit:
         epoch, seen = divmod(self.tally.step, self.length.per_epoch)
         if seen == 0:
             self.tally = replace(self.tally, epoch_loss=0.0, epoch_steps=0)
-        batches = epoch_batches(
-            self.images, self.view(epoch), self.settings, self.run.seed, epoch, seen, self.run.share
-        )
         stepped = asked = time.monotonic()
-        for pixels, labels in batches:
+        for pixels, labels in self.batches.of_epoch(epoch, seen):
             came = time.monotonic()
             before = self.tally
             step = self.optimisation.step(before.step, pixels, labels)

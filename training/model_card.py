@@ -26,6 +26,10 @@ DATA_LICENCE = {
         "HAM10000 (Tschandl, Rosendahl and Kittler, Scientific Data 5, 180161, 2018), "
         "CC BY-NC 4.0: these weights are for non-commercial use, with attribution."
     ),
+    "tiny-imagenet": (
+        "Tiny ImageNet (Stanford CS231n, 2015), a part of ImageNet (Deng et al., CVPR 2009), for "
+        "non-commercial research."
+    ),
     "cifar10": f"CIFAR-10 ({TINY_IMAGES}).",
     "cifar100": f"CIFAR-100 ({TINY_IMAGES}).",
     "svhn": (
@@ -98,10 +102,18 @@ def _training(config: CheckpointConfig) -> str:
         stages = ", then ".join(_run(stage) for stage in origin["stages"])
         lines.append(
             f"- Backbone: recipe `{origin['recipe']['name']}` on {origin['data']}: {stages}; "
-            f"accuracy on its test part {origin['test_accuracy']:.3f}; frozen after that."
+            f"{_top_one(origin)}; frozen after that."
         )
     lines.append("- All settings are in `config.json`, the OOD thresholds with their data too.")
     return "\n".join(lines)
+
+
+def _top_one(origin: Mapping[str, Any]) -> str:
+    """Such as "top-1 0.574 on the test part of squares"."""
+    found = origin.get("top_one") or {origin["data"]: origin["test_accuracy"]}  # one set, earlier
+    return ", ".join(
+        f"top-1 {share:.3f} on the test part of {name}" for name, share in found.items()
+    )
 
 
 def _run(fitted: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """What a run minimises: a summed loss and the weight that it is divided by."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 from torch import Tensor, nn
 
@@ -10,14 +11,14 @@ class Objective(nn.Module, ABC):
 
     A batch's loss is the sum of its parts' losses over the sum of their weights, so that it does
     not matter how a batch is cut into micro-batches or spread over processes. Images with a
-    negative label are padding: they have no loss and no weight.
+    negative label, or with no class at all, are padding: they have no loss and no weight.
     """
 
     @abstractmethod
     def forward(self, images: Tensor, labels: Tensor, step: int) -> Tensor:
         """The summed, weighted loss of some images of a step's batch: a scalar.
 
-        images: (n, 3, size, size). labels: (n,).
+        images: (n, 3, size, size). labels: (n,), or (n, classes) shares of classes.
         """
 
     @abstractmethod
@@ -27,3 +28,10 @@ class Objective(nn.Module, ABC):
     @abstractmethod
     def rows_per_image(self) -> int:
         """Rows of the network that one image takes."""
+
+    def stepped(self) -> None:
+        """Called after each optimiser step."""
+
+    def averages(self) -> Mapping[str, Tensor]:
+        """What steps change besides the trained parameters; a run's state keeps it too."""
+        return {}

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from eulerlora.errors import NonFiniteError
 from training.objective import Objective
-from training.recipe import OptimisationSettings
+from training.recipe import AdamWSettings
 from training.schedule import warmup_cosine
 
 
@@ -33,7 +33,7 @@ class Optimisation:
     def __init__(
         self,
         objective: Objective,
-        settings: OptimisationSettings,
+        settings: AdamWSettings,
         steps: int,
         accelerator: Accelerator,
     ) -> None:
@@ -50,8 +50,8 @@ class Optimisation:
     def step(self, index: int, pixels: Tensor, labels: Tensor) -> Step:
         """Takes step `index`, counted from 0, on this process's share of a batch.
 
-        pixels: (n, 3, size, size). labels: (n,). Raises NonFiniteError, naming step and quantity,
-        for a loss or gradient norm that is not finite; the step is then not taken.
+        pixels: (n, 3, size, size). labels: (n, ...). Raises NonFiniteError, naming step and
+        quantity, for a loss or gradient norm that is not finite; the step is then not taken.
         """
         learning_rate = self.settings.learning_rate * self.peak_share(index)
         for group in self.optimiser.param_groups:
@@ -61,6 +61,7 @@ class Optimisation:
         norm = nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm)
         gradient_norm = _finite("gradient norm", norm, index)
         self.optimiser.step()
+        self.objective.stepped()
         return Step(loss, learning_rate, gradient_norm)
 
     def _backward(self, pixels: Tensor, labels: Tensor, index: int) -> Tensor:

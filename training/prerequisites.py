@@ -9,6 +9,7 @@ from eulerlora.backbone import absent_weights
 from training.datasets import read_dataset, read_ood_set
 from training.ham10000 import ARCHIVES, FOLDERS, METADATA, image_places
 from training.recipe import AdapterRecipe, BackboneSource, DataSettings, OodSettings
+from training.tiny_imagenet import WORDS
 from training.torchvision_sets import PARTS, absent_part
 from training.train import read_backbone
 
@@ -59,6 +60,9 @@ def _images(settings: DataSettings | OodSettings, data: Path) -> Iterator[str]:
             yield f"HAM10000: {place / METADATA}"
         if not image_places(place):
             yield f"HAM10000: {place} with {', '.join(FOLDERS)} or {ARCHIVES}"
+    elif settings.kind == "tiny-imagenet":
+        if not (place / WORDS).exists():
+            yield f"Tiny ImageNet: {place / WORDS}"
     else:
         for part in PARTS:
             absent = absent_part(settings.kind, part, place)

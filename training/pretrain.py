@@ -1,78 +1,27 @@
-"""Supervised pretraining of a backbone from scratch, stage by stage."""
+"""Supervised pretraining of a backbone from scratch, stage by stage, on several data sets."""
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.utils.data import DataLoader
 
-from eulerlora.backbone import at_image_size, build_backbone, save_backbone
-from training.augment import Transform, crop_and_flip, evaluation_view, training_view
+from eulerlora.backbone import save_backbone
+from eulerlora.config import Provenance
+from eulerlora.errors import NonFiniteError
+from eulerlora.safetensor_files import tensors_sha256
 from training.bad_images import announce
-from training.batches import IGNORED
-from training.datasets import ImageParts, LabelledImage, Pictures, read_dataset
-from training.loop import fit
-from training.objective import Objective
-from training.progress import progress
+from training.classifier import Classifier, ClassifierObjective
+from training.datasets import ImageParts, read_dataset
+from training.energy import energy_used
+from training.image_tensor import ImageTensor, image_tensor, where_there_is_room
+from training.loop import fit_batches
+from training.mixed_batches import MixedBatches
+from training.pretraining_recipe import PretrainingRecipe
 from training.provenance import data_facts, provenance_of
-from training.recipe import PretrainingRecipe, PretrainingStage
-from training.recomputation import RecomputedBlocks
 from training.run import Run, accelerator_on
-
-
-class Classifier(nn.Module):
-    """A backbone with one linear head on its class token's features."""
-
-    def __init__(self, recipe: PretrainingRecipe, image_size: int, classes: int) -> None:
-        super().__init__()
-        self.backbone = build_backbone(
-            recipe.backbone.model_copy(update={"image_size": image_size})
-        )
-        self.head = nn.Linear(recipe.backbone.width, classes)
-
-    def recompute_activations(self) -> None:
-        """Lets every block's activations be computed again in the backward pass."""
-        encoder = self.backbone.encoder
-        encoder.layers = RecomputedBlocks(OrderedDict(encoder.layers.named_children()))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """images: (n, 3, image_size, image_size). Returns logits (n, classes)."""
-        logits: Tensor = self.head(self.backbone(images))
-        return logits
-
-    def take_weights(self, smaller: "Classifier") -> None:
-        """Continues from a classifier of another image size, positions interpolated."""
-        resized = at_image_size(smaller.backbone, self.backbone.image_size)
-        self.backbone.load_state_dict(resized.state_dict())
-        self.head.load_state_dict(smaller.head.state_dict())
-
-
-class ClassifierObjective(Objective):
-    """Cross-entropy of a classifier, with label smoothing."""
-
-    def __init__(self, model: Classifier, label_smoothing: float) -> None:
-        super().__init__()
-        self.model = model
-        self.label_smoothing = label_smoothing
-
-    def forward(self, images: Tensor, labels: Tensor, step: int) -> Tensor:
-        return F.cross_entropy(
-            self.model(images).float(),
-            labels,
-            ignore_index=IGNORED,
-            label_smoothing=self.label_smoothing,
-            reduction="sum",
-        )
-
-    def weight(self, labels: Tensor) -> Tensor:
-        return (labels != IGNORED).sum()
-
-    def rows_per_image(self) -> int:
-        return 1
+from training.top_one import top_one
 
 
 def pretrain(
@@ -84,20 +33,18 @@ def pretrain(
     skip_bad: bool = False,
     tensorboard: Path | None = None,
 ) -> None:
-    """Trains the recipe's backbone and writes `out/backbone.safetensors`.
+    """Trains the recipe's backbone and writes `out/backbone.safetensors`, its averaged weights.
 
-    The file's metadata holds the recipe, the data set, the accuracy on its test part and the
-    time. Each stage keeps its state in `out` until it is done, then its weights; with `resume`
-    a run continues from those. skip_bad: images that cannot be used are left out and listed, on
-    stderr and in the file's metadata. tensorboard: a folder for the stages' curves, if any.
+    The file's metadata holds the recipe, the data sets, top-1 accuracy on each one's test part,
+    how many images were seen, the time, and the energy where it is known. Each stage keeps its
+    state in `out` until the backbone is written; with `resume` a run continues from those.
+    skip_bad: images that cannot be used are left out and listed, on stderr and in the file's
+    metadata. tensorboard: a folder for the stages' curves, if any.
     """
-    images = read_dataset(recipe.data, data, skip_bad)
-    train = [*images.parts["train"], *images.parts.get("calibration", ())]
-    torch.manual_seed(recipe.seed)  # torchvision's own initialisation takes no generator
-    previous: Classifier | None = None
+    images = [read_dataset(each, data, skip_bad) for each in recipe.data]
     accelerator = accelerator_on(device)
     if accelerator.is_main_process:
-        announce(images)
+        announce(*images)
     runs = [
         Run(
             accelerator,
@@ -110,17 +57,13 @@ def pretrain(
         )
         for index in range(len(recipe.stages))
     ]
-    stages = []
-    for run, stage in zip(runs, recipe.stages, strict=True):
-        model = Classifier(recipe, stage.image_size, len(images.classes)).to(accelerator.device)
-        if stage.activation_checkpointing:
-            model.recompute_activations()
-        if previous is not None:
-            model.take_weights(previous)
-        stages.append(_run_stage(model, stage, train, run))
-        previous = model
+    resumed = any(run.resume and run.state.exists() for run in runs)
+    with energy_used() as energy:
+        model, facts = _train(recipe, images, runs)
+    if not resumed and energy:  # of an earlier session nobody knows
+        facts["energy_joules"] = dict(energy)
     if accelerator.is_main_process:
-        _save(model, recipe, images, stages, out)
+        _save(model, recipe, images, facts, out)
         for run in runs:
             run.state.unlink(missing_ok=True)
     accelerator.wait_for_everyone()
@@ -131,44 +74,72 @@ def state_file(out: Path, stage: int) -> Path:
     return out / f"stage-{stage + 1}.state.safetensors"
 
 
+def _train(
+    recipe: PretrainingRecipe, images: Sequence[ImageParts], runs: Sequence[Run]
+) -> tuple[Classifier, dict[str, Any]]:
+    """The last stage's averaged classifier, and what the stages were."""
+    device = runs[0].accelerator.device
+    sets = where_there_is_room([_training_tensor(recipe, each) for each in images], device)
+    classes = [len(each.classes) for each in images]
+    torch.manual_seed(recipe.seed)  # torchvision's own initialisation takes no generator
+    previous: Classifier | None = None
+    stages = []
+    for run, stage in zip(runs, recipe.stages, strict=True):
+        model = Classifier(recipe.backbone, stage, classes)
+        if previous is not None:
+            model.take_weights(previous)
+        objective = ClassifierObjective(model, stage, run).to(device)
+        batches = MixedBatches(sets, classes, stage, run)
+        fitted = fit_batches(objective, batches, stage, run)
+        stages.append(asdict(fitted) | {"images": stage.epochs * batches.images})
+        previous = objective.averaged
+    facts = {
+        "stages": stages,
+        "images_seen": sum(each["images"] for each in stages),
+        "seconds": sum(each["seconds"] for each in stages),
+    }
+    return objective.averaged.eval(), facts
+
+
+def _training_tensor(recipe: PretrainingRecipe, images: ImageParts) -> ImageTensor:
+    kept = [*images.parts["train"], *images.parts.get("calibration", ())]
+    return image_tensor(kept, recipe.backbone.image_size)
+
+
 def _save(
     model: Classifier,
     recipe: PretrainingRecipe,
-    images: ImageParts,
-    stages: Sequence[Mapping[str, float]],
+    images: Sequence[ImageParts],
+    facts: Mapping[str, Any],
     out: Path,
 ) -> None:
-    device = next(model.parameters()).device
-    accuracy = _accuracy(model, images.parts["test"], recipe.stages[-1], device)
-    print(f"accuracy on the test part of {images.name}: {accuracy:.4f}", flush=True)
-    facts = data_facts(images) | {"test_accuracy": accuracy, "stages": stages}
+    """Writes the backbone, rounded to what is stored and measured so."""
+    dtype: torch.dtype = getattr(torch, recipe.stored)
+    _round(model, dtype)
+    accuracy = top_one(model, images)
+    for name, share in accuracy.items():
+        print(f"top-1 on the test part of {name}: {share:.4f}", flush=True)
+    digest = tensors_sha256(model.backbone.state_dict())
+    print(f"SHA-256 of the weights: {digest}", flush=True)
+    found = {"top_one": accuracy, "sha256": digest, **facts}
     out.mkdir(parents=True, exist_ok=True)
-    path, dtype = out / "backbone.safetensors", getattr(torch, recipe.stored)
-    save_backbone(path, model.backbone, provenance_of(recipe) | facts, dtype)
+    provenance = provenance_of(recipe) | _data_facts(images) | found
+    save_backbone(out / "backbone.safetensors", model.backbone, provenance, dtype)
 
 
-def _run_stage(
-    model: Classifier, stage: PretrainingStage, images: Sequence[LabelledImage], run: Run
-) -> dict[str, float]:
-    def view(epoch: int) -> Transform:
-        return training_view(stage.image_size, run.seed, epoch, crop_and_flip)
-
-    objective = ClassifierObjective(model, stage.label_smoothing)
-    return asdict(fit(objective, images, view, stage, run))
+@torch.no_grad()
+def _round(model: Classifier, dtype: torch.dtype) -> None:
+    for name, parameter in model.backbone.named_parameters():
+        parameter.copy_(parameter.to(dtype).float())
+        if not parameter.isfinite().all():
+            raise NonFiniteError(f"{name} has values that {dtype} cannot hold")
 
 
-@torch.inference_mode()
-def _accuracy(
-    model: Classifier,
-    images: Sequence[LabelledImage],
-    stage: PretrainingStage,
-    device: torch.device,
-) -> float:
-    model.eval()
-    transform = evaluation_view(stage.image_size)
-    batches = DataLoader(Pictures(images, transform), stage.batch_size, num_workers=stage.workers)
-    right = sum(
-        int((model(pixels.to(device)).argmax(dim=-1).cpu() == labels).sum())
-        for pixels, labels in progress(batches, "test")
-    )
-    return right / len(images)
+def _data_facts(images: Sequence[ImageParts]) -> Provenance:
+    """What `data_facts` tells of each set, in the same form."""
+    each = [data_facts(one) for one in images]
+    names = sorted(name for one in each for name in one["skipped"]["names"])
+    return {
+        "data": " and ".join(one["data"] for one in each),
+        "skipped": {"count": len(names), "names": names},
+    }

@@ -1,10 +1,13 @@
-"""What a recipe says: one experiment, with every key checked."""
+"""What a recipe says: one experiment, with every key checked.
+
+Pretraining has more to say, in `training.pretraining_recipe`.
+"""
 
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora.settings import AdapterSettings, BackboneSettings, PositiveInt, Settings
+from eulerlora.settings import AdapterSettings, PositiveInt, Settings
 
 Precision = Literal["float32", "bfloat16"]
 StoredDtype = Literal["float32", "float16", "bfloat16"]
@@ -18,8 +21,8 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 class DataSettings(Settings):
     """Which images, and how they are split.
 
-    kind: `ham10000` (its publisher's layout), `imagefolder` (a folder for each class), or a data
-    set in the files that torchvision downloads.
+    kind: `ham10000` and `tiny-imagenet` (their publishers' layouts), `imagefolder` (a folder for
+    each class), or a data set in the files that torchvision downloads.
     path: a folder or, for imagefolder, a tar archive inside the data directory; "." is the
     directory itself.
     split: `lesion`, the default, keeps a tenth of the training images apart for calibration, and
@@ -31,7 +34,7 @@ class DataSettings(Settings):
     the same for every seed.
     """
 
-    kind: Literal["ham10000", "imagefolder", "cifar10", "cifar100", "svhn"]
+    kind: Literal["ham10000", "tiny-imagenet", "imagefolder", "cifar10", "cifar100", "svhn"]
     path: str = "."
     split: Split = "lesion"
     classes: dict[str, str] = {}
@@ -55,7 +58,7 @@ class OodSettings(Settings):
     path: str = "."
 
 
-class OptimisationSettings(Settings):
+class AdamWSettings(Settings):
     """AdamW with linear warm-up and cosine decay, stepped once a batch (method, "Training").
 
     batch_size: images of one optimiser step, over all processes. micro_batch_rows: rows that are
@@ -64,7 +67,6 @@ class OptimisationSettings(Settings):
     backward pass: less memory, about a third more time, the same gradient.
     precision: of the forward pass; weights and optimiser stay float32.
     state_every_s: seconds between writes of the run's state, from which --resume continues.
-    workers: processes that decode and augment images; 0 does it in the main process.
     """
 
     epochs: PositiveInt
@@ -78,6 +80,14 @@ class OptimisationSettings(Settings):
     precision: Precision = "float32"
     shuffle: bool = True
     state_every_s: Annotated[float, Field(ge=0)] = 300.0
+
+
+class OptimisationSettings(AdamWSettings):
+    """The same for images that are decoded and augmented one by one.
+
+    workers: processes that do so; 0 does it in the main process.
+    """
+
     workers: Annotated[int, Field(ge=0)] = 1
 
 
@@ -94,13 +104,6 @@ class AdapterTraining(OptimisationSettings):
     loss: Literal["trajectory", "mean"] = "trajectory"
     class_weights: Literal["none", "effective-number"] = "none"
     beta: Annotated[float, Field(ge=0, lt=1)] = 0.9991
-
-
-class PretrainingStage(OptimisationSettings):
-    """One stage of pretraining, at one image size; positions are interpolated between stages."""
-
-    image_size: PositiveInt
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
 class BackboneSource(Settings):
@@ -120,7 +123,7 @@ class BackboneSource(Settings):
 
 
 class Recipe(Settings):
-    """What both kinds of recipe share: a name, a seed and the data.
+    """What both kinds of recipe share: a name, a seed and how weights are stored.
 
     variant, overrides: how the recipe was asked for; for the record, and set by `read_recipe`.
     """
@@ -129,7 +132,6 @@ class Recipe(Settings):
     variant: str | None = None
     overrides: tuple[str, ...] = ()
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    data: DataSettings
     stored: StoredDtype = "float32"
 
     @property
@@ -153,20 +155,8 @@ class EvaluationSettings(Settings):
 class AdapterRecipe(Recipe):
     """Trains adapters on a frozen backbone."""
 
+    data: DataSettings
     backbone: BackboneSource
     adapters: AdapterSettings = AdapterSettings()
     training: AdapterTraining
     evaluation: EvaluationSettings = EvaluationSettings()
-
-
-class PretrainingRecipe(Recipe):
-    """Trains a backbone of a given shape from scratch, supervised."""
-
-    backbone: BackboneSettings
-    stages: Annotated[tuple[PretrainingStage, ...], Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _ends_at_the_backbone_s_size(self) -> Self:
-        if self.stages[-1].image_size != self.backbone.image_size:
-            raise ValueError("the last stage's image_size must be the backbone's")
-        return self

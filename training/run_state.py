@@ -1,7 +1,8 @@
 """The state of an unfinished run, from which it continues to the same weights.
 
 All randomness of a run is a function of its seed, the epoch, the step and the image, so its state
-is small: the trained parameters, the optimiser's moments, and how far it came.
+is small: the trained parameters, their averages where there are any, the optimiser's moments, and
+how far it came.
 """
 
 import json
@@ -16,6 +17,7 @@ from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.safetensor_files import read_metadata, read_tensors, write_tensors
 from eulerlora.settings import Settings
 from eulerlora.whole_files import storage_errors
+from training.objective import Objective
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
@@ -60,7 +62,7 @@ def save_state(
     settings: what the run depends on; only with the same can it be continued. Raises
     StorageError for a full disk.
     """
-    tensors = dict(_trained(module)) | _moments(module, optimiser)
+    tensors = dict(_trained(module)) | _averages(module) | _moments(module, optimiser)
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"progress": json.dumps(asdict(tally)), "settings": settings.model_dump_json()}
@@ -77,12 +79,11 @@ def load_state(
     metadata = read_metadata(path)
     if metadata.get("settings") != settings.model_dump_json():
         raise SettingsError(f"{path}: this state is of a run with other settings")
-    parameters = dict(_trained(module))
     _make_moments(optimiser)
-    moments = _moments(module, optimiser)
-    tensors = read_tensors(path, parameters | moments)
+    targets = dict(_trained(module)) | _averages(module) | _moments(module, optimiser)
+    tensors = read_tensors(path, targets)
     with torch.no_grad():
-        for name, target in (parameters | moments).items():
+        for name, target in targets.items():
             target.copy_(tensors[name])
     return _tally(path, metadata)
 
@@ -97,6 +98,11 @@ def _tally(path: Path, metadata: Mapping[str, str]) -> Tally:
         return Tally(**json.loads(metadata["progress"]))
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(path, "its metadata does not describe a run's progress") from error
+
+
+def _averages(module: nn.Module) -> dict[str, Tensor]:
+    found = module.averages() if isinstance(module, Objective) else {}
+    return {f"average.{name}": tensor for name, tensor in found.items()}
 
 
 def _trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -20,7 +20,8 @@ from training.options import (
 )
 from training.pretrain import pretrain
 from training.pretrain import state_file as stage_state_file
-from training.recipe import AdapterRecipe, PretrainingRecipe
+from training.pretraining_recipe import PretrainingRecipe
+from training.recipe import AdapterRecipe
 from training.recipe_file import read_recipe
 from training.train import state_file, train
 
@@ -46,7 +47,7 @@ def pretrain_command(
     tensorboard: Path | None,
     device: str,
 ) -> None:
-    """Pretrain a backbone from scratch on labelled images."""
+    """Pretrain a backbone from scratch on labelled images of one or several data sets."""
     settings = read_recipe(recipe, PretrainingRecipe, _with_seed(overrides, seed))
     states = [stage_state_file(out, stage) for stage in range(len(settings.stages))]
     with telling_what_is_kept(lambda: kept_state(states)):

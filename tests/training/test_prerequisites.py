@@ -53,6 +53,12 @@ def test_ham10000_is_named_with_its_files_and_their_place(tmp_path: Path) -> Non
     assert len(missing(recipe("ham10000"), RECIPES, tmp_path)) == 1
 
 
+def test_tiny_imagenet_is_named_with_its_place(tmp_path: Path) -> None:
+    overrides = ("data.kind=tiny-imagenet", "data.path=tiny", "evaluation.ood=[]")
+    _, *images = missing(recipe("cifar10", *overrides), RECIPES, tmp_path)
+    assert images == [f"Tiny ImageNet: {tmp_path / 'tiny' / 'words.txt'}"]
+
+
 def test_torchvision_s_sets_are_named_with_their_urls_the_outside_set_too(tmp_path: Path) -> None:
     _, *images = missing(recipe("cifar10", "data.path=here"), RECIPES, tmp_path)
     svhn = [datasets.SVHN.split_list[part][0] for part in ("train", "test")]

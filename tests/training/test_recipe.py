@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from eulerlora.errors import SettingsError
-from training.recipe import AdapterRecipe, PretrainingRecipe
+from training.pretraining_recipe import PretrainingRecipe
+from training.recipe import AdapterRecipe
 from training.recipe_file import read_recipe, variant_names
 
 FOLDER = Path(__file__).parents[2] / "training" / "recipes"
 BASES = {"methods", "paper", "scale-check"}  # what recipes are based on
 RECIPES = sorted(path for path in FOLDER.glob("*.toml") if path.stem not in BASES)
+PRETRAINING = [path for path in RECIPES if "-pretrain" in path.stem]
 VARIANTS = [(path, name) for path in RECIPES for name in variant_names(path)]
 
 
@@ -20,7 +22,7 @@ def test_there_are_recipes_to_test() -> None:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_of_the_project_is_valid_and_says_its_command(path: Path) -> None:
-    kind = PretrainingRecipe if path.stem.endswith("-pretrain") else AdapterRecipe
+    kind = PretrainingRecipe if path in PRETRAINING else AdapterRecipe
     read_recipe(path, kind)
     command = "pretrain" if kind is PretrainingRecipe else "train"
     assert f"eulerlora {command} training/recipes/{path.name}" in path.read_text()
@@ -156,9 +158,17 @@ def test_a_missing_recipe_is_refused_by_its_path(tmp_path: Path) -> None:
 
 
 def test_pretraining_must_end_at_the_backbone_s_image_size() -> None:
-    path = next(path for path in RECIPES if path.stem.endswith("-pretrain"))
+    path = PRETRAINING[0]
     with pytest.raises(SettingsError, match="last stage"):
         read_recipe(path, PretrainingRecipe, ["backbone.image_size=256"])
+
+
+def test_the_recipes_of_pretraining_differ_in_stages_alone() -> None:
+    first, *others = (read_recipe(path, PretrainingRecipe) for path in PRETRAINING)
+    assert others
+    for other in others:
+        same = {"name": first.name, "stages": first.stages}
+        assert other.model_copy(update=same) == first
 
 
 def test_how_a_recipe_was_asked_for_is_none_of_its_settings() -> None:

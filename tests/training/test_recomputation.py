@@ -1,18 +1,22 @@
 """training.recomputation: the same gradients in less memory."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from accelerate import Accelerator
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from eulerlora.settings import BackboneSettings
 from tests.conftest import TINY_BACKBONE, random_backbone, random_network
 from training.adapter_objective import AdapterObjective
+from training.classifier import Classifier, ClassifierObjective
 from training.objective import Objective
 from training.optimisation import Optimisation
-from training.pretrain import Classifier, ClassifierObjective
-from training.recipe import AdapterTraining, DataSettings, PretrainingRecipe, PretrainingStage
+from training.pretraining_recipe import PretrainingStage
+from training.recipe import AdapterTraining
+from training.run import Run
 
 DEEP = BackboneSettings(image_size=32, patch_size=8, layers=6, heads=2, width=16, mlp_width=24)
 IMAGES = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -26,17 +30,20 @@ def adapters(recompute: bool, backbone: BackboneSettings = TINY_BACKBONE) -> Obj
 
 
 def classifier(recompute: bool, backbone: BackboneSettings = TINY_BACKBONE) -> Objective:
-    stage = PretrainingStage(epochs=1, image_size=32)
-    data = DataSettings(kind="imagefolder")
-    recipe = PretrainingRecipe(name="tiny", data=data, backbone=backbone, stages=(stage,))
+    stage = PretrainingStage(
+        epochs=1, image_size=32, label_smoothing=0.1, activation_checkpointing=recompute
+    )
     torch.manual_seed(0)
-    model = Classifier(recipe, 32, 3)
-    if recompute:
-        model.recompute_activations()
-    return ClassifierObjective(model, 0.1)
+    run = Run(Accelerator(cpu=True), seed=0, recipe=stage, state=Path("none"))
+    return ClassifierObjective(Classifier(backbone, stage, (3,)), stage, run)
 
 
 BOTH = pytest.mark.parametrize("objective", [adapters, classifier])
+
+
+def labels_for(objective: Objective) -> Tensor:
+    one_hot = isinstance(objective, ClassifierObjective)
+    return nn.functional.one_hot(LABELS).float() if one_hot else LABELS
 
 
 def gradients(
@@ -47,7 +54,7 @@ def gradients(
         epochs=1, precision=precision, micro_batch_rows=micro_batch_rows, clip_norm=1e9
     )
     optimisation = Optimisation(objective, settings, 501, Accelerator(cpu=True))
-    optimisation.step(3, IMAGES, LABELS)
+    optimisation.step(3, IMAGES, labels_for(objective))
     return {name: each.grad for name, each in objective.named_parameters() if each.grad is not None}
 
 
@@ -78,7 +85,7 @@ def kept_bytes(objective: Objective) -> int:
         return tensor
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
-        objective(IMAGES, LABELS, 0)
+        objective(IMAGES, labels_for(objective), 0)
     return sum(found.values())
 
 

@@ -176,6 +176,15 @@ def test_the_card_states_use_figures_data_and_licence(kind: str) -> None:
     assert "Not evaluated yet" in model_card(config, None)
 
 
+def test_the_card_states_the_backbone_s_top_one_on_each_of_its_sets() -> None:
+    config = config_with_facts("imagefolder")
+    assert "top-1 0.500 on the test part of other squares; frozen" in model_card(config, None)
+    facts = config.backbone.provenance | {"top_one": {"circles": 0.25, "lines": 0.75}}
+    backbone = config.backbone.model_copy(update={"provenance": facts})
+    card = model_card(config.model_copy(update={"backbone": backbone}), None)
+    assert "top-1 0.250 on the test part of circles, top-1 0.750 on the test part of lines" in card
+
+
 def test_the_card_names_the_classes_that_are_never_recognised() -> None:
     config = config_with_facts("imagefolder")
     found = {"red": sensitivity(0, 9), "blue": sensitivity(1, 9)}

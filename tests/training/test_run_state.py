@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from eulerlora.errors import CheckpointError, SettingsError
+from training.objective import Objective
 from training.recipe import OptimisationSettings
 from training.run_state import Tally, load_state, save_state
 
@@ -57,6 +58,42 @@ def test_frozen_weights_are_not_kept(
     before = module[0].weight.clone()
     load_state(path, module, optimiser, SETTINGS)
     assert torch.equal(module[0].weight, before)
+
+
+class Averaged(Objective):
+    """An objective that keeps a running sum of its parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.ones(2))
+        self.sum = torch.zeros(2)
+
+    def forward(self, images: Tensor, labels: Tensor, step: int) -> Tensor:
+        return self.weights.sum()
+
+    def weight(self, labels: Tensor) -> Tensor:
+        return torch.ones(())
+
+    def rows_per_image(self) -> int:
+        return 1
+
+    def stepped(self) -> None:
+        self.sum += self.weights.detach()
+
+    def averages(self) -> dict[str, Tensor]:
+        return {"sum": self.sum}
+
+
+def test_what_follows_the_weights_is_kept_too(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    saved, loaded = Averaged(), Averaged()
+    optimisers = [torch.optim.AdamW(each.parameters(), lr=0.1) for each in (saved, loaded)]
+    saved(torch.ones(1), torch.ones(1), 0).backward()
+    optimisers[0].step()
+    saved.stepped()
+    save_state(path, saved, optimisers[0], TALLY, SETTINGS)
+    load_state(path, loaded, optimisers[1], SETTINGS)
+    assert torch.equal(loaded.sum, saved.weights)
 
 
 def test_a_state_of_other_settings_is_refused(

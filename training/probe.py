@@ -1,0 +1,65 @@
+"""What a frozen backbone's features tell of another data set: a linear probe."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, balanced_accuracy_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torchvision.models import VisionTransformer
+
+from eulerlora.preprocess import resize
+from training.datasets import ImageParts, LabelledImage
+from training.image_sources import read_image
+from training.metrics import Floats, Ints, macro_auroc
+
+BATCH = 256
+STRENGTH = 0.01
+"""Inverse of the ridge penalty on standardised features (scikit-learn's C)."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A linear probe's figures on `images` held-out images; AUROC as in `training.metrics`."""
+
+    images: int
+    accuracy: float
+    balanced_accuracy: float
+    macro_auroc: float
+
+
+def linear_probe(backbone: VisionTransformer, images: ImageParts, device: torch.device) -> Probe:
+    """Logistic regression on a backbone's features, trained on the train part of a data set.
+
+    Measured on its calibration part; the test part is never read.
+    """
+    backbone = backbone.to(device).eval()
+    train, held_out = images.parts["train"], images.parts["calibration"]
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, max_iter=1000))
+    model.fit(_features(backbone, train), _labels(train))
+    probabilities = np.zeros((len(held_out), len(images.classes)))
+    probabilities[:, model.classes_] = model.predict_proba(_features(backbone, held_out))
+    labels, predicted = _labels(held_out), probabilities.argmax(axis=1)
+    return Probe(
+        images=len(held_out),
+        accuracy=float(accuracy_score(labels, predicted)),
+        balanced_accuracy=float(balanced_accuracy_score(labels, predicted)),
+        macro_auroc=macro_auroc(probabilities, labels),
+    )
+
+
+@torch.inference_mode()
+def _features(backbone: VisionTransformer, images: Sequence[LabelledImage]) -> Floats:
+    """(n, width), of the class token."""
+    size, device = backbone.image_size, backbone.class_token.device
+    pixels = torch.stack([resize(read_image(each.name, each.source), size) for each in images])
+    found = [backbone(part.to(device)).double().cpu() for part in pixels.split(BATCH)]
+    features: Floats = torch.cat(found).numpy()
+    return features
+
+
+def _labels(images: Sequence[LabelledImage]) -> Ints:
+    return np.array([each.label for each in images])
