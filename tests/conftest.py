@@ -41,13 +41,10 @@ MakeNetwork = Callable[..., AdaptedVisionTransformer]
 MakeConfig = Callable[..., CheckpointConfig]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
     """Tiny tensors lose more by waiting for a second thread than they gain by it."""
-    before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session", autouse=True)

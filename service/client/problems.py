@@ -21,7 +21,8 @@ ServiceProblem
 │   ├── Unprocessable    422 unprocessable
 │   │   ├── InvalidParameter   invalid_parameter
 │   │   ├── InvalidUpload      invalid_upload
-│   │   └── UnusableImage      unusable_image
+│   │   ├── UnusableImage      unusable_image
+│   │   └── PolicyNotApplicable  policy_not_applicable
 │   ├── QuotaExceeded    429 quota_exceeded
 │   └── HeadersTooLarge  431 headers_too_large
 └── ServiceFailed        5xx service_failed
@@ -199,6 +200,12 @@ class UnusableImage(Unprocessable):
     """The image is broken, too small, too large or animated."""
 
     code, title = "unusable_image", "The image cannot be used"
+
+
+class PolicyNotApplicable(Unprocessable):
+    """The service's triage policy does not fit the model; it can still be asked to predict."""
+
+    code, title = "policy_not_applicable", "The triage policy does not fit the model"
 
 
 class QuotaExceeded(RequestRefused):

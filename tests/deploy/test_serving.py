@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from eulerlora.model import EulerLoRA
 from service.app import create_service
 from service.commands import serve_command
 from service.lifecycle import Lifecycle
-from service.served_model import ServedModels
+from service.served_model import ServedModel, ServedModels
 from service.settings import PREFIX, ServiceSettings, variables
 
 DOCKERFILE = (Path(__file__).parents[2] / "Dockerfile").read_text()
@@ -54,8 +55,11 @@ def test_every_variable_is_a_setting_of_the_server(environments: list[dict[str, 
         assert {each for each in environment if each.startswith(PREFIX)} <= known
 
 
-def test_every_probed_path_is_a_route(container: dict[str, Any], manifests: dict[str, Any]) -> None:
-    app = create_service(ServedModels([]), ServiceSettings(), Lifecycle()).application
+def test_every_probed_path_is_a_route(
+    container: dict[str, Any], manifests: dict[str, Any], checkpoint_folder: Path
+) -> None:
+    models = ServedModels([ServedModel.of(EulerLoRA.load(checkpoint_folder, "cpu"))])
+    app = create_service(models, ServiceSettings(), Lifecycle()).application
     paths = {container[f"{each}Probe"]["httpGet"]["path"] for each in ("startup", "readiness")}
     paths |= {container["livenessProbe"]["httpGet"]["path"]}
     paths |= {each["path"] for each in manifests["ServiceMonitor"]["spec"]["endpoints"]}

@@ -1,7 +1,7 @@
 """What a decoding worker makes of a job, in this process."""
 
 import torch
-from PIL import ExifTags
+from PIL import ExifTags, Image
 
 from eulerlora.preprocess import resize, upright_rgb
 from eulerlora.seeds import content_seed
@@ -42,7 +42,7 @@ def test_warnings_of_the_decoding_are_kept(encode, photo) -> None:
 
 
 def test_quality_is_measured_on_the_whole_upright_picture_where_it_is_wanted(encode, photo) -> None:
-    turned = photo.getexif()
+    turned = Image.Exif()
     turned[ExifTags.Base.Orientation] = 6
     content = encode(photo, "PNG", exif=turned)
     found = perform(Job(content, UNDECLARED, 32, REVISION, measured=True), LIMITS)

@@ -115,7 +115,9 @@ def test_everything_can_be_done_with_the_keyboard_alone(go) -> None:
         expect(dialog).to_contain_text("melanocytic nevus")
         keyboard.press("Escape")
         expect(dialog).to_be_hidden()
+        expect(page.get_by_role("button", name="About the model")).to_be_focused()
         keyboard.press("Tab")
+        expect(page.get_by_role("button", name="Choose pictures")).to_be_focused()
         with page.expect_file_chooser() as choosing:
             keyboard.press("Space")
         choosing.value.set_files([lesion("lesion.jpg")])
