@@ -64,15 +64,18 @@ def triage_command(
     """
     if mode == "det" and samples is not None:
         raise click.UsageError("--samples belongs to --mode stoch")
-    outputs = Outputs(csv_file, json_file, report_file)
-    outputs.check()
     run = _run(url, key_file, policy_file, Question(mode, samples, model=model, detail=True))
     found = considered(images)
+    outputs = Outputs(csv_file, json_file, report_file)
+    outputs.check(found.files)
     if found.others:
-        click.echo(f"{found.others} files without an image's extension left out", err=True)
+        left_out = "1 file" if found.others == 1 else f"{found.others} files"
+        click.echo(f"{left_out} without an image's extension left out", err=True)
     rows, ended = _rows(run, found.files, concurrency)
-    show(rows, run.policy, sys.stdout)
-    outputs.write(rows, run.policy)
+    try:
+        outputs.write(rows, run.policy)  # before the table: whoever reads that may have left
+    finally:
+        show(rows, run.policy, sys.stdout)
     if ended is not None:
         raise ended
     _tell_of_gaps(rows)
@@ -93,13 +96,20 @@ class _Run:
 
 
 def _run(url: str, key_file: Path | None, policy_file: Path | None, question: Question) -> _Run:
-    key = os.environ.get(KEY_VARIABLE) if key_file is None else key_file.read_text().strip()
+    key = (os.environ.get(KEY_VARIABLE) or None) if key_file is None else _key_in(key_file)
     policy = default_policy() if policy_file is None else read_policy(policy_file)
     try:
-        connection(url, key or None, Timeouts())
+        connection(url, key, Timeouts())
     except SettingsError as error:
         raise click.UsageError(str(error)) from error
-    return _Run(url, key or None, question, policy)
+    return _Run(url, key, question, policy)
+
+
+def _key_in(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{file}: wanted a key as text") from error
 
 
 def _rows(

@@ -14,22 +14,15 @@ from markupsafe import Markup
 from eulerlora.whole_files import whole_file
 from service.client import wording
 from service.client.policy import Policy
+from service.client.printable import NO_BREAK, printable
+from service.client.ranking import KIND_TITLES, counts_of, results_of
 from service.client.report_charts import class_bars, entropy_split
-from service.client.report_rows import (
-    FAILED,
-    Question,
-    counts_of,
-    name_ranks_of,
-    questions_of,
-    results_of,
-)
+from service.client.report_rows import Question, name_ranks_of, questions_of, sort_keys
 from service.client.report_thumbnails import thumbnail_of
 from service.client.results import Prediction
 from service.client.triage import TriageRow
 
-NOT_ASSESSED = "Not assessed"
 PACKAGE, FOLDER = "service.client", "report_parts"
-NO_BREAK = "\N{NO-BREAK SPACE}"
 TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
 
 
@@ -70,19 +63,6 @@ def write_report(path: Path, rows: Sequence[TriageRow], policy: Policy, made_at:
         file.writelines(pieces)
 
 
-def printable(text: str) -> str:
-    """The text with what cannot be seen, or turns the rest around, as Python's escapes.
-
-    File names may hold control characters, undecodable bytes and marks that reverse the text.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() or each == NO_BREAK else each.encode("unicode_escape").decode()
-        for each in text
-    )
-
-
 def percent(share: float) -> str:
     """A share in [0, 1] as a person reads it, with a space that does not break."""
     if 0 < share < 0.001:
@@ -114,13 +94,13 @@ def _environment() -> Environment:
     )
     environment.filters.update(percent=percent, nats="{:.3f}".format)
     environment.globals.update(
-        FAILED=FAILED,
-        NOT_ASSESSED=NOT_ASSESSED,
+        KIND_TITLES=KIND_TITLES,
         asked_for=asked_for,
         counted=counted,
         wording=wording,
         class_bars=class_bars,
         entropy_split=entropy_split,
+        sort_keys=sort_keys,
         thumbnail_of=thumbnail_of,
     )
     return environment

@@ -15,7 +15,8 @@ import pytest
 
 from service.client import report, wording
 from service.client.policy import Policy
-from service.client.report import NO_BREAK, percent, printable, write_report
+from service.client.printable import NO_BREAK, printable
+from service.client.report import percent, write_report
 from service.client.triage import TriageRow
 from tests.service.client.triage_rows import (
     REVISION,
