@@ -27,7 +27,7 @@ class Outputs:
 
         images: those of the run, none of which may be overwritten.
         """
-        taken = {path.resolve(): f"{path} is one of the pictures" for path in images}
+        taken = {os.path.realpath(path): f"{path} is one of the pictures" for path in images}
         for path in (self.csv, self.json_lines, self.report):
             if path is None:
                 continue
@@ -35,9 +35,10 @@ class Outputs:
                 raise click.UsageError(f"{path}: the folder {path.parent} does not exist")
             if not os.access(path.parent, os.W_OK):
                 raise click.UsageError(f"{path}: the folder {path.parent} cannot be written to")
-            if path.resolve() in taken:
-                raise click.UsageError(f"{path}: {taken[path.resolve()]}")
-            taken[path.resolve()] = "another output is written there"
+            place = os.path.realpath(path)  # unlike Path.resolve, takes links that lead nowhere
+            if place in taken:
+                raise click.UsageError(f"{path}: {taken[place]}")
+            taken[place] = "another output is written there"
 
     def write(self, rows: Sequence[TriageRow], policy: Policy) -> None:
         """Writes what was asked for, each file whole, and the others where one cannot be.

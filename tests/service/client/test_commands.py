@@ -86,15 +86,17 @@ def test_bad_files_have_rows_that_say_why_and_the_status_is_1(
     for name, (content, _) in bad.items():
         (folder / name).write_bytes(content)
     (folder / "vanished.png").symlink_to("nowhere")
+    (folder / "loop.png").symlink_to("loop.png")
     file = tmp_path / "rows.jsonl"
     done = triage(folder, "--url", url, "--policy", policy, "--json-lines", file)
     assert (done.status, done.err.splitlines()[-1]) == (
         1,
-        "eulerlora: 7 of 10 files got no decision",
+        "eulerlora: 8 of 11 files got no decision",
     )
     rows = {Path(row["file"]).name: row for row in map(json.loads, file.read_text().splitlines())}
-    assert len(rows) == 10
-    wanted = {name: code for name, (_, code) in bad.items()} | {"vanished.png": "unreadable_file"}
+    assert len(rows) == 11
+    wanted = {name: code for name, (_, code) in bad.items()}
+    wanted |= {"vanished.png": "unreadable_file", "loop.png": "unreadable_file"}
     assert {name: row["problem"]["code"] for name, row in rows.items() if row["problem"]} == wanted
     for name in wanted:
         assert name in done.out
