@@ -19,6 +19,7 @@ from service.client.patience import Patience, Timeouts
 from service.client.policy import Policy, default_policy, read_policy
 from service.client.problems import Unreachable
 from service.client.questions import Question, connection
+from service.client.results import ModelDetails
 from service.client.table import show
 from service.client.triage import TriageRow, not_asked, triage
 
@@ -71,9 +72,12 @@ def triage_command(
     if found.others:
         left_out = "1 file" if found.others == 1 else f"{found.others} files"
         click.echo(f"{left_out} without an image's extension left out", err=True)
-    rows, ended = _rows(run, found.files, concurrency)
+    details = asyncio.run(_details(run))
+    rows, ended = _rows(run, details.max_body_bytes, found.files, concurrency)
     try:
-        outputs.write(rows, run.policy)  # before the table: whoever reads that may have left
+        outputs.write(
+            rows, run.policy, details.classes
+        )  # before the table: whoever reads that may have left
     finally:
         show(rows, run.policy, sys.stdout)
     if ended is not None:
@@ -112,27 +116,35 @@ def _key_in(file: Path) -> str:
         raise click.UsageError(f"{file}: wanted a key as text") from error
 
 
+async def _details(run: _Run) -> ModelDetails:
+    """What is known of the model. Raises a ServiceProblem where not even that can be asked."""
+    async with run.client(FIRST) as client:
+        return await client.model(run.question.model or (await client.models())[0].name)
+
+
 def _rows(
-    run: _Run, files: Sequence[Path], concurrency: int
+    run: _Run, most_bytes: int, files: Sequence[Path], concurrency: int
 ) -> tuple[list[TriageRow], BaseException | None]:
     """A row for each file, and what ended the run before it had asked about all of them."""
     rows: list[TriageRow] = []
     ended: BaseException | None = None
     with Display(len(files)) as display:
         try:
-            asyncio.run(_ask(run, files, concurrency, rows, display))
+            asyncio.run(_ask(run, most_bytes, files, concurrency, rows, display))
         except (KeyboardInterrupt, SystemExit) as signal:  # what is known so far is kept
             ended = signal
     return [*rows, *map(not_asked, files[len(rows) :])], ended
 
 
 async def _ask(
-    run: _Run, files: Sequence[Path], concurrency: int, rows: list[TriageRow], display: Display
+    run: _Run,
+    most_bytes: int,
+    files: Sequence[Path],
+    concurrency: int,
+    rows: list[TriageRow],
+    display: Display,
 ) -> None:
-    """Fills `rows`. Raises a ServiceProblem where not even the model can be asked about."""
-    async with run.client(FIRST) as client:
-        name = run.question.model or (await client.models())[0].name
-        most_bytes = (await client.model(name)).max_body_bytes
+    """Fills `rows`."""
     async with run.client(PATIENCE) as client:
         found = triage(files, client, run.question, run.policy, most_bytes, concurrency)
         async with aclosing(found):

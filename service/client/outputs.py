@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from service.client.policy import Policy
+from service.client.results import ClassName
 from service.client.row_files import write_csv, write_json_lines
 from service.client.triage import TriageRow
 
@@ -40,21 +41,26 @@ class Outputs:
                 raise click.UsageError(f"{path}: {taken[place]}")
             taken[place] = "another output is written there"
 
-    def write(self, rows: Sequence[TriageRow], policy: Policy) -> None:
+    def write(
+        self, rows: Sequence[TriageRow], policy: Policy, classes: Sequence[ClassName]
+    ) -> None:
         """Writes what was asked for, each file whole, and the others where one cannot be.
 
+        classes: those of the model, which the report explains.
         Raises the last StorageError or OSError when all are done.
         """
         with ExitStack() as last:  # runs all of it, in the reverse order, whatever one raises
             if self.report is not None:
-                last.callback(_write_report, self.report, rows, policy)
+                last.callback(_write_report, self.report, rows, policy, classes)
             if self.json_lines is not None:
                 last.callback(write_json_lines, self.json_lines, rows)
             if self.csv is not None:
                 last.callback(write_csv, self.csv, rows)
 
 
-def _write_report(path: Path, rows: Sequence[TriageRow], policy: Policy) -> None:
+def _write_report(
+    path: Path, rows: Sequence[TriageRow], policy: Policy, classes: Sequence[ClassName]
+) -> None:
     from service.client.report import write_report  # noqa: PLC0415 - slow to import
 
-    write_report(path, rows, policy, datetime.now(UTC))
+    write_report(path, rows, policy, datetime.now(UTC), classes)

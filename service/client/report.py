@@ -19,7 +19,7 @@ from service.client.ranking import KIND_TITLES, counts_of, results_of
 from service.client.report_charts import class_bars, entropy_split
 from service.client.report_rows import Question, name_ranks_of, questions_of, sort_keys
 from service.client.report_thumbnails import thumbnail_of
-from service.client.results import Prediction
+from service.client.results import ClassName, Prediction
 from service.client.triage import TriageRow
 
 PACKAGE, FOLDER = "service.client", "report_parts"
@@ -34,12 +34,19 @@ class Inline:
     source: str
 
 
-def write_report(path: Path, rows: Sequence[TriageRow], policy: Policy, made_at: datetime) -> None:
+def write_report(
+    path: Path,
+    rows: Sequence[TriageRow],
+    policy: Policy,
+    made_at: datetime,
+    classes: Sequence[ClassName] = (),
+) -> None:
     """Writes the rows to a self-contained HTML file, which appears whole or not at all.
 
     The most urgent come first. Pictures are read again from the rows' paths, one at a time; one
     that cannot be read leaves its place empty. policy: what decided the rows. made_at: when, with
-    its time zone. Raises StorageError for a full disk.
+    its time zone. classes: what their names stand for, where that is known. Raises StorageError for
+    a full disk.
     """
     results = results_of(rows, policy)
     pieces = (
@@ -51,6 +58,7 @@ def write_report(path: Path, rows: Sequence[TriageRow], policy: Policy, made_at:
             name_ranks=name_ranks_of(results),
             questions=questions_of(results),
             policy=policy,
+            classes=classes,
             made_at=made_at.astimezone(UTC),
             style=_inline(STYLE),
             script=_inline(SCRIPT),

@@ -126,8 +126,9 @@ def test_the_report_is_written_of_all_rows(
     monkeypatch.setitem(sys.modules, "service.client.report", stand_in)  # type: ignore[arg-type]
     path = tmp_path / "report.html"
     assert triage(folder, "--url", url, "--policy", policy, "--report", path).status == 0
-    ((where, rows, _, made_at),) = written
+    ((where, rows, _, made_at, classes),) = written
     assert (where, len(rows), made_at.tzinfo is not None) == (path, 3, True)
+    assert [each.description for each in classes] == ["BKL", "MEL", "NV"]
 
 
 def test_the_files_are_written_although_nobody_reads_the_table(
