@@ -1,6 +1,7 @@
 """The page in a browser, before a running server: what a person does with it."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,35 @@ def test_three_pictures_are_summed_up_and_can_be_removed(go) -> None:
         visit.page.get_by_role("button", name="Remove dark.jpg").click()
         expect(summary).to_contain_text("2 pictures: ")
         expect(visit.page.get_by_role("heading", name="small.jpg")).to_be_focused()
+
+
+def test_several_pictures_are_listed_in_the_order_of_their_urgency(go) -> None:
+    left = ["routine", "refer", "retake", "urgent"]
+
+    def decide(route: Any) -> None:
+        response = route.fetch()
+        if not response.ok:
+            route.fulfill(response=response)
+            return
+        answer = response.json()
+        answer["disposition"] = left.pop()
+        answer["malignant"]["probability"] = float(answer["disposition"] == "retake")
+        route.fulfill(response=response, json=answer)
+
+    with go() as visit:
+        visit.page.route("**/triage?*", decide)
+        order = visit.page.get_by_role("navigation", name="In the order of their urgency")
+        visit.add(lesion("1.jpg"))
+        expect(visit.card("1.jpg")).to_contain_text(BARS)
+        expect(order).to_be_hidden()
+        visit.add(*(lesion(f"{number}.jpg") for number in (2, 3, 4)), broken("broken.jpg"))
+        links = order.get_by_role("link")
+        expect(links).to_have_count(5)
+        states = [link.get_attribute("data-state") for link in links.all()]
+        assert states == ["urgent", "retake", "refer", "problem", "routine"]
+        expect(links.nth(3)).to_have_text("Not assessed broken.jpg")
+        links.nth(3).press("Enter")
+        expect(visit.page.get_by_role("heading", name="broken.jpg")).to_be_focused()
 
 
 def test_a_broken_file_says_why_and_hurts_no_other(go, images) -> None:
