@@ -15,6 +15,7 @@ from service.client.printable import NO_BREAK, printable
         ("🙂 é.png", "utf-8", "🙂 é.png"),
         (f"8.9{NO_BREAK}%", "utf-8", f"8.9{NO_BREAK}%"),
         ("\x1b[2J\n.png", "utf-8", "\\x1b[2J\\n.png"),
+        ("a\r\n\t\x00\x7f\u2028\ud800b", "utf-8", "a\\r\\n\\t\\x00\\x7f\\u2028\\ud800b"),
         ("gpj.\u202egnp", "utf-8", "gpj.\\u202egnp"),
         (os.fsdecode(b"caf\xe9.png"), "utf-8", "caf\\udce9.png"),
     ],
