@@ -182,3 +182,17 @@ def test_the_lesion_split_is_stratified_and_shares_no_lesion(real_data: Path) ->
         np.testing.assert_allclose(found, everywhere, atol=0.01)
     lesions = [{row.lesion_id for row in part} for part in parts.values()]
     assert sum(map(len, lesions)) == len(set.union(*lesions)) == 7470
+
+
+@pytest.mark.data
+def test_the_validation_split_shares_no_lesion_with_the_true_test_part(real_data: Path) -> None:
+    rows, names = read_metadata(real_data / METADATA)
+    parts = lesion_validation_split(rows)
+    assert {name: len(part) for name, part in parts.items()} == {
+        "train": 6309, "calibration": 1002, "test": 701
+    }  # fmt: skip
+    counts = Counter(names[row.label] for row in parts["test"])
+    assert [counts[name] for name in CLASSES] == [77, 469, 8, 78, 10, 36, 23]
+    lesions = [{row.lesion_id for row in part} for part in parts.values()]
+    lesions.append({row.lesion_id for row in lesion_split(rows)["test"]})
+    assert sum(map(len, lesions)) == len(set.union(*lesions)) == 7470
