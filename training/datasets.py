@@ -199,7 +199,7 @@ def _read_image_folder(settings: DataSettings, place: Path, on_bad: OnBad) -> Im
 
 
 def _suffix(split: Split) -> str:
-    return ", paper split" if split == "paper" else ""
+    return "" if split == "lesion" else f", {split} split"
 
 
 def _in_place(path: str, name: str) -> str:

@@ -23,7 +23,7 @@ from eulerlora.safetensor_files import tensors_sha256
 from eulerlora.settings import Mode
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.adapter_objective import AdapterObjective
-from training.augment import Transform, flip_and_rotate, training_view
+from training.augment import Transform, training_view
 from training.bad_images import announce
 from training.calibrate import calibrate
 from training.class_weights import effective_number_weights
@@ -31,6 +31,7 @@ from training.datasets import ImageParts, class_counts, read_dataset, read_ood_s
 from training.evaluate import evaluate
 from training.loop import fit
 from training.model_card import model_card
+from training.probe import fit_heads
 from training.provenance import data_facts, provenance_of
 from training.recipe import AdapterRecipe, AdapterTraining, BackboneSource
 from training.report import write_report
@@ -89,7 +90,9 @@ def train(
         checkpoint = load_checkpoint(out)
         questions: list[tuple[Mode, int]] = [("det", 1), ("stoch", recipe.evaluation.samples)]
         ood = {each.name: each.images for each in outside}
-        evaluation = evaluate(EulerLoRA(checkpoint, device), images, ood, questions)
+        evaluation = evaluate(
+            EulerLoRA(checkpoint, device), images, ood, questions, recipe.evaluation.ood_images
+        )
         write_report(out / REPORT, evaluation)
         write_card(out, model_card(checkpoint.config, evaluation.report))
     accelerator.wait_for_everyone()
@@ -106,6 +109,8 @@ def _train(
     frozen = read_backbone(recipe.backbone, recipe_folder, _dtype(recipe))
     network = AdaptedVisionTransformer(frozen.backbone, recipe.adapters, len(images.classes))
     network.initialise(Generator().manual_seed(recipe.seed))
+    if recipe.training.head == "linear-probe":
+        fit_heads(network, images, run.accelerator.device)
     facts = train_adapters(network, recipe, images, run)
     round_adapters(network.cpu(), _dtype(recipe))
     return network, _config(recipe, network, frozen, images, facts)
@@ -123,7 +128,7 @@ def train_adapters(
     objective = AdapterObjective(network, recipe.training, weights, recipe.seed)
 
     def view(epoch: int) -> Transform:
-        return training_view(size, recipe.seed, epoch, flip_and_rotate)
+        return training_view(size, recipe.seed, epoch, recipe.training.augmentation)
 
     device = run.accelerator.device
     return asdict(fit(objective.to(device), images.parts["train"], view, recipe.training, run))

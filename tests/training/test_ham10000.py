@@ -12,7 +12,16 @@ import torch
 
 from eulerlora.errors import DataError
 from tests.training.conftest import write_image
-from training.ham10000 import METADATA, lesion_split, paper_split, read_ham10000, read_metadata
+from training.ham10000 import (
+    METADATA,
+    SPLITS,
+    lesion_split,
+    lesion_validation_split,
+    paper_split,
+    read_ham10000,
+    read_metadata,
+)
+from training.recipe import Split
 
 CLASSES = ["bkl", "nv", "df", "mel", "vasc", "bcc", "akiec"]
 
@@ -66,12 +75,36 @@ def test_no_lesion_is_in_two_parts_of_the_lesion_split(published: Path) -> None:
     assert Counter(row for part in parts.values() for row in part) == Counter(rows)
 
 
-@pytest.mark.parametrize("split", ["lesion", "paper"])
+def test_the_validation_split_tests_on_lesions_of_the_train_part_alone(published: Path) -> None:
+    rows, _ = read_metadata(published / METADATA)
+    whole, parts = lesion_split(rows), lesion_validation_split(rows)
+    lesions = {name: {row.lesion_id for row in part} for name, part in parts.items()}
+    assert parts["calibration"] == whole["calibration"]
+    assert not lesions["train"] & lesions["test"]
+    assert Counter(parts["train"] + parts["test"]) == Counter(whole["train"])
+    assert {row.label for row in parts["test"]} == {0, 1, 2}
+    assert 0.05 < len(parts["test"]) / len(whole["train"]) < 0.15
+    assert lesion_validation_split(rows) == parts
+
+
+def test_the_validation_split_opens_no_image_of_the_true_test_part(published: Path) -> None:
+    rows, _ = read_metadata(published / METADATA)
+    hidden = {row.image_id for row in lesion_split(rows)["test"]}
+    for place in published.rglob("*.jpg"):
+        if place.stem in hidden:
+            place.write_bytes(b"broken")
+    found = read_ham10000(published, "lesion-validation")
+    assert found.sources.keys() == {row.image_id for row in rows} - hidden
+    with pytest.raises(DataError):
+        read_ham10000(published, "lesion")
+
+
+@pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize(
     "damage", [Path.unlink, lambda image: image.write_bytes(b"broken")], ids=["missing", "broken"]
 )
 def test_a_row_whose_image_cannot_be_used_is_refused_by_name_or_left_out_alone(
-    published: Path, split: str, damage: Callable[[Path], None]
+    published: Path, split: Split, damage: Callable[[Path], None]
 ) -> None:
     whole = read_ham10000(published, split)
     damage(published / "HAM10000_images_part_1" / "ISIC_0000004.jpg")
@@ -101,7 +134,7 @@ def test_metadata_of_which_too_little_is_left_is_refused(published: Path) -> Non
     lines = (published / METADATA).read_text().splitlines(keepends=True)
     for kept in (lines[:1], lines[:2]):
         (published / METADATA).write_text("".join(kept))
-        for split in ("lesion", "paper"):
+        for split in SPLITS:
             with pytest.raises(DataError, match="too few rows"):
                 read_ham10000(published, split)
 
@@ -148,4 +181,18 @@ def test_the_lesion_split_is_stratified_and_shares_no_lesion(real_data: Path) ->
         found = np.bincount([row.label for row in parts[name]]) / len(parts[name])
         np.testing.assert_allclose(found, everywhere, atol=0.01)
     lesions = [{row.lesion_id for row in part} for part in parts.values()]
+    assert sum(map(len, lesions)) == len(set.union(*lesions)) == 7470
+
+
+@pytest.mark.data
+def test_the_validation_split_shares_no_lesion_with_the_true_test_part(real_data: Path) -> None:
+    rows, names = read_metadata(real_data / METADATA)
+    parts = lesion_validation_split(rows)
+    assert {name: len(part) for name, part in parts.items()} == {
+        "train": 6309, "calibration": 1002, "test": 701
+    }  # fmt: skip
+    counts = Counter(names[row.label] for row in parts["test"])
+    assert [counts[name] for name in CLASSES] == [77, 469, 8, 78, 10, 36, 23]
+    lesions = [{row.lesion_id for row in part} for part in parts.values()]
+    lesions.append({row.lesion_id for row in lesion_split(rows)["test"]})
     assert sum(map(len, lesions)) == len(set.union(*lesions)) == 7470

@@ -244,7 +244,7 @@ def test_a_dry_run_lists_every_run_with_its_settings_and_what_is_missing(
     assert next(each for each in runs if "eulerlora-2/seed-42:" in each).endswith(
         ": ham10000, paper split; ViT_B_32_Weights.IMAGENET1K_V1; 2 x rank 20; "
         "Kmin 10, T 2, sigma 1, 4 samples; 65 epochs of batches of 32, rate 0.0001, decay 0.01, "
-        "warm-up 500; class weights effective-number; float32, seed 42"
+        "warm-up 500; paper views, random head, class weights effective-number; float32, seed 42"
     )
     assert "1 x rank 20; not sampled;" in next(each for each in runs if "lora-20/seed-0:" in each)
     weights, metadata, images = absent

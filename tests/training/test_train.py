@@ -127,6 +127,22 @@ def test_a_backbone_file_serves_at_another_image_size_and_stored_in_fewer_bits(
     assert model.network.backbone.image_size == 64
 
 
+def test_a_linear_probe_s_head_answers_before_any_step_counts_and_outsiders_may_be_few(
+    recipe_file: Path, labelled: Path
+) -> None:
+    out = recipe_file.parent / "probed"
+    done = run(
+        "train", recipe_file, "--data", labelled, "--out", out, "--set", "data.path=set",
+        "--set", "training.epochs=1", "--set", "training.learning_rate=1e-9",
+        "--set", "training.head=linear-probe", "--set", "training.augmentation=dermoscopy",
+        "--set", "evaluation.ood_images=2",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    report = json.loads((out / "report" / "report.json").read_text())
+    assert all(each["metrics"]["accuracy"] > 0.8 for each in report["modes"])
+    assert report["ood_images"] == {"other": {"images": 2, "of": 5}}
+
+
 def test_published_weights_from_a_file_are_trained_on_where_nothing_can_be_downloaded(
     recipe_file: Path, labelled: Path, tiny_published
 ) -> None:
