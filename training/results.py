@@ -9,7 +9,7 @@ from eulerlora.config import CheckpointConfig
 from training.datasets import TITLES
 from training.recipe import AdapterRecipe
 from training.recipe_file import read_recipe
-from training.report import METRICS, OOD_METRICS
+from training.report_tables import METRICS, OOD_METRICS
 from training.table import Figure, Table, TableRow
 from training.table_runs import TableRun
 
@@ -56,8 +56,8 @@ def _figures(table: Table, row: TableRow, run: TableRun) -> Mapping[str, Any]:
         for each in run.report()["modes"]
         if each["mode"] == row.mode and (row.mode == "det" or each["samples"] == row.samples)
     )
-    inside: Mapping[str, Any] = asked["metrics"]
-    return inside if table.ood is None else asked["ood"][TITLES[table.ood]]
+    found = asked["metrics"] if table.ood is None else asked["ood"][TITLES[table.ood]]
+    return {name: each and each["value"] for name, each in found.items()}
 
 
 def _trained(runs: Sequence[TableRun]) -> str:
