@@ -19,12 +19,14 @@ GREY = "#555555"
 LINES = ("-", "--", ":", "-.")
 SETTLED_COVERAGE = 0.02
 MSP_BINS = 40
+FEW_IMAGES = 10
+FAINT = 0.25
 MOST_LABELLED_CLASSES = 20
 
 
 def reliability_diagram(calibration: Mapping[str, CalibrationBins], title: str) -> Figure:
     """Accuracy and its gap to the mean top probability in each bin, over how many images the bins
-    hold; one column for each name, side by side.
+    hold; one column for each name, side by side. Bins of fewer than 10 images are faint.
     """
     figure = _figure(0.6 + 4.8 * len(calibration), 6.2, title)
     axes = figure.subplots(
@@ -32,7 +34,8 @@ def reliability_diagram(calibration: Mapping[str, CalibrationBins], title: str) 
     )
     for (name, bins), above, below in zip(calibration.items(), *axes, strict=True):
         _reliability(above, bins)
-        above.set_title(name, fontsize=11)
+        error = np.abs(bins.right - bins.confidence).sum() / bins.images.sum()
+        above.set_title(f"{name}: ECE {error:.3f}", fontsize=11)
         counts = below.bar(
             bins.edges[:-1], bins.images, np.diff(bins.edges), align="edge", color=COLOURS[0],
             edgecolor="white",
@@ -42,6 +45,7 @@ def reliability_diagram(calibration: Mapping[str, CalibrationBins], title: str) 
     axes[0, 0].set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
     axes[1, 0].set(ylabel="images")
     axes[1, 0].margins(y=0.25)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
 
@@ -50,16 +54,17 @@ def _reliability(axes: Axes, bins: CalibrationBins) -> None:
     images = bins.images[filled]
     accuracy, confidence = bins.right[filled] / images, bins.confidence[filled] / images
     left, width = bins.edges[:-1][filled], np.diff(bins.edges)[filled]
-    axes.bar(
+    shown = axes.bar(
         left, accuracy, width, align="edge", color=COLOURS[5], edgecolor="white", label="accuracy"
     )
-    axes.bar(
+    gaps = axes.bar(
         left, confidence - accuracy, width, accuracy, align="edge", fill=False, hatch="///",
         edgecolor=COLOURS[1], linewidth=0.8, label="gap to the mean top probability",
     )  # fmt: skip
+    for pair, count in zip(zip(shown, gaps, strict=True), images, strict=True):
+        for bar in pair:
+            bar.set_alpha(FAINT if count < FEW_IMAGES else 1)
     axes.plot([0, 1], [0, 1], "--", color=GREY, label="perfect calibration")
-    error = np.abs(bins.right - bins.confidence).sum() / bins.images.sum()
-    axes.legend(loc="upper left", title=f"ECE {error:.3f}", alignment="left", fontsize=9)
 
 
 def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figure:

@@ -71,7 +71,8 @@ def _figures(report: Report) -> Iterator[Section]:
         "Calibration",
         f"![Reliability diagrams, {titles}]({RELIABILITY})\n\nA bar is the accuracy of the images "
         "whose top probability is in its bin; the hatched gap is how far their mean top "
-        "probability is from it. Below, how many images each bin has.",
+        "probability is from it. Below, how many images each bin has; those of fewer than 10 are "
+        "faint.",
     )
     yield from figure_sections(report)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from io import BytesIO
 
 from matplotlib.figure import Figure
+from PIL import Image
 from sklearn.metrics import confusion_matrix
 
 from eulerlora.uncertainty import Uncertainty
@@ -51,9 +52,11 @@ def pictures_of(evaluation: Evaluation) -> Iterator[Picture]:
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as PNG; the same figure gives the same bytes."""
-    content = BytesIO()
-    figure.savefig(content, format="png", dpi=PIXELS_PER_INCH, metadata={"Software": None})
+    """The figure as PNG of at most 256 colours; the same figure gives the same bytes."""
+    drawn, content = BytesIO(), BytesIO()
+    figure.savefig(drawn, format="png", dpi=PIXELS_PER_INCH)
+    with Image.open(drawn) as picture:
+        picture.convert("RGB").quantize().save(content, "PNG", optimize=True)
     return content.getvalue()
 
 

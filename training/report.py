@@ -59,12 +59,12 @@ def figure_sections(report: Report) -> Iterator[tuple[str, str]]:
     """Title and text of all sections below the metrics; those without figures are left out."""
     yield "By class", _by_mode(report, class_table)
     if any(each.groups for each in report.modes):
-        tables = _by_mode(report, lambda mode: group_table(report, mode))
+        tables = _folded(report, lambda mode: group_table(report, mode))
         yield "By group", f"{_groups_note(report)}\n\n{tables}"
     if report.ood_images:
         yield "Out-of-distribution images", f"{OOD_NOTE}\n\n{ood_table(report)}"
     if report.corrupted.images:
-        tables = _by_mode(report, corruption_table)
+        tables = _folded(report, corruption_table)
         yield "Corrupted images", f"{_corruptions_note(report)}\n\n{tables}"
 
 
@@ -76,6 +76,20 @@ OOD_NOTE = (
 
 def _by_mode(report: Report, table: Callable[[ModeReport], str]) -> str:
     return "\n\n".join(f"Mode {each.title}:\n\n{table(each)}" for each in report.modes)
+
+
+def _folded(report: Report, table: Callable[[ModeReport], str]) -> str:
+    """The first mode's table, and those of the others, which are much the same, to unfold."""
+    first, *others = report.modes
+    return "\n\n".join(
+        [
+            f"Mode {first.title}:\n\n{table(first)}",
+            *(
+                f"<details>\n<summary>Mode {each.title}</summary>\n\n{table(each)}\n\n</details>"
+                for each in others
+            ),
+        ]
+    )
 
 
 def _groups_note(report: Report) -> str:

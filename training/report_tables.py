@@ -48,7 +48,8 @@ def intervals_note(report: Report) -> str:
         f"In brackets: 95% confidence intervals, from {RESAMPLES:,} resamples of the {drawn} "
         "(percentile bootstrap); of shares with their counts in parentheses, exact ones, for which "
         "every image counts on its own. They tell what other test images of the same kind would "
-        "change, not what another training run or another clinic would."
+        "change, not what another training run or another clinic would. An ECE grows with chance "
+        "alone, so that its interval lies too high."
     )
 
 
