@@ -45,7 +45,12 @@ def reliability_diagram(calibration: Mapping[str, CalibrationBins], title: str) 
     axes[0, 0].set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
     axes[1, 0].set(ylabel="images")
     axes[1, 0].margins(y=0.25)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    legend = figure.legend(
+        *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3
+    )
+    for handle in legend.legend_handles:  # as strong as any, though the first bin be faint
+        if handle is not None:
+            handle.set_alpha(1)
     return figure
 
 

@@ -6,6 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -186,6 +188,25 @@ def test_bad_images_end_every_command_by_name_or_are_skipped_listed_and_recorded
     provenance = json.loads((out / "config.json").read_text())["provenance"]
     assert provenance["skipped"] == {"count": 2, "names": sorted(bad[:2])}
     assert "2 images were left out" in (out / "README.md").read_text()
+
+
+def test_energy_and_the_recipe_s_file_are_recorded(
+    recipe_file: Path, labelled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def a_kilowatt_hour() -> Iterator[dict[str, float]]:
+        yield {"cpu package 0": 3.6e6}
+
+    monkeypatch.setattr("training.train.energy_used", a_kilowatt_hour)
+    out = recipe_file.parent / "counted"
+    done = run(
+        "train", recipe_file, "--data", labelled, "--out", out, "--set", "data.path=set",
+        "--set", "training.epochs=1",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    card = (out / "README.md").read_text()
+    assert "1.000 kWh counted by cpu package 0" in card
+    assert f"eulerlora train training/recipes/{recipe_file.name} --data DIR" in card
 
 
 def test_ood_sets_of_one_name_are_told_apart(trained: Path, labelled: Path) -> None:
