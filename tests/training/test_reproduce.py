@@ -409,7 +409,7 @@ def test_a_table_is_trained_measured_and_printed(reproduced: Reproduced) -> None
         assert cells[2:4] == ["det" if mode == "det" else "stoch, 4 samples", "2 seeds"]
         accuracy = 100 * np.array([each["accuracy"]["value"] for each in figures])
         assert cells[4] == f"{accuracy.mean():.2f} ± {accuracy.std(ddof=1):.2f}"
-        nll = np.array([each["nll"] for each in figures])
+        nll = np.array([each["nll"]["value"] for each in figures])
         assert cells[-2] == f"{nll.mean():.3f} ± {nll.std(ddof=1):.3f}"
     assert any("seeds 0, 42" in line for line in told)
     assert any(line.startswith("- differs from the recipe:") for line in told)
