@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,15 +32,30 @@ DESCRIPTIONS = {
     "nv": "melanocytic nevus",
     "vasc": "vascular lesion (angioma, angiokeratoma, pyogenic granuloma, haemorrhage)",
 }
+MALIGNANT = ("mel", "bcc", "akiec")
+AGES = {39: "0 to 39", 59: "40 to 59", 200: "60 and over"}
+"""Age groups by their highest age in years."""
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
 class Ham10000Row:
-    """One row of the metadata; `label` indexes the classes in order of first appearance."""
+    """One row of the metadata; `label` indexes the classes in order of first appearance.
+
+    age: a group of ages.
+    """
 
     image_id: str
     lesion_id: str
     label: int
+    sex: str = UNKNOWN
+    age: str = UNKNOWN
+    site: str = UNKNOWN
+
+    @property
+    def groups(self) -> Mapping[str, str]:
+        """The row's sex, age group and body site, where known."""
+        return {"sex": self.sex, "age": self.age, "body site": self.site}
 
 
 @dataclass(frozen=True)
@@ -91,19 +106,38 @@ def read_metadata(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row]
     """
     try:
         with path.open(newline="") as file:
-            table = [(row["image_id"], row["lesion_id"], row["dx"]) for row in csv.DictReader(file)]
+            table = [(_row_of(row), row["dx"]) for row in csv.DictReader(file)]
     except (OSError, KeyError, ValueError, csv.Error) as error:
         raise DataError(f"{path}: not a readable HAM10000 metadata file ({error!r})") from error
     known = []
-    for number, (image, lesion, dx) in enumerate(table, start=1):
+    for number, (row, dx) in enumerate(table, start=1):
         if dx in DESCRIPTIONS:
-            known.append((image, lesion, dx))
+            known.append((row, dx))
         else:
             wanted = ", ".join(DESCRIPTIONS)
-            on_bad(f"{METADATA} row {number} ({image})", f"dx {dx!r} is none of {wanted}")
-    names = list(dict.fromkeys(dx for _, _, dx in known))
-    rows = [Ham10000Row(image, lesion, names.index(dx)) for image, lesion, dx in known]
-    return rows, names
+            on_bad(f"{METADATA} row {number} ({row.image_id})", f"dx {dx!r} is none of {wanted}")
+    names = list(dict.fromkeys(dx for _, dx in known))
+    return [replace(row, label=names.index(dx)) for row, dx in known], names
+
+
+def _row_of(cells: Mapping[str, str]) -> Ham10000Row:
+    """A row of the file, without its label; sex, age and site may be missing."""
+    return Ham10000Row(
+        image_id=cells["image_id"],
+        lesion_id=cells["lesion_id"],
+        label=-1,
+        sex=cells.get("sex") or UNKNOWN,
+        age=_age_group(cells.get("age") or ""),
+        site=cells.get("localization") or UNKNOWN,
+    )
+
+
+def _age_group(years: str) -> str:
+    try:
+        age = float(years)
+    except ValueError:
+        return UNKNOWN
+    return next((group for most, group in AGES.items() if age <= most), UNKNOWN)
 
 
 def paper_split(rows: Sequence[Ham10000Row]) -> dict[str, list[Ham10000Row]]:

@@ -8,8 +8,8 @@ import click
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Mode
 from training.bad_images import announce
-from training.evaluate import TEST
 from training.evaluate_commands import dataset_of, settings_of
+from training.figures import TEST
 from training.ham10000 import METADATA, read_metadata
 from training.inference import Question
 from training.options import PATH, data_option, device_option, skip_bad_option

@@ -13,9 +13,10 @@ from torchvision.models import VisionTransformer
 
 from eulerlora.preprocess import resize
 from eulerlora.vision_transformer import AdaptedVisionTransformer
+from training.bootstrap import Floats, Ints, once
 from training.datasets import ImageParts, LabelledImage
 from training.image_sources import read_image
-from training.metrics import Floats, Ints, macro_auroc
+from training.metrics import macro_auroc
 
 BATCH = 256
 STRENGTH = 0.01
@@ -47,7 +48,7 @@ def linear_probe(backbone: VisionTransformer, images: ImageParts, device: torch.
         images=len(held_out),
         accuracy=float(accuracy_score(labels, predicted)),
         balanced_accuracy=float(balanced_accuracy_score(labels, predicted)),
-        macro_auroc=macro_auroc(probabilities, labels),
+        macro_auroc=macro_auroc(probabilities, labels, once(len(labels))).item(),
     )
 
 

@@ -132,10 +132,12 @@ class BackboneSource(Settings):
 class Recipe(Settings):
     """What both kinds of recipe share: a name, a seed and how weights are stored.
 
-    variant, overrides: how the recipe was asked for; for the record, and set by `read_recipe`.
+    file, variant, overrides: how the recipe was asked for; for the record, and set by
+    `read_recipe`.
     """
 
     name: Name
+    file: str | None = None
     variant: str | None = None
     overrides: tuple[str, ...] = ()
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
@@ -144,7 +146,7 @@ class Recipe(Settings):
     @property
     def settings_alone(self) -> Self:
         """The same without the record of how it was asked for: equal where runs would be."""
-        return self.model_copy(update={"variant": None, "overrides": ()})
+        return self.model_copy(update={"file": None, "variant": None, "overrides": ()})
 
 
 class EvaluationSettings(Settings):

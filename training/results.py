@@ -8,7 +8,7 @@ from eulerlora.coefficients import PROJECTIONS
 from eulerlora.config import CheckpointConfig
 from training.recipe import AdapterRecipe
 from training.recipe_file import read_recipe
-from training.report import METRICS, OOD_METRICS
+from training.report_tables import METRICS, OOD_METRICS
 from training.table import Figure, Table, TableRow
 from training.table_runs import TableRun, ood_place
 
@@ -63,12 +63,12 @@ def _figures(table: Table, row: TableRow, run: TableRun) -> Mapping[str, Any]:
         for each in run.report()["modes"]
         if each["mode"] == row.mode and (row.mode == "det" or each["samples"] == row.samples)
     )
-    inside: Mapping[str, Any] = asked["metrics"]
-    if table.ood is None:
-        return inside
-    place = ood_place(table.ood, run.recipe)
-    assert place is not None  # or the run would have been refused
-    return {**inside, **list(asked["ood"].values())[place]}
+    found: Mapping[str, Any] = asked["metrics"]
+    if table.ood is not None:
+        place = ood_place(table.ood, run.recipe)
+        assert place is not None  # or the run would have been refused
+        found = {**found, **list(asked["ood"].values())[place]}
+    return {name: each and each["value"] for name, each in found.items()}
 
 
 def _trained(runs: Sequence[TableRun]) -> str:

@@ -10,9 +10,9 @@ from eulerlora.checkpoint import CONFIG, read_config
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import DataError, SettingsError
 from eulerlora.settings import validated
+from training.figures import JSON
 from training.recipe import AdapterRecipe
 from training.recipe_file import read_recipe
-from training.report import JSON
 from training.table import Table
 from training.train import REPORT, state_file
 

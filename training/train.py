@@ -9,7 +9,7 @@ from torch import Generator, Tensor, nn
 from torchvision.models import VisionTransformer
 
 from eulerlora.backbone import at_image_size, load_backbone, published_backbone, settings_of
-from eulerlora.checkpoint import CONFIG, check_free, load_checkpoint, save_checkpoint, write_card
+from eulerlora.checkpoint import CONFIG, check_free, load_checkpoint, save_checkpoint
 from eulerlora.config import (
     AdapterConfig,
     BackboneConfig,
@@ -28,9 +28,10 @@ from training.bad_images import announce
 from training.calibrate import calibrate
 from training.class_weights import effective_number_weights
 from training.datasets import ImageParts, class_counts, read_dataset, read_ood_set
+from training.energy import energy_used
 from training.evaluate import evaluate
 from training.loop import fit
-from training.model_card import model_card
+from training.model_card import leave_card, model_card
 from training.probe import fit_heads
 from training.provenance import data_facts, provenance_of
 from training.recipe import AdapterRecipe, AdapterTraining, BackboneSource
@@ -94,7 +95,7 @@ def train(
             EulerLoRA(checkpoint, device), images, ood, questions, recipe.evaluation.ood_images
         )
         write_report(out / REPORT, evaluation)
-        write_card(out, model_card(checkpoint.config, evaluation.report))
+        leave_card(out, out / REPORT)
     accelerator.wait_for_everyone()
 
 
@@ -111,7 +112,11 @@ def _train(
     network.initialise(Generator().manual_seed(recipe.seed))
     if recipe.training.head == "linear-probe":
         fit_heads(network, images, run.accelerator.device)
-    facts = train_adapters(network, recipe, images, run)
+    resumed = run.resume and run.state.exists()
+    with energy_used() as energy:
+        facts = train_adapters(network, recipe, images, run)
+    if not resumed and energy:  # of an earlier session nobody knows
+        facts["energy_joules"] = dict(energy)
     round_adapters(network.cpu(), _dtype(recipe))
     return network, _config(recipe, network, frozen, images, facts)
 

@@ -12,6 +12,7 @@ import torch
 
 from eulerlora.errors import DataError
 from tests.training.conftest import write_image
+from training.datasets import read_dataset
 from training.ham10000 import (
     METADATA,
     SPLITS,
@@ -21,7 +22,7 @@ from training.ham10000 import (
     read_ham10000,
     read_metadata,
 )
-from training.recipe import Split
+from training.recipe import DataSettings, Split
 
 CLASSES = ["bkl", "nv", "df", "mel", "vasc", "bcc", "akiec"]
 
@@ -65,6 +66,37 @@ def test_classes_are_in_order_of_first_appearance_and_described(published: Path)
     data = read_ham10000(published, "paper")
     assert [each.name for each in data.classes] == ["nv", "mel", "bkl"]
     assert data.classes[1].description == "melanoma"
+
+
+def test_images_are_grouped_by_sex_age_and_body_site_as_far_as_they_are_known(
+    published: Path,
+) -> None:
+    header, *lines = (published / METADATA).read_text().splitlines()
+    ages = ["", "0.0", "35.0", "40.0", "55.0", "60.0", "85.0", "nan"]
+    for index, age in enumerate(ages):
+        lines[index] = lines[index].replace("50.0,male,back", f"{age},female,")
+    (published / METADATA).write_text("\n".join([header, *lines]))
+    rows, _ = read_metadata(published / METADATA)
+    assert [row.groups["age"] for row in rows[:8]] == [
+        "unknown", "0 to 39", "0 to 39", "40 to 59", "40 to 59", "60 and over", "60 and over",
+        "unknown",
+    ]  # fmt: skip
+    assert rows[0].groups == {"sex": "female", "age": "unknown", "body site": "unknown"}
+    assert rows[8].groups == {"sex": "male", "age": "40 to 59", "body site": "back"}
+    images = read_dataset(DataSettings(kind="ham10000"), published)
+    assert images.target == ("mel",)
+    known = {row.image_id: row for row in rows}
+    for image in images.parts["test"]:
+        assert image.cluster == known[image.name].lesion_id
+        assert image.groups == known[image.name].groups
+
+
+def test_metadata_without_sex_age_and_site_is_read_too(published: Path) -> None:
+    lines = (published / METADATA).read_text().splitlines()
+    cut = [",".join(line.split(",")[:4]) for line in lines]
+    (published / METADATA).write_text("\n".join(cut))
+    rows, _ = read_metadata(published / METADATA)
+    assert {value for row in rows for value in row.groups.values()} == {"unknown"}
 
 
 def test_no_lesion_is_in_two_parts_of_the_lesion_split(published: Path) -> None:

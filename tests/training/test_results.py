@@ -12,7 +12,7 @@ from eulerlora.settings import AdapterSettings, BackboneSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import TINY_BACKBONE
 from tests.training.made_up_runs import VIT_B_32, finish
-from training.report import METRICS
+from training.report_tables import METRICS
 from training.results import markdown_table, trained_parameters
 from training.table import read_table
 from training.table_runs import TableRun, runs_of
