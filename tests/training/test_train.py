@@ -149,7 +149,7 @@ def test_a_linear_probe_s_head_answers_before_any_step_counts_and_outsiders_may_
     )  # fmt: skip
     assert done.status == 0, done.err
     report = json.loads((out / "report" / "report.json").read_text())
-    assert all(each["metrics"]["accuracy"] > 0.8 for each in report["modes"])
+    assert all(each["metrics"]["accuracy"]["value"] > 0.8 for each in report["modes"])
     assert report["ood_images"] == {"other": {"images": 2, "of": 5}}
 
 
