@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eulerlora.model import EulerLoRA
-from eulerlora.settings import Mode
+from eulerlora.settings import Mode, Sampler
 from eulerlora.uncertainty import Uncertainty, summarise
 from training.datasets import ImageParts, LabelledImage
 from training.inference import Question, predict_all
@@ -22,14 +22,15 @@ TEST = "test"
 class ModeReport:
     """A checkpoint's figures in one mode.
 
-    metrics: of the test part. selective: AURC and AUGRC of the test part by MSP. sensitivity: by
-    class; None for a class without images. ood: metrics by the name of the out-of-distribution
-    set. flagged: share of each set, the test part too, below the checkpoint's threshold, where
-    it has one for this mode and sample count.
+    sampler: of the samples; None in `det`. metrics: of the test part. selective: AURC and AUGRC
+    of the test part by MSP. sensitivity: by class; None for a class without images. ood: metrics
+    by the name of the out-of-distribution set. flagged: share of each set, the test part too,
+    below the checkpoint's threshold, where it has one for this mode, sample count and sampler.
     """
 
     mode: Mode
     samples: int
+    sampler: Sampler | None
     trajectories: int
     metrics: Mapping[str, float]
     selective: Mapping[str, float]
@@ -41,8 +42,10 @@ class ModeReport:
     @property
     def title(self) -> str:
         """The mode and its samples, for people."""
-        plural = "" if self.samples == 1 else "s"
-        return self.mode if self.mode == "det" else f"stoch, {self.samples} sample{plural}"
+        if self.mode == "det":
+            return self.mode
+        balanced = "balanced " if self.sampler == "balanced" else ""
+        return f"stoch, {self.samples} {balanced}sample{'' if self.samples == 1 else 's'}"
 
 
 @dataclass(frozen=True)
@@ -98,17 +101,21 @@ def evaluate(
     ood: Mapping[str, Sequence[LabelledImage]],
     questions: Sequence[Question],
     ood_images: int | None = None,
+    sampler: Sampler | None = None,
 ) -> Evaluation:
     """A model on a data set's test part, once for each (mode, samples); images are read once.
 
     ood: out-of-distribution sets by name, of which at most `ood_images` images each are used,
-    evenly spaced; None uses all.
+    evenly spaced; None uses all. sampler: of the samples in `stoch`; None takes the checkpoint's.
     """
+    sampler = sampler or model.config.sampler
     test = images.parts[TEST]
     used = {name: evenly_spaced(outside, ood_images) for name, outside in ood.items()}
     labels = torch.tensor([each.label for each in test])
-    found = predict_all(model, test, questions, TEST)
-    outside = {name: predict_all(model, each, questions, name) for name, each in used.items()}
+    found = predict_all(model, test, questions, TEST, sampler)
+    outside = {
+        name: predict_all(model, each, questions, name, sampler) for name, each in used.items()
+    }
     answers = [
         _answers(found[index], labels, {name: each[index] for name, each in outside.items()})
         for index in range(len(questions))
@@ -120,7 +127,7 @@ def evaluate(
         images=len(test),
         ood_images={name: Subset(len(used[name]), len(ood[name])) for name in ood},
         modes=[
-            _figures(model, question, each.flatten(1, 2), answer, labels)
+            _figures(model, question, sampler, each.flatten(1, 2), answer, labels)
             for question, each, answer in zip(questions, found, answers, strict=True)
         ],
     )
@@ -151,16 +158,22 @@ def _summary(log_probabilities: Tensor) -> Uncertainty:
 
 
 def _figures(
-    model: EulerLoRA, question: Question, trajectories: Tensor, answers: Answers, labels: Tensor
+    model: EulerLoRA,
+    question: Question,
+    sampler: Sampler,
+    trajectories: Tensor,
+    answers: Answers,
+    labels: Tensor,
 ) -> ModeReport:
     """trajectories: log-probabilities (n, trajectories, classes) of the test part."""
     mode, samples = question
-    threshold = model.config.threshold(mode, samples)
+    threshold = model.config.threshold(mode, samples, sampler)
     predicted = answers.probabilities.argmax(dim=-1)
     sets = {TEST: answers.msp, **answers.outside}
     return ModeReport(
         mode=mode,
         samples=samples,
+        sampler=sampler if mode == "stoch" else None,
         trajectories=trajectories.shape[1],
         metrics=classification_metrics(trajectories, labels),
         selective=selective_metrics(answers.curve),

@@ -13,6 +13,7 @@ from eulerlora.model import EulerLoRA
 from training.datasets import ImageParts, LabelledImage
 from training.evaluate import Subset, evaluate, evenly_spaced
 from training.image_sources import list_images
+from training.inference import Question
 from training.selective import risk_coverage, selective_metrics
 from training.sensitivity import sensitivity
 
@@ -66,6 +67,24 @@ def test_the_figures_are_those_of_the_model_s_predictions(
     assert report.images == 18
     assert report.ood_images == {"other": Subset(5, 5)}
     assert evaluation.labels.tolist() == [each.label for each in test]
+
+
+def test_samples_are_drawn_as_asked_and_the_report_says_so(
+    checkpoint_folder: Path, image_folder: Path
+) -> None:
+    model = EulerLoRA.load(checkpoint_folder)
+    test = labelled(image_folder / "test", [0, 2])
+    classes = tuple(ClassName(name=name, description=name) for name in model.classes)
+    images = ImageParts("squares", classes, {"test": test})
+    questions: list[Question] = [("det", 1), ("stoch", 4)]
+    evaluation = evaluate(model, images, {}, questions, sampler="balanced")
+    det, stoch = evaluation.report.modes
+    assert (det.title, stoch.title) == ("det", "stoch, 4 balanced samples")
+    assert (det.sampler, stoch.sampler) == (None, "balanced")
+    assert (det.threshold, stoch.threshold) == (0.5, None)
+    paths = [image_folder / "test" / each.name for each in test]
+    expected = model.predict(paths, "stoch", 4, sampler="balanced").probabilities
+    torch.testing.assert_close(evaluation.answers[1].probabilities, expected)
 
 
 def test_of_a_larger_ood_set_evenly_spaced_images_are_used_and_counted(
