@@ -14,7 +14,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.settings import Mode, Sampler
 from eulerlora.uncertainty import summarise
 from training.datasets import ImageParts, LabelledImage
-from training.inference import Question, predict_all
+from training.inference import predict_all
 from training.recipe import SAMPLES
 
 KEPT = 0.95
@@ -53,8 +53,7 @@ def find_thresholds(
     The counts of `stoch` share one set of draws: the first s of the most samples, which have the
     law of s samples with either sampler.
     """
-    questions: list[Question] = [("det", 1), ("stoch", max(samples))]
-    det, stoch = predict_all(model, images, questions, "calibrate", model.config.sampler)
+    det, stoch = predict_all(model, images, [("det", 1), ("stoch", max(samples))], "calibrate")
     return (
         _threshold("det", 1, det, data),
         *(_threshold("stoch", count, stoch[:, :, :count], data) for count in samples),
