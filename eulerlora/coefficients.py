@@ -11,9 +11,11 @@ import math
 import torch
 from torch import Generator, Tensor
 
+from eulerlora.balanced_masks import draw_balanced_masks
 from eulerlora.settings import AdapterSettings, Draw
 
 PROJECTIONS = ("query", "key", "value", "output")
+INPUTS = len(PROJECTIONS) - 1
 
 
 def draw_masks(shape: tuple[int, ...], rank: int, min_rank: int, generator: Generator) -> Tensor:
@@ -47,12 +49,35 @@ def draw_trajectories(
     all are independent over trajectories, blocks, projections and steps.
     Returns (count, blocks, 4, rank).
     """
-    inputs = len(PROJECTIONS) - 1
     masks = draw_masks(
-        (inputs + settings.steps, count, blocks), settings.rank, settings.min_rank, generator
+        (INPUTS + settings.steps, count, blocks), settings.rank, settings.min_rank, generator
     )
-    output = terminal_coefficients(masks[inputs:], settings.scale)
-    return torch.stack([*masks[:inputs], output], dim=2)
+    return _coefficients_of(masks, settings.scale)
+
+
+def draw_balanced_trajectories(
+    count: int, blocks: int, settings: AdapterSettings, generator: Generator
+) -> Tensor:
+    """The same with the trajectories of an adapter balanced against one another.
+
+    Each alone has the law of `draw_trajectories`: adapters, blocks, projections and the steps at O
+    are independent of one another. The first trajectories of an adapter do not depend on how many
+    are drawn. Returns (count, blocks, 4, rank), adapter by adapter.
+    """
+    masks = draw_balanced_masks(
+        (INPUTS + settings.steps, settings.adapters, blocks),
+        count // settings.adapters,
+        settings.rank,
+        settings.min_rank,
+        generator,
+    )  # (.., adapters, blocks, samples, rank)
+    return _coefficients_of(masks.transpose(2, 3).flatten(1, 2), settings.scale)
+
+
+def _coefficients_of(masks: Tensor, scale: float) -> Tensor:
+    """(count, blocks, 4, rank) from masks (inputs + steps, count, blocks, rank)."""
+    output = terminal_coefficients(masks[INPUTS:], scale)
+    return torch.stack([*masks[:INPUTS], output], dim=2)
 
 
 def trajectory_coefficients(draw: Draw, blocks: int, settings: AdapterSettings) -> Tensor:
@@ -66,7 +91,9 @@ def trajectory_coefficients(draw: Draw, blocks: int, settings: AdapterSettings) 
         own = torch.ones(count, blocks, len(PROJECTIONS), settings.rank)
     else:
         generator = Generator().manual_seed(draw.seed)
-        own = draw_trajectories(count, blocks, settings, generator)
+        balanced = draw.sampler == "balanced"
+        draw_own = draw_balanced_trajectories if balanced else draw_trajectories
+        own = draw_own(count, blocks, settings, generator)
     return on_stacked_ranks(own, settings.adapters)
 
 

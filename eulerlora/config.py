@@ -4,7 +4,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora.settings import AdapterSettings, BackboneSettings, Mode, PositiveInt, Settings
+from eulerlora.settings import (
+    AdapterSettings,
+    BackboneSettings,
+    Mode,
+    PositiveInt,
+    Sampler,
+    Settings,
+)
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Provenance = dict[str, Any]
@@ -62,7 +69,11 @@ class Threshold(Settings):
 
 
 class CheckpointConfig(Settings):
-    """All of `config.json`."""
+    """All of `config.json`.
+
+    sampler: how the samples of an image are drawn unless another is asked for; the thresholds of
+    `stoch` are for this one.
+    """
 
     format_version: Literal[1] = 1
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
@@ -70,6 +81,7 @@ class CheckpointConfig(Settings):
     adapters: AdapterConfig
     classes: Annotated[tuple[ClassName, ...], Field(min_length=2)]
     preprocessing: Preprocessing
+    sampler: Sampler = "independent"
     thresholds: tuple[Threshold, ...] = ()
     provenance: Provenance
 
@@ -85,8 +97,13 @@ class CheckpointConfig(Settings):
             raise ValueError("preprocessing.size differs from the backbone's image_size")
         return self
 
-    def threshold(self, mode: Mode, samples: int) -> float | None:
-        """The OOD threshold on MSP, or None where none was calibrated for this question."""
+    def threshold(self, mode: Mode, samples: int, sampler: Sampler | None = None) -> float | None:
+        """The OOD threshold on MSP, or None where none was calibrated for this question.
+
+        sampler: of `stoch`; None takes the checkpoint's.
+        """
+        if mode == "stoch" and sampler not in (None, self.sampler):
+            return None
         for each in self.thresholds:
             if (each.mode, each.samples) == (mode, samples):
                 return each.msp

@@ -17,7 +17,7 @@ from eulerlora.predict import predict_rows
 from eulerlora.preprocess import resize, upright_rgb
 from eulerlora.runtime import Runtime
 from eulerlora.seeds import content_seed
-from eulerlora.settings import PLAIN, Draw, Mode, Precision, RuntimeSettings, validated
+from eulerlora.settings import PLAIN, Draw, Mode, Precision, RuntimeSettings, Sampler, validated
 from eulerlora.uncertainty import Uncertainty, summarise
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
@@ -28,8 +28,8 @@ Images = Tensor | Sequence[Image.Image | Path | str]
 class Prediction(Uncertainty):
     """The answer for n images; tensors are float64 on the CPU.
 
-    ood: (n,) bool, MSP below the checkpoint's threshold; None without a threshold for this mode
-    and number of samples. trajectories: (n, adapters * samples, classes) probabilities.
+    ood: (n,) bool, MSP below the checkpoint's threshold; None without a threshold for this mode,
+    number of samples and sampler. trajectories: (n, adapters * samples, classes) probabilities.
     labels: the class name with the highest mean probability, one for each image.
     """
 
@@ -84,6 +84,7 @@ class EulerLoRA:
         samples: int = 4,
         seed: int | None = None,
         batch_size: int = 16,
+        sampler: Sampler | None = None,
     ) -> Prediction:
         """Class probabilities and uncertainty of every image.
 
@@ -91,11 +92,18 @@ class EulerLoRA:
         samples: S per adapter in mode `stoch`; not used in `det`.
         seed: of every image's draws; None derives one from the image and the model's revision.
         batch_size: images in one forward pass.
-        Raises ImageError for an image that cannot be used, SettingsError for a mode, samples or
-        seed out of range, NonFiniteError for a broken model.
+        sampler: how the samples of an image are drawn; None takes the checkpoint's.
+        Raises ImageError for an image that cannot be used, SettingsError for a mode, samples,
+        seed or sampler out of range, NonFiniteError for a broken model.
         """
         asked = validated(
-            Draw, {"mode": mode, "samples": samples if mode == "stoch" else 1, "seed": seed or 0}
+            Draw,
+            {
+                "mode": mode,
+                "samples": samples if mode == "stoch" else 1,
+                "seed": seed or 0,
+                "sampler": sampler or self.config.sampler,
+            },
         )
         chunks = [
             self._trajectories(images[start : start + batch_size], asked, seed is None)
@@ -119,7 +127,7 @@ class EulerLoRA:
         if not trajectories.isfinite().all():
             raise NonFiniteError("the network gave logits that are NaN or infinite")
         summary = summarise(trajectories)
-        threshold = self.config.threshold(asked.mode, asked.samples)
+        threshold = self.config.threshold(asked.mode, asked.samples, asked.sampler)
         return Prediction(
             **vars(summary),
             ood=None if threshold is None else summary.msp < threshold,

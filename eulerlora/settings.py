@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from eulerlora.errors import SettingsError
 
 Mode = Literal["det", "stoch"]
+Sampler = Literal["independent", "balanced"]
+SAMPLERS: tuple[Sampler, ...] = ("independent", "balanced")
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -103,15 +105,18 @@ PLAIN = RuntimeSettings()
 
 
 class Draw(Settings):
-    """How one image is to be answered: mode, samples per adapter, and the seed of its draws.
+    """How one image is to be answered: mode, samples per adapter, and how they are drawn.
 
     samples: S, trajectories per adapter in `stoch`; `det` has exactly one.
     seed: 0 <= seed < 2**32, the range that torch's CPU generator tells apart.
+    sampler: whether the samples of an adapter are drawn independently of one another or balanced
+    against one another; each alone has the same law in both. `det` draws nothing.
     """
 
     mode: Mode = "det"
     samples: Annotated[int, Field(ge=1)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    sampler: Sampler = "independent"
 
     @model_validator(mode="after")
     def _det_has_one_sample(self) -> Self:

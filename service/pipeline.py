@@ -168,7 +168,8 @@ class Pipeline:
         image = b"" if self._audit is None else upload.content
         del upload  # its bytes are not kept while the question waits, unless they are recorded
         seed = found.content_seed if asked.query.seed is None else asked.query.seed
-        draw = Draw(mode=asked.query.mode, samples=asked.samples, seed=seed)
+        sampler = asked.served.model.config.sampler
+        draw = Draw(mode=asked.query.mode, samples=asked.samples, seed=seed, sampler=sampler)
         answered = await self._answer(Question(found.pixels, draw), asked.deadline, place)
         body = prediction_body(
             answered.log_probabilities,

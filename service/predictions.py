@@ -55,7 +55,7 @@ def prediction_body(
     mean = [fmean(column) for column in zip(*trajectories, strict=True)]
     entropy, expected = _entropy(mean), fmean(map(_entropy, trajectories))
     msp = max(mean)
-    threshold = model.config.threshold(draw.mode, draw.samples)
+    threshold = model.config.threshold(draw.mode, draw.samples, draw.sampler)
     details = {"trajectory_probabilities": trajectories} if detailed else {}
     return PredictionBody(
         request_id=request_id,

@@ -11,7 +11,7 @@ from torch import Tensor
 from eulerlora.checkpoint import load_checkpoint, revision_of, write_config
 from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
-from eulerlora.settings import Mode
+from eulerlora.settings import Mode, Sampler
 from eulerlora.uncertainty import summarise
 from training.datasets import ImageParts, LabelledImage
 from training.inference import predict_all
@@ -21,20 +21,27 @@ KEPT = 0.95
 
 
 def calibrate(
-    folder: Path, images: ImageParts, device: torch.device, samples: Sequence[int] = SAMPLES
+    folder: Path,
+    images: ImageParts,
+    device: torch.device,
+    samples: Sequence[int] = SAMPLES,
+    sampler: Sampler | None = None,
 ) -> tuple[Threshold, ...]:
     """Sets the thresholds of the checkpoint in `folder` for `det` and for `stoch` at `samples`.
 
     The calibration part is used, or, in a split without one, the test part; the thresholds say
     which. Only `config.json` changes, in one step. The draws are those of the checkpoint before it
     had any thresholds: calibrating again gives the same.
+    sampler: how the checkpoint draws samples from now on; None leaves it as it is.
     """
     checkpoint = load_checkpoint(folder)
-    blank = checkpoint.config.model_copy(update={"thresholds": ()})
-    model = EulerLoRA(replace(checkpoint, revision=revision_of(blank)), device)
+    blank = checkpoint.config.model_copy(
+        update={"sampler": sampler or checkpoint.config.sampler, "thresholds": ()}
+    )
+    model = EulerLoRA(replace(checkpoint, config=blank, revision=revision_of(blank)), device)
     part = "calibration" if "calibration" in images.parts else "test"
     thresholds = find_thresholds(model, images.parts[part], f"{images.name}, {part} part", samples)
-    write_config(folder, checkpoint.config.model_copy(update={"thresholds": thresholds}))
+    write_config(folder, blank.model_copy(update={"thresholds": thresholds}))
     return thresholds
 
 
@@ -43,7 +50,8 @@ def find_thresholds(
 ) -> tuple[Threshold, ...]:
     """One threshold for each mode and sample count, each keeping at least 95% of `images`.
 
-    The counts of `stoch` share one set of draws: the first s of the most samples.
+    The counts of `stoch` share one set of draws: the first s of the most samples, which have the
+    law of s samples with either sampler.
     """
     det, stoch = predict_all(model, images, [("det", 1), ("stoch", max(samples))], "calibrate")
     return (

@@ -1,6 +1,6 @@
 """Evaluates a checkpoint on its test part, on corruptions of it and on other images."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from eulerlora.model import EulerLoRA
+from eulerlora.settings import Sampler
 from eulerlora.uncertainty import Uncertainty, summarise
 from training.bootstrap import Ints
 from training.corruptions import CORRUPTIONS, Corrupted
@@ -62,17 +63,24 @@ def evaluate(
     questions: Sequence[Question],
     ood_images: int | None = None,
     corrupted_images: int = 0,
+    sampler: Sampler | None = None,
 ) -> Evaluation:
     """A model on a data set's test part, once for each (mode, samples); images are read once.
 
     ood: out-of-distribution sets by name, of which at most `ood_images` images each are used,
     evenly spaced; None uses all. corrupted_images: how many of the test part are corrupted in
-    turn by each of CORRUPTIONS, evenly spaced.
+    turn by each of CORRUPTIONS, evenly spaced. sampler: of the samples in `stoch`; None takes the
+    checkpoint's.
     """
+    sampler = sampler or model.config.sampler
     test = images.parts[TEST]
     used = {name: evenly_spaced(outside, ood_images) for name, outside in ood.items()}
     chosen = evenly_spaced(range(len(test)), corrupted_images)
-    answers = _answers(model, test, used, [test[index] for index in chosen], questions)
+
+    def ask(shown: Sequence[LabelledImage], label: str) -> list[Tensor]:
+        return predict_all(model, shown, questions, label, sampler)
+
+    answers = _answers(ask, test, used, [test[index] for index in chosen])
     truth = truth_of(images)
     report = Report(
         model=model.config.name,
@@ -84,7 +92,7 @@ def evaluate(
         ood_images={name: Subset(len(used[name]), len(ood[name])) for name in ood},
         corrupted=Subset(len(chosen), len(test)),
         modes=[
-            _mode_report(model, question, each, truth, np.array(chosen, dtype=np.int64))
+            _mode_report(model, question, sampler, each, truth, np.array(chosen, dtype=np.int64))
             for question, each in zip(questions, answers, strict=True)
         ],
     )
@@ -99,17 +107,16 @@ def evenly_spaced(images: Sequence[Item], count: int | None) -> Sequence[Item]:
 
 
 def _answers(
-    model: EulerLoRA,
+    ask: Callable[[Sequence[LabelledImage], str], list[Tensor]],
     test: Sequence[LabelledImage],
     ood: Mapping[str, Sequence[LabelledImage]],
     corrupted: Sequence[LabelledImage],
-    questions: Sequence[Question],
 ) -> list[Answers]:
     """To each question. corrupted: the images that are, by each corruption in turn."""
     corruptions = {each.name: Corrupted(corrupted, each) for each in CORRUPTIONS if corrupted}
-    inside = predict_all(model, test, questions, TEST)
-    outside = {name: predict_all(model, each, questions, name) for name, each in ood.items()}
-    under = {name: predict_all(model, each, questions, name) for name, each in corruptions.items()}
+    inside = ask(test, TEST)
+    outside = {name: ask(each, name) for name, each in ood.items()}
+    under = {name: ask(each, name) for name, each in corruptions.items()}
     return [
         Answers(
             log_probabilities=inside[index].flatten(1, 2),
@@ -117,7 +124,7 @@ def _answers(
             outside={name: _summary(each[index]) for name, each in outside.items()},
             corrupted={name: _summary(each[index]) for name, each in under.items()},
         )
-        for index in range(len(questions))
+        for index in range(len(inside))
     ]
 
 
@@ -127,17 +134,23 @@ def _summary(log_probabilities: Tensor) -> Uncertainty:
 
 
 def _mode_report(
-    model: EulerLoRA, question: Question, answers: Answers, truth: Truth, corrupted: Ints
+    model: EulerLoRA,
+    question: Question,
+    sampler: Sampler,
+    answers: Answers,
+    truth: Truth,
+    corrupted: Ints,
 ) -> ModeReport:
     """corrupted: the indices of the images that were."""
     mode, samples = question
-    threshold = model.config.threshold(mode, samples)
+    threshold = model.config.threshold(mode, samples, sampler)
     found, msp = answers.found, answers.found.msp.numpy()
     outside = {name: each.msp.numpy() for name, each in answers.outside.items()}
     clean = Uncertainty(**{name: each[corrupted] for name, each in vars(found).items()})
     return ModeReport(
         mode=mode,
         samples=samples,
+        sampler=sampler if mode == "stoch" else None,
         trajectories=answers.log_probabilities.shape[1],
         metrics=inside_metrics(answers.log_probabilities, found, truth),
         classes=class_figures(

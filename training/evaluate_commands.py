@@ -7,7 +7,7 @@ import click
 
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA, choose_device
-from eulerlora.settings import Mode
+from eulerlora.settings import SAMPLERS, Mode, Sampler
 from training.bad_images import announce
 from training.calibrate import calibrate
 from training.datasets import ImageParts, read_dataset, read_ood_set
@@ -40,6 +40,9 @@ QUESTIONS = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
 )
 @click.option("--mode", type=click.Choice(list(QUESTIONS)), default="both")
 @click.option("--samples", type=click.IntRange(1, 64), default=4, help="Per adapter, in stoch.")
+@click.option(
+    "--sampler", type=click.Choice(SAMPLERS), help="Of stoch; the checkpoint's if left out."
+)
 @click.option("--out", type=PATH, help="Where report.json, report.md and pictures go.")
 @skip_bad_option
 @device_option
@@ -51,6 +54,7 @@ def evaluate_command(
     corrupted_images: int,
     mode: str,
     samples: int,
+    sampler: Sampler | None,
     out: Path | None,
     skip_bad: bool,
     device: str,
@@ -69,7 +73,7 @@ def evaluate_command(
     }
     announce(images, *sets.values())
     outside = {name: each.images for name, each in sets.items()}
-    evaluation = evaluate(model, images, outside, questions, ood_images, corrupted_images)
+    evaluation = evaluate(model, images, outside, questions, ood_images, corrupted_images, sampler)
     click.echo(markdown(evaluation.report))
     if out is not None:
         write_report(out, evaluation)
@@ -78,13 +82,20 @@ def evaluate_command(
 @click.command("calibrate")
 @click.argument("checkpoint", type=PATH)
 @data_option
+@click.option(
+    "--sampler",
+    type=click.Choice(SAMPLERS),
+    help="How the checkpoint draws samples from now on; as before if left out.",
+)
 @skip_bad_option
 @device_option
-def calibrate_command(checkpoint: Path, data: Path, skip_bad: bool, device: str) -> None:
+def calibrate_command(
+    checkpoint: Path, data: Path, sampler: Sampler | None, skip_bad: bool, device: str
+) -> None:
     """Set the OOD thresholds of a checkpoint from held-out images of its data set."""
     images = dataset_of(EulerLoRA.load(checkpoint, "cpu"), data, skip_bad)
     announce(images)
-    for each in calibrate(checkpoint, images, choose_device(device)):
+    for each in calibrate(checkpoint, images, choose_device(device), sampler=sampler):
         click.echo(f"{each.mode} {each.samples}: MSP >= {each.msp:.4f} keeps {each.kept:.1%}")
 
 

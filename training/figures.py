@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from eulerlora.errors import DataError
-from eulerlora.settings import Mode, first_fault
+from eulerlora.settings import Mode, Sampler, first_fault
 from training.bootstrap import Estimate, Estimates
 from training.sensitivity import ClassFigures, Proportion
 
@@ -38,14 +38,16 @@ class GroupFigures:
 class ModeReport:
     """A checkpoint's figures in one mode.
 
-    metrics: of the test part. classes: by label. ood: metrics by the name of the
-    out-of-distribution set. threshold: of the checkpoint, where it has one for this mode and
-    sample count. flagged: share of each set, the test part too, below it. groups: figures by
-    group, by what the groups are of. corruptions: metrics by the corruption's name.
+    sampler: of the samples; None in `det`. metrics: of the test part. classes: by label. ood:
+    metrics by the name of the out-of-distribution set. threshold: of the checkpoint, where it has
+    one for this mode, sample count and sampler. flagged: share of each set, the test part too,
+    below it. groups: figures by group, by what the groups are of. corruptions: metrics by the
+    corruption's name.
     """
 
     mode: Mode
     samples: int
+    sampler: Sampler | None
     trajectories: int
     metrics: Estimates
     classes: Mapping[str, ClassFigures]
@@ -58,8 +60,10 @@ class ModeReport:
     @property
     def title(self) -> str:
         """The mode and its samples, for people."""
-        plural = "" if self.samples == 1 else "s"
-        return self.mode if self.mode == "det" else f"stoch, {self.samples} sample{plural}"
+        if self.mode == "det":
+            return self.mode
+        balanced = "balanced " if self.sampler == "balanced" else ""
+        return f"stoch, {self.samples} {balanced}sample{'' if self.samples == 1 else 's'}"
 
 
 @dataclass(frozen=True)

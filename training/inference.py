@@ -11,7 +11,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.predict import predict_rows
 from eulerlora.preprocess import resize
 from eulerlora.seeds import content_seed
-from eulerlora.settings import Draw, Mode
+from eulerlora.settings import Draw, Mode, Sampler
 from training.datasets import LabelledImage
 from training.image_sources import read_image
 from training.progress import progress
@@ -40,19 +40,25 @@ class _Inputs(Dataset[tuple[Tensor, int]]):
 
 
 def predict_all(
-    model: EulerLoRA, images: Sequence[LabelledImage], questions: Sequence[Question], label: str
+    model: EulerLoRA,
+    images: Sequence[LabelledImage],
+    questions: Sequence[Question],
+    label: str,
+    sampler: Sampler | None = None,
 ) -> list[Tensor]:
     """Log-probabilities (n, adapters, samples, classes) of all images, float64, by question.
 
     Each image is read, decoded and resized once. label: what the progress bar calls the work.
+    sampler: of the questions in `stoch`; None takes the checkpoint's.
     Raises NonFiniteError for a broken model.
     """
+    chosen = sampler or model.config.sampler
     images_at_once = max(_images_at_once(model, samples) for _, samples in questions)
     batches = DataLoader(_Inputs(images, model), images_at_once, num_workers=1)
     found: list[list[Tensor]] = [[] for _ in questions]
     for pixels, seeds in progress(batches, label):
         for question, answers in zip(questions, found, strict=True):
-            answers.extend(_answers(model, pixels.to(model.device), seeds, question))
+            answers.extend(_answers(model, pixels.to(model.device), seeds, question, chosen))
     return [
         _finite(torch.stack(answers).unflatten(1, (-1, samples)))
         for answers, (_, samples) in zip(found, questions, strict=True)
@@ -60,13 +66,14 @@ def predict_all(
 
 
 def _answers(
-    model: EulerLoRA, pixels: Tensor, seeds: Tensor, question: Question
+    model: EulerLoRA, pixels: Tensor, seeds: Tensor, question: Question, sampler: Sampler
 ) -> Iterator[Tensor]:
     """Each image's (trajectories, classes), a bounded number of rows at a time."""
     mode, samples = question
     size = _images_at_once(model, samples)
     for part, own in zip(pixels.split(size), seeds.split(size), strict=True):
-        draws = [Draw(mode=mode, samples=samples, seed=seed) for seed in own.tolist()]
+        asked = Draw(mode=mode, samples=samples, sampler=sampler)
+        draws = [asked.model_copy(update={"seed": seed}) for seed in own.tolist()]
         yield from predict_rows(model.runtime, part, draws)
 
 

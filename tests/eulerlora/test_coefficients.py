@@ -12,13 +12,14 @@ from torch import Generator, Tensor
 
 from eulerlora.coefficients import (
     PROJECTIONS,
+    draw_balanced_trajectories,
     draw_masks,
     draw_trajectories,
     on_stacked_ranks,
     terminal_coefficients,
     trajectory_coefficients,
 )
-from eulerlora.settings import AdapterSettings, Draw
+from eulerlora.settings import SAMPLERS, AdapterSettings, Draw, Sampler
 
 DRAWS = 100_000
 PAPER = AdapterSettings()
@@ -54,6 +55,12 @@ def spread(settings: AdapterSettings) -> float:
     return float(sum(Fraction(settings.rank, k) for k in ranks) / len(ranks) - 1)
 
 
+def third_of_four(draws: int, settings: AdapterSettings, generator: Generator) -> Tensor:
+    """(draws, 4, rank): one of four balanced samples, each draw a block of its own."""
+    one = settings.model_copy(update={"adapters": 1})
+    return draw_balanced_trajectories(4, draws, one, generator)[2]
+
+
 @pytest.fixture(scope="module")
 def masks() -> Tensor:
     """(draws, rank) with the paper's r = 20 and Kmin = 10."""
@@ -73,10 +80,12 @@ def settings(request: pytest.FixtureRequest) -> AdapterSettings:
     return AdapterSettings(steps=steps, scale=scale)
 
 
-@pytest.fixture(scope="module")
-def coefficients(settings: AdapterSettings) -> Tensor:
-    """(draws, 4, rank): the coefficients of one block."""
-    return draw_trajectories(DRAWS, 1, settings, seeded(settings.steps))[:, 0]
+@pytest.fixture(scope="module", params=SAMPLERS)
+def coefficients(request: pytest.FixtureRequest, settings: AdapterSettings) -> Tensor:
+    """(draws, 4, rank): the coefficients of one block, of an independent or a balanced sample."""
+    if request.param == "independent":
+        return draw_trajectories(DRAWS, 1, settings, seeded(settings.steps))[:, 0]
+    return third_of_four(DRAWS // 4, settings, seeded(settings.steps))
 
 
 def test_the_spread_of_the_paper_is_the_one_the_method_names() -> None:
@@ -180,24 +189,51 @@ def test_at_two_steps_an_output_coefficient_lies_within_one_plus_minus_root_two(
     assert output.max().item() == pytest.approx(1 + math.sqrt(2), abs=1e-6)
 
 
+@pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_the_output_follows_the_law_that_enumeration_gives(steps: int) -> None:
+def test_the_output_follows_the_law_that_enumeration_gives(steps: int, sampler: Sampler) -> None:
     """r=2, Kmin=1: a step adds +1, -1 or 0 to the first direction; steps have ranks of their own.
 
-    Moments would not tell steps that share one K; the whole law does.
+    Moments would not tell steps that share one K, nor all of them steps that are balanced against
+    one another; the whole law does.
     """
     step = {1: Fraction(1, 4), -1: Fraction(1, 4), 0: Fraction(1, 2)}
     law: Counter[int] = Counter()
     for path in itertools.product(step, repeat=steps):
         law[sum(path)] += math.prod(step[move] for move in path)
     settings = AdapterSettings(rank=2, min_rank=1, steps=steps, scale=0.7)
-    output = draw_trajectories(20_000, 1, settings, seeded(3))[:, 0, OUTPUT, 0]
+    if sampler == "independent":
+        output = draw_trajectories(20_000, 1, settings, seeded(3))[:, 0, OUTPUT, 0]
+    else:
+        output = third_of_four(20_000, settings, seeded(3))[:, OUTPUT, 0]
     moves = (output.double() - 1) * math.sqrt(steps) / settings.scale
     torch.testing.assert_close(moves, moves.round(), rtol=0, atol=1e-5)
     found = Counter(moves.round().int().tolist())
     assert found.keys() == law.keys()
     observed, expected = zip(*((found[m], float(law[m]) * len(output)) for m in law), strict=True)
     assert stats.chisquare(observed, expected).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("samples", "least"), [(2, 2.5), (4, 50), (8, 50), (16, 50)])
+def test_the_mean_of_balanced_samples_varies_less_at_every_projection(
+    samples: int, least: float
+) -> None:
+    """Than that of as many independent ones, by at least so many times."""
+    one = PAPER.model_copy(update={"adapters": 1})
+    drawn = draw_balanced_trajectories(samples, 2_000, one, seeded()).double()
+    variance = ((drawn.mean(dim=0) - 1) ** 2).mean(dim=(0, 2))
+    assert variance.shape == (len(PROJECTIONS),)
+    assert (variance * least < spread(PAPER) / samples).all()
+
+
+def test_the_first_balanced_trajectories_of_an_adapter_do_not_depend_on_how_many_follow() -> None:
+    few, many = (
+        trajectory_coefficients(
+            Draw(mode="stoch", samples=samples, seed=5, sampler="balanced"), 3, PAPER
+        ).unflatten(0, (PAPER.adapters, samples))
+        for samples in (3, 10)
+    )
+    assert torch.equal(few, many[:, :3])
 
 
 def test_one_step_of_scale_one_leaves_the_mask_itself() -> None:
@@ -211,10 +247,14 @@ def test_zero_scale_leaves_one_at_the_output_while_query_key_and_value_vary() ->
     assert (drawn[:, :, :OUTPUT] != 1).any(dim=-1).float().mean() > 0.8
 
 
+@pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("steps", [1, 2, 5])
-def test_with_all_ranks_active_stochastic_equals_deterministic(steps: int) -> None:
+def test_with_all_ranks_active_stochastic_equals_deterministic(
+    steps: int, sampler: Sampler
+) -> None:
     settings = AdapterSettings(rank=6, min_rank=6, steps=steps)
-    stochastic = trajectory_coefficients(Draw(mode="stoch", samples=3, seed=1), 2, settings)
+    draw = Draw(mode="stoch", samples=3, seed=1, sampler=sampler)
+    stochastic = trajectory_coefficients(draw, 2, settings)
     deterministic = trajectory_coefficients(Draw(), 2, settings)
     assert torch.equal(stochastic, deterministic.repeat_interleave(3, dim=0))
 
@@ -238,8 +278,12 @@ def test_stacked_ranks_hold_each_trajectory_at_its_adapter_and_zeros_elsewhere()
             assert torch.equal(row[..., other, :], expected)
 
 
-def test_stochastic_coefficients_are_float32_on_the_cpu_and_all_trajectories_differ() -> None:
-    drawn = trajectory_coefficients(Draw(mode="stoch", samples=4, seed=3), 12, PAPER)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_stochastic_coefficients_are_float32_on_the_cpu_and_all_trajectories_differ(
+    sampler: Sampler,
+) -> None:
+    draw = Draw(mode="stoch", samples=4, seed=3, sampler=sampler)
+    drawn = trajectory_coefficients(draw, 12, PAPER)
     assert (drawn.shape, drawn.dtype, drawn.device.type) == ((8, 12, 4, 40), torch.float32, "cpu")
     own = [row[..., 20 * (index // 4) :][..., :20] for index, row in enumerate(drawn)]
     for one, other in itertools.combinations(own, 2):
@@ -260,11 +304,29 @@ def test_draws_are_independent_over_trajectories_blocks_and_projections() -> Non
     assert elsewhere.abs().max() < STANDARD_ERRORS / math.sqrt(draws)
 
 
-def test_draws_are_independent_over_adapters_and_neighbouring_seeds() -> None:
+def test_balanced_draws_are_independent_over_adapters_blocks_and_projections() -> None:
+    """Of any two samples, the same one and others; and their numbers of active directions."""
+    draws, settings = 10_000, AdapterSettings(adapters=2, rank=4, min_rank=1, steps=1)
+    drawn = draw_balanced_trajectories(2 * 2, draws, settings, seeded(5)).double()
+    places = drawn.unflatten(0, (2, 2)).permute(2, 0, 3, 1, 4)  # (.., adapter, projection, sample)
+    features = torch.stack([places[..., 0], places[..., 1], (places[..., 0] - 1) ** 2], dim=-1)
+    among = torch.corrcoef(features.flatten(1).T)
+    place = torch.arange(2 * 4).repeat_interleave(2 * 3)
+    elsewhere = among[place[:, None] != place]
+    assert len(elsewhere) == 8 * 7 * 36
+    assert elsewhere.abs().max() < STANDARD_ERRORS / math.sqrt(draws)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_draws_are_independent_over_adapters_and_neighbouring_seeds(sampler: Sampler) -> None:
     settings = AdapterSettings(adapters=2, rank=3, min_rank=1, steps=1)
     seeds = 2_000
+    asked = Draw(mode="stoch", sampler=sampler)
     drawn = torch.stack(
-        [trajectory_coefficients(Draw(mode="stoch", seed=s), 1, settings) for s in range(seeds)]
+        [
+            trajectory_coefficients(asked.model_copy(update={"seed": seed}), 1, settings)
+            for seed in range(seeds)
+        ]
     )
     first, second = drawn[:, 0, 0, 0, 0], drawn[:, 1, 0, 0, 3]
     series = torch.stack([first[:-1], second[:-1], first[1:], second[1:]])
@@ -272,17 +334,20 @@ def test_draws_are_independent_over_adapters_and_neighbouring_seeds() -> None:
     assert correlations.abs().max() < STANDARD_ERRORS / math.sqrt(seeds)
 
 
-def test_the_same_seed_gives_the_same_draw_and_another_seed_another() -> None:
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_the_same_seed_gives_the_same_draw_and_another_seed_another(sampler: Sampler) -> None:
     def drawn(seed: int) -> Tensor:
-        return trajectory_coefficients(Draw(mode="stoch", samples=2, seed=seed), 2, PAPER)
+        draw = Draw(mode="stoch", samples=2, seed=seed, sampler=sampler)
+        return trajectory_coefficients(draw, 2, PAPER)
 
     assert torch.equal(drawn(7), drawn(7))
     assert not torch.equal(drawn(7), drawn(8))
     assert not torch.equal(drawn(0), drawn(2**32 - 1))
 
 
-def test_a_draw_neither_reads_nor_moves_torchs_global_generator() -> None:
-    draw = Draw(mode="stoch", samples=2, seed=7)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_draw_neither_reads_nor_moves_torchs_global_generator(sampler: Sampler) -> None:
+    draw = Draw(mode="stoch", samples=2, seed=7, sampler=sampler)
     torch.manual_seed(1)
     before, first = torch.get_rng_state(), trajectory_coefficients(draw, 2, PAPER)
     assert torch.equal(torch.get_rng_state(), before)

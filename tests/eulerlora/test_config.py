@@ -49,6 +49,20 @@ def test_a_question_without_calibration_has_no_threshold(config: CheckpointConfi
     assert config.threshold("det", 4) is None
 
 
+def test_thresholds_of_stoch_are_for_the_checkpoints_sampler(fields: Fields) -> None:
+    assert "sampler" in fields
+    for sampler, other in (("independent", "balanced"), ("balanced", "independent")):
+        config = CheckpointConfig.model_validate_json(json.dumps(fields | {"sampler": sampler}))
+        assert config.threshold("stoch", 4) == config.threshold("stoch", 4, sampler) == 0.6
+        assert config.threshold("stoch", 4, other) is None
+        assert config.threshold("det", 1, other) == 0.7
+
+
+def test_a_checkpoint_draws_independent_samples_unless_it_says_otherwise(fields: Fields) -> None:
+    del fields["sampler"]
+    assert CheckpointConfig.model_validate_json(json.dumps(fields)).sampler == "independent"
+
+
 def set_at(*path: str | int, value: object) -> Callable[[Fields], None]:
     def change(fields: Fields) -> None:
         place: Any = fields
@@ -93,6 +107,7 @@ def same_question(fields: Fields) -> None:
         (set_at("thresholds", 0, "msp", value=-0.1), "msp"),
         (set_at("thresholds", 0, "msp", value=None), "msp"),
         (set_at("thresholds", 0, "mode", value="mean"), "mode"),
+        (set_at("sampler", value="sobol"), "sampler"),
         (same_question, "two thresholds are for the same mode and samples"),
         (set_at("preprocessing", "size", value=64), "preprocessing.size differs"),
         (set_at("preprocessing", "resize", value="crop"), "resize"),

@@ -189,6 +189,37 @@ def test_a_question_without_threshold_gets_no_flag(
     assert loaded.predict(tensors, mode="stoch", samples=4).ood is None
 
 
+def test_samples_are_drawn_as_the_checkpoint_says_or_as_asked(
+    checkpoint_copy: Path, model: EulerLoRA, tensors: Tensor
+) -> None:
+    plain = model.predict(tensors, "stoch", seed=1)
+    asked = model.predict(tensors, "stoch", seed=1, sampler="balanced")
+    assert (plain.trajectories - asked.trajectories).abs().max() > 1e-3
+    assert plain.ood is not None
+    assert asked.ood is None  # the threshold is for independent samples
+    write_config(checkpoint_copy, model.config.model_copy(update={"sampler": "balanced"}))
+    loaded = EulerLoRA.load(checkpoint_copy, device="cpu")
+    assert_same(loaded.predict(tensors, "stoch", seed=1), asked)
+    assert loaded.predict(tensors, "stoch", seed=1).ood is not None
+    assert_same(loaded.predict(tensors, "stoch", seed=1, sampler="independent"), plain)
+
+
+def test_the_first_balanced_samples_are_those_of_a_question_for_more(
+    model: EulerLoRA, tensors: Tensor
+) -> None:
+    few, many = (
+        model.predict(tensors, "stoch", samples, seed=1, sampler="balanced").trajectories
+        for samples in (3, 6)
+    )
+    first = many.unflatten(1, (ADAPTERS, 6))[:, :, :3]
+    torch.testing.assert_close(few.unflatten(1, (ADAPTERS, 3)), first, rtol=0, atol=1e-5)
+
+
+def test_an_unknown_sampler_is_refused(model: EulerLoRA, tensors: Tensor) -> None:
+    with pytest.raises(SettingsError, match=r"^sampler"):
+        model.predict(tensors, "stoch", sampler="sobol")  # type: ignore[arg-type]
+
+
 def png(*chunks: tuple[bytes, bytes]) -> bytes:
     """A PNG of 4x3 black RGB pixels with more chunks before the pixels."""
     header = (b"IHDR", struct.pack(">IIBBBBB", 4, 3, 8, 2, 0, 0, 0))

@@ -15,6 +15,7 @@ DRAWS = (
     Draw(mode="stoch", samples=3, seed=1),
     Draw(mode="stoch", samples=1, seed=1),
     Draw(mode="stoch", samples=4, seed=2),
+    Draw(mode="stoch", samples=3, seed=2, sampler="balanced"),
     Draw(),
 )
 

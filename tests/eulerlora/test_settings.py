@@ -74,7 +74,7 @@ def test_tokens_are_the_patches_and_the_class_token_as_torchvision_counts_them()
 
 
 def test_a_deterministic_draw_has_one_sample() -> None:
-    assert Draw() == Draw(mode="det", samples=1, seed=0)
+    assert Draw() == Draw(mode="det", samples=1, seed=0, sampler="independent")
     with pytest.raises(ValidationError, match="samples belongs to mode stoch"):
         Draw(mode="det", samples=2)
 
@@ -92,9 +92,10 @@ def test_a_seed_must_lie_in_32_bits(seed: object) -> None:
         Draw.model_validate({"mode": "stoch", "seed": seed})
 
 
-def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(ValidationError, match="mode"):
-        Draw.model_validate({"mode": "mean"})
+@pytest.mark.parametrize("key", ["mode", "sampler"])
+def test_an_unknown_mode_or_sampler_is_refused(key: str) -> None:
+    with pytest.raises(ValidationError, match=key):
+        Draw.model_validate({key: "mean"})
 
 
 def test_settings_from_a_user_are_checked_with_an_error_of_one_line_that_names_the_key() -> None:

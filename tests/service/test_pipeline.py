@@ -5,11 +5,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from typing import Any
 
 import pytest
 import torch
 from fastapi import Request
+from PIL import Image
 from starlette.requests import ClientDisconnect
 
 from eulerlora.checkpoint import Checkpoint
@@ -181,6 +183,22 @@ def test_a_lone_request_is_answered_with_its_timing(house, png) -> None:
 
 async def run_one(house: House, body: bytes, query: PredictQuery = DET) -> Predicted:
     return await house.pipeline.predict(Sent(body).request, query)
+
+
+def test_samples_are_drawn_as_the_checkpoint_says(house, make_network, make_config, png) -> None:
+    network, sampled = make_network(), PredictQuery(mode="stoch", samples=3, seed=1)
+    config = make_config(network, sampler="balanced")
+    balanced = EulerLoRA(Checkpoint(network, config, "sha256:0"), torch.device("cpu"))
+    with house(of=balanced) as open_house:
+        body = asyncio.run(run_one(open_house, png, sampled)).body
+    with Image.open(BytesIO(png)) as picture:
+        own, other = (
+            balanced.predict([picture], "stoch", 3, 1, sampler=sampler).probabilities[0]
+            for sampler in ("balanced", "independent")
+        )
+    found = torch.tensor(list(body.probabilities.values()), dtype=torch.float64)
+    torch.testing.assert_close(found, own, rtol=0, atol=1e-5)
+    assert (found - other).abs().max() > 1e-3
 
 
 def test_a_full_queue_refuses_at_once_without_reading_the_body(house, png) -> None:

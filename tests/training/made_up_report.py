@@ -34,6 +34,7 @@ REPORT = Report(
         ModeReport(
             mode=mode,
             samples=samples,
+            sampler=None if mode == "det" else "independent",
             trajectories=2 * samples,
             metrics={
                 "accuracy": near(0.5 + samples / 100),

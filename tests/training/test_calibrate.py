@@ -1,14 +1,15 @@
 """training.calibrate: thresholds that keep what they say."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from eulerlora.checkpoint import load_checkpoint
+from eulerlora.checkpoint import load_checkpoint, read_config
 from eulerlora.model import EulerLoRA
-from training.calibrate import SAMPLES, find_thresholds, keeping_threshold
-from training.datasets import LabelledImage
+from training.calibrate import SAMPLES, calibrate, find_thresholds, keeping_threshold
+from training.datasets import ImageParts, LabelledImage
 from training.image_sources import list_images
 
 
@@ -47,3 +48,33 @@ def test_every_offered_question_gets_the_threshold_of_its_own_scores(
         assert each.kept >= 0.95
         assert each.images == len(paths)
         assert each.data == "squares"
+
+
+def test_balanced_thresholds_are_those_of_questions_with_so_many_samples(
+    checkpoint_folder: Path, image_folder: Path
+) -> None:
+    checkpoint = load_checkpoint(checkpoint_folder)
+    balanced = checkpoint.config.model_copy(update={"sampler": "balanced"})
+    model = EulerLoRA(replace(checkpoint, config=balanced), torch.device("cpu"))
+    found = list_images(image_folder / "test")
+    images = [LabelledImage(name, source, 0) for name, source in found.items()]
+    paths = [image_folder / "test" / name for name in found]
+    for given in find_thresholds(model, images, "squares")[1:]:
+        msp = model.predict(paths, "stoch", given.samples).msp
+        assert given.msp == pytest.approx(keeping_threshold(msp, 0.95), abs=1e-6)
+
+
+def test_a_checkpoint_keeps_its_sampler_until_it_is_calibrated_for_another(
+    checkpoint_copy: Path, image_folder: Path
+) -> None:
+    found = list_images(image_folder / "test")
+    test = [LabelledImage(name, source, 0) for name, source in found.items()]
+    images = ImageParts("squares", (), {"test": test})
+    cpu = torch.device("cpu")
+    first = calibrate(checkpoint_copy, images, cpu, [2], "balanced")
+    assert read_config(checkpoint_copy).sampler == "balanced"
+    assert read_config(checkpoint_copy).thresholds == first
+    assert calibrate(checkpoint_copy, images, cpu, [2]) == first
+    assert read_config(checkpoint_copy).sampler == "balanced"
+    assert calibrate(checkpoint_copy, images, cpu, [2], "independent") != first
+    assert read_config(checkpoint_copy).sampler == "independent"

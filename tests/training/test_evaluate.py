@@ -16,6 +16,7 @@ from training.datasets import ImageParts, LabelledImage
 from training.evaluate import evaluate, evenly_spaced
 from training.figures import CLEAN, TEST, Subset
 from training.image_sources import list_images, read_image
+from training.inference import Question
 from training.selective import risk_coverage, selective_metrics
 from training.sensitivity import proportion
 
@@ -136,6 +137,22 @@ def test_corruptions_have_the_figures_of_corrupted_images(
         assert value(found, "msp") == pytest.approx(float(prediction.msp.mean()), abs=1e-5)
         assert value(found, "entropy") == pytest.approx(float(prediction.entropy.mean()), abs=1e-5)
         assert ("auroc" in found) == (name != CLEAN)
+
+
+def test_samples_are_drawn_as_asked_and_the_report_says_so(
+    checkpoint_folder: Path, image_folder: Path
+) -> None:
+    model = EulerLoRA.load(checkpoint_folder)
+    test = labelled(image_folder / "test", [0, 2])
+    questions: list[Question] = [("det", 1), ("stoch", 4)]
+    evaluation = evaluate(model, dataset(model, test), {}, questions, sampler="balanced")
+    det, stoch = evaluation.report.modes
+    assert (det.title, stoch.title) == ("det", "stoch, 4 balanced samples")
+    assert (det.sampler, stoch.sampler) == (None, "balanced")
+    assert (det.threshold, stoch.threshold) == (0.5, None)
+    paths = [image_folder / "test" / each.name for each in test]
+    expected = model.predict(paths, "stoch", 4, sampler="balanced").probabilities
+    torch.testing.assert_close(evaluation.answers[1].found.probabilities, expected)
 
 
 def test_of_a_larger_ood_set_evenly_spaced_images_are_used_and_counted(

@@ -16,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from eulerlora import CheckpointError, EulerLoRA, NonFiniteError
 from eulerlora.backbone import load_backbone, save_backbone
+from eulerlora.checkpoint import read_config
 from tests.conftest import random_backbone, random_network
 from tests.full_disk import file_size_limit
 from tests.program import run
@@ -113,6 +114,15 @@ def test_the_checkpoint_is_taken_by_evaluate_predict_and_calibrate(
     done = run("calibrate", trained, "--data", labelled)
     assert done.status == 0, done.err
     assert (trained / "config.json").read_text() == config
+
+    done = run("calibrate", trained, "--data", labelled, "--sampler", "balanced")
+    assert done.status == 0, done.err
+    assert read_config(trained).sampler == "balanced"
+    for options, title in (((), "stoch, 4 balanced"), (("--sampler", "independent"), "stoch, 4 s")):
+        done = run("evaluate", trained, "--data", labelled, "--mode", "stoch", *options)
+        assert title in done.out, done.err
+    done = run("calibrate", trained, "--data", labelled, "--sampler", "independent")
+    assert (trained / "config.json").read_text() == before
 
     done = run("predict", trained, labelled / "other", "--json", "--mode", "stoch")
     assert done.status == 0, done.err
