@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from http.client import HTTPConnection
 from functools import partial
+from http.client import HTTPConnection
 from itertools import cycle
 from urllib.parse import urlencode
 
