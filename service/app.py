@@ -22,7 +22,7 @@ from service.client.policy import Policy, default_policy
 from service.decoding_processes import Decoder
 from service.engine import Question
 from service.events import Gauges
-from service.http_protocol import ConnectionLimitMiddleware
+from service.http_protocol import ConnectionLimitsMiddleware
 from service.keys import Keys
 from service.lifecycle import Lifecycle
 from service.metrics import Metrics
@@ -139,7 +139,7 @@ def _add_middlewares(
     )
     if options.keys is not None:
         app.add_middleware(AccessMiddleware, keys=options.keys)
-    app.add_middleware(ConnectionLimitMiddleware, settings=settings.connections)
+    app.add_middleware(ConnectionLimitsMiddleware, settings=settings.connections)
     app.add_middleware(problems.DefectMiddleware)
     app.add_middleware(ObservationMiddleware, observer=observer, paths=served_paths(app))
     if options.traces is not None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Self
@@ -14,6 +14,7 @@ from eulerlora.settings import Settings
 from service.audit_chain import DECISION, Link, Record
 from service.audit_file import AuditFile
 from service.audit_secret import image_hash, secret_id
+from service.client import policy
 from service.errors import AuditUnavailable
 from service.schemas import PredictionBody
 
@@ -49,11 +50,15 @@ class AuditSettings(Settings):
 
 @dataclass(frozen=True)
 class Decision:
-    """An answer, who gets it (None where there are no keys), and the file that it is about."""
+    """An answer, who gets it (None where there are no keys), and the file that it is about.
+
+    triage: what a policy said of it, where one was asked.
+    """
 
     prediction: PredictionBody
     client: str | None
     image: bytes
+    triage: policy.Decision | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +154,7 @@ class AuditLog:
             "image": image_hash(self._secret, decision.image),
             "warnings": len(decision.prediction.warnings),
             **decision.prediction.model_dump(mode="json", include=RECORDED),
+            "triage": decision.triage and asdict(decision.triage),
         }
 
     def _tell(self, error: Exception | None) -> None:

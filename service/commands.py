@@ -28,7 +28,7 @@ from service.checked_model import load_checked
 from service.client.policy import read_policy
 from service.exposure import check_exposure
 from service.gate import Gate
-from service.http_protocol import protocol_of
+from service.http_protocol import MAX_HEADER_BYTES, protocol_of
 from service.keys import Keys
 from service.lifecycle import Lifecycle
 from service.loading_thread import still_loading
@@ -141,6 +141,7 @@ def serve(
         Router(default=gate, lifespan=supervisor.running),
         http=protocol_of(settings.connections, gate.refused),
         ws="none",
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -13,7 +13,7 @@ Problem                     500 internal_error         a defect of the service
 ├── UnusableImage           422 unusable_image         broken, too small, too large or animated
 ├── PolicyNotApplicable     422 policy_not_applicable  the triage policy does not fit the model
 ├── QuotaExceeded           429 quota_exceeded         more requests than the key may make
-├── HeadersTooLarge         431 headers_too_large      the headers are over the limit
+├── HeadersTooLarge         431 headers_too_large      target and headers are over the limit
 ├── ModelFailure            500 model_failure          the model gave no finite answer
 ├── NotReady                503 not_ready              the service is starting or stopping
 ├── Overloaded              503 overloaded             more work than can be done in time

@@ -21,6 +21,8 @@ from service.settings import ConnectionSettings
 
 PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 OPEN_CONNECTIONS = "open_connections"  # where a request's state tells how many there were
+MAX_HEADER_BYTES = 16 * 1024  # of a request: its target, header names and values
+TOO_LARGE = f"the headers of a request may have {MAX_HEADER_BYTES:,} bytes"
 RETRY_AFTER_S = 1.0
 ANSWER_TIMEOUT_S = 60.0  # for a client to take what the operating system does not hold for it
 
@@ -88,7 +90,7 @@ class Protocol(H11Protocol):
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._send(
-                HeadersTooLarge("the headers of a request must be shorter")
+                HeadersTooLarge(TOO_LARGE)
                 if hint == HeadersTooLarge.status
                 else MalformedRequest("wanted a well-formed HTTP/1.1 request")
             )
@@ -131,8 +133,12 @@ class Protocol(H11Protocol):
             self._answer_timer = None
 
 
-class ConnectionLimitMiddleware:
-    """Answers 503 to all but probes while more connections are open than may be."""
+class ConnectionLimitsMiddleware:
+    """Answers 431 to headers that are too large, and 503 while too many connections are open.
+
+    h11 measures headers only while they are incomplete: those that come in one piece pass it.
+    Probes are answered however many connections there are.
+    """
 
     def __init__(self, app: ASGIApp, settings: ConnectionSettings) -> None:
         self.app = app
@@ -141,13 +147,21 @@ class ConnectionLimitMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = scope.get("state", {})
         app = self.app
-        if (
+        if scope["type"] == "http" and header_bytes(scope) > MAX_HEADER_BYTES:
+            app = problem_response(HeadersTooLarge(TOO_LARGE), state["request_id"])
+        elif (
             state.get(OPEN_CONNECTIONS, 0) > self._settings.max_connections
             and scope["path"] not in PROBES
         ):
             problem = Overloaded("too many connections are open", RETRY_AFTER_S, closes=True)
             app = problem_response(problem, state["request_id"])
         await app(scope, receive, send)
+
+
+def header_bytes(scope: Scope) -> int:
+    """The size of a request's target, header names and header values."""
+    target = len(scope["raw_path"]) + len(scope["query_string"])
+    return target + sum(len(name) + len(value) for name, value in scope["headers"])
 
 
 def _with_connections(app: Any, connections: set[Any]) -> Any:

@@ -9,6 +9,7 @@ from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
 from eulerlora.settings import Settings
+from service.client.printable import printable
 from service.request_id import current_request_id
 
 LogFormat = Literal["json", "text"]
@@ -89,14 +90,6 @@ class TextFormatter(logging.Formatter):
             for part in traceback.format_exception(*record.exc_info):
                 lines += [f"    | {printable(line)}" for line in part.splitlines()]
         return "\n".join(lines)
-
-
-def printable(text: str) -> str:
-    """The text with an escape sequence in place of each character that cannot be printed."""
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
-        for each in text
-    )
 
 
 def _json() -> JsonFormatter:

@@ -11,6 +11,7 @@ from fastapi import Request
 from eulerlora.settings import Draw
 from service.audit import AuditLog, Decision
 from service.batcher import Batcher
+from service.client import policy
 from service.client.quality import Quality
 from service.decoding_processes import Decoded, Decoder
 from service.disconnect import while_connected
@@ -33,12 +34,20 @@ STRAINED = 0.5
 
 
 @dataclass(frozen=True)
+class Triaged:
+    """A picture's quality, and what a policy says of it and of the prediction."""
+
+    quality: Quality
+    decision: policy.Decision
+
+
+@dataclass(frozen=True)
 class Predicted:
-    """A response body and how long it took; the picture's quality where it was wanted."""
+    """A response body and how long it took; with `triage` where a policy was to decide."""
 
     body: PredictionBody
     timing: Timing
-    quality: Quality | None = None
+    triage: Triaged | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,7 @@ class Asked:
 
     served: the revision that answers, whatever replaces it meanwhile. samples: as run. deadline:
     on the monotonic clock. client: who asks, None where there are no keys. warnings: of what is
-    done otherwise than asked. measured: whether the pictures' quality is wanted.
+    done otherwise than asked. decider: the policy to decide on the pictures, if any.
     """
 
     query: PredictQuery
@@ -57,7 +66,7 @@ class Asked:
     request_id: str
     client: str | None
     warnings: tuple[str, ...] = ()
-    measured: bool = False
+    decider: policy.Policy | None = None
 
     @property
     def rows(self) -> int:
@@ -91,13 +100,13 @@ class Pipeline:
         self._audit = audit
 
     async def predict(
-        self, request: Request, query: PredictQuery, measured: bool = False
+        self, request: Request, query: PredictQuery, decider: policy.Policy | None = None
     ) -> Predicted:
-        """The answer for the one image of a request; measured: with the picture's quality.
+        """The answer for the one image of a request; with `triage` where there is a decider.
 
-        Raises Problem and ClientDisconnect.
+        Raises Problem and ClientDisconnect, and PolicyError as `Policy.decide`.
         """
-        asked = replace(self._admitted(request, query), measured=measured)
+        asked = replace(self._admitted(request, query), decider=decider)
         uploads = [await read_file(request)]
         asked = self._under_load(asked)
         with self._batcher.places(asked.served.engine, asked.rows) as (place,):
@@ -170,11 +179,13 @@ class Pipeline:
             asked.request_id,
             detailed=asked.query.detail is not None,
         )
+        triage = _triaged(asked.decider, body, found.quality)
         if self._audit is not None:
-            await self._audit.record(Decision(body, asked.client, image))
+            decided = None if triage is None else triage.decision
+            await self._audit.record(Decision(body, asked.client, image, decided))
         timing = Timing(found.decode_s, answered.queued_s, answered.ran_s)
         self._answered(body, timing)
-        return Predicted(body, timing, found.quality)
+        return Predicted(body, timing, triage)
 
     async def _decoded(self, upload: Upload, asked: Asked) -> Decoded:
         """The upload as pixels. Raises DeadlinePassed, and as `Decoder.decode`."""
@@ -183,7 +194,11 @@ class Pipeline:
         try:
             async with asyncio.timeout(asked.deadline - time.monotonic()) as end:
                 return await self._decoder.decode(
-                    upload.content, upload.declared, size, served.revision, asked.measured
+                    upload.content,
+                    upload.declared,
+                    size,
+                    served.revision,
+                    asked.decider is not None,
                 )
         except TimeoutError as error:
             if end.expired():
@@ -204,6 +219,14 @@ class Pipeline:
         if place.future.cancelled():
             raise DeadlinePassed("the deadline passed while the question waited")
         return place.future.result()
+
+
+def _triaged(
+    decider: policy.Policy | None, body: PredictionBody, quality: Quality | None
+) -> Triaged | None:
+    if decider is None or quality is None:
+        return None
+    return Triaged(quality, decider.decide(body, quality))
 
 
 def outcome(result: Predicted | BaseException, request_id: str) -> Predicted | ProblemBody:

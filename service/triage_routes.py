@@ -64,7 +64,7 @@ def triage_routes(pipeline: Pipeline, models: ServedModels, policy: Policy) -> A
         """What to do next for one picture, and the prediction that this rests on."""
         check_policy(policy, models.named(query.model))
         detailed = PredictQuery(**query.model_dump(), detail="trajectories")
-        predicted = await pipeline.predict(request, detailed, measured=True)
+        predicted = await pipeline.predict(request, detailed, policy)
         response = answer(triage_body(predicted, policy), [predicted.timing])
         response.headers["Cache-Control"] = "no-store"
         return response
@@ -83,10 +83,9 @@ def check_policy(policy: Policy, served: ServedModel) -> None:
 
 
 def triage_body(predicted: Predicted, policy: Policy) -> TriageBody:
-    """The response for one measured prediction with its trajectories."""
-    prediction, quality = predicted.body, predicted.quality
-    assert quality is not None
-    decision = policy.decide(prediction, quality)
+    """The response for one prediction that `policy` decided on."""
+    assert predicted.triage is not None
+    prediction, decision = predicted.body, predicted.triage.decision
     return TriageBody(
         disposition=decision.disposition,
         title=TITLES[decision.disposition],
@@ -103,6 +102,6 @@ def triage_body(predicted: Predicted, policy: Policy) -> TriageBody:
             probability=policy.malignant_probability(prediction),
             urgent=policy.malignant.urgent,
         ),
-        quality=quality,
+        quality=predicted.triage.quality,
         prediction=prediction,
     )

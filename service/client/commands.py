@@ -19,6 +19,7 @@ from service.client.patience import Patience, Timeouts
 from service.client.policy import Policy, default_policy, read_policy
 from service.client.problems import Unreachable
 from service.client.questions import Question, connection
+from service.client.results import ModelDetails
 from service.client.table import show
 from service.client.triage import TriageRow, not_asked, triage
 
@@ -64,15 +65,21 @@ def triage_command(
     """
     if mode == "det" and samples is not None:
         raise click.UsageError("--samples belongs to --mode stoch")
-    outputs = Outputs(csv_file, json_file, report_file)
-    outputs.check()
     run = _run(url, key_file, policy_file, Question(mode, samples, model=model, detail=True))
     found = considered(images)
+    outputs = Outputs(csv_file, json_file, report_file)
+    outputs.check(found.files)
     if found.others:
-        click.echo(f"{found.others} files without an image's extension left out", err=True)
-    rows, ended = _rows(run, found.files, concurrency)
-    show(rows, run.policy, sys.stdout)
-    outputs.write(rows, run.policy)
+        left_out = "1 file" if found.others == 1 else f"{found.others} files"
+        click.echo(f"{left_out} without an image's extension left out", err=True)
+    details = asyncio.run(_details(run))
+    rows, ended = _rows(run, details.max_body_bytes, found.files, concurrency)
+    try:
+        outputs.write(
+            rows, run.policy, details.classes
+        )  # before the table: whoever reads that may have left
+    finally:
+        show(rows, run.policy, sys.stdout)
     if ended is not None:
         raise ended
     _tell_of_gaps(rows)
@@ -93,36 +100,51 @@ class _Run:
 
 
 def _run(url: str, key_file: Path | None, policy_file: Path | None, question: Question) -> _Run:
-    key = os.environ.get(KEY_VARIABLE) if key_file is None else key_file.read_text().strip()
+    key = (os.environ.get(KEY_VARIABLE) or None) if key_file is None else _key_in(key_file)
     policy = default_policy() if policy_file is None else read_policy(policy_file)
     try:
-        connection(url, key or None, Timeouts())
+        connection(url, key, Timeouts())
     except SettingsError as error:
         raise click.UsageError(str(error)) from error
-    return _Run(url, key or None, question, policy)
+    return _Run(url, key, question, policy)
+
+
+def _key_in(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{file}: wanted a key as text") from error
+
+
+async def _details(run: _Run) -> ModelDetails:
+    """What is known of the model. Raises a ServiceProblem where not even that can be asked."""
+    async with run.client(FIRST) as client:
+        return await client.model(run.question.model or (await client.models())[0].name)
 
 
 def _rows(
-    run: _Run, files: Sequence[Path], concurrency: int
+    run: _Run, most_bytes: int, files: Sequence[Path], concurrency: int
 ) -> tuple[list[TriageRow], BaseException | None]:
     """A row for each file, and what ended the run before it had asked about all of them."""
     rows: list[TriageRow] = []
     ended: BaseException | None = None
     with Display(len(files)) as display:
         try:
-            asyncio.run(_ask(run, files, concurrency, rows, display))
+            asyncio.run(_ask(run, most_bytes, files, concurrency, rows, display))
         except (KeyboardInterrupt, SystemExit) as signal:  # what is known so far is kept
             ended = signal
     return [*rows, *map(not_asked, files[len(rows) :])], ended
 
 
 async def _ask(
-    run: _Run, files: Sequence[Path], concurrency: int, rows: list[TriageRow], display: Display
+    run: _Run,
+    most_bytes: int,
+    files: Sequence[Path],
+    concurrency: int,
+    rows: list[TriageRow],
+    display: Display,
 ) -> None:
-    """Fills `rows`. Raises a ServiceProblem where not even the model can be asked about."""
-    async with run.client(FIRST) as client:
-        name = run.question.model or (await client.models())[0].name
-        most_bytes = (await client.model(name)).max_body_bytes
+    """Fills `rows`."""
     async with run.client(PATIENCE) as client:
         found = triage(files, client, run.question, run.policy, most_bytes, concurrency)
         async with aclosing(found):

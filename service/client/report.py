@@ -14,22 +14,15 @@ from markupsafe import Markup
 from eulerlora.whole_files import whole_file
 from service.client import wording
 from service.client.policy import Policy
+from service.client.printable import NO_BREAK, printable
+from service.client.ranking import KIND_TITLES, counts_of, results_of
 from service.client.report_charts import class_bars, entropy_split
-from service.client.report_rows import (
-    FAILED,
-    Question,
-    counts_of,
-    name_ranks_of,
-    questions_of,
-    results_of,
-)
+from service.client.report_rows import Question, name_ranks_of, questions_of, sort_keys
 from service.client.report_thumbnails import thumbnail_of
-from service.client.results import Prediction
+from service.client.results import ClassName, Prediction
 from service.client.triage import TriageRow
 
-NOT_ASSESSED = "Not assessed"
 PACKAGE, FOLDER = "service.client", "report_parts"
-NO_BREAK = "\N{NO-BREAK SPACE}"
 TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
 
 
@@ -41,12 +34,19 @@ class Inline:
     source: str
 
 
-def write_report(path: Path, rows: Sequence[TriageRow], policy: Policy, made_at: datetime) -> None:
+def write_report(
+    path: Path,
+    rows: Sequence[TriageRow],
+    policy: Policy,
+    made_at: datetime,
+    classes: Sequence[ClassName] = (),
+) -> None:
     """Writes the rows to a self-contained HTML file, which appears whole or not at all.
 
     The most urgent come first. Pictures are read again from the rows' paths, one at a time; one
     that cannot be read leaves its place empty. policy: what decided the rows. made_at: when, with
-    its time zone. Raises StorageError for a full disk.
+    its time zone. classes: what their names stand for, where that is known. Raises StorageError for
+    a full disk.
     """
     results = results_of(rows, policy)
     pieces = (
@@ -58,6 +58,7 @@ def write_report(path: Path, rows: Sequence[TriageRow], policy: Policy, made_at:
             name_ranks=name_ranks_of(results),
             questions=questions_of(results),
             policy=policy,
+            classes=classes,
             made_at=made_at.astimezone(UTC),
             style=_inline(STYLE),
             script=_inline(SCRIPT),
@@ -68,19 +69,6 @@ def write_report(path: Path, rows: Sequence[TriageRow], policy: Policy, made_at:
         partial.open("w", encoding="utf-8", newline="\n") as file,
     ):
         file.writelines(pieces)
-
-
-def printable(text: str) -> str:
-    """The text with what cannot be seen, or turns the rest around, as Python's escapes.
-
-    File names may hold control characters, undecodable bytes and marks that reverse the text.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() or each == NO_BREAK else each.encode("unicode_escape").decode()
-        for each in text
-    )
 
 
 def percent(share: float) -> str:
@@ -114,13 +102,13 @@ def _environment() -> Environment:
     )
     environment.filters.update(percent=percent, nats="{:.3f}".format)
     environment.globals.update(
-        FAILED=FAILED,
-        NOT_ASSESSED=NOT_ASSESSED,
+        KIND_TITLES=KIND_TITLES,
         asked_for=asked_for,
         counted=counted,
         wording=wording,
         class_bars=class_bars,
         entropy_split=entropy_split,
+        sort_keys=sort_keys,
         thumbnail_of=thumbnail_of,
     )
     return environment

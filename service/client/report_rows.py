@@ -1,56 +1,11 @@
-"""Triage rows as the report shows them: named, counted, and the most urgent first."""
+"""What the report sorts its rows by, and which questions it tells of."""
 
-import math
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
 
-from service.client.policy import Disposition, Policy, PolicyError
+from service.client.ranking import Result
 from service.client.results import Prediction
-from service.client.triage import TriageRow
-
-FAILED: Literal["failed"] = "failed"
-Kind = Disposition | Literal["failed"]
-
-KINDS: Sequence[Kind] = (*Disposition, FAILED)
-"""What a row may come to."""
-
-# Nobody has looked at a picture that failed: it comes before the routine ones.
-BY_URGENCY: Sequence[Kind] = (
-    Disposition.ROUTINE, FAILED, Disposition.RETAKE, Disposition.REFER, Disposition.URGENT,
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Result:
-    """A row with what the report sorts and filters by.
-
-    name: its path below the folder that all rows share. malignant: probability of the malignant
-    group; None without a prediction, or for a model that has no such group. urgency: higher
-    comes first. fitted: whether the policy's urgent threshold was set for this question; None
-    without a prediction.
-    """
-
-    row: TriageRow
-    name: str
-    kind: Kind
-    urgency: int
-    malignant: float | None
-    fitted: bool | None
-
-    def keys(self, name_ranks: Mapping[str, int]) -> dict[str, float | None]:
-        """What each column sorts by."""
-        found = self.row.prediction
-        return {
-            "name": name_ranks[self.name],
-            "urgency": self.urgency,
-            "malignant": self.malignant,
-            "entropy": found.entropy if found else None,
-            "mutual": found.mutual_information if found else None,
-        }
 
 
 @dataclass(frozen=True)
@@ -64,17 +19,16 @@ class Question:
     trajectories: int
 
 
-def results_of(rows: Sequence[TriageRow], policy: Policy) -> list[Result]:
-    """The rows, most urgent first, then by the malignant group's probability, entropy and name."""
-    folder = _shared_folder([row.path for row in rows])
-    results = [_result(row, folder, policy) for row in rows]
-    return sorted(results, key=_order)
-
-
-def counts_of(results: Sequence[Result]) -> dict[Kind, int]:
-    """How many rows came to each kind, 0 included."""
-    found = Counter(result.kind for result in results)
-    return {kind: found[kind] for kind in KINDS}
+def sort_keys(result: Result, name_ranks: Mapping[str, int]) -> dict[str, float | None]:
+    """What each column sorts a result by; None where it has no such figure."""
+    found = result.row.prediction
+    return {
+        "name": name_ranks[result.name],
+        "urgency": result.urgency,
+        "malignant": result.malignant,
+        "entropy": found.entropy if found else None,
+        "mutual": found.mutual_information if found else None,
+    }
 
 
 def name_ranks_of(results: Sequence[Result]) -> dict[str, int]:
@@ -91,53 +45,5 @@ def questions_of(results: Sequence[Result]) -> dict[Question, int]:
     return dict(found.most_common())
 
 
-def _result(row: TriageRow, folder: Path | None, policy: Policy) -> Result:
-    kind = row.decision.disposition if row.decision else FAILED
-    malignant = _malignant(row.prediction, policy)
-    return Result(
-        row=row,
-        name=str(row.path.relative_to(folder) if folder else row.path),
-        kind=kind,
-        urgency=_urgency(kind, malignant is not None and malignant >= policy.malignant.urgent),
-        malignant=malignant,
-        fitted=policy.fitted_to(row.prediction) if row.prediction else None,
-    )
-
-
-def _urgency(kind: Kind, suspicious: bool) -> int:
-    """A row's place among the others, 0 for routine.
-
-    What is to be taken again, or failed after the model's answer, but resembles the malignant
-    group as much as an urgent one, stands next to the urgent.
-    """
-    if suspicious and kind in (Disposition.RETAKE, FAILED):
-        return 2 * BY_URGENCY.index(Disposition.URGENT) - 1
-    return 2 * BY_URGENCY.index(kind)
-
-
-def _malignant(prediction: Prediction | None, policy: Policy) -> float | None:
-    if prediction is None:
-        return None
-    try:
-        return policy.malignant_probability(prediction)
-    except PolicyError:
-        return None
-
-
-def _order(result: Result) -> tuple[float, float, float, str, str]:
-    found = result.row.prediction
-    malignant = math.inf if result.malignant is None else -result.malignant
-    entropy = -found.entropy if found else math.inf
-    return -result.urgency, malignant, entropy, result.name.casefold(), result.name
-
-
 def _question(found: Prediction) -> Question:
     return Question(found.model, found.revision, found.mode, found.samples, found.trajectories)
-
-
-def _shared_folder(paths: Sequence[Path]) -> Path | None:
-    """The folder that all paths lie in; None for none, or where absolute and relative ones mix."""
-    try:
-        return Path(os.path.commonpath([path.parent for path in paths]))
-    except ValueError:
-        return None

@@ -42,8 +42,10 @@ def thumbnail_of(path: Path) -> Thumbnail | None:
     """A picture's thumbnail, at most 320 pixels a side and 15 kB; None where it cannot be read.
 
     Upright by its EXIF orientation, over white where it is transparent; of its metadata nothing
-    is kept. A header of more than 50 megapixels is not decoded.
+    is kept. A header of more than 50 megapixels is not decoded, a pipe is not waited for.
     """
+    if not path.is_file():
+        return None
     try:
         with catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:

@@ -22,6 +22,7 @@ COLUMNS = (
 """Of the CSV; after them come the classes' probabilities, each as p_CLASS."""
 
 BETWEEN = "; "
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def write_csv(path: Path, rows: Sequence[TriageRow]) -> None:
@@ -49,7 +50,7 @@ def write_json_lines(path: Path, rows: Sequence[TriageRow]) -> None:
 
 
 def _cells(row: TriageRow) -> dict[str, object]:
-    cells: dict[str, object] = {"file": str(row.path)}
+    cells: dict[str, object] = {"file": _no_formula(row.path)}
     if row.problem is not None:
         cells |= {"problem": row.problem.code, "problem_detail": row.problem.detail}
     if row.decision is not None:
@@ -66,6 +67,12 @@ def _cells(row: TriageRow) -> dict[str, object]:
         cells["warnings"] = BETWEEN.join(row.prediction.warnings)
         cells |= {f"p_{name}": value for name, value in row.prediction.probabilities.items()}
     return cells
+
+
+def _no_formula(path: Path) -> str:
+    """The path, from ./ on where a spreadsheet would take its first sign for a formula's."""
+    name = str(path)
+    return f"./{name}" if name.startswith(FORMULA) else name
 
 
 def _record(row: TriageRow) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from service.client.async_client import AsyncTriageClient
 from service.client.images import content_of
 from service.client.in_order import in_order_async
 from service.client.policy import Decision, Policy, PolicyError
-from service.client.problems import BodyTooLarge, ServiceProblem, Unreachable
+from service.client.problems import BodyTooLarge, ServiceProblem, Unreachable, UnreadableFile
 from service.client.quality import Quality, quality_of
 from service.client.questions import Question
 from service.client.results import Prediction
@@ -108,7 +108,12 @@ def _without_answer(path: Path, problem: ServiceProblem) -> TriageRow:
 
 
 def _read(path: Path, most_bytes: int) -> bytes:
-    """Raises BodyTooLarge where the service would, without reading the file."""
+    """Raises BodyTooLarge where the service would, without reading the file.
+
+    Raises UnreadableFile for a pipe or a device too: reading it might never end.
+    """
+    if path.exists() and not path.is_file():
+        raise UnreadableFile("it is not a regular file")
     if path.is_file() and path.stat().st_size > most_bytes:
         raise BodyTooLarge(f"at most {most_bytes:,} bytes are read")
     return content_of(path)

@@ -19,6 +19,9 @@ TITLES: Mapping[Disposition, str] = {
     Disposition.ROUTINE: "Routine",
 }
 
+NOT_ASSESSED = "Not assessed"
+"""The title where there is no disposition."""
+
 PATHWAYS: Mapping[Disposition, str] = {
     Disposition.URGENT: (
         "Suggested pathway: prioritise. Have a clinician look at this lesion before the others."

@@ -104,6 +104,12 @@ export class Card {
     return `${this.name}: ${this.answer.title}. ${reasons}`;
   }
 
+  /** What this card came to, in a word or two. */
+  verdictTitle() {
+    if (this.problem !== null) return "Not assessed";
+    return this.answer.disposition === null ? "No disposition" : this.answer.title;
+  }
+
   /** Lets go of the picture. */
   close() {
     URL.revokeObjectURL(this.url);

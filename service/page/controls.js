@@ -6,8 +6,8 @@ import { counted } from "./words.js";
 const SETTLE_MS = 250; // arrow keys pass through options that nobody wants
 const DEFAULT_SAMPLES = 4;
 const HINTS = {
-  stoch: "Sampled passes draw different parts of each adapter: their spread shows how far the " +
-    "answer can be relied on.",
+  stoch: "Sampled passes draw different parts of each adapter: where they lie far apart, do not " +
+    "rely on the answer.",
   det: "Fixed passes use each adapter whole, once: quicker, with fewer points to compare.",
 };
 

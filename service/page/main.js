@@ -6,6 +6,7 @@ import { byId, html } from "./dom.js";
 import { takeIn } from "./intake.js";
 import { KeyForm } from "./key_form.js";
 import { showModel } from "./model_dialog.js";
+import { listInOrder } from "./order.js";
 import { Problem, sentence } from "./problems.js";
 import { queue } from "./queue.js";
 import { Service } from "./service.js";
@@ -146,6 +147,7 @@ function descriptionsOf(name) {
 }
 
 function changed() {
+  listInOrder(cards);
   summarise(cards, () => cards.filter((card) => card.problem !== null).forEach(ask));
 }
 

@@ -1,12 +1,18 @@
 """Decisions for tests of the audit log."""
 
 from service.audit import Decision
+from service.client import policy
 from service.schemas import PredictionBody
 
 SECRET = b"a secret of thirty-two bytes or so"
 
 
-def decision(request_id: str = "r1", image: bytes = b"pixels", **changes: object) -> Decision:
+def decision(
+    request_id: str = "r1",
+    image: bytes = b"pixels",
+    triage: policy.Decision | None = None,
+    **changes: object,
+) -> Decision:
     """An answer for the client `clinic`; `changes` replace fields of the answer."""
     fields: dict[str, object] = {
         "request_id": request_id,
@@ -26,4 +32,4 @@ def decision(request_id: str = "r1", image: bytes = b"pixels", **changes: object
         "ood_threshold": 0.52,
         "warnings": ["CMYK was converted"],
     }
-    return Decision(PredictionBody.model_validate(fields | changes), "clinic", image)
+    return Decision(PredictionBody.model_validate(fields | changes), "clinic", image, triage)

@@ -17,7 +17,8 @@ from starlette.types import ASGIApp
 
 from service.body_limits import BodyLimitsMiddleware, BodySettings
 from service.http_protocol import (
-    ConnectionLimitMiddleware,
+    MAX_HEADER_BYTES,
+    ConnectionLimitsMiddleware,
     ConnectionSettings,
     Protocol,
     protocol_of,
@@ -52,7 +53,7 @@ class Answer:
 def served(app: FastAPI, connections: ConnectionSettings, bodies: BodySettings) -> Iterator[int]:
     """The port of a server that keeps the limits while the context lasts."""
     app.user_middleware += [
-        Middleware(ConnectionLimitMiddleware, settings=connections),
+        Middleware(ConnectionLimitsMiddleware, settings=connections),
         Middleware(BodyLimitsMiddleware, settings=bodies, max_bytes_by_path={}),
     ]
     with running(app, protocol_of(connections)) as port:
@@ -68,6 +69,7 @@ def running(app: ASGIApp, protocol: type[Protocol] | None = None) -> Iterator[in
         port=0,
         http=protocol or protocol_of(PATIENT),
         ws="none",
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         log_config=None,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,

@@ -16,6 +16,7 @@ from service import audit_file
 from service.audit import AuditLog, AuditSettings
 from service.audit_secret import image_hash
 from service.audit_verification import records
+from service.client import policy
 from service.errors import AuditUnavailable
 from tests.full_disk import file_size_limit
 from tests.service.audit_decisions import SECRET, decision
@@ -55,6 +56,7 @@ def test_a_line_holds_the_answer_exactly_and_nothing_of_the_picture(log, path: P
     answer = decision("r1").prediction.model_dump()
     left_out = {"trajectories", "expected_entropy", "ood_threshold", "trajectory_probabilities"}
     assert written.pop("warnings") == 1
+    assert written.pop("triage") is None
     assert written.pop("image") == image_hash(SECRET, b"bytes of the file")
     assert written.pop("client") == "clinic"
     for name in ("hash", "previous", "sequence", "kind"):
@@ -62,6 +64,19 @@ def test_a_line_holds_the_answer_exactly_and_nothing_of_the_picture(log, path: P
     assert written.pop("time").endswith("+00:00")
     assert written == {
         name: value for name, value in answer.items() if name != "warnings" and name not in left_out
+    }
+
+
+def test_a_line_of_a_triage_holds_its_disposition_and_the_policy_that_decided(
+    log, path: Path
+) -> None:
+    reasons = (policy.Reason.BLURRED, policy.Reason.MALIGNANT_GROUP)
+    record(log, "r1", triage=policy.Decision(policy.Disposition.URGENT, reasons, 3, "sha256:12"))
+    assert json.loads(path.read_text().splitlines()[1])["triage"] == {
+        "disposition": "urgent",
+        "reasons": ["blurred", "malignant_group"],
+        "policy_version": 3,
+        "policy_hash": "sha256:12",
     }
 
 

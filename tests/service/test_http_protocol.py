@@ -91,9 +91,17 @@ def test_what_is_refused_without_the_application_is_told_by_its_code() -> None:
     refused: list[str] = []
     with running(FastAPI(), protocol=protocol_of(PATIENT, refused.append)) as port:
         ask(port, PROBE.replace(b"Host: test\r\n", b""))
-        ask(port, PROBE.replace(b"test", bytes(200_000).replace(b"\0", b"y")))
+        ask(port, PROBE.removesuffix(b"\r\n") + b"X: " + b"y" * 200_000)
         ask(port, PROBE)
     assert refused == ["malformed_request", "headers_too_large"]
+
+
+def test_headers_that_h11_saw_only_whole_are_bounded_too(client) -> None:
+    few = {f"X-{number}": "y" * 1000 for number in range(15)}
+    assert client.get("/readyz", headers=few).status_code == 200
+    answer = client.get("/readyz", headers={**few, "X-15": "y" * 1000, "X-16": "y" * 1000})
+    assert (answer.status_code, answer.json()["code"]) == (431, "headers_too_large")
+    assert answer.headers["connection"] == "close"
 
 
 def test_a_wrong_method_is_refused(port) -> None:

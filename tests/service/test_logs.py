@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import uvicorn
 
-from service.logs import LogSettings, TextFormatter, log_config, printable
+from service.logs import LogSettings, TextFormatter, log_config
 from service.request_id import current_request_id
 
 FORGED = "first\n2026-01-01 00:00:00,000 INFO service.observation forged\x1b[2J\u2028"
@@ -95,13 +95,6 @@ def test_records_carry_the_id_of_the_request_they_belong_to(stderr) -> None:
 def test_text_tells_how_long_a_request_took() -> None:
     record = logging.makeLogRecord({"msg": "GET / 200", "duration_s": 0.0123})
     assert TextFormatter().format(record).endswith("GET / 200 12.3 ms")
-
-
-def test_what_cannot_be_printed_is_escaped() -> None:
-    assert printable("a\r\n\t\x00\x1b\x7f\u2028\u202e\ud800b") == (
-        "a\\r\\n\\t\\x00\\x1b\\x7f\\u2028\\u202e\\ud800b"
-    )
-    assert printable("naïve 図") == "naïve 図"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,15 @@ from eulerlora.checkpoint import Checkpoint
 from eulerlora.config import ClassName
 from eulerlora.model import EulerLoRA
 from service.app import Options, create_service
+from service.audit import AuditLog, AuditSettings
+from service.audit_verification import records
 from service.client.policy import Policy, default_policy
 from service.client.quality import quality_of
 from service.client.wording import NOT_FITTED, REASONS, TITLES, WARNING
 from service.lifecycle import Lifecycle
 from service.served_model import ServedModel, ServedModels
 from service.settings import ServiceSettings
+from tests.service.audit_decisions import SECRET
 
 NAMES = ("bkl", "mel", "nv", "bcc", "akiec")
 HEADERS = {"Content-Type": "image/png"}
@@ -43,10 +47,10 @@ def five_classes(make_network, make_config) -> EulerLoRA:
     return EulerLoRA(checkpoint, torch.device("cpu"))
 
 
-def app_of(model: EulerLoRA, chosen: Policy) -> Any:
+def app_of(model: EulerLoRA, chosen: Policy, audit: AuditLog | None = None) -> Any:
     models = ServedModels([ServedModel.of(model)])
     return create_service(
-        models, ServiceSettings(), Lifecycle(), Options(policy=chosen)
+        models, ServiceSettings(), Lifecycle(), Options(policy=chosen, audit=audit)
     ).application
 
 
@@ -86,6 +90,24 @@ def test_the_prediction_is_that_of_predict_with_its_trajectories(urgent, png) ->
     ).json()
     assert triaged["prediction"] == predicted
     assert len(predicted["trajectory_probabilities"]) == 4
+
+
+def test_the_audit_log_has_the_disposition_as_answered(five_classes, png, tmp_path: Path) -> None:
+    chosen, path = policy(urgent=1e-9), tmp_path / "audit.jsonl"
+    log = AuditLog(AuditSettings(file=path), SECRET)
+    with TestClient(app_of(five_classes, chosen, log)) as client:
+        body = client.post("/triage?mode=stoch", content=png, headers=HEADERS).json()
+        client.post("/predict", content=png, headers=HEADERS)
+    told = [each["triage"] for each in records(path) if each["kind"] == "decision"]
+    assert told == [
+        {
+            "disposition": body["disposition"],
+            "reasons": [each["code"] for each in body["reasons"]],
+            "policy_version": chosen.version,
+            "policy_hash": chosen.hash,
+        },
+        None,
+    ]
 
 
 def test_an_answer_is_kept_by_nobody_on_its_way(urgent, png) -> None:

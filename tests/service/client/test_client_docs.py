@@ -14,17 +14,21 @@ from tests.service.client.runs import picture
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "client.md").read_text()
 
 
-def test_the_python_block_runs(
+def test_the_python_blocks_run(
     live: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, flags=re.DOTALL | re.MULTILINE)
-    assert len(code.strip().splitlines()) <= 10
+    blocks = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, flags=re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
     (tmp_path / "lesion.png").write_bytes(picture())
     (tmp_path / "notes.txt").write_text("no picture")
     monkeypatch.chdir(tmp_path)
-    code = code.replace("127.0.0.1:8000", f"127.0.0.1:{live}")
-    exec(compile(code, "client.md", "exec"), {})
-    assert "no answer: unsupported_media" in capsys.readouterr().out
+    for block in blocks:
+        assert len(block.strip().splitlines()) <= 12
+        code = block.replace("127.0.0.1:8000", f"127.0.0.1:{live}")
+        exec(compile(code, "client.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert "no answer: unsupported_media" in printed
+    assert "request_id=" in printed
 
 
 def test_it_names_every_column_extension_and_option() -> None:

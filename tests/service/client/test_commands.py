@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from service.client.commands import triage_command
 from service.client.display import Display
 from service.client.wording import WARNING
 from tests.service.client.runs import mel_policy_file, picture, triage
@@ -60,7 +61,7 @@ def test_a_folder_is_triaged(folder: Path, url: str, policy: Path, tmp_path: Pat
     file = tmp_path / "rows.csv"
     done = triage(folder, "--url", url, "--policy", policy, "--csv", file)
     assert done.status == 0, done.err
-    assert done.err == "1 files without an image's extension left out\n"
+    assert done.err == "1 file without an image's extension left out\n"
     assert "3 files: " in done.out
     assert " ".join(WARNING.split()) in " ".join(done.out.split())
     rows = rows_in(file)
@@ -85,15 +86,17 @@ def test_bad_files_have_rows_that_say_why_and_the_status_is_1(
     for name, (content, _) in bad.items():
         (folder / name).write_bytes(content)
     (folder / "vanished.png").symlink_to("nowhere")
+    (folder / "loop.png").symlink_to("loop.png")
     file = tmp_path / "rows.jsonl"
     done = triage(folder, "--url", url, "--policy", policy, "--json-lines", file)
     assert (done.status, done.err.splitlines()[-1]) == (
         1,
-        "eulerlora: 7 of 10 files got no decision",
+        "eulerlora: 8 of 11 files got no decision",
     )
     rows = {Path(row["file"]).name: row for row in map(json.loads, file.read_text().splitlines())}
-    assert len(rows) == 10
-    wanted = {name: code for name, (_, code) in bad.items()} | {"vanished.png": "unreadable_file"}
+    assert len(rows) == 11
+    wanted = {name: code for name, (_, code) in bad.items()}
+    wanted |= {"vanished.png": "unreadable_file", "loop.png": "unreadable_file"}
     assert {name: row["problem"]["code"] for name, row in rows.items() if row["problem"]} == wanted
     for name in wanted:
         assert name in done.out
@@ -123,8 +126,44 @@ def test_the_report_is_written_of_all_rows(
     monkeypatch.setitem(sys.modules, "service.client.report", stand_in)  # type: ignore[arg-type]
     path = tmp_path / "report.html"
     assert triage(folder, "--url", url, "--policy", policy, "--report", path).status == 0
-    ((where, rows, _, made_at),) = written
+    ((where, rows, _, made_at, classes),) = written
     assert (where, len(rows), made_at.tzinfo is not None) == (path, 3, True)
+    assert [each.description for each in classes] == ["BKL", "MEL", "NV"]
+
+
+def test_the_files_are_written_although_nobody_reads_the_table(
+    folder: Path, url: str, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("service.client.commands.show", closed)
+    file = tmp_path / "rows.csv"
+    with pytest.raises(BrokenPipeError):
+        triage_command.callback(  # type: ignore[misc]
+            (folder,), url, None, policy, "det", None, None, file, None, None, 1
+        )
+    assert len(rows_in(file)) == 3
+
+
+def test_no_picture_and_no_other_output_is_overwritten(
+    folder: Path, url: str, tmp_path: Path
+) -> None:
+    picture_file, file = folder / "1.png", tmp_path / "rows"
+    before = picture_file.read_bytes()
+    done = triage(folder, "--url", url, "--csv", picture_file)
+    assert (done.status, "is one of the pictures" in done.err) == (2, True)
+    assert picture_file.read_bytes() == before
+    done = triage(folder, "--url", url, "--csv", file, "--report", file)
+    assert (done.status, "another output" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe"])
+def test_a_key_file_without_a_key_is_wrong_usage(folder: Path, tmp_path: Path, content) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(content)
+    done = triage(folder, "--key-file", key)
+    assert (done.status, len(done.err.splitlines())) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -219,4 +258,4 @@ def test_a_signal_during_a_question_ends_the_run_with_its_files_written(
         go_on.set()
     assert process.returncode == status
     assert [row["problem"] for row in rows_in(file)] == ["not_asked"] * 3
-    assert "3 no decision" in out
+    assert "3 not assessed" in out

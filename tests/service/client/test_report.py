@@ -15,7 +15,9 @@ import pytest
 
 from service.client import report, wording
 from service.client.policy import Policy
-from service.client.report import NO_BREAK, percent, printable, write_report
+from service.client.printable import NO_BREAK, printable
+from service.client.report import percent, write_report
+from service.client.results import ClassName
 from service.client.triage import TriageRow
 from tests.service.client.triage_rows import (
     REVISION,
@@ -285,3 +287,12 @@ def test_the_validator_finds_no_error(
     files = [str(tmp_path / name) for name in ("all.html", "none.html")]
     errors = validator.Validator().validate(files)
     assert errors == 0, capfd.readouterr().out
+
+
+def test_the_guide_says_what_the_classes_stand_for(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    classes = (ClassName(name="df", description="dermato<fibroma>"), ClassName(name="nv"))
+    write_report(path, [], steady_policy(), MADE_AT, classes)
+    document = path.read_text(encoding="utf-8")
+    assert "<dt>df</dt><dd>dermato&lt;fibroma&gt;</dd>" in document
+    assert "<dt>nv</dt>" not in document

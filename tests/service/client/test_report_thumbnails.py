@@ -1,5 +1,6 @@
 """service/client/report_thumbnails.py: small, upright, plain; none for what is no picture."""
 
+import os
 from base64 import b64decode
 from io import BytesIO
 from pathlib import Path
@@ -120,3 +121,8 @@ def test_formats_that_the_service_does_not_read_have_none(tmp_path: Path) -> Non
 def test_a_missing_file_and_a_folder_have_none(tmp_path: Path) -> None:
     assert thumbnail_of(tmp_path / "gone.png") is None
     assert thumbnail_of(tmp_path) is None
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    assert thumbnail_of(tmp_path / "pipe.png") is None

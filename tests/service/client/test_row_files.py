@@ -62,6 +62,16 @@ def test_names_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "rows.jsonl").read_text())["file"] == name
 
 
+def test_no_name_is_a_formula_to_a_spreadsheet(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    names = ["=1+1.png", "+1.png", "-1.png", "@a.png", "\t.png", "/=.png", "a=.png"]
+    write_csv(path, [gap(name) for name in names])
+    with path.open(newline="", encoding="utf-8") as file:
+        found = [each["file"] for each in csv.DictReader(file)]
+    assert found == [*(f"./{name}" for name in names[:5]), *names[5:]]
+    assert [Path(name) for name in found] == [Path(name) for name in names]
+
+
 @pytest.mark.parametrize("write", [write_csv, write_json_lines])
 def test_without_rows_there_is_a_whole_file_too(write, tmp_path: Path) -> None:
     write(tmp_path / "rows", [])

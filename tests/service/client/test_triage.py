@@ -1,6 +1,7 @@
 """service.client.triage: one row for each file, whatever the file or the service does."""
 
 import asyncio
+import os
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -120,3 +121,11 @@ def test_a_file_that_was_not_asked_about_says_so() -> None:
     row = not_asked(Path("a"))
     assert row.problem is not None
     assert (row.path, row.problem.code) == (Path("a"), "not_asked")
+
+
+def test_a_pipe_is_not_waited_for(files: list[Path], tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.png"
+    os.mkfifo(pipe)
+    first, second = rows_of([pipe, files[0]], StandIn(FOUND))
+    assert first.problem is not None
+    assert (first.problem.code, second.problem) == ("unreadable_file", None)

@@ -1,6 +1,7 @@
-"""`python -m tests.fuzz_predict SECONDS [CORPUS]`: hostile bodies for /predict, found by coverage.
+"""`python -m tests.fuzz_bodies SECONDS [CORPUS]`: hostile bodies, found by coverage.
 
-Whatever the bytes, the answer has a documented status and a problem is a whole problem document.
+For /predict and /triage: whatever the bytes, the answer has a documented status and a problem is a
+whole problem document.
 CORPUS: a folder that inputs are read from and new ones kept in; a temporary one if left out.
 """
 
@@ -23,6 +24,7 @@ from PIL import Image
 
 with atheris.instrument_imports(include=["service", "eulerlora", "python_multipart", "imagesize"]):
     from eulerlora.checkpoint import save_checkpoint
+    from eulerlora.config import ClassName
     from eulerlora.model import EulerLoRA
     from service import app as service_app
     from service.decode import Declared
@@ -36,8 +38,10 @@ from tests.conftest import config_of, random_network
 
 STATUSES = {200, 400, 408, 413, 415, 422, 503}
 PROBLEM_KEYS = {"type", "title", "status", "detail", "code", "request_id"}
+CLASSES = ("nv", "mel", "bcc", "akiec")
 MAX_INPUT_BYTES = 20_000
 BOUNDARY = b"frontier"
+PATHS = ("/predict", "/triage")
 MULTIPART = b"multipart/form-data; boundary=" + BOUNDARY
 OPENING = (
     b"--" + BOUNDARY + b'\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
@@ -53,8 +57,9 @@ CONTENT_TYPES = (
 class Exchange:
     """A request as its bytes arrive, and the answer as it is sent.
 
-    The first two of the input's bytes choose the content type and the size of the pieces, of which
-    an odd one is declared in advance; the rest is the body, for the first type in a sound frame.
+    The first two of the input's bytes choose the content type with the path and the size of the
+    pieces, of which an odd one is declared in advance; the rest is the body, for the first type in
+    a sound frame.
     """
 
     data: bytes
@@ -63,14 +68,15 @@ class Exchange:
     body: bytes = b""
 
     def __post_init__(self) -> None:
-        kind, size = self.data[0] % len(CONTENT_TYPES), self.data[1]
+        (asked, kind), size = divmod(self.data[0], len(CONTENT_TYPES)), self.data[1]
+        path = PATHS[asked % len(PATHS)]
         body = self.data[2:] if kind else OPENING + self.data[2:] + CLOSING
         step = 8 * size + 1
         self._pieces = [body[at : at + step] for at in range(0, len(body), step)] or [b""]
         length = (b"content-length", b"%d" % len(body))
         self.scope = {
             "type": "http", "http_version": "1.1", "method": "POST", "scheme": "http",
-            "path": "/predict", "raw_path": b"/predict", "query_string": b"", "root_path": "",
+            "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
             "headers": [
                 (b"content-type", CONTENT_TYPES[kind]),
                 length if size % 2 else (b"transfer-encoding", b"chunked"),
@@ -106,20 +112,23 @@ class DecoderHere(Decoder):
     def start(self) -> None:
         pass
 
-    async def decode(self, content: bytes, declared: Declared, size: int, revision: str) -> Decoded:
-        done = perform(Job(content, declared, size, revision), ImageLimits())
+    async def decode(
+        self, content: bytes, declared: Declared, size: int, revision: str, measured: bool = False
+    ) -> Decoded:
+        done = perform(Job(content, declared, size, revision, measured), ImageLimits())
         if isinstance(done, Exception):
             raise done
         pixels = torch.from_numpy(done.pixels)
-        return Decoded(pixels, done.content_seed, done.warnings, done.decode_s)
+        return Decoded(pixels, done.content_seed, done.warnings, done.decode_s, done.quality)
 
 
 def tiny_model() -> EulerLoRA:
-    """A model that answers in no time."""
-    network = random_network()
+    """A model that answers in no time, with the classes that the policy speaks of."""
+    network = random_network(classes=len(CLASSES))
+    names = tuple(ClassName(name=name, description=name) for name in CLASSES)
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "tiny"
-        save_checkpoint(checkpoint, network, config_of(network), "# tiny\n")
+        save_checkpoint(checkpoint, network, config_of(network, classes=names), "# tiny\n")
         return EulerLoRA.load(checkpoint, "cpu")
 
 
@@ -134,7 +143,7 @@ def seeds() -> Iterator[bytes]:
         file = BytesIO()
         picture.convert(mode).save(file, file_format)
         content = file.getvalue()
-        for kind in (0, content_type):
+        for kind in (0, content_type, content_type + len(CONTENT_TYPES)):
             yield bytes([kind, 255]) + content
             yield bytes([kind, 6]) + content[: len(content) // 2]
     yield bytes([1, 3]) + OPENING + b"x" + CLOSING
@@ -146,7 +155,7 @@ def seeds() -> Iterator[bytes]:
 def main() -> None:
     """Fuzzes for so many seconds; libFuzzer ends the process, with 0 where nothing was found."""
     seconds, *folders = sys.argv[1:]
-    corpus = Path(folders[0] if folders else tempfile.mkdtemp(prefix="fuzz-predict-"))
+    corpus = Path(folders[0] if folders else tempfile.mkdtemp(prefix="fuzz-bodies-"))
     corpus.mkdir(exist_ok=True)
     for number, seed in enumerate(seeds()):
         (corpus / f"seed-{number:02}").write_bytes(seed)

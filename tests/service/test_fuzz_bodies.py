@@ -1,4 +1,4 @@
-"""Half a minute of the fuzz target; anybody can run it for longer."""
+"""A few seconds of the fuzz target; anybody can run it for longer."""
 
 import subprocess
 import sys
@@ -6,18 +6,17 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = 30
+SECONDS = 5
 
 
-@pytest.mark.slow
 def test_no_body_that_the_fuzzer_finds_gets_an_undocumented_answer(tmp_path) -> None:
     pytest.importorskip("atheris")
     run = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz_predict", str(SECONDS), str(tmp_path / "corpus")],
+        [sys.executable, "-m", "tests.fuzz_bodies", str(SECONDS), str(tmp_path / "corpus")],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=20 * SECONDS,
+        timeout=300,
         check=False,
     )
     assert run.returncode == 0, run.stderr[-5000:]
