@@ -107,8 +107,8 @@ class Batcher:
         deadline: on the monotonic clock. Cancelling the future before its batch starts drops the
         question. Raises NotReady.
         """
-        place = Place(engine, engine.rows(question.draw.samples))
-        self.room.ask(place, question, deadline)
+        place = Place(engine, engine.rows(question.draw.count))
+        self.room.ask(place, question, deadline, time.monotonic())
         return place.future
 
     def _work(self) -> None:

@@ -26,7 +26,8 @@ class Answered:
 class Place:
     """Room for the rows of one question, which may still have to be decoded.
 
-    deadline: on the monotonic clock, after which it is not run. since: when it was asked.
+    deadline: on the monotonic clock, after which it is not run. since: when it was asked; of a
+    later round, when the first one was.
     """
 
     engine: Engine

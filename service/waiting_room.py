@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from bisect import insort
 from collections import Counter, deque
 
 from service.engine import Engine, Question
@@ -75,17 +76,32 @@ class WaitingRoom:
                 self._add(place)
             return places
 
-    def ask(self, place: Place, question: Question, deadline: float) -> None:
+    def part(self, place: Place, rows: int) -> Place:
+        """A place of so many rows, which the other one has less from now on, as far as it can."""
+        with self._changed:
+            left = max(0, place.rows - rows)
+            held = place in self._places
+            self._remove(place)
+            place.rows = left
+            if held and left:
+                self._add(place)
+            taken = Place(place.engine, rows)
+            self._add(taken)
+            return taken
+
+    def ask(self, place: Place, question: Question, deadline: float, since: float) -> None:
         """Puts a question into the queue, whether its place was taken before or not.
 
-        deadline: on the monotonic clock. Raises NotReady.
+        deadline, since: on the monotonic clock; it comes after those that were asked by then.
+        Raises NotReady.
         """
         with self._changed:
             if self._refusal is not None:
                 raise NotReady(self._refusal)
-            place.question, place.deadline, place.since = question, deadline, time.monotonic()
+            place.question, place.deadline, place.since = question, deadline, since
             self._add(place)
-            self._asked.setdefault(place.engine, deque()).append(place)
+            queue = self._asked.setdefault(place.engine, deque())
+            insort(queue, place, key=lambda each: each.since)
             self._changed.notify()
 
     def leave(self, place: Place) -> None:
