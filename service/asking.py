@@ -42,7 +42,7 @@ class Asking:
 
         deadline: on the monotonic clock.
         """
-        return await self._answer(question, deadline, place, time.monotonic())
+        return await self._answer(question, deadline, place)
 
     async def settle(
         self, question: Question, threshold: float | None, deadline: float, place: Place
@@ -74,7 +74,7 @@ class Asking:
         return Settled(answered, draw.model_copy(update={"first": 0}))
 
     async def _answer(
-        self, question: Question, deadline: float, place: Place, since: float
+        self, question: Question, deadline: float, place: Place, since: float | None = None
     ) -> Answered:
         loop, answered = asyncio.get_running_loop(), asyncio.Event()
         place.future.add_done_callback(lambda _: loop.call_soon_threadsafe(answered.set))

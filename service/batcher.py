@@ -108,7 +108,7 @@ class Batcher:
         question. Raises NotReady.
         """
         place = Place(engine, engine.rows(question.draw.count))
-        self.room.ask(place, question, deadline, time.monotonic())
+        self.room.ask(place, question, deadline)
         return place.future
 
     def _work(self) -> None:

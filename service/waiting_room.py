@@ -40,8 +40,9 @@ class WaitingRoom:
 
     @property
     def questions(self) -> int:
-        """How many places are taken."""
-        return len(self._places)
+        """How many places are taken; one that is asked in parts counts until it is left."""
+        with self._changed:
+            return sum(place.whole is None for place in self._places)
 
     def wait_s(self) -> float:
         """How long everything that waits or runs will take, by what past batches took."""
@@ -77,28 +78,28 @@ class WaitingRoom:
             return places
 
     def part(self, place: Place, rows: int) -> Place:
-        """A place of so many rows, which the other one has less from now on, as far as it can."""
+        """A part of a place that is taken; so many rows are there, whether it has them or not."""
         with self._changed:
-            left = max(0, place.rows - rows)
-            held = place in self._places
             self._remove(place)
-            place.rows = left
-            if held and left:
-                self._add(place)
-            taken = Place(place.engine, rows)
-            self._add(taken)
-            return taken
+            place.rows = max(0, place.rows - rows)
+            part = Place(place.engine, rows, whole=place)
+            for each in (place, part):
+                self._add(each)
+            return part
 
-    def ask(self, place: Place, question: Question, deadline: float, since: float) -> None:
+    def ask(
+        self, place: Place, question: Question, deadline: float, since: float | None = None
+    ) -> None:
         """Puts a question into the queue, whether its place was taken before or not.
 
-        deadline, since: on the monotonic clock; it comes after those that were asked by then.
-        Raises NotReady.
+        deadline, since: on the monotonic clock. It comes after those that were asked by `since`,
+        None for now. Raises NotReady.
         """
         with self._changed:
             if self._refusal is not None:
                 raise NotReady(self._refusal)
-            place.question, place.deadline, place.since = question, deadline, since
+            place.question, place.deadline = question, deadline
+            place.since = time.monotonic() if since is None else since
             self._add(place)
             queue = self._asked.setdefault(place.engine, deque())
             insort(queue, place, key=lambda each: each.since)

@@ -1,0 +1,259 @@
+"""What more samples buy, and how many `samples="auto"` takes: `python -m benchmarks.settling`.
+
+Prints, for independent and balanced samples, what a checkpoint's answers are worth by the number of
+samples, and how `auto` compares with 64 of them; draws both as a picture.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from tqdm import tqdm
+
+from benchmarks.sampling import EMBEDDED, answers
+from eulerlora.model import EulerLoRA, choose_device
+from eulerlora.preprocess import resize
+from eulerlora.settings import SAMPLERS, Draw, Sampler
+from eulerlora.settling import MOST, ROUNDS, samples_until_settled
+from eulerlora.uncertainty import summarise
+from training.calibrate import KEPT, keeping_threshold
+from training.charts import COLOURS
+from training.datasets import LabelledImage, read_ood_set
+from training.evaluate import evenly_spaced
+from training.evaluate_commands import dataset_of
+from training.image_sources import read_image
+from training.metrics import classification_metrics, ood_metrics
+from training.recipe import OodSettings
+
+REPEATS = 4  # of 16 samples: together they are the 64 that others are compared with
+COUNTS = (1, *ROUNDS)
+REFERENCE: Sampler = "balanced"  # the one that is nearer to all samples there could be
+
+
+@dataclass(frozen=True)
+class Found:
+    """Probabilities (repeats, images, adapters, MOST, classes) with one sampler.
+
+    outside: the same of images unlike those that the model was trained on, None without any.
+    """
+
+    inside: Tensor
+    outside: Tensor | None
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What some images are told, (..., images): label, entropy in nats, and OOD flag."""
+
+    label: Tensor
+    entropy: Tensor
+    flagged: Tensor
+
+    @classmethod
+    def of(cls, means: Tensor) -> "Verdicts":
+        """means: (..., images, classes). The threshold is the one that keeps 95% of them."""
+        flat = summarise(means.flatten(0, -2).unsqueeze(1))
+        threshold = keeping_threshold(flat.msp, KEPT)
+        shape = means.shape[:-1]
+        return cls(
+            label=means.argmax(dim=-1),
+            entropy=flat.entropy.view(shape),
+            flagged=(flat.msp < threshold).view(shape),
+        )
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path), required=True)
+@click.option("--checkpoint", type=click.Path(path_type=Path), default=EMBEDDED)
+@click.option("--part", type=click.Choice(["calibration", "test"]), default="test")
+@click.option("--images", type=click.IntRange(2), default=150, show_default=True)
+@click.option("--ood", type=click.Path(path_type=Path), help="A folder or archive of other images.")
+@click.option("--picture", type=click.Path(path_type=Path), help="An SVG or PNG file to write.")
+@click.option("--threads", type=click.IntRange(1), help="Instead of torch's own choice.")
+@click.option("--device", default="auto", show_default=True)
+def main(
+    data: Path,
+    checkpoint: Path,
+    part: str,
+    images: int,
+    ood: Path | None,
+    picture: Path | None,
+    threads: int | None,
+    device: str,
+) -> None:
+    """Measure fixed numbers of samples and auto, with both samplers."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    model = EulerLoRA.load(checkpoint, str(choose_device(device)))
+    used = evenly_spaced(dataset_of(model, data, skip_bad=False).parts[part], images)
+    others: Sequence[LabelledImage] = ()
+    if ood is not None:
+        found = read_ood_set(OodSettings(kind="images", path=str(ood)), Path()).images
+        others = evenly_spaced(found, images)
+    labels = torch.tensor([each.label for each in used])
+    measured = {each: found_with(model, used, others, each) for each in SAMPLERS}
+    click.echo(f"{model.config.name}, {model.revision}; {len(used)} images of the {part} part")
+    if others:
+        click.echo(f"{len(others)} images of {ood}")
+    for sampler, each in measured.items():
+        click.echo(f"\n{sampler}:\n\n{worth_table(each, labels)}")
+    click.echo(f"\n{agreement_table(measured)}")
+    if picture is not None:
+        drawing(measured).savefig(picture)
+
+
+def found_with(
+    model: EulerLoRA,
+    inside: Sequence[LabelledImage],
+    outside: Sequence[LabelledImage],
+    sampler: Sampler,
+) -> Found:
+    """All trajectories of the images, `REPEATS` times, each time with seeds of their own."""
+
+    def probabilities(images: Sequence[LabelledImage], name: str) -> Tensor:
+        size = model.config.preprocessing.size
+        pixels = torch.stack([resize(read_image(each.name, each.source), size) for each in images])
+        seeds = torch.arange(REPEATS * len(images)).view(REPEATS, -1).tolist()
+        asked = Draw(mode="stoch", samples=MOST, sampler=sampler)
+        return torch.stack(
+            [
+                answers(model, pixels, [asked.model_copy(update={"seed": seed}) for seed in own])
+                for own in tqdm(seeds, f"{sampler}, {name}", disable=None)
+            ]
+        )
+
+    return Found(
+        probabilities(inside, "inside"), probabilities(outside, "outside") if outside else None
+    )
+
+
+def worth_table(found: Found, labels: Tensor) -> str:
+    """What answers are worth by the number of samples, as Markdown; means over the repeats."""
+    lines = ["| S | deviation | accuracy | NLL | ECE | OOD AUROC |", "|---:" * 6 + "|"]
+    for count in COUNTS:
+        means = found.inside[..., :count, :].mean(dim=(2, 3))
+        outside = None if found.outside is None else found.outside[..., :count, :].mean(dim=(2, 3))
+        lines.append(_worth_line(str(count), means, outside, labels))
+    means, outside = settled_means(found.inside), None
+    if found.outside is not None:
+        threshold = settling_threshold(found.inside)
+        outside = settled_means(found.outside, threshold)
+    lines.append(_worth_line("auto", means, outside, labels))
+    return "\n".join(lines)
+
+
+def _worth_line(name: str, means: Tensor, outside: Tensor | None, labels: Tensor) -> str:
+    """means, outside: (repeats, images, classes)."""
+    figures = [classification_metrics(each.log().unsqueeze(1), labels) for each in means]
+    mean = {key: sum(each[key] for each in figures) / len(figures) for key in figures[0]}
+    auroc = "" if outside is None else f"{_auroc(means, outside):.4f}"
+    return (
+        f"| {name} | {deviation(means):.5f} | {mean['accuracy']:.4f} | {mean['nll']:.4f} "
+        f"| {mean['ece']:.4f} | {auroc} |"
+    )
+
+
+def _auroc(inside: Tensor, outside: Tensor) -> float:
+    pairs = zip(inside.amax(dim=-1), outside.amax(dim=-1), strict=True)
+    found = [ood_metrics(own, other)["auroc"] for own, other in pairs]
+    return sum(found) / len(found)
+
+
+def deviation(means: Tensor) -> float:
+    """Of a mean probability over the repeats: the root of the variance's mean over all others."""
+    return float(means.var(dim=0).mean().sqrt())
+
+
+def settling_threshold(inside: Tensor) -> float:
+    """That of the most samples, as `eulerlora calibrate` would set it on these images."""
+    return keeping_threshold(inside.mean(dim=(2, 3)).amax(dim=-1).flatten(), KEPT)
+
+
+def settled_means(found: Tensor, threshold: float | None = None) -> Tensor:
+    """(repeats, images, classes): the mean over the samples that `auto` takes of each image."""
+    taken = samples_taken(found, threshold)
+    return sum(
+        (taken == count).unsqueeze(-1) * found[..., :count, :].mean(dim=(2, 3)) for count in ROUNDS
+    ) + torch.zeros(())
+
+
+def samples_taken(found: Tensor, threshold: float | None = None) -> Tensor:
+    """(repeats, images)."""
+    return samples_until_settled(
+        found, settling_threshold(found) if threshold is None else threshold
+    )
+
+
+def agreement_table(measured: Mapping[Sampler, Found]) -> str:
+    """How answers compare with those of 64 balanced samples, as Markdown."""
+    reference = Verdicts.of(measured[REFERENCE].inside.mean(dim=(0, 2, 3)))
+    lines = [
+        "| sampler | S | mean S | label | OOD flag | both | entropy, RMS difference | "
+        + " | ".join(f"S = {count}" for count in ROUNDS)
+        + " |",
+        "|---|" + "---:|" * (6 + len(ROUNDS)),
+    ]
+    for sampler, found in measured.items():
+        for count in ROUNDS:
+            means = found.inside[..., :count, :].mean(dim=(2, 3))
+            lines.append(
+                f"| {sampler} | {count} | {count} {_agreement(means, reference)}"
+                + " |" * (1 + len(ROUNDS))
+            )
+        taken = samples_taken(found.inside)
+        shares = [f"{(taken == count).double().mean():.1%}" for count in ROUNDS]
+        lines.append(
+            f"| {sampler} | auto | {taken.double().mean():.2f} "
+            f"{_agreement(settled_means(found.inside), reference)} | {' | '.join(shares)} |"
+        )
+    return "\n".join(lines)
+
+
+def _agreement(means: Tensor, reference: Verdicts) -> str:
+    found = Verdicts.of(means)
+    label, flag = found.label == reference.label, found.flagged == reference.flagged
+    shares = " | ".join(f"{each.double().mean():.2%}" for each in (label, flag, label & flag))
+    return f"| {shares} | {(found.entropy - reference.entropy).square().mean().sqrt():.4f}"
+
+
+def drawing(measured: Mapping[Sampler, Found]) -> Figure:
+    """The deviation by the number of samples, and how many `auto` takes."""
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    width = 0.4
+    for index, (sampler, found) in enumerate(measured.items()):
+        colour, taken = COLOURS[index], samples_taken(found.inside)
+        spread = [deviation(found.inside[..., :each, :].mean(dim=(2, 3))) for each in COUNTS]
+        left.plot(COUNTS, spread, "o-", color=colour, label=sampler)
+        settled = deviation(settled_means(found.inside))
+        left.plot(
+            taken.double().mean(),
+            settled,
+            "*",
+            color=colour,
+            markersize=14,
+            label=f"{sampler}, auto",
+        )
+        places = [place + width * (index - 0.5) for place in range(len(ROUNDS))]
+        shares = [(taken == count).double().mean() for count in ROUNDS]
+        right.bar(places, shares, width, color=colour, label=sampler)
+    left.set(
+        xscale="log", yscale="log", xlabel="samples per adapter",
+        ylabel="standard deviation of a mean probability",
+    )  # fmt: skip
+    left.set_xticks(COUNTS, [str(each) for each in COUNTS])
+    left.minorticks_off()
+    right.set(xlabel="samples per adapter that auto takes", ylabel="share of the images")
+    right.set_xticks(range(len(ROUNDS)), [str(each) for each in ROUNDS])
+    for each in (left, right):
+        each.legend(frameon=False)
+        each.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+if __name__ == "__main__":
+    main()
