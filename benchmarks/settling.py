@@ -175,10 +175,9 @@ def settling_threshold(inside: Tensor) -> float:
 
 def settled_means(found: Tensor, threshold: float | None = None) -> Tensor:
     """(repeats, images, classes): the mean over the samples that `auto` takes of each image."""
-    taken = samples_taken(found, threshold)
-    return sum(
-        (taken == count).unsqueeze(-1) * found[..., :count, :].mean(dim=(2, 3)) for count in ROUNDS
-    ) + torch.zeros(())
+    means = torch.stack([found[..., :count, :].mean(dim=(2, 3)) for count in ROUNDS])
+    which = torch.searchsorted(torch.tensor(ROUNDS), samples_taken(found, threshold))
+    return means.gather(0, which[None, ..., None].expand(1, *means.shape[1:]))[0]
 
 
 def samples_taken(found: Tensor, threshold: float | None = None) -> Tensor:
@@ -231,7 +230,7 @@ def drawing(measured: Mapping[Sampler, Found]) -> Figure:
         left.plot(COUNTS, spread, "o-", color=colour, label=sampler)
         settled = deviation(settled_means(found.inside))
         left.plot(
-            taken.double().mean(),
+            float(taken.double().mean()),
             settled,
             "*",
             color=colour,
@@ -239,7 +238,7 @@ def drawing(measured: Mapping[Sampler, Found]) -> Figure:
             label=f"{sampler}, auto",
         )
         places = [place + width * (index - 0.5) for place in range(len(ROUNDS))]
-        shares = [(taken == count).double().mean() for count in ROUNDS]
+        shares = [float((taken == count).double().mean()) for count in ROUNDS]
         right.bar(places, shares, width, color=colour, label=sampler)
     left.set(
         xscale="log", yscale="log", xlabel="samples per adapter",
