@@ -13,6 +13,8 @@ from service.errors import DeadlinePassed
 from service.place import Answered, Place
 from service.waiting_room import WaitingRoom
 
+KEPT = 0.95  # of what is known of the samples that questions take, at each question
+
 
 @dataclass(frozen=True)
 class Settled:
@@ -20,9 +22,6 @@ class Settled:
 
     answered: Answered
     draw: Draw
-
-
-KEPT = 0.95  # of what is known of the samples that questions take, at each question
 
 
 class Asking:

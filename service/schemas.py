@@ -17,7 +17,10 @@ def _plain_digits(value: object) -> object:
 
 
 def _auto_or_digits(value: object) -> object:
-    return value if value == AUTO else _plain_digits(value)
+    try:
+        return value if value == AUTO else _plain_digits(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or auto") from error
 
 
 WholeNumber = Annotated[int, BeforeValidator(_plain_digits)]
