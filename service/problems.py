@@ -141,7 +141,7 @@ async def _on_defect(request: Request, error: Exception) -> JSONResponse:
 
 def _without_values(error: Mapping[str, Any]) -> str:
     """What was wrong with which parameter; the value that came is not repeated."""
-    name = str(error["loc"][0])  # what comes after it tells of the kinds that it may have
+    name = str(error["loc"][-1])
     shown = name if PRINTABLE_NAME.fullmatch(name) else "a parameter with an unprintable name"
     if error["type"] == "extra_forbidden":
         return f"{shown}: no such parameter"
