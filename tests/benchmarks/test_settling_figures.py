@@ -1,4 +1,4 @@
-"""benchmarks.settling: what its tables say of made-up trajectories."""
+"""benchmarks.settling_figures: what its tables say of made-up trajectories."""
 
 import math
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Generator
 
-from benchmarks import settling
-from benchmarks.settling import Found
+from benchmarks import settling_figures
+from benchmarks.settling_figures import COUNTS, Found
 from eulerlora.settling import MOST, ROUNDS, settled
 
 REPEATS, IMAGES, CLASSES = 4, 60, 3
@@ -28,9 +28,9 @@ def cells(line: str) -> list[str]:
 
 
 def test_auto_s_mean_is_over_the_samples_that_it_takes(found) -> None:
-    means = settling.settled_means(found.inside)
-    taken = settling.samples_taken(found.inside)
-    threshold = settling.settling_threshold(found.inside)
+    means = settling_figures.settled_means(found.inside)
+    taken = settling_figures.samples_taken(found.inside)
+    threshold = settling_figures.settling_threshold(found.inside)
     assert set(taken.flatten().tolist()) == set(ROUNDS)
     for repeat, image in ((0, 0), (1, 7), (3, 59)):
         own = found.inside[repeat, image]
@@ -45,10 +45,10 @@ def test_auto_s_mean_is_over_the_samples_that_it_takes(found) -> None:
 
 def test_the_deviation_falls_as_one_over_the_root_of_independent_samples(found) -> None:
     labels = found.inside.mean(dim=(0, 2, 3)).argmax(dim=-1)
-    rows = [cells(line) for line in settling.worth_table(found, labels).splitlines()[2:]]
-    assert [row[0] for row in rows] == [*(str(each) for each in settling.COUNTS), "auto"]
+    rows = [cells(line) for line in settling_figures.worth_table(found, labels).splitlines()[2:]]
+    assert [row[0] for row in rows] == [*(str(each) for each in COUNTS), "auto"]
     deviations = [float(row[1]) for row in rows[:-1]]
-    for count, deviation in zip(settling.COUNTS, deviations, strict=True):
+    for count, deviation in zip(COUNTS, deviations, strict=True):
         assert deviation == pytest.approx(deviations[0] / math.sqrt(count), rel=0.15)
     assert all(float(row[2]) > 0.75 for row in rows)
     assert all(0.5 < float(row[5]) <= 1 for row in rows)
@@ -56,7 +56,7 @@ def test_the_deviation_falls_as_one_over_the_root_of_independent_samples(found) 
 
 def test_agreement_and_the_samples_taken_are_told_of_both_samplers(found) -> None:
     measured = {"independent": found, "balanced": found}
-    lines = [cells(line) for line in settling.agreement_table(measured).splitlines()]
+    lines = [cells(line) for line in settling_figures.agreement_table(measured).splitlines()]
     width = {len(line) for line in lines}
     assert width == {7 + len(ROUNDS)}
     auto = [line for line in lines if line[1] == "auto"]
@@ -65,5 +65,5 @@ def test_agreement_and_the_samples_taken_are_told_of_both_samplers(found) -> Non
     assert sum(shares) == pytest.approx(100, abs=0.5)
     mean = sum(share * count / 100 for share, count in zip(shares, ROUNDS, strict=True))
     assert float(auto[0][2]) == pytest.approx(mean, abs=0.05)
-    figure = settling.drawing(measured)
+    figure = settling_figures.drawing(measured)
     assert len(figure.axes) == 2
