@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from matplotlib.figure import Figure
@@ -10,6 +11,7 @@ from torch import Tensor
 from eulerlora.settings import Sampler
 from eulerlora.settling import ROUNDS, samples_until_settled
 from eulerlora.uncertainty import summarise
+from training.bootstrap import once
 from training.calibrate import KEPT, keeping_threshold
 from training.charts import COLOURS
 from training.metrics import classification_metrics, ood_metrics
@@ -67,8 +69,9 @@ def worth_table(found: Found, labels: Tensor) -> str:
 
 def _worth_line(name: str, means: Tensor, outside: Tensor | None, labels: Tensor) -> str:
     """means, outside: (repeats, images, classes)."""
-    figures = [classification_metrics(each.log().unsqueeze(1), labels) for each in means]
-    mean = {key: sum(each[key] for each in figures) / len(figures) for key in figures[0]}
+    truth, weights = labels.numpy(), once(len(labels))
+    figures = [classification_metrics(each.log().unsqueeze(1), truth, weights) for each in means]
+    mean = {key: fmean(each[key].item() for each in figures) for key in figures[0]}
     auroc = "" if outside is None else f"{_auroc(means, outside):.4f}"
     return (
         f"| {name} | {deviation(means):.5f} | {mean['accuracy']:.4f} | {mean['nll']:.4f} "
@@ -77,9 +80,10 @@ def _worth_line(name: str, means: Tensor, outside: Tensor | None, labels: Tensor
 
 
 def _auroc(inside: Tensor, outside: Tensor) -> float:
-    pairs = zip(inside.amax(dim=-1), outside.amax(dim=-1), strict=True)
-    found = [ood_metrics(own, other)["auroc"] for own, other in pairs]
-    return sum(found) / len(found)
+    """Of the MSP; the mean over the repeats."""
+    weights = once(inside.shape[1] + outside.shape[1])
+    pairs = zip(inside.amax(dim=-1).numpy(), outside.amax(dim=-1).numpy(), strict=True)
+    return fmean(ood_metrics(own, other, weights)["auroc"].item() for own, other in pairs)
 
 
 def deviation(means: Tensor) -> float:

@@ -1,5 +1,6 @@
 """What `eulerlora policy fit` writes and counts is what the service's client reads and decides."""
 
+import shutil
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -11,8 +12,10 @@ from click.testing import CliRunner
 from PIL import Image
 
 from eulerlora.checkpoint import save_checkpoint
+from eulerlora.config import ClassName
 from eulerlora.model import EulerLoRA, Prediction
-from service.client.policy import Disposition, default_policy_text, read_policy
+from service.client.policy import Disposition, default_policy, default_policy_text, read_policy
+from service.client.policy_commands import policy_command
 from tests.conftest import THRESHOLDS, MakeConfig, MakeNetwork
 from tests.service.client.answers_to_judge import GOOD, FakePrediction
 from training.policy_command import fit_command
@@ -122,6 +125,32 @@ def prediction_of(predicted: Prediction, index: int) -> FakePrediction:
         ood=bool(predicted.ood[index]),
         trajectory_labels=tuple(CLASSES[label] for label in trajectories.argmax(-1).tolist()),
     )
+
+
+def test_a_policy_that_is_not_there_begins_as_the_packaged_one(
+    tmp_path: Path, data: Path, make_network: MakeNetwork, make_config: MakeConfig
+) -> None:
+    copied = {"akiec": "bkl", "bcc": "bkl", "mel": "mel", "nv": "nv"}
+    for part in ("train", "test"):
+        for name, source in copied.items():
+            place = Path("pictures") / part
+            shutil.copytree(data / place / source, tmp_path / "data" / place / name)
+    network = make_network(classes=len(copied))
+    names = tuple(ClassName(name=name, description=name) for name in copied)
+    recipe = {"data": {"kind": "imagefolder", "path": "pictures"}}
+    changes = {"classes": names, "thresholds": THRESHOLDS}
+    provenance = {"recipe": recipe, "seed": 0}
+    config = make_config(network, **changes, provenance=provenance)
+    save_checkpoint(tmp_path / "tiny", network, config, "# tiny\n")
+    path = tmp_path / "own.toml"
+    arguments = ["fit", tmp_path / "tiny", "--data", tmp_path / "data", "--policy", path]
+    done = CliRunner().invoke(policy_command, list(map(str, arguments)), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    packaged, fitted = default_policy(), read_policy(path)
+    assert fitted.version == packaged.version + 1
+    assert (fitted.quality, fitted.uncertainty) == (packaged.quality, packaged.uncertainty)
+    assert fitted.evidence is not None
+    assert fitted.evidence.model == "tiny"
 
 
 def test_too_few_melanomas_establish_nothing(checkpoint: Path, data: Path, policy: Path) -> None:

@@ -1,32 +1,35 @@
-"""Random views of training images; every draw comes from a generator of the image's own."""
+"""Random views of training images; what is drawn is a function of seed, epoch and image alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from eulerlora.preprocess import resize
+from training.recipe import Augmentation
+from training.seeded import seeded
 
-CROP_PADDING_SHARE = 1 / 8
+CPU = torch.device("cpu")
 
 Transform = Callable[[int, Tensor], Tensor]
 """(index, (3, height, width) uint8) -> (3, size, size), what a data set does to its pictures."""
 
-
-def image_generator(seed: int, epoch: int, index: int) -> Generator:
-    """A generator for one image of one epoch, whatever process or order it is drawn in."""
-    state = np.random.SeedSequence((seed, epoch, index)).generate_state(1)
-    return Generator().manual_seed(int(state[0]))
+View = Callable[[Tensor], Tensor]
+"""(3, height, width) uint8 -> (3, size, size) in [0, 1]; draws from torch's own generator."""
 
 
-def flip_and_rotate(pixels: Tensor, generator: Generator) -> Tensor:
-    """The paper's view: both flips with p 0.5, then a rotation of 0..180 degrees.
+def paper_view(size: int) -> View:
+    """The paper's random view: flips and a rotation at native resolution, then the resize."""
+    return lambda pixels: resize(flip_and_rotate(pixels), size)
 
-    The rotation is at native resolution: nearest, zeros outside, no expansion. pixels: (3, h, w).
+
+def flip_and_rotate(pixels: Tensor) -> Tensor:
+    """Both flips with p 0.5, then a rotation of 0..180 degrees: nearest, zeros outside, no
+    expansion. pixels: (3, height, width).
     """
-    horizontal, vertical, turn = torch.rand(3, generator=generator).tolist()
+    horizontal, vertical, turn = torch.rand(3).tolist()
     if horizontal < 0.5:
         pixels = F.horizontal_flip(pixels)
     if vertical < 0.5:
@@ -37,24 +40,38 @@ def flip_and_rotate(pixels: Tensor, generator: Generator) -> Tensor:
     return turned
 
 
-def crop_and_flip(pixels: Tensor, generator: Generator) -> Tensor:
-    """CIFAR's usual view: a crop after zero padding by an eighth, a horizontal flip with p 0.5."""
-    height, width = pixels.shape[-2:]
-    padding = round(CROP_PADDING_SHARE * min(height, width))
-    top, left = torch.randint(0, 2 * padding + 1, (2,), generator=generator).tolist()
-    view: Tensor = F.crop(F.pad(pixels, [padding]), top, left, height, width)
-    if torch.rand((), generator=generator) < 0.5:
-        view = F.horizontal_flip(view)
+def dermoscopy_view(size: int) -> View:
+    """A random view of a dermatoscopic picture: a crop, any of a square's symmetries, mild colours.
+
+    The crop has half to all of the picture, and 3/4 to 4/3 of the shape of one of 4:3, which
+    evaluation squashes to a square too; nothing outside the picture comes into view.
+    """
+    view: View = v2.Compose(
+        [
+            v2.RandomResizedCrop(size, scale=(0.5, 1.0), ratio=(1.0, 16 / 9)),
+            v2.RandomHorizontalFlip(),
+            v2.RandomVerticalFlip(),
+            v2.RandomApply([v2.Lambda(lambda pixels: pixels.mT)]),
+            v2.ColorJitter(brightness=0.1, contrast=0.1, saturation=0.1, hue=0.02),
+            v2.ToDtype(torch.float32, scale=True),
+        ]
+    )
     return view
 
 
-def training_view(
-    size: int, seed: int, epoch: int, view: Callable[[Tensor, Generator], Tensor]
-) -> Transform:
-    """The transform of one epoch: a random view at native resolution, then the resize."""
+VIEWS: Mapping[Augmentation, Callable[[int], View]] = {
+    "paper": paper_view,
+    "dermoscopy": dermoscopy_view,
+}
+
+
+def training_view(size: int, seed: int, epoch: int, augmentation: Augmentation) -> Transform:
+    """The transform of one epoch, whatever process or order its images are drawn in."""
+    view = VIEWS[augmentation](size)
 
     def transform(index: int, pixels: Tensor) -> Tensor:
-        return resize(view(pixels, image_generator(seed, epoch, index)), size)
+        with seeded(CPU, seed, epoch, index):
+            return view(pixels)
 
     return transform
 

@@ -55,8 +55,7 @@ def find_thresholds(
     most samples, which have the law of s samples with either sampler.
     """
     questions: list[Question] = [("det", 1), ("stoch", max(*samples, MOST))]
-    found = predict_all(model, images, questions, "calibrate", model.config.sampler)
-    det, stoch = (each.exp() for each in found)
+    det, stoch = (each.exp() for each in predict_all(model, images, questions, "calibrate"))
     counted = {count: _threshold("stoch", count, _msp(stoch, count), data) for count in samples}
     taken = samples_until_settled(stoch, counted[max(samples)].msp)
     settled = torch.stack([_msp(stoch, count) for count in ROUNDS])

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from itertools import cycle
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from training.metrics import CalibrationBins, Floats, Ints
+from training.bootstrap import Floats, Ints
+from training.metrics import CalibrationBins
 from training.selective import RiskCoverage, selective_metrics
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers: blue, vermilion, green,
@@ -17,35 +19,57 @@ GREY = "#555555"
 LINES = ("-", "--", ":", "-.")
 SETTLED_COVERAGE = 0.02
 MSP_BINS = 40
+FEW_IMAGES = 10
+FAINT = 0.25
 MOST_LABELLED_CLASSES = 20
 
 
-def reliability_diagram(bins: CalibrationBins, error: float, title: str) -> Figure:
-    """Accuracy against mean top probability in each bin, over how many images the bins hold.
-
-    error: the expected calibration error, for the legend.
+def reliability_diagram(calibration: Mapping[str, CalibrationBins], title: str) -> Figure:
+    """Accuracy and its gap to the mean top probability in each bin, over how many images the bins
+    hold; one column for each name, side by side. Bins of fewer than 10 images are faint.
     """
-    figure = _figure(6.4, 6.8, title)
-    above, below = figure.subplots(2, sharex=True, height_ratios=(3, 1))
-    width = np.diff(bins.edges)
-    filled = bins.images > 0
-    accuracy = bins.right[filled] / bins.images[filled]
-    above.plot([0, 1], [0, 1], "--", color=GREY, label="perfect calibration")
-    above.bar(
-        bins.edges[:-1][filled], accuracy, width[filled], align="edge",
-        color=COLOURS[5], edgecolor="white", label="accuracy of the bin",
-    )  # fmt: skip
-    above.plot(
-        bins.confidence[filled] / bins.images[filled], accuracy, "o", color=COLOURS[1],
-        label="accuracy at the bin's mean probability",
-    )  # fmt: skip
-    above.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
-    above.legend(loc="upper left", title=f"ECE {error:.3f}", alignment="left")
-    counts = below.bar(bins.edges[:-1], bins.images, width, align="edge", color=COLOURS[0], ec="w")
-    below.bar_label(counts, [f"{each:,}" if each else "" for each in bins.images], fontsize=8)
-    below.margins(y=0.25)
-    below.set(xlabel="top probability, bins (lo, hi]", ylabel="images", xticks=bins.edges[::2])
+    figure = _figure(0.6 + 4.8 * len(calibration), 6.2, title)
+    axes = figure.subplots(
+        2, len(calibration), sharex=True, sharey="row", height_ratios=(3, 1), squeeze=False
+    )
+    for (name, bins), above, below in zip(calibration.items(), *axes, strict=True):
+        _reliability(above, bins)
+        error = np.abs(bins.right - bins.confidence).sum() / bins.images.sum()
+        above.set_title(f"{name}: ECE {error:.3f}", fontsize=11)
+        counts = below.bar(
+            bins.edges[:-1], bins.images, np.diff(bins.edges), align="edge", color=COLOURS[0],
+            edgecolor="white",
+        )  # fmt: skip
+        below.bar_label(counts, [f"{each:,}" if each else "" for each in bins.images], fontsize=8)
+        below.set(xlabel="top probability, bins (lo, hi]", xticks=bins.edges[::2])
+    axes[0, 0].set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+    axes[1, 0].set(ylabel="images")
+    axes[1, 0].margins(y=0.25)
+    legend = figure.legend(
+        *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3
+    )
+    for handle in legend.legend_handles:  # as strong as any, though the first bin be faint
+        if handle is not None:
+            handle.set_alpha(1)
     return figure
+
+
+def _reliability(axes: Axes, bins: CalibrationBins) -> None:
+    filled = bins.images > 0
+    images = bins.images[filled]
+    accuracy, confidence = bins.right[filled] / images, bins.confidence[filled] / images
+    left, width = bins.edges[:-1][filled], np.diff(bins.edges)[filled]
+    shown = axes.bar(
+        left, accuracy, width, align="edge", color=COLOURS[5], edgecolor="white", label="accuracy"
+    )
+    gaps = axes.bar(
+        left, confidence - accuracy, width, accuracy, align="edge", fill=False, hatch="///",
+        edgecolor=COLOURS[1], linewidth=0.8, label="gap to the mean top probability",
+    )  # fmt: skip
+    for pair, count in zip(zip(shown, gaps, strict=True), images, strict=True):
+        for bar in pair:
+            bar.set_alpha(FAINT if count < FEW_IMAGES else 1)
+    axes.plot([0, 1], [0, 1], "--", color=GREY, label="perfect calibration")
 
 
 def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figure:
@@ -75,14 +99,14 @@ def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figur
 
 
 def risk_coverage_chart(curves: Mapping[str, RiskCoverage], title: str) -> Figure:
-    """Selective risk against coverage, one line for each named curve."""
+    """Selective risk against coverage, one line for each named curve of one sample."""
     figure = _figure(6.4, 4.8, title)
     axes = figure.subplots()
     styles = cycle(LINES)
     for (name, curve), colour, style in zip(curves.items(), cycle(COLOURS), styles, strict=False):
-        areas = selective_metrics(curve)
+        areas = {key: each.item() for key, each in selective_metrics(curve).items()}
         label = f"{name}: AURC {areas['aurc']:.3f}, AUGRC {areas['augrc']:.3f}"
-        axes.plot(curve.coverage, curve.risk, style, color=colour, label=label)
+        axes.plot(curve.coverage[0], curve.risk[0], style, color=colour, label=label)
     axes.set(
         xlim=(0, 1), xlabel="coverage: share of images answered, the highest MSP first",
         ylabel="selective risk: share of wrong labels",

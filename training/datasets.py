@@ -12,7 +12,7 @@ from eulerlora.config import ClassName
 from eulerlora.errors import DataError
 from training.augment import Transform
 from training.bad_images import OnBad, refuse
-from training.ham10000 import read_ham10000
+from training.ham10000 import MALIGNANT, read_ham10000
 from training.image_folder import class_folders
 from training.image_sources import Source, read_image
 from training.pixel_cache import decoded_images
@@ -32,11 +32,17 @@ TITLES = {
 
 @dataclass(frozen=True, eq=False)  # pixels have no one truth value
 class LabelledImage:
-    """One image: its name, where it is, and its class index."""
+    """One image: its name, where it is, and its class index.
+
+    cluster: what it shares with other images of the same thing, such as a lesion, if known.
+    groups: which group it is in, such as "female", by what the groups are of, such as "sex".
+    """
 
     name: str
     source: Source
     label: int
+    cluster: str | None = None
+    groups: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -44,13 +50,15 @@ class ImageParts:
     """A labelled data set, split.
 
     name: what reports call it, with its split. parts: images of train, calibration (not in every
-    split) and test. skipped: why images or rows were left out, by name.
+    split) and test. skipped: why images or rows were left out, by name. target: classes that
+    together must not be missed, where the data set has such.
     """
 
     name: str
     classes: tuple[ClassName, ...]
     parts: Mapping[str, Sequence[LabelledImage]]
     skipped: Mapping[str, str] = field(default_factory=dict)
+    target: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -143,10 +151,18 @@ def _read_images(settings: OodSettings, place: Path, skip_bad: bool) -> OodSet:
 def _read_ham10000(settings: DataSettings, place: Path, on_bad: OnBad) -> ImageParts:
     ham = read_ham10000(place, settings.split, on_bad)
     parts = {
-        part: [LabelledImage(row.image_id, ham.sources[row.image_id], row.label) for row in rows]
+        part: [
+            LabelledImage(
+                row.image_id, ham.sources[row.image_id], row.label, row.lesion_id, row.groups
+            )
+            for row in rows
+        ]
         for part, rows in ham.parts.items()
     }
-    return ImageParts(f"{TITLES['ham10000']}, {settings.split} split", ham.classes, parts)
+    name = f"{TITLES['ham10000']}, {settings.split} split"
+    known = [each.name for each in ham.classes]
+    target = tuple(each for each in MALIGNANT if each in known)
+    return ImageParts(name, ham.classes, parts, target=target)
 
 
 def _read_tiny_imagenet(split: Split, place: Path, on_bad: OnBad) -> ImageParts:
@@ -199,7 +215,7 @@ def _read_image_folder(settings: DataSettings, place: Path, on_bad: OnBad) -> Im
 
 
 def _suffix(split: Split) -> str:
-    return ", paper split" if split == "paper" else ""
+    return "" if split == "lesion" else f", {split} split"
 
 
 def _in_place(path: str, name: str) -> str:

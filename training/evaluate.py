@@ -1,85 +1,46 @@
-"""Evaluates a checkpoint on its test part and on out-of-distribution images."""
+"""Evaluates a checkpoint on its test part, on corruptions of it and on other images."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from eulerlora.model import EulerLoRA
-from eulerlora.settings import Mode, Sampler
+from eulerlora.settings import Sampler
 from eulerlora.uncertainty import Uncertainty, summarise
+from training.bootstrap import Ints
+from training.corruptions import CORRUPTIONS, Corrupted
 from training.datasets import ImageParts, LabelledImage
+from training.figures import TEST, ModeReport, Report, Subset
 from training.inference import Question, predict_all
-from training.metrics import classification_metrics, ood_metrics
-from training.selective import RiskCoverage, risk_coverage, selective_metrics
-from training.sensitivity import Sensitivity, class_sensitivities
+from training.mode_report import (
+    Truth,
+    corruption_metrics,
+    flagged_share,
+    group_figures,
+    inside_metrics,
+    outside_metrics,
+    truth_of,
+)
+from training.sensitivity import class_figures
 
-TEST = "test"
-
-
-@dataclass(frozen=True)
-class ModeReport:
-    """A checkpoint's figures in one mode.
-
-    sampler: of the samples; None in `det`. metrics: of the test part. selective: AURC and AUGRC
-    of the test part by MSP. sensitivity: by class; None for a class without images. ood: metrics
-    by the name of the out-of-distribution set. flagged: share of each set, the test part too,
-    below the checkpoint's threshold, where it has one for this mode, sample count and sampler.
-    """
-
-    mode: Mode
-    samples: int
-    sampler: Sampler | None
-    trajectories: int
-    metrics: Mapping[str, float]
-    selective: Mapping[str, float]
-    sensitivity: Mapping[str, Sensitivity | None]
-    ood: Mapping[str, Mapping[str, float]]
-    threshold: float | None
-    flagged: Mapping[str, float]
-
-    @property
-    def title(self) -> str:
-        """The mode and its samples, for people."""
-        if self.mode == "det":
-            return self.mode
-        balanced = "balanced " if self.sampler == "balanced" else ""
-        return f"stoch, {self.samples} {balanced}sample{'' if self.samples == 1 else 's'}"
-
-
-@dataclass(frozen=True)
-class Subset:
-    """How many images of how many were used."""
-
-    images: int
-    of: int
-
-
-@dataclass(frozen=True)
-class Report:
-    """All figures of one evaluation, and what they were measured on."""
-
-    model: str
-    revision: str
-    data: str
-    images: int
-    ood_images: Mapping[str, Subset]
-    modes: Sequence[ModeReport]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model answered in one mode; what pictures are drawn from.
+    """What a model answered in one mode; what figures and pictures are made from.
 
-    probabilities: (n, classes), mean over the trajectories. msp: (n,) of the test part; outside:
-    (m,) of each out-of-distribution set, by name. curve: the test part's risk by coverage.
+    log_probabilities: (n, trajectories, classes) of the test part. found: what they say together.
+    outside: of each out-of-distribution set, corrupted: of each corruption, by name.
     """
 
-    probabilities: Tensor
-    msp: Tensor
-    outside: Mapping[str, Tensor]
-    curve: RiskCoverage
+    log_probabilities: Tensor
+    found: Uncertainty
+    outside: Mapping[str, Uncertainty]
+    corrupted: Mapping[str, Uncertainty]
 
 
 @dataclass(frozen=True)
@@ -91,7 +52,7 @@ class Evaluation:
 
     report: Report
     classes: tuple[str, ...]
-    labels: Tensor
+    labels: Ints
     answers: Sequence[Answers]
 
 
@@ -101,86 +62,115 @@ def evaluate(
     ood: Mapping[str, Sequence[LabelledImage]],
     questions: Sequence[Question],
     ood_images: int | None = None,
+    corrupted_images: int = 0,
     sampler: Sampler | None = None,
 ) -> Evaluation:
     """A model on a data set's test part, once for each (mode, samples); images are read once.
 
     ood: out-of-distribution sets by name, of which at most `ood_images` images each are used,
-    evenly spaced; None uses all. sampler: of the samples in `stoch`; None takes the checkpoint's.
+    evenly spaced; None uses all. corrupted_images: how many of the test part are corrupted in
+    turn by each of CORRUPTIONS, evenly spaced. sampler: of the samples in `stoch`; None takes the
+    checkpoint's.
     """
     sampler = sampler or model.config.sampler
     test = images.parts[TEST]
     used = {name: evenly_spaced(outside, ood_images) for name, outside in ood.items()}
-    labels = torch.tensor([each.label for each in test])
-    found = predict_all(model, test, questions, TEST, sampler)
-    outside = {
-        name: predict_all(model, each, questions, name, sampler) for name, each in used.items()
-    }
-    answers = [
-        _answers(found[index], labels, {name: each[index] for name, each in outside.items()})
-        for index in range(len(questions))
-    ]
+    chosen = evenly_spaced(range(len(test)), corrupted_images)
+
+    def ask(shown: Sequence[LabelledImage], label: str) -> list[Tensor]:
+        return predict_all(model, shown, questions, label, sampler)
+
+    answers = _answers(ask, test, used, [test[index] for index in chosen])
+    truth = truth_of(images)
     report = Report(
         model=model.config.name,
         revision=model.revision,
         data=f"{images.name}, test part",
         images=len(test),
+        clusters=len(set(truth.clusters.tolist())),
+        target=images.target,
         ood_images={name: Subset(len(used[name]), len(ood[name])) for name in ood},
+        corrupted=Subset(len(chosen), len(test)),
         modes=[
-            _figures(model, question, sampler, each.flatten(1, 2), answer, labels)
-            for question, each, answer in zip(questions, found, answers, strict=True)
+            _mode_report(model, question, sampler, each, truth, np.array(chosen, dtype=np.int64))
+            for question, each in zip(questions, answers, strict=True)
         ],
     )
-    return Evaluation(report, model.classes, labels, answers)
+    return Evaluation(report, model.classes, truth.labels, answers)
 
 
-def evenly_spaced(images: Sequence[LabelledImage], count: int | None) -> Sequence[LabelledImage]:
+def evenly_spaced(images: Sequence[Item], count: int | None) -> Sequence[Item]:
     """`count` of the images, from the first on at equal distances; all where there are no more."""
     if count is None or count >= len(images):
         return images
     return [images[index * len(images) // count] for index in range(count)]
 
 
-def _answers(inside: Tensor, labels: Tensor, outside: Mapping[str, Tensor]) -> Answers:
-    """inside, outside: log-probabilities (n, adapters, samples, classes)."""
-    found = _summary(inside)
-    wrong = found.probabilities.argmax(dim=-1) != labels
-    return Answers(
-        probabilities=found.probabilities,
-        msp=found.msp,
-        outside={name: _summary(each).msp for name, each in outside.items()},
-        curve=risk_coverage(found.msp.numpy(), wrong.numpy()),
-    )
+def _answers(
+    ask: Callable[[Sequence[LabelledImage], str], list[Tensor]],
+    test: Sequence[LabelledImage],
+    ood: Mapping[str, Sequence[LabelledImage]],
+    corrupted: Sequence[LabelledImage],
+) -> list[Answers]:
+    """To each question. corrupted: the images that are, by each corruption in turn."""
+    corruptions = {each.name: Corrupted(corrupted, each) for each in CORRUPTIONS if corrupted}
+    inside = ask(test, TEST)
+    outside = {name: ask(each, name) for name, each in ood.items()}
+    under = {name: ask(each, name) for name, each in corruptions.items()}
+    return [
+        Answers(
+            log_probabilities=inside[index].flatten(1, 2),
+            found=_summary(inside[index]),
+            outside={name: _summary(each[index]) for name, each in outside.items()},
+            corrupted={name: _summary(each[index]) for name, each in under.items()},
+        )
+        for index in range(len(inside))
+    ]
 
 
 def _summary(log_probabilities: Tensor) -> Uncertainty:
+    """log_probabilities: (n, adapters, samples, classes)."""
     return summarise(log_probabilities.flatten(1, 2).exp())
 
 
-def _figures(
+def _mode_report(
     model: EulerLoRA,
     question: Question,
     sampler: Sampler,
-    trajectories: Tensor,
     answers: Answers,
-    labels: Tensor,
+    truth: Truth,
+    corrupted: Ints,
 ) -> ModeReport:
-    """trajectories: log-probabilities (n, trajectories, classes) of the test part."""
+    """corrupted: the indices of the images that were."""
     mode, samples = question
     threshold = model.config.threshold(mode, samples, sampler)
-    predicted = answers.probabilities.argmax(dim=-1)
-    sets = {TEST: answers.msp, **answers.outside}
+    found, msp = answers.found, answers.found.msp.numpy()
+    outside = {name: each.msp.numpy() for name, each in answers.outside.items()}
+    clean = Uncertainty(**{name: each[corrupted] for name, each in vars(found).items()})
     return ModeReport(
         mode=mode,
         samples=samples,
         sampler=sampler if mode == "stoch" else None,
-        trajectories=trajectories.shape[1],
-        metrics=classification_metrics(trajectories, labels),
-        selective=selective_metrics(answers.curve),
-        sensitivity=class_sensitivities(predicted, labels, model.classes),
-        ood={name: ood_metrics(answers.msp, scores) for name, scores in answers.outside.items()},
+        trajectories=answers.log_probabilities.shape[1],
+        metrics=inside_metrics(answers.log_probabilities, found, truth),
+        classes=class_figures(
+            found.probabilities.argmax(dim=-1).numpy(), truth.labels, model.classes
+        ),
+        ood={name: outside_metrics(msp, each, truth) for name, each in outside.items()},
         threshold=threshold,
-        flagged={}
-        if threshold is None
-        else {name: float((msp < threshold).double().mean()) for name, msp in sets.items()},
+        flagged={
+            TEST: flagged_share(msp, threshold, truth.clusters),
+            **{
+                name: flagged_share(each, threshold, np.arange(len(each)))
+                for name, each in outside.items()
+            },
+        },
+        groups=group_figures(found, truth, threshold),
+        corruptions=corruption_metrics(
+            clean,
+            answers.corrupted,
+            truth.labels[corrupted],
+            np.unique(truth.clusters[corrupted], return_inverse=True)[1],
+            threshold,
+        ),
     )

@@ -11,7 +11,8 @@ from eulerlora.settings import SAMPLERS, Mode, Sampler
 from training.bad_images import announce
 from training.calibrate import calibrate
 from training.datasets import ImageParts, read_dataset, read_ood_set
-from training.evaluate import TEST, evaluate
+from training.evaluate import evaluate
+from training.figures import TEST
 from training.options import PATH, data_option, device_option, skip_bad_option
 from training.recipe import DataSettings, OodSettings
 from training.report import markdown, write_report
@@ -29,6 +30,14 @@ QUESTIONS = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     metavar="N",
     help="At most N evenly spaced images of each --ood; all by default.",
 )
+@click.option(
+    "--corrupted-images",
+    type=click.IntRange(0),
+    metavar="N",
+    default=500,
+    show_default=True,
+    help="N evenly spaced test images are blurred, made noisy, darker and brighter; 0 for none.",
+)
 @click.option("--mode", type=click.Choice(list(QUESTIONS)), default="both")
 @click.option("--samples", type=click.IntRange(1, 64), default=4, help="Per adapter, in stoch.")
 @click.option(
@@ -42,6 +51,7 @@ def evaluate_command(
     data: Path,
     ood: tuple[Path, ...],
     ood_images: int | None,
+    corrupted_images: int,
     mode: str,
     samples: int,
     sampler: Sampler | None,
@@ -63,7 +73,7 @@ def evaluate_command(
     }
     announce(images, *sets.values())
     outside = {name: each.images for name, each in sets.items()}
-    evaluation = evaluate(model, images, outside, questions, ood_images, sampler)
+    evaluation = evaluate(model, images, outside, questions, ood_images, corrupted_images, sampler)
     click.echo(markdown(evaluation.report))
     if out is not None:
         write_report(out, evaluation)

@@ -44,20 +44,21 @@ def predict_all(
     images: Sequence[LabelledImage],
     questions: Sequence[Question],
     label: str,
-    sampler: Sampler,
+    sampler: Sampler | None = None,
 ) -> list[Tensor]:
     """Log-probabilities (n, adapters, samples, classes) of all images, float64, by question.
 
     Each image is read, decoded and resized once. label: what the progress bar calls the work.
-    sampler: of the questions in `stoch`.
+    sampler: of the questions in `stoch`; None takes the checkpoint's.
     Raises NonFiniteError for a broken model.
     """
+    chosen = sampler or model.config.sampler
     images_at_once = max(_images_at_once(model, samples) for _, samples in questions)
     batches = DataLoader(_Inputs(images, model), images_at_once, num_workers=1)
     found: list[list[Tensor]] = [[] for _ in questions]
     for pixels, seeds in progress(batches, label):
         for question, answers in zip(questions, found, strict=True):
-            answers.extend(_answers(model, pixels.to(model.device), seeds, question, sampler))
+            answers.extend(_answers(model, pixels.to(model.device), seeds, question, chosen))
     return [
         _finite(torch.stack(answers).unflatten(1, (-1, samples)))
         for answers, (_, samples) in zip(found, questions, strict=True)

@@ -1,120 +1,105 @@
 """The model card that goes with a checkpoint as its README.md."""
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
+from eulerlora.checkpoint import read_config, stored_revision, write_card
 from eulerlora.config import CheckpointConfig
-from training.evaluate import Report
-from training.report import markdown
-from training.sensitivity import Sensitivity
+from eulerlora.errors import DataError
+from eulerlora.whole_files import whole_file
+from training.card_origin import rebuilding, training_facts
+from training.card_texts import Texts, texts_of
+from training.figures import Report, read_report
+from training.pictures import RELIABILITY
+from training.report import figure_sections, measured
+from training.report_tables import intervals_note, listed, metrics_table
 
-INTENDED_USE = {
-    "ham10000": (
-        "For demonstration and research. It is not a medical device, has not been clinically "
-        "validated and must not be used to decide on anyone's care. It knows only the seven "
-        "classes below, as seen through a dermatoscope at the sites that collected HAM10000; "
-        "other skin types, cameras and conditions are outside of what it has seen."
-    ),
-}
-RESEARCH = (
-    "For research on images like those it was trained on. Validate it on your own data before you "
-    "rely on an answer."
-)
-TINY_IMAGES = "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
-DATA_LICENCE = {
-    "ham10000": (
-        "HAM10000 (Tschandl, Rosendahl and Kittler, Scientific Data 5, 180161, 2018), "
-        "CC BY-NC 4.0: these weights are for non-commercial use, with attribution."
-    ),
-    "tiny-imagenet": (
-        "Tiny ImageNet (Stanford CS231n, 2015), a part of ImageNet (Deng et al., CVPR 2009), for "
-        "non-commercial research."
-    ),
-    "cifar10": f"CIFAR-10 ({TINY_IMAGES}).",
-    "cifar100": f"CIFAR-100 ({TINY_IMAGES}).",
-    "svhn": (
-        "SVHN (Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, "
-        "2011), for non-commercial use."
-    ),
-    "imagefolder": "That of the training images, which are not part of this checkpoint.",
-}
+Section = tuple[str, str]
+"""A title and Markdown."""
 
 
-def model_card(config: CheckpointConfig, report: Report | None) -> str:
-    """Markdown: use, classes, figures (where there is a report), data, training, settings."""
-    kind = config.provenance["recipe"]["data"]["kind"]
-    adapters = config.adapters.settings
-    backbone = config.backbone
-    shape = backbone.settings
-    sections = [
-        f"# {config.name}",
+def leave_card(folder: Path, report_folder: Path, comparison: str = "") -> None:
+    """Writes the card of the checkpoint in `folder`, and the picture in it, from a report.
+
+    comparison: Markdown for a section on other methods. Raises DataError for a report of another
+    checkpoint: the card says nothing that the report does not.
+    """
+    report = read_report(report_folder)
+    if report.revision != stored_revision(folder):
+        raise DataError(
+            f"{report_folder}: is of revision {report.revision[:15]}..., "
+            f"but {folder} is {stored_revision(folder)[:15]}...; evaluate it again"
+        )
+    with whole_file(folder / RELIABILITY) as partial:
+        partial.write_bytes((report_folder / RELIABILITY).read_bytes())
+    write_card(folder, model_card(read_config(folder), report, comparison))
+
+
+def model_card(config: CheckpointConfig, report: Report | None, comparison: str = "") -> str:
+    """Markdown: use and misuse, figures (where there is a report), limits, data, origin."""
+    texts = texts_of(config.provenance["recipe"]["data"]["kind"])
+    sections: list[Section] = [
+        ("What it is for", texts.intended),
+        ("What it must not be used for", _list(texts.misuses)),
+        ("Classes", _list([f"`{each.name}`: {each.description}" for each in config.classes])),
+        *([("Figures", "Not evaluated yet.")] if report is None else _figures(report)),
+        *([("Comparison", _one_level_down(comparison))] if comparison else []),
+        ("Limits", _list(texts.limits)),
+        ("Data and licence", _data(config, texts)),
+        ("Training: time and energy", training_facts(config)),
+        ("How to rebuild it", rebuilding(config, report)),
+    ]
+    head = [f"# {config.name}", *([] if report is None else _missed(report)), _shape(config)]
+    return "\n\n".join([*head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
+
+
+def _shape(config: CheckpointConfig) -> str:
+    adapters, shape = config.adapters.settings, config.backbone.settings
+    return (
         f"An EulerLoRA checkpoint: {adapters.adapters} adapters of rank {adapters.rank} on a "
         f"frozen Vision Transformer ({shape.layers} blocks of width {shape.width}, "
-        f"{shape.image_size} x {shape.image_size} pixels, patches of {shape.patch_size}).",
-        "## Intended use",
-        INTENDED_USE.get(kind, RESEARCH),
-        "## Classes",
-        "\n".join(f"- `{each.name}`: {each.description}" for each in config.classes),
-        "## Figures",
-        "Not evaluated yet." if report is None else f"{_missed(report)}{markdown(report)}",
-        "## Data",
-        f"Trained on {config.provenance['data']} (train part){_skipped(config)}. "
-        f"{DATA_LICENCE[kind]}",
-        "## Training",
-        _training(config),
-    ]
-    return "\n\n".join(section.strip() for section in sections) + "\n"
-
-
-def _skipped(config: CheckpointConfig) -> str:
-    count = config.provenance.get("skipped", {}).get("count", 0)
-    return f"; {count:,} images were left out as unusable" if count else ""
-
-
-def _missed(report: Report) -> str:
-    """A plain warning of the classes that no mode ever recognised; empty where there are none."""
-    names = [
-        name
-        for name in report.modes[0].sensitivity
-        if all(_misses_all(each.sensitivity[name]) for each in report.modes)
-    ]
-    if not names:
-        return ""
-    listed = ", ".join(f"`{name}`" for name in names)
-    return f"**It recognised none of the test images of {listed}.**\n\n"
-
-
-def _misses_all(found: Sensitivity | None) -> bool:
-    return found is not None and found.hits == 0
-
-
-def _training(config: CheckpointConfig) -> str:
-    facts, recipe = config.provenance, config.provenance["recipe"]
-    lines = [
-        f"- Recipe `{recipe['name']}`, seed {facts['seed']}, commit {facts['commit']}, "
-        f"{facts['date']}, on {facts['hardware']}.",
-        f"- Adapters: {_run(facts['training'])}.",
-    ]
-    if config.backbone.published:
-        lines.append(f"- Backbone: torchvision's `{config.backbone.published}`, frozen.")
-    else:
-        origin = config.backbone.provenance
-        stages = ", then ".join(_run(stage) for stage in origin["stages"])
-        lines.append(
-            f"- Backbone: recipe `{origin['recipe']['name']}` on {origin['data']}: {stages}; "
-            f"{_top_one(origin)}; frozen after that."
-        )
-    lines.append("- All settings are in `config.json`, the OOD thresholds with their data too.")
-    return "\n".join(lines)
-
-
-def _top_one(origin: Mapping[str, Any]) -> str:
-    """Such as "top-1 0.574 on the test part of squares"."""
-    found = origin.get("top_one") or {origin["data"]: origin["test_accuracy"]}  # one set, earlier
-    return ", ".join(
-        f"top-1 {share:.3f} on the test part of {name}" for name, share in found.items()
+        f"{shape.image_size} x {shape.image_size} pixels, patches of {shape.patch_size})."
     )
 
 
-def _run(fitted: Mapping[str, Any]) -> str:
-    return f"{fitted['steps']:,} steps in {fitted['seconds'] / 60:.0f} min"
+def _figures(report: Report) -> Iterator[Section]:
+    parts = [measured(report), metrics_table(report), intervals_note(report)]
+    yield "Figures", "\n\n".join(parts)
+    titles = " and ".join(each.title for each in report.modes)
+    yield (
+        "Calibration",
+        f"![Reliability diagrams, {titles}]({RELIABILITY})\n\nA bar is the accuracy of the images "
+        "whose top probability is in its bin; the hatched gap is how far their mean top "
+        "probability is from it. Below, how many images each bin has; those of fewer than 10 are "
+        "faint.",
+    )
+    yield from figure_sections(report)
+
+
+def _missed(report: Report) -> list[str]:
+    """A plain warning of the classes that no mode ever recognised; empty where there are none."""
+    names = [
+        f"`{name}`"
+        for name in report.modes[0].classes
+        if all(
+            (found := each.classes[name].sensitivity) is not None and found.hits == 0
+            for each in report.modes
+        )
+    ]
+    return [f"**It recognised none of the test images of {listed(names, 'or')}.**"] if names else []
+
+
+def _data(config: CheckpointConfig, texts: Texts) -> str:
+    count = config.provenance.get("skipped", {}).get("count", 0)
+    skipped = f"; {count:,} images were left out as unusable" if count else ""
+    return f"Trained on {config.provenance['data']} (train part){skipped}. {texts.licence}"
+
+
+def _list(items: list[str] | tuple[str, ...]) -> str:
+    return "\n".join(f"- {each}" for each in items)
+
+
+def _one_level_down(text: str) -> str:
+    """Markdown whose headings have one more level, so that they fit below a section's."""
+    return re.sub(r"^(#+ )", r"#\1", text.strip(), flags=re.MULTILINE)

@@ -5,18 +5,24 @@ from dataclasses import dataclass
 from io import BytesIO
 
 from matplotlib.figure import Figure
+from PIL import Image
 from sklearn.metrics import confusion_matrix
 
+from eulerlora.uncertainty import Uncertainty
+from training.bootstrap import Ints, once
 from training.charts import (
     confusion_chart,
     msp_histograms,
     reliability_diagram,
     risk_coverage_chart,
 )
-from training.evaluate import Answers, Evaluation, ModeReport
+from training.evaluate import Answers, Evaluation
+from training.figures import ModeReport
 from training.metrics import calibration_bins
+from training.selective import RiskCoverage, risk_coverage
 
-PIXELS_PER_INCH = 150
+PIXELS_PER_INCH = 120
+RELIABILITY = "reliability.png"
 
 
 @dataclass(frozen=True)
@@ -29,47 +35,47 @@ class Picture:
 
 
 def pictures_of(evaluation: Evaluation) -> Iterator[Picture]:
-    """Reliability, confusion and MSP in each mode, and the risk-coverage curves of all modes."""
-    report = evaluation.report
+    """Reliability and risk-coverage of all modes; confusion and MSP in each."""
+    report, labels = evaluation.report, evaluation.labels
     measured = f"{report.model} on {report.data} ({report.images:,} images)"
-    curves = {
-        figures.title: answers.curve
-        for figures, answers in zip(report.modes, evaluation.answers, strict=True)
+    modes = list(zip(report.modes, evaluation.answers, strict=True))
+    bins = {
+        figures.title: calibration_bins(answers.found.probabilities.numpy(), labels)
+        for figures, answers in modes
     }
+    yield Picture(RELIABILITY, "Reliability diagrams", reliability_diagram(bins, measured))
+    curves = {figures.title: _curve(answers.found, labels) for figures, answers in modes}
     chart = risk_coverage_chart(curves, f"Risk by coverage\n{measured}")
     yield Picture("risk-coverage.png", "Risk-coverage curves", chart)
-    for figures, answers in zip(report.modes, evaluation.answers, strict=True):
+    for figures, answers in modes:
         yield from _of_mode(evaluation, figures, answers, measured)
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as PNG; the same figure gives the same bytes."""
-    content = BytesIO()
-    figure.savefig(content, format="png", dpi=PIXELS_PER_INCH, metadata={"Software": None})
+    """The figure as PNG of at most 256 colours; the same figure gives the same bytes."""
+    drawn, content = BytesIO(), BytesIO()
+    figure.savefig(drawn, format="png", dpi=PIXELS_PER_INCH)
+    with Image.open(drawn) as picture:
+        picture.convert("RGB").quantize().save(content, "PNG", optimize=True)
     return content.getvalue()
+
+
+def _curve(found: Uncertainty, labels: Ints) -> RiskCoverage:
+    wrong = found.probabilities.numpy().argmax(axis=1) != labels
+    return risk_coverage(found.msp.numpy(), wrong, once(len(labels)))
 
 
 def _of_mode(
     evaluation: Evaluation, figures: ModeReport, answers: Answers, measured: str
 ) -> Iterator[Picture]:
-    mode, labels = figures.title, evaluation.labels.numpy()
+    mode, classes = figures.title, evaluation.classes
     suffix = figures.mode if figures.mode == "det" else f"{figures.mode}-{figures.samples}"
-    probabilities = answers.probabilities.numpy()
-
-    def picture(name: str, description: str, figure: Figure) -> Picture:
-        return Picture(f"{name}-{suffix}.png", f"{description}, {mode}", figure)
-
-    bins = calibration_bins(probabilities, labels)
-    title = f"Reliability, {mode}\n{measured}"
-    diagram = reliability_diagram(bins, figures.metrics["ece"], title)
-    yield picture("reliability", "Reliability diagram", diagram)
-
-    classes = evaluation.classes
-    counts = confusion_matrix(labels, probabilities.argmax(axis=1), labels=range(len(classes)))
+    predicted = answers.found.probabilities.numpy().argmax(axis=1)
+    counts = confusion_matrix(evaluation.labels, predicted, labels=range(len(classes)))
     chart = confusion_chart(counts, classes, f"Confusion, {mode}\n{measured}")
-    yield picture("confusion", "Confusion matrix", chart)
+    yield Picture(f"confusion-{suffix}.png", f"Confusion matrix, {mode}", chart)
 
-    outside = {name: scores.numpy() for name, scores in answers.outside.items()}
+    outside = {name: each.msp.numpy() for name, each in answers.outside.items()}
     title = f"Maximum softmax probability, {mode}\n{measured}"
-    histograms = msp_histograms(answers.msp.numpy(), outside, figures.threshold, title)
-    yield picture("msp", "Histograms of the maximum softmax probability", histograms)
+    chart = msp_histograms(answers.found.msp.numpy(), outside, figures.threshold, title)
+    yield Picture(f"msp-{suffix}.png", f"Histograms of MSP, {mode}", chart)

@@ -8,12 +8,12 @@ import click
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Mode
 from training.bad_images import announce
-from training.evaluate import TEST
 from training.evaluate_commands import dataset_of, settings_of
+from training.figures import TEST
 from training.ham10000 import METADATA, read_metadata
 from training.inference import Question
 from training.options import PATH, data_option, device_option, skip_bad_option
-from training.policy_file import read_rules, set_urgent
+from training.policy_file import begin, read_rules, set_urgent
 from training.policy_fit import TARGET, Fit, ask, evidence_of, fit
 from training.recipe import DataSettings
 from training.triage_threshold import Coverage, least_lesions
@@ -24,9 +24,10 @@ from training.triage_threshold import Coverage, least_lesions
 @data_option
 @click.option(
     "--policy",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False, writable=True),
-    required=True,
-    help="The policy file that gets the threshold; `eulerlora policy show` prints one.",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    default=Path("policy.toml"),
+    show_default=True,
+    help="The file that gets the threshold; one that is not there begins as the packaged policy.",
 )
 @click.option(
     "--sensitivity",
@@ -39,7 +40,9 @@ from training.triage_threshold import Coverage, least_lesions
 @click.option("--samples", type=click.IntRange(1, 64), help="Per adapter, in stoch; 4 by default.")
 @skip_bad_option
 @device_option
+@click.pass_obj
 def fit_command(
+    packaged: str,
     checkpoint: Path,
     data: Path,
     policy: Path,
@@ -53,10 +56,14 @@ def fit_command(
 
     The threshold comes from the test part of the checkpoint's own data set, whose lesions the
     model has not seen, and is written to the policy file together with what it finds and misses.
+    \f
+    packaged: the text of a policy to begin with.
     """
     if mode == "det" and samples is not None:
         raise click.UsageError("--samples belongs to --mode stoch")
     question: Question = (mode, 1 if mode == "det" else samples or 4)
+    if not policy.exists():
+        begin(policy, packaged)
     rules = read_rules(policy)
     model = EulerLoRA.load(checkpoint, device)
     settings = settings_of(model)

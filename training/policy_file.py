@@ -25,6 +25,12 @@ class PolicyRules:
     entropy_nats: float
 
 
+def begin(path: Path, text: str) -> None:
+    """Writes a new policy file, whole or not at all."""
+    with whole_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
 def read_rules(path: Path) -> PolicyRules:
     """The rules in a policy file. Raises SettingsError, which names the file."""
     document = _read(path).unwrap()

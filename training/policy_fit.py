@@ -92,7 +92,7 @@ def ask(
             f"the policy needs the classes {', '.join(missing)}; the model {model.config.name} "
             f"has {', '.join(model.classes)}"
         )
-    (found,) = predict_all(model, images, [question], "fit", model.config.sampler)
+    (found,) = predict_all(model, images, [question], "fit")
     trajectories = found.flatten(1, 2).exp()
     summary = summarise(trajectories)
     group = [model.classes.index(name) for name in rules.malignant]

@@ -7,18 +7,21 @@ import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, balanced_accuracy_score
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torchvision.models import VisionTransformer
 
 from eulerlora.preprocess import resize
+from eulerlora.vision_transformer import AdaptedVisionTransformer
+from training.bootstrap import Floats, Ints, once
 from training.datasets import ImageParts, LabelledImage
 from training.image_sources import read_image
-from training.metrics import Floats, Ints, macro_auroc
+from training.metrics import macro_auroc
 
 BATCH = 256
 STRENGTH = 0.01
 """Inverse of the ridge penalty on standardised features (scikit-learn's C)."""
+NEVER = -20.0
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,8 @@ def linear_probe(backbone: VisionTransformer, images: ImageParts, device: torch.
 
     Measured on its calibration part; the test part is never read.
     """
-    backbone = backbone.to(device).eval()
-    train, held_out = images.parts["train"], images.parts["calibration"]
-    model = make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, max_iter=1000))
-    model.fit(_features(backbone, train), _labels(train))
+    held_out = images.parts["calibration"]
+    model = _fitted(backbone.to(device).eval(), images.parts["train"])
     probabilities = np.zeros((len(held_out), len(images.classes)))
     probabilities[:, model.classes_] = model.predict_proba(_features(backbone, held_out))
     labels, predicted = _labels(held_out), probabilities.argmax(axis=1)
@@ -47,8 +48,32 @@ def linear_probe(backbone: VisionTransformer, images: ImageParts, device: torch.
         images=len(held_out),
         accuracy=float(accuracy_score(labels, predicted)),
         balanced_accuracy=float(balanced_accuracy_score(labels, predicted)),
-        macro_auroc=macro_auroc(probabilities, labels),
+        macro_auroc=macro_auroc(probabilities, labels, once(len(labels))).item(),
     )
+
+
+def fit_heads(network: AdaptedVisionTransformer, images: ImageParts, device: torch.device) -> None:
+    """Gives every adapter of a network the same regression on the frozen features as its head.
+
+    A class without a training image gets the bias NEVER.
+    """
+    backbone = network.backbone
+    scaler, regression = _fitted(backbone.to(device), images.parts["train"])
+    slopes, offsets = regression.coef_, regression.intercept_
+    if len(slopes) == 1:  # of two classes scikit-learn keeps the second one's
+        slopes, offsets = np.vstack([0 * slopes, slopes]), np.append(0 * offsets, offsets)
+    weight = np.zeros((len(images.classes), backbone.hidden_dim))
+    bias = np.full(len(images.classes), NEVER)
+    weight[regression.classes_] = slopes / scaler.scale_
+    bias[regression.classes_] = offsets - slopes @ (scaler.mean_ / scaler.scale_)
+    with torch.no_grad():
+        network.heads.weight.copy_(torch.from_numpy(weight))
+        network.heads.bias.copy_(torch.from_numpy(bias))
+
+
+def _fitted(backbone: VisionTransformer, train: Sequence[LabelledImage]) -> Pipeline:
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, max_iter=1000))
+    return model.fit(_features(backbone, train), _labels(train))
 
 
 @torch.inference_mode()

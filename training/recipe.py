@@ -13,8 +13,9 @@ Precision = Literal["float32", "bfloat16"]
 StoredDtype = Literal["float32", "float16", "bfloat16"]
 SAMPLES = (1, 2, 4, 8, 16)
 """Samples per adapter for which thresholds are set unless a recipe says otherwise."""
-Split = Literal["lesion", "paper"]
+Split = Literal["lesion", "lesion-validation", "paper"]
 Part = Literal["train", "calibration", "test"]
+Augmentation = Literal["paper", "dermoscopy"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
@@ -26,8 +27,10 @@ class DataSettings(Settings):
     path: a folder or, for imagefolder, a tar archive inside the data directory; "." is the
     directory itself.
     split: `lesion`, the default, keeps a tenth of the training images apart for calibration, and
-    in ham10000 all images of a lesion in one part. `paper` trains on all training images of the
-    publisher's (ham10000: the paper's) split and has no calibration part.
+    in ham10000 all images of a lesion in one part. `lesion-validation`, for every choice, is the
+    same without its test part: a tenth of its training images (ham10000: lesions) takes that place.
+    `paper` trains on all training images of the publisher's (ham10000: the paper's) split and has
+    no calibration part.
     classes: for imagefolder, descriptions by class name; where there are any, exactly these
     classes are wanted.
     at_most: images of a part by its name, where fewer than it has are wanted: a stratified subset,
@@ -94,13 +97,17 @@ class OptimisationSettings(AdamWSettings):
 class AdapterTraining(OptimisationSettings):
     """How adapters are trained.
 
-    samples: stochastic samples per adapter and step.
+    samples: stochastic samples per adapter and step. augmentation: the random view of an image,
+    `paper` or `dermoscopy` (`training.augment`). head: each adapter's first head is `random`, as
+    the paper's, or a `linear-probe` of the frozen backbone on the train part.
     loss: `trajectory` averages the trajectories' losses; `mean` is the loss of the mean
     probability. class_weights: `effective-number` weighs classes by their effective number of
     samples with `beta`.
     """
 
     samples: PositiveInt = 4
+    augmentation: Augmentation = "paper"
+    head: Literal["random", "linear-probe"] = "random"
     loss: Literal["trajectory", "mean"] = "trajectory"
     class_weights: Literal["none", "effective-number"] = "none"
     beta: Annotated[float, Field(ge=0, lt=1)] = 0.9991
@@ -125,10 +132,12 @@ class BackboneSource(Settings):
 class Recipe(Settings):
     """What both kinds of recipe share: a name, a seed and how weights are stored.
 
-    variant, overrides: how the recipe was asked for; for the record, and set by `read_recipe`.
+    file, variant, overrides: how the recipe was asked for; for the record, and set by
+    `read_recipe`.
     """
 
     name: Name
+    file: str | None = None
     variant: str | None = None
     overrides: tuple[str, ...] = ()
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
@@ -137,19 +146,21 @@ class Recipe(Settings):
     @property
     def settings_alone(self) -> Self:
         """The same without the record of how it was asked for: equal where runs would be."""
-        return self.model_copy(update={"variant": None, "overrides": ()})
+        return self.model_copy(update={"file": None, "variant": None, "overrides": ()})
 
 
 class EvaluationSettings(Settings):
     """What the report and the model card show: det, and stoch with `samples` per adapter.
 
     calibrated: samples per adapter for which stoch gets an OOD threshold; det always gets one.
-    ood: out-of-distribution images to tell from those of the test part.
+    ood: out-of-distribution images to tell from those of the test part. ood_images: at most so
+    many of each set, evenly spaced; None: all.
     """
 
     samples: PositiveInt = 4
     calibrated: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = SAMPLES
     ood: tuple[OodSettings, ...] = ()
+    ood_images: PositiveInt | None = None
 
 
 class AdapterRecipe(Recipe):

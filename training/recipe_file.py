@@ -34,13 +34,14 @@ def read_recipe(
                 f"{path}: no variant {variant!r}; it has {', '.join(variants) or 'none'}"
             )
         tables = _merged(tables, variants[variant])
-    for key in ("variant", "overrides"):
+    for key in ("file", "variant", "overrides"):
         if key in tables:
             raise SettingsError(f"{path}: {key}: is set on the command line, not in a recipe")
     for override in overrides:
         _apply(tables, override)
     try:
-        return validated(kind, tables | {"variant": variant, "overrides": tuple(overrides)})
+        asked = {"file": path.name, "variant": variant, "overrides": tuple(overrides)}
+        return validated(kind, tables | asked)
     except SettingsError as error:
         raise SettingsError(f"{path}: {error}") from error
 

@@ -1,27 +1,27 @@
 """Evaluation reports: a folder with JSON, Markdown and pictures."""
 
-import json
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from training.evaluate import TEST, Evaluation, Report
+from eulerlora.whole_files import whole_file
+from training.evaluate import Evaluation
+from training.figures import JSON, ModeReport, Report, report_json
 from training.pictures import pictures_of, png
-from training.sensitivity import Sensitivity
+from training.report_tables import (
+    FEW_IMAGES,
+    FEW_TARGETS,
+    TOO_FEW,
+    class_table,
+    corruption_table,
+    group_table,
+    intervals_note,
+    listed,
+    metrics_table,
+    ood_table,
+    used,
+)
 
-JSON, MARKDOWN = "report.json", "report.md"
-METRICS = {
-    "accuracy": "accuracy",
-    "macro_f1": "macro-F1",
-    "macro_auroc": "macro-AUROC",
-    "ece": "ECE (10 bins)",
-    "nll": "NLL (nats)",
-    "brier": "Brier score",
-}
-SELECTIVE_METRICS = {"aurc": "AURC", "augrc": "AUGRC"}
-OOD_METRICS = {"auroc": "AUROC", "auprc": "AUPRC", "fpr_at_95_tpr": "FPR at 95% TPR"}
+MARKDOWN = "report.md"
 
 
 def write_report(folder: Path, evaluation: Evaluation) -> None:
@@ -38,86 +38,83 @@ def write_report(folder: Path, evaluation: Evaluation) -> None:
         _write(folder / picture.file, png(picture.figure))
         sections.append(f"![{picture.description}]({picture.file})")
     _write(folder / MARKDOWN, ("\n\n".join(sections) + "\n").encode())
-    content = json.dumps(_without_nan(asdict(report)), indent=2, allow_nan=False)
-    _write(folder / JSON, f"{content}\n".encode())
+    _write(folder / JSON, report_json(report))
 
 
 def markdown(report: Report) -> str:
-    """The report as Markdown tables, one column for each mode."""
-    titles = [each.title for each in report.modes]
-    parts = [
-        f"Measured on {report.data}: {report.images:,} images.",
-        _table(["", *titles], _figures(report)),
-        "Sensitivity by class [its exact 95% confidence interval] (images that got their label):",
-        _table(["", "images", *titles], _sensitivities(report)),
-    ]
+    """All figures, in sections with headings of the second level."""
+    sections = [measured(report), metrics_table(report), intervals_note(report)]
+    for title, text in figure_sections(report):
+        sections += [f"## {title}", text]
+    return "\n\n".join(sections) + "\n"
+
+
+def measured(report: Report) -> str:
+    """What the figures were measured on."""
+    lesions = f" of {report.clusters:,} lesions" if report.clusters < report.images else ""
+    return f"Measured on {report.data}: {report.images:,} images{lesions}."
+
+
+def figure_sections(report: Report) -> Iterator[tuple[str, str]]:
+    """Title and text of all sections below the metrics; those without figures are left out."""
+    yield "By class", _by_mode(report, class_table)
+    if any(each.groups for each in report.modes):
+        tables = _folded(report, lambda mode: group_table(report, mode))
+        yield "By group", f"{_groups_note(report)}\n\n{tables}"
     if report.ood_images:
-        parts += [
-            "Out-of-distribution images, told apart by MSP (in-distribution is positive):",
-            _table(["", *titles], _ood_figures(report)),
+        yield "Out-of-distribution images", f"{OOD_NOTE}\n\n{ood_table(report)}"
+    if report.corrupted.images:
+        tables = _folded(report, corruption_table)
+        yield "Corrupted images", f"{_corruptions_note(report)}\n\n{tables}"
+
+
+OOD_NOTE = (
+    "Told apart from the test part by the maximum softmax probability (MSP), by which "
+    "in-distribution images are positive; flagged is the share below the threshold."
+)
+
+
+def _by_mode(report: Report, table: Callable[[ModeReport], str]) -> str:
+    return "\n\n".join(f"Mode {each.title}:\n\n{table(each)}" for each in report.modes)
+
+
+def _folded(report: Report, table: Callable[[ModeReport], str]) -> str:
+    """The first mode's table, and those of the others, which are much the same, to unfold."""
+    first, *others = report.modes
+    return "\n\n".join(
+        [
+            f"Mode {first.title}:\n\n{table(first)}",
+            *(
+                f"<details>\n<summary>Mode {each.title}</summary>\n\n{table(each)}\n\n</details>"
+                for each in others
+            ),
         ]
-    return "\n\n".join(parts) + "\n"
+    )
 
 
-def _figures(report: Report) -> Iterator[list[str]]:
-    modes = report.modes
-    for key, name in METRICS.items():
-        yield [name, *(_number(each.metrics[key]) for each in modes)]
-    for key, name in SELECTIVE_METRICS.items():
-        yield [name, *(_number(each.selective[key]) for each in modes)]
-    yield ["OOD threshold on MSP", *(_number(each.threshold) for each in modes)]
-    yield ["flagged, test part", *(_number(each.flagged.get(TEST)) for each in modes)]
+def _groups_note(report: Report) -> str:
+    sure = "MSP - accuracy is how much too sure the model is on average, below 0 too unsure."
+    few = f'"{TOO_FEW}" marks groups with fewer than {FEW_IMAGES} images'
+    if not report.target:
+        return f"{sure} {few}, from which nothing can be concluded."
+    target = listed(report.target, "or")
+    return (
+        f"{sure} AUROC tells {target} from the rest by their summed probability; sensitivity is "
+        f"the share of them that gets any of these labels. {few}, or {FEW_TARGETS} of {target}, "
+        "from which nothing can be concluded."
+    )
 
 
-def _sensitivities(report: Report) -> Iterator[list[str]]:
-    for name, first in report.modes[0].sensitivity.items():
-        images = "0" if first is None else f"{first.images:,}"
-        yield [name, images, *(_interval(each.sensitivity[name]) for each in report.modes)]
-
-
-def _ood_figures(report: Report) -> Iterator[list[str]]:
-    for ood, used in report.ood_images.items():
-        some = f"{used.images:,}" if used.images == used.of else f"{used.images:,} of {used.of:,}"
-        yield [f"**{ood}** ({some} images)", *("" for _ in report.modes)]
-        for key, name in OOD_METRICS.items():
-            yield [name, *(_number(each.ood[ood][key]) for each in report.modes)]
-        yield ["flagged", *(_number(each.flagged.get(ood)) for each in report.modes)]
-
-
-def _table(head: Sequence[str], rows: Iterator[list[str]]) -> str:
-    """A Markdown table whose first column is text and whose others are numbers."""
-    ruler = "|---|" + "---:|" * (len(head) - 1)
-    return "\n".join([_row(head), ruler, *(_row(each) for each in rows)])
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(each.replace("|", r"\|") for each in cells) + " |"
-
-
-def _number(figure: float | None) -> str:
-    return "n/a" if figure is None or math.isnan(figure) else f"{figure:.3f}"
-
-
-def _interval(found: Sensitivity | None) -> str:
-    if found is None:
-        return "n/a"
-    return f"{found.sensitivity:.3f} [{found.low:.3f}, {found.high:.3f}] ({found.hits:,})"
-
-
-def _without_nan(value: Any) -> Any:
-    """The same tables and lists with None for numbers that JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _without_nan(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _corruptions_note(report: Report) -> str:
+    return (
+        f"{used(report.corrupted)} test images, evenly spaced, each changed at its own size, the "
+        "same way every time. AUROC tells clean from corrupted images by MSP. A mildly corrupted "
+        "picture still shows the same thing: there a high AUROC is not plainly good, and one near "
+        "0.5 with an unchanged accuracy is what one wants. What is wanted of a strong corruption "
+        "is that accuracy and MSP fall together."
+    )
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Writes a file that appears whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
+    with whole_file(path) as partial:
         partial.write_bytes(content)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

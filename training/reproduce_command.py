@@ -85,10 +85,10 @@ def _settings(run: TableRun) -> str:
     """The settings that tell runs apart, in one line."""
     recipe = run.recipe
     adapters, training = recipe.adapters, recipe.training
-    sampled = adapters.min_rank < adapters.rank
+    sampled, size = adapters.min_rank < adapters.rank, recipe.backbone.image_size
     parts = [
         f"{recipe.data.kind}, {recipe.data.split} split",
-        recipe.backbone.weights,
+        recipe.backbone.weights + (f" at {size} pixels" if size else ""),
         f"{adapters.adapters} x rank {adapters.rank}",
         f"Kmin {adapters.min_rank}, T {adapters.steps}, sigma {adapters.scale:g}, "
         f"{training.samples} samples"
@@ -97,6 +97,7 @@ def _settings(run: TableRun) -> str:
         f"{training.epochs} epochs of batches of {training.batch_size}, "
         f"rate {training.learning_rate:g}, decay {training.weight_decay:g}, "
         f"warm-up {training.warmup_steps}",
+        f"{training.augmentation} views, {training.head} head, "
         f"class weights {training.class_weights}",
         f"{training.precision}, seed {recipe.seed}",
     ]

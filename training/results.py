@@ -6,12 +6,11 @@ from typing import Any
 
 from eulerlora.coefficients import PROJECTIONS
 from eulerlora.config import CheckpointConfig
-from training.datasets import TITLES
 from training.recipe import AdapterRecipe
 from training.recipe_file import read_recipe
-from training.report import METRICS, OOD_METRICS
+from training.report_tables import METRICS, OOD_METRICS
 from training.table import Figure, Table, TableRow
-from training.table_runs import TableRun
+from training.table_runs import TableRun, ood_place
 
 PERCENT = {"accuracy", "macro_f1", "macro_auroc", "auroc", "auprc", "fpr_at_95_tpr"}
 """Metrics that tables print in percent."""
@@ -24,7 +23,7 @@ def markdown_table(table: Table, runs: Sequence[TableRun]) -> str:
     they differ from the paper's.
     """
     finished = [run for run in runs if run.status == "finished"]
-    titles = [f"{NAMES[each]}{' (%)' if each in PERCENT else ''}" for each in table.metrics]
+    titles = [_title(table, each) for each in table.metrics]
     lines = [
         f"## {table.title}",
         "",
@@ -49,15 +48,27 @@ def _rows(table: Table, row: TableRow, runs: Sequence[TableRun]) -> list[str]:
     return lines
 
 
+def _title(table: Table, metric: str) -> str:
+    """A column's title; of a table of both kinds, those of out-of-distribution sets name it."""
+    name = NAMES[metric]
+    if metric in OOD_METRICS and not set(table.metrics) <= OOD_METRICS.keys():
+        name = f"{name}, {table.ood}"
+    return f"{name} (%)" if metric in PERCENT else name
+
+
 def _figures(table: Table, row: TableRow, run: TableRun) -> Mapping[str, Any]:
-    """A run's metrics in the row's mode."""
+    """A run's metrics in the row's mode, those of the table's out-of-distribution set with them."""
     asked = next(
         each
         for each in run.report()["modes"]
         if each["mode"] == row.mode and (row.mode == "det" or each["samples"] == row.samples)
     )
-    inside: Mapping[str, Any] = asked["metrics"]
-    return inside if table.ood is None else asked["ood"][TITLES[table.ood]]
+    found: Mapping[str, Any] = asked["metrics"]
+    if table.ood is not None:
+        place = ood_place(table.ood, run.recipe)
+        assert place is not None  # or the run would have been refused
+        found = {**found, **list(asked["ood"].values())[place]}
+    return {name: each and each["value"] for name, each in found.items()}
 
 
 def _trained(runs: Sequence[TableRun]) -> str:

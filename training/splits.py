@@ -9,6 +9,7 @@ from eulerlora.errors import DataError
 from training.recipe import Split
 
 CALIBRATION_SHARE = 0.1
+VALIDATION_SHARE = 0.1
 TEST_SHARE = 0.2
 SPLIT_SEED = 42
 
@@ -27,7 +28,8 @@ def three_parts(given: Mapping[str, Sequence[Item]], split: Split) -> dict[str, 
     """train, calibration and test of a data set.
 
     given: its own `train` and `test`, or `all`, of which a fifth then tests. The calibration part
-    is a tenth of the training images; `paper` has none. The same parts each time.
+    is a tenth of the training images; `paper` has none. `lesion-validation` leaves the test part
+    out and tests on a tenth of the train part. The same parts each time.
     """
     if "all" in given:
         train, test = stratified_halves(given["all"], TEST_SHARE)
@@ -36,6 +38,8 @@ def three_parts(given: Mapping[str, Sequence[Item]], split: Split) -> dict[str, 
     if split == "paper":
         return {"train": train, "test": test}
     train, calibration = stratified_halves(train, CALIBRATION_SHARE)
+    if split == "lesion-validation":
+        train, test = stratified_halves(train, VALIDATION_SHARE)
     return {"train": train, "calibration": calibration, "test": test}
 
 

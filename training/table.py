@@ -9,7 +9,6 @@ from pydantic import Field
 
 from eulerlora.errors import SettingsError
 from eulerlora.settings import Mode, PositiveInt, Settings, validated
-from training.torchvision_sets import Kind
 
 TABLES = Path(__file__).parent / "tables"
 RECIPES = Path(__file__).parent / "recipes"
@@ -35,9 +34,9 @@ class TableRow(Settings):
 class Table(Settings):
     """A table of runs: one recipe, its variants, several seeds.
 
-    recipe: a file among the recipes. ood: the kind of out-of-distribution set whose metrics are
-    shown instead of the test part's. paper_data: how reports name the data set with the paper's
-    split; None for a table that the paper does not have.
+    recipe: a file among the recipes. metrics: of the test part, and those of `ood`, the kind or
+    the path of one of the recipe's out-of-distribution sets. paper_data: how reports name the data
+    set with the paper's split; None for a table that the paper does not have.
     """
 
     title: str
@@ -45,7 +44,7 @@ class Table(Settings):
     metrics: Annotated[tuple[str, ...], Field(min_length=1)]
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
     rows: Annotated[tuple[TableRow, ...], Field(min_length=1)]
-    ood: Kind | None = None
+    ood: str | None = None
     paper_data: str | None = None
 
     @property

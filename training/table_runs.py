@@ -10,9 +10,9 @@ from eulerlora.checkpoint import CONFIG, read_config
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import DataError, SettingsError
 from eulerlora.settings import validated
+from training.figures import JSON
 from training.recipe import AdapterRecipe
 from training.recipe_file import read_recipe
-from training.report import JSON
 from training.table import Table
 from training.train import REPORT, state_file
 
@@ -91,5 +91,11 @@ def _check_answers(table: Table, recipe: AdapterRecipe) -> None:
             raise SettingsError(
                 f"the table wants {row.samples} samples; evaluation.samples is {asked.samples}"
             )
-    if table.ood is not None and table.ood not in {each.kind for each in asked.ood}:
+    if table.ood is not None and ood_place(table.ood, recipe) is None:
         raise SettingsError(f"the table wants {table.ood} in evaluation.ood")
+
+
+def ood_place(ood: str, recipe: AdapterRecipe) -> int | None:
+    """Which of a recipe's out-of-distribution sets has this kind or path; None: none of them."""
+    named = (ood in (each.kind, each.path) for each in recipe.evaluation.ood)
+    return next((place for place, found in enumerate(named) if found), None)

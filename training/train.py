@@ -9,7 +9,7 @@ from torch import Generator, Tensor, nn
 from torchvision.models import VisionTransformer
 
 from eulerlora.backbone import at_image_size, load_backbone, published_backbone, settings_of
-from eulerlora.checkpoint import CONFIG, check_free, load_checkpoint, save_checkpoint, write_card
+from eulerlora.checkpoint import CONFIG, check_free, load_checkpoint, save_checkpoint
 from eulerlora.config import (
     AdapterConfig,
     BackboneConfig,
@@ -23,14 +23,16 @@ from eulerlora.safetensor_files import tensors_sha256
 from eulerlora.settings import Mode
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.adapter_objective import AdapterObjective
-from training.augment import Transform, flip_and_rotate, training_view
+from training.augment import Transform, training_view
 from training.bad_images import announce
 from training.calibrate import calibrate
 from training.class_weights import effective_number_weights
 from training.datasets import ImageParts, class_counts, read_dataset, read_ood_set
+from training.energy import energy_used
 from training.evaluate import evaluate
 from training.loop import fit
-from training.model_card import model_card
+from training.model_card import leave_card, model_card
+from training.probe import fit_heads
 from training.provenance import data_facts, provenance_of
 from training.recipe import AdapterRecipe, AdapterTraining, BackboneSource
 from training.report import write_report
@@ -89,9 +91,11 @@ def train(
         checkpoint = load_checkpoint(out)
         questions: list[tuple[Mode, int]] = [("det", 1), ("stoch", recipe.evaluation.samples)]
         ood = {each.name: each.images for each in outside}
-        evaluation = evaluate(EulerLoRA(checkpoint, device), images, ood, questions)
+        evaluation = evaluate(
+            EulerLoRA(checkpoint, device), images, ood, questions, recipe.evaluation.ood_images
+        )
         write_report(out / REPORT, evaluation)
-        write_card(out, model_card(checkpoint.config, evaluation.report))
+        leave_card(out, out / REPORT)
     accelerator.wait_for_everyone()
 
 
@@ -106,7 +110,13 @@ def _train(
     frozen = read_backbone(recipe.backbone, recipe_folder, _dtype(recipe))
     network = AdaptedVisionTransformer(frozen.backbone, recipe.adapters, len(images.classes))
     network.initialise(Generator().manual_seed(recipe.seed))
-    facts = train_adapters(network, recipe, images, run)
+    if recipe.training.head == "linear-probe":
+        fit_heads(network, images, run.accelerator.device)
+    resumed = run.resume and run.state.exists()
+    with energy_used() as energy:
+        facts = train_adapters(network, recipe, images, run)
+    if not resumed and energy:  # of an earlier session nobody knows
+        facts["energy_joules"] = dict(energy)
     round_adapters(network.cpu(), _dtype(recipe))
     return network, _config(recipe, network, frozen, images, facts)
 
@@ -123,7 +133,7 @@ def train_adapters(
     objective = AdapterObjective(network, recipe.training, weights, recipe.seed)
 
     def view(epoch: int) -> Transform:
-        return training_view(size, recipe.seed, epoch, flip_and_rotate)
+        return training_view(size, recipe.seed, epoch, recipe.training.augmentation)
 
     device = run.accelerator.device
     return asdict(fit(objective.to(device), images.parts["train"], view, recipe.training, run))

@@ -16,6 +16,7 @@ from benchmarks.service.lone_request import lone_request
 from benchmarks.service.mixed_input import mixed_input
 from benchmarks.service.overload import overload
 from benchmarks.service.peer_comparison import peer_comparison
+from benchmarks.service.plain_pass import plain_pass
 from benchmarks.service.plan import FULL, SMALL
 from benchmarks.service.sigterm import sigterm
 from benchmarks.service.throughput import throughput
@@ -23,6 +24,7 @@ from benchmarks.service.throughput import throughput
 FIGURES: Mapping[str, Callable[..., Iterator[Record]]] = {
     "throughput": throughput,
     "lone-request": lone_request,
+    "plain-pass": plain_pass,
     "litserve": peer_comparison,
     "overload": overload,
     "half-open": half_open,

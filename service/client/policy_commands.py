@@ -1,4 +1,6 @@
-"""The commands `eulerlora policy show` and `check`; `fit` is training's."""
+"""The commands `eulerlora policy show` and `check`; `fit` is training's, and begins with what the
+group hands it.
+"""
 
 from pathlib import Path
 
@@ -9,8 +11,10 @@ from service.client.policy import default_policy_text, read_policy
 
 
 @click.group("policy", cls=Program, entry_group="eulerlora.policy_commands")
-def policy_command() -> None:
+@click.pass_context
+def policy_command(context: click.Context) -> None:
     """Show, check and fit the policy that says what to do next for a picture."""
+    context.obj = default_policy_text()
 
 
 @click.command("show")

@@ -13,8 +13,9 @@ from eulerlora.config import (
     Preprocessing,
 )
 from eulerlora.settings import BackboneSettings
+from training.figures import JSON
 from training.provenance import provenance_of
-from training.report import JSON, METRICS, OOD_METRICS
+from training.report_tables import METRICS, OOD_METRICS
 from training.table_runs import TableRun
 from training.train import REPORT
 
@@ -68,5 +69,9 @@ def _mode(mode: str, samples: int, figures: Figures) -> dict[str, object]:
     }
 
 
-def _all_of(metrics: Sequence[str], figures: Figures) -> dict[str, float | None]:
-    return {metric: figures.get(metric, 0.5) for metric in metrics}
+def _all_of(metrics: Sequence[str], figures: Figures) -> dict[str, dict[str, float] | None]:
+    values = {metric: figures.get(metric, 0.5) for metric in metrics}
+    return {
+        metric: None if value is None else {"value": value, "low": value, "high": value}
+        for metric, value in values.items()
+    }

@@ -14,7 +14,7 @@ from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
 from eulerlora.rows import Rows
 from tests.conftest import random_network
 from training.adapter_objective import AdapterObjective, step_generator
-from training.augment import flip_and_rotate, training_view
+from training.augment import training_view
 from training.datasets import LabelledImage, read_dataset
 from training.loop import fit
 from training.recipe import AdapterTraining, DataSettings
@@ -130,7 +130,7 @@ def _losses(
 
     accelerator.reduce = recording
     run = Run(accelerator, 0, settings, out.with_suffix(f".{process}.safetensors"))
-    fit(objective, train, lambda epoch: training_view(32, 0, epoch, flip_and_rotate), settings, run)
+    fit(objective, train, lambda epoch: training_view(32, 0, epoch, "paper"), settings, run)
     if process == 0:
         losses = found[1::3] if processes > 1 else found[1::2]
         torch.save(torch.tensor(losses), out)

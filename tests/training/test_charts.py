@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from training.bootstrap import once
 from training.charts import (
     confusion_chart,
     msp_histograms,
@@ -17,14 +18,16 @@ def test_the_reliability_diagram_has_a_bar_and_a_count_for_every_bin_with_images
     first = np.array([0.95, 0.91, 1.0, 0.62, 0.68])
     labels = np.array([0, 1, 0, 0, 0])
     bins = calibration_bins(np.stack([first, 1 - first], axis=1), labels)
-    above, below = reliability_diagram(bins, 0.125, "title").axes
-    bars = {round(bar.get_x(), 6): bar.get_height() for bar in above.patches}
-    assert bars == pytest.approx({0.6: 1.0, 0.9: 2 / 3})
-    points = above.lines[1].get_xydata()
-    np.testing.assert_allclose(points, [[0.65, 1], [(0.95 + 0.91 + 1) / 3, 2 / 3]])
+    figure = reliability_diagram({"det": bins, "stoch": bins}, "title")
+    above, beside, below, _ = figure.axes
+    assert (above.get_title(), beside.get_title()) == ("det: ECE 0.312", "stoch: ECE 0.312")
+    accuracy, gap = above.containers
+    assert [bar.get_x() for bar in accuracy] == pytest.approx([0.6, 0.9])
+    assert [bar.get_height() for bar in accuracy] == pytest.approx([1, 2 / 3])
+    confidence = [0.65, (0.95 + 0.91 + 1) / 3]
+    assert [bar.get_y() + bar.get_height() for bar in gap] == pytest.approx(confidence)
     assert [bar.get_height() for bar in below.patches] == [0, 0, 0, 0, 0, 0, 2, 0, 0, 3]
     assert [text.get_text() for text in below.texts] == ["", "", "", "", "", "", "2", "", "", "3"]
-    assert above.get_legend().get_title().get_text() == "ECE 0.125"
 
 
 def test_the_confusion_chart_shows_counts_on_the_shares_of_each_row() -> None:
@@ -44,7 +47,10 @@ def test_a_confusion_chart_of_a_hundred_classes_is_shade_alone() -> None:
 
 def test_the_risk_coverage_chart_has_one_line_for_each_curve() -> None:
     scores, wrong = np.array([0.9, 0.8, 0.8, 0.6]), np.array([False, True, False, True])
-    curves = {"det": risk_coverage(scores, wrong), "stoch": risk_coverage(-scores, wrong)}
+    curves = {
+        "det": risk_coverage(scores, wrong, once(4)),
+        "stoch": risk_coverage(-scores, wrong, once(4)),
+    }
     figure = risk_coverage_chart(curves, "title")
     (axes,) = figure.axes
     det, stoch = axes.lines
@@ -57,7 +63,7 @@ def test_the_risk_coverage_chart_has_one_line_for_each_curve() -> None:
 
 
 def test_a_model_without_errors_has_a_chart_too() -> None:
-    curve = risk_coverage(np.array([1.0, 1.0]), np.array([False, False]))
+    curve = risk_coverage(np.array([1.0, 1.0]), np.array([False, False]), once(2))
     (axes,) = risk_coverage_chart({"det": curve}, "title").axes
     assert axes.get_ylim() == (0, 0.01)
 

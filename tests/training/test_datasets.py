@@ -90,6 +90,18 @@ def test_the_paper_split_trains_on_all_training_images(labelled: Path) -> None:
     assert data.name == "labelled, image folder, paper split"
 
 
+def test_the_validation_split_tests_on_a_tenth_of_the_train_part(labelled: Path) -> None:
+    whole = names_by_part(read_dataset(SETTINGS, labelled))
+    for path in (labelled / "test").rglob("*.png"):
+        path.write_bytes(b"broken")
+    data = read_dataset(SETTINGS.model_copy(update={"split": "lesion-validation"}), labelled)
+    parts = names_by_part(data)
+    assert parts["calibration"] == whole["calibration"]
+    assert sorted([*parts["train"], *parts["test"]]) == sorted(whole["train"])
+    assert len(parts["test"]) == 6  # of 54
+    assert data.name == "labelled, image folder, lesion-validation split"
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [

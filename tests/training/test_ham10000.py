@@ -12,7 +12,17 @@ import torch
 
 from eulerlora.errors import DataError
 from tests.training.conftest import write_image
-from training.ham10000 import METADATA, lesion_split, paper_split, read_ham10000, read_metadata
+from training.datasets import read_dataset
+from training.ham10000 import (
+    METADATA,
+    SPLITS,
+    lesion_split,
+    lesion_validation_split,
+    paper_split,
+    read_ham10000,
+    read_metadata,
+)
+from training.recipe import DataSettings, Split
 
 CLASSES = ["bkl", "nv", "df", "mel", "vasc", "bcc", "akiec"]
 
@@ -58,6 +68,37 @@ def test_classes_are_in_order_of_first_appearance_and_described(published: Path)
     assert data.classes[1].description == "melanoma"
 
 
+def test_images_are_grouped_by_sex_age_and_body_site_as_far_as_they_are_known(
+    published: Path,
+) -> None:
+    header, *lines = (published / METADATA).read_text().splitlines()
+    ages = ["", "0.0", "35.0", "40.0", "55.0", "60.0", "85.0", "nan"]
+    for index, age in enumerate(ages):
+        lines[index] = lines[index].replace("50.0,male,back", f"{age},female,")
+    (published / METADATA).write_text("\n".join([header, *lines]))
+    rows, _ = read_metadata(published / METADATA)
+    assert [row.groups["age"] for row in rows[:8]] == [
+        "unknown", "0 to 39", "0 to 39", "40 to 59", "40 to 59", "60 and over", "60 and over",
+        "unknown",
+    ]  # fmt: skip
+    assert rows[0].groups == {"sex": "female", "age": "unknown", "body site": "unknown"}
+    assert rows[8].groups == {"sex": "male", "age": "40 to 59", "body site": "back"}
+    images = read_dataset(DataSettings(kind="ham10000"), published)
+    assert images.target == ("mel",)
+    known = {row.image_id: row for row in rows}
+    for image in images.parts["test"]:
+        assert image.cluster == known[image.name].lesion_id
+        assert image.groups == known[image.name].groups
+
+
+def test_metadata_without_sex_age_and_site_is_read_too(published: Path) -> None:
+    lines = (published / METADATA).read_text().splitlines()
+    cut = [",".join(line.split(",")[:4]) for line in lines]
+    (published / METADATA).write_text("\n".join(cut))
+    rows, _ = read_metadata(published / METADATA)
+    assert {value for row in rows for value in row.groups.values()} == {"unknown"}
+
+
 def test_no_lesion_is_in_two_parts_of_the_lesion_split(published: Path) -> None:
     rows, _ = read_metadata(published / METADATA)
     parts = lesion_split(rows)
@@ -66,12 +107,36 @@ def test_no_lesion_is_in_two_parts_of_the_lesion_split(published: Path) -> None:
     assert Counter(row for part in parts.values() for row in part) == Counter(rows)
 
 
-@pytest.mark.parametrize("split", ["lesion", "paper"])
+def test_the_validation_split_tests_on_lesions_of_the_train_part_alone(published: Path) -> None:
+    rows, _ = read_metadata(published / METADATA)
+    whole, parts = lesion_split(rows), lesion_validation_split(rows)
+    lesions = {name: {row.lesion_id for row in part} for name, part in parts.items()}
+    assert parts["calibration"] == whole["calibration"]
+    assert not lesions["train"] & lesions["test"]
+    assert Counter(parts["train"] + parts["test"]) == Counter(whole["train"])
+    assert {row.label for row in parts["test"]} == {0, 1, 2}
+    assert 0.05 < len(parts["test"]) / len(whole["train"]) < 0.15
+    assert lesion_validation_split(rows) == parts
+
+
+def test_the_validation_split_opens_no_image_of_the_true_test_part(published: Path) -> None:
+    rows, _ = read_metadata(published / METADATA)
+    hidden = {row.image_id for row in lesion_split(rows)["test"]}
+    for place in published.rglob("*.jpg"):
+        if place.stem in hidden:
+            place.write_bytes(b"broken")
+    found = read_ham10000(published, "lesion-validation")
+    assert found.sources.keys() == {row.image_id for row in rows} - hidden
+    with pytest.raises(DataError):
+        read_ham10000(published, "lesion")
+
+
+@pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize(
     "damage", [Path.unlink, lambda image: image.write_bytes(b"broken")], ids=["missing", "broken"]
 )
 def test_a_row_whose_image_cannot_be_used_is_refused_by_name_or_left_out_alone(
-    published: Path, split: str, damage: Callable[[Path], None]
+    published: Path, split: Split, damage: Callable[[Path], None]
 ) -> None:
     whole = read_ham10000(published, split)
     damage(published / "HAM10000_images_part_1" / "ISIC_0000004.jpg")
@@ -101,7 +166,7 @@ def test_metadata_of_which_too_little_is_left_is_refused(published: Path) -> Non
     lines = (published / METADATA).read_text().splitlines(keepends=True)
     for kept in (lines[:1], lines[:2]):
         (published / METADATA).write_text("".join(kept))
-        for split in ("lesion", "paper"):
+        for split in SPLITS:
             with pytest.raises(DataError, match="too few rows"):
                 read_ham10000(published, split)
 
@@ -148,4 +213,18 @@ def test_the_lesion_split_is_stratified_and_shares_no_lesion(real_data: Path) ->
         found = np.bincount([row.label for row in parts[name]]) / len(parts[name])
         np.testing.assert_allclose(found, everywhere, atol=0.01)
     lesions = [{row.lesion_id for row in part} for part in parts.values()]
+    assert sum(map(len, lesions)) == len(set.union(*lesions)) == 7470
+
+
+@pytest.mark.data
+def test_the_validation_split_shares_no_lesion_with_the_true_test_part(real_data: Path) -> None:
+    rows, names = read_metadata(real_data / METADATA)
+    parts = lesion_validation_split(rows)
+    assert {name: len(part) for name, part in parts.items()} == {
+        "train": 6309, "calibration": 1002, "test": 701
+    }  # fmt: skip
+    counts = Counter(names[row.label] for row in parts["test"])
+    assert [counts[name] for name in CLASSES] == [77, 469, 8, 78, 10, 36, 23]
+    lesions = [{row.lesion_id for row in part} for part in parts.values()]
+    lesions.append({row.lesion_id for row in lesion_split(rows)["test"]})
     assert sum(map(len, lesions)) == len(set.union(*lesions)) == 7470

@@ -5,18 +5,30 @@ import math
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from torchmetrics.functional import classification as twin
 from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
-from training.metrics import (
-    calibration_bins,
-    calibration_error,
-    classification_metrics,
-    ood_metrics,
-)
+from training import metrics
+from training.bootstrap import once
+from training.metrics import calibration_bins, calibration_error, macro_auroc
 
 CLASSES = 5
+
+
+def classification_metrics(log_probabilities: Tensor, labels: Tensor) -> dict[str, float]:
+    """Of the images themselves."""
+    weights = once(len(labels))
+    found = metrics.classification_metrics(log_probabilities, labels.numpy(), weights)
+    return {name: each.item() for name, each in found.items()}
+
+
+def ood_metrics(inside: Tensor, outside: Tensor) -> dict[str, float]:
+    """Of the images themselves."""
+    weights = once(len(inside) + len(outside))
+    found = metrics.ood_metrics(inside.double().numpy(), outside.double().numpy(), weights)
+    return {name: each.item() for name, each in found.items()}
 
 
 @pytest.fixture(params=range(4))
@@ -98,13 +110,13 @@ def test_bins_of_the_calibration_error_are_closed_above() -> None:
     # 0.6 belongs to (0.5, 0.6], with 0.55; were it in the next bin the two errors would not cancel.
     probabilities = np.array([[0.6, 0.4], [0.55, 0.45]])
     labels = np.array([0, 1])
-    assert calibration_error(probabilities, labels) == pytest.approx(abs(0.5 - 0.575))
+    assert calibration_error(probabilities, labels, once(2)) == pytest.approx(abs(0.5 - 0.575))
 
 
 def test_a_perfect_and_a_perfectly_wrong_model_have_the_extreme_errors() -> None:
     certain = np.eye(3)
-    assert calibration_error(certain, np.arange(3)) == 0
-    assert calibration_error(certain, np.array([1, 2, 0])) == 1
+    assert calibration_error(certain, np.arange(3), once(3)) == 0
+    assert calibration_error(certain, np.array([1, 2, 0]), once(3)) == 1
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -147,3 +159,46 @@ def test_ood_metrics_agree_with_loops(seed: int) -> None:
 def test_separated_sets_have_perfect_ood_metrics() -> None:
     found = ood_metrics(torch.tensor([0.8, 0.9]), torch.tensor([0.1, 0.2, 0.3]))
     assert found == {"auroc": 1.0, "auprc": 1.0, "fpr_at_95_tpr": 0.0}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_image_that_counts_twice_is_two_images(
+    answers: tuple[Tensor, Tensor], seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    weights = random.integers(0, 4, (6, 300)).astype(float)
+    log_probabilities, labels = answers
+    found = metrics.classification_metrics(log_probabilities, labels.numpy(), weights)
+    for row, times in enumerate(weights):
+        drawn = np.repeat(np.arange(300), times.astype(int))
+        twin = classification_metrics(log_probabilities[drawn], labels[drawn])
+        assert {name: each[row] for name, each in found.items()} == pytest.approx(twin)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_image_that_counts_twice_is_two_for_ood_metrics_too(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    scores = np.round(random.random(80) * 12) / 12
+    weights = random.integers(0, 3, (6, 80)).astype(float)
+    weights[:, [0, 50]] = 1
+    found = metrics.ood_metrics(scores[:50], scores[50:], weights)
+    for row, times in enumerate(weights.astype(int)):
+        inside, outside = (
+            torch.from_numpy(np.repeat(scores[part], times[part]))
+            for part in (slice(50), slice(50, None))
+        )
+        twin = ood_metrics(inside, outside)
+        assert {name: each[row] for name, each in found.items()} == pytest.approx(twin)
+
+
+def test_a_weighted_auroc_is_scikit_learn_s() -> None:
+    random = np.random.default_rng(0)
+    scores, positive = np.round(random.random(90), 1), random.random(90) < 0.3
+    weights = random.random((4, 90))
+    for row, found in zip(weights, metrics.auroc(scores, positive, weights), strict=True):
+        assert found == pytest.approx(roc_auc_score(positive, scores, sample_weight=row))
+
+
+def test_an_auroc_wants_images_of_both_kinds() -> None:
+    probabilities = np.array([[0.9, 0.1], [0.2, 0.8]])
+    assert np.isnan(macro_auroc(probabilities, np.array([1, 1]), once(2))).all()

@@ -18,7 +18,7 @@ def drawn() -> bytes:
 def test_a_figure_gives_the_same_bytes_each_time_without_a_date_or_a_program() -> None:
     assert drawn() == drawn()
     with Image.open(BytesIO(drawn())) as picture:
-        assert picture.size == (300, 150)
+        assert picture.size == (240, 120)
         assert picture.info.keys() <= {"dpi"}
 
 

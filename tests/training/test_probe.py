@@ -12,10 +12,13 @@ from sklearn.preprocessing import StandardScaler
 
 from eulerlora.backbone import save_backbone
 from eulerlora.config import ClassName
+from eulerlora.predict import predict_rows
 from eulerlora.preprocess import resize
+from eulerlora.settings import AdapterSettings, Draw
+from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import random_backbone
 from training.datasets import ImageParts, LabelledImage
-from training.probe import STRENGTH, linear_probe
+from training.probe import STRENGTH, fit_heads, linear_probe
 from training.probe_command import probe_command
 
 CPU = torch.device("cpu")
@@ -66,6 +69,33 @@ def test_it_is_logistic_regression_on_standardised_features(images: ImageParts) 
     assert found.balanced_accuracy == pytest.approx(balanced_accuracy_score(truth, predicted))
     auroc = roc_auc_score(truth, probabilities, multi_class="ovr")
     assert found.macro_auroc == pytest.approx(auroc)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_heads_answer_as_the_regression_before_any_step(images: ImageParts, classes: int) -> None:
+    train = [each for each in images.parts["train"] if each.label < classes]
+    held_out = images.parts["calibration"]
+    backbone = random_backbone().eval()
+    network = AdaptedVisionTransformer(backbone, AdapterSettings(adapters=2, rank=2, min_rank=1), 3)
+    network.initialise(torch.Generator().manual_seed(0))
+    fit_heads(network, ImageParts("squares", images.classes, {"train": train}), CPU)
+
+    def pixels(part: list[LabelledImage]) -> torch.Tensor:
+        return torch.stack([resize(each.source, 32) for each in part])
+
+    with torch.no_grad():
+        features = [backbone(pixels(part)).double().numpy() for part in (train, held_out)]
+    scaler = StandardScaler().fit(features[0])
+    plain = LogisticRegression(C=STRENGTH, max_iter=1000)
+    plain.fit(scaler.transform(features[0]), [each.label for each in train])
+    wanted = plain.predict_proba(scaler.transform(features[1]))
+    draws = [Draw(mode="stoch", samples=2)] * len(held_out)
+    for trajectories, expected in zip(
+        predict_rows(network, pixels(held_out), draws), wanted, strict=True
+    ):
+        assert len(trajectories) == 4
+        for found in trajectories.exp().numpy():
+            np.testing.assert_allclose(found[:classes], expected, atol=1e-4)
 
 
 def test_a_class_that_was_never_trained_on_is_never_named(images: ImageParts) -> None:

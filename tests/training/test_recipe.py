@@ -8,12 +8,17 @@ from eulerlora.errors import SettingsError
 from training.pretraining_recipe import PretrainingRecipe
 from training.recipe import AdapterRecipe
 from training.recipe_file import read_recipe, variant_names
+from training.table import read_table
 
 FOLDER = Path(__file__).parents[2] / "training" / "recipes"
 BASES = {"methods", "paper", "scale-check"}  # what recipes are based on
 RECIPES = sorted(path for path in FOLDER.glob("*.toml") if path.stem not in BASES)
 PRETRAINING = [path for path in RECIPES if "-pretrain" in path.stem]
-VARIANTS = [(path, name) for path in RECIPES for name in variant_names(path)]
+CHOICES = FOLDER / "ham10000-choices.toml"
+METHODS = [(path, name) for path in RECIPES if path != CHOICES for name in variant_names(path)]
+
+
+COMPARED = read_table("ham10000-compact").variants
 
 
 def test_there_are_recipes_to_test() -> None:
@@ -28,7 +33,7 @@ def test_every_recipe_of_the_project_is_valid_and_says_its_command(path: Path) -
     assert f"eulerlora {command} training/recipes/{path.name}" in path.read_text()
 
 
-@pytest.mark.parametrize(("path", "variant"), VARIANTS, ids=lambda it: getattr(it, "stem", it))
+@pytest.mark.parametrize(("path", "variant"), METHODS, ids=lambda it: getattr(it, "stem", it))
 def test_every_variant_is_valid_and_says_in_its_name_what_it_is(path: Path, variant: str) -> None:
     recipe = read_recipe(path, AdapterRecipe, variant=variant)
     adapters, method = recipe.adapters, variant.partition("-")[0]
@@ -39,8 +44,34 @@ def test_every_variant_is_valid_and_says_in_its_name_what_it_is(path: Path, vari
     }
     assert variant == f"{method}-{numbers[method]}"
     assert (adapters.min_rank < adapters.rank) == (method == "eulerlora")
-    assert recipe.training.samples == (4 if method == "eulerlora" else 1)
+    assert recipe.training.samples == 1 or method == "eulerlora"
     assert recipe.variant == variant
+
+
+def test_the_compared_methods_have_the_same_budget_adapter_by_adapter() -> None:
+    path = FOLDER / "ham10000-compact.toml"
+    budgets = {
+        (each.adapters.adapters, each.adapters.rank, each.training.model_dump_json())
+        for each in (read_recipe(path, AdapterRecipe, variant=name) for name in COMPARED)
+    }
+    assert len(budgets) == 2
+    assert {adapters for adapters, _, _ in budgets} == {1, 2}
+
+
+@pytest.mark.parametrize("variant", read_table("ham10000-choices").variants)
+def test_a_choice_is_made_on_validation_and_changes_one_thing_of_the_start(variant: str) -> None:
+    start, choice = (
+        read_recipe(CHOICES, AdapterRecipe, variant=name) for name in ("start", variant)
+    )
+    assert choice.data.split == "lesion-validation"
+    changed = [
+        (table, key)
+        for table in ("data", "backbone", "adapters", "training", "evaluation")
+        for key, value in getattr(choice, table)
+        if value != getattr(getattr(start, table), key)
+    ]
+    beside = {("adapters", "min_rank"), ("training", "beta")}  # of the rank, of the class weights
+    assert len(set(changed) - beside) == (variant != "start")
 
 
 def test_the_paper_s_recipes_differ_in_what_the_paper_says(tmp_path: Path) -> None:
@@ -168,7 +199,7 @@ def test_the_recipes_of_pretraining_differ_in_stages_alone() -> None:
     assert others
     for other in others:
         same = {"name": first.name, "stages": first.stages}
-        assert other.model_copy(update=same) == first
+        assert other.settings_alone.model_copy(update=same) == first.settings_alone
 
 
 def test_how_a_recipe_was_asked_for_is_none_of_its_settings() -> None:

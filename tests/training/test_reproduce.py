@@ -29,7 +29,7 @@ from tests.program import Done, run
 from tests.training.conftest import BACKBONE_PROVENANCE, PER_CLASS
 from tests.training.made_up_runs import finish
 from training import reproduce, reproduce_command
-from training.report import JSON
+from training.figures import JSON
 from training.reproduce import all_devices, command_of, log_file, train_all
 from training.table import Table, read_table
 from training.table_runs import TableRun, runs_of
@@ -244,7 +244,7 @@ def test_a_dry_run_lists_every_run_with_its_settings_and_what_is_missing(
     assert next(each for each in runs if "eulerlora-2/seed-42:" in each).endswith(
         ": ham10000, paper split; ViT_B_32_Weights.IMAGENET1K_V1; 2 x rank 20; "
         "Kmin 10, T 2, sigma 1, 4 samples; 65 epochs of batches of 32, rate 0.0001, decay 0.01, "
-        "warm-up 500; class weights effective-number; float32, seed 42"
+        "warm-up 500; paper views, random head, class weights effective-number; float32, seed 42"
     )
     assert "1 x rank 20; not sampled;" in next(each for each in runs if "lora-20/seed-0:" in each)
     weights, metadata, images = absent
@@ -407,9 +407,9 @@ def test_a_table_is_trained_measured_and_printed(reproduced: Reproduced) -> None
         )  # fmt: skip
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         assert cells[2:4] == ["det" if mode == "det" else "stoch, 4 samples", "2 seeds"]
-        accuracy = 100 * np.array([each["accuracy"] for each in figures])
+        accuracy = 100 * np.array([each["accuracy"]["value"] for each in figures])
         assert cells[4] == f"{accuracy.mean():.2f} ± {accuracy.std(ddof=1):.2f}"
-        nll = np.array([each["nll"] for each in figures])
+        nll = np.array([each["nll"]["value"] for each in figures])
         assert cells[-2] == f"{nll.mean():.3f} ± {nll.std(ddof=1):.3f}"
     assert any("seeds 0, 42" in line for line in told)
     assert any(line.startswith("- differs from the recipe:") for line in told)

@@ -12,7 +12,7 @@ from eulerlora.settings import AdapterSettings, BackboneSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import TINY_BACKBONE
 from tests.training.made_up_runs import VIT_B_32, finish
-from training.report import METRICS
+from training.report_tables import METRICS
 from training.results import markdown_table, trained_parameters
 from training.table import read_table
 from training.table_runs import TableRun, runs_of
@@ -106,6 +106,17 @@ def test_a_table_of_ood_detection_shows_the_metrics_of_the_outside_set(tmp_path:
     ours, paper = lines(markdown_table(read_table("ood"), found), "LoRA, rank 20")
     assert ours["AUROC (%)"] == "93.12"
     assert paper["AUROC (%)"] == "92.96 ± 3.50"
+
+
+def test_a_table_may_show_the_metrics_of_the_test_part_and_of_an_outside_set(
+    tmp_path: Path,
+) -> None:
+    found = runs(tmp_path, table="ham10000-compact")
+    for run in found:
+        finish(run, {"accuracy": 0.75, "auroc": 0.9312}, data="HAM10000, lesion split")
+    (ours,) = lines(markdown_table(read_table("ham10000-compact"), found), "LoRA, rank 20")
+    assert ours["accuracy (%)"] == "75.00"
+    assert ours["AUROC, cifar10-jpeg.tar.xz (%)"] == "93.12"
 
 
 def test_the_paper_s_figures_stand_below_ours_where_it_has_them(tmp_path: Path) -> None:

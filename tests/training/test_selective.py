@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from training.selective import Bools, Floats, risk_coverage, selective_metrics
+from training import selective
+from training.bootstrap import Floats, once
+from training.selective import Bools, RiskCoverage
+
+
+def risk_coverage(scores: Floats, wrong: Bools) -> RiskCoverage:
+    """Of the images themselves."""
+    return selective.risk_coverage(scores, wrong, once(len(scores)))
+
+
+def selective_metrics(curve: RiskCoverage) -> dict[str, float]:
+    return {name: each.item() for name, each in selective.selective_metrics(curve).items()}
 
 
 @pytest.fixture(params=range(4))
@@ -22,11 +33,11 @@ def test_the_curve_is_what_each_threshold_accepts(answers: tuple[Floats, Bools])
     curve = risk_coverage(scores, wrong)
     for index, threshold in enumerate(sorted(set(scores.tolist()), reverse=True)):
         accepted = scores >= threshold
-        assert curve.coverage[index] == accepted.mean()
-        assert curve.risk[index] == wrong[accepted].mean()
-    assert curve.coverage[-1] == 1
-    assert curve.risk[-1] == wrong.mean()
-    assert len(curve.accepted) == index + 1
+        assert curve.coverage[0, index] == accepted.mean()
+        assert curve.risk[0, index] == wrong[accepted].mean()
+    assert curve.coverage[0, -1] == 1
+    assert curve.risk[0, -1] == wrong.mean()
+    assert curve.accepted.shape == (1, index + 1)
 
 
 def test_the_augrc_has_its_closed_form(answers: tuple[Floats, Bools]) -> None:
@@ -76,3 +87,13 @@ def test_one_tie_of_all_images_has_the_risk_of_all_everywhere() -> None:
 def test_no_error_leaves_no_area() -> None:
     curve = risk_coverage(np.array([0.9, 0.5, 0.7]), np.zeros(3, dtype=bool))
     assert selective_metrics(curve) == {"aurc": 0.0, "augrc": 0.0}
+
+
+def test_an_image_that_counts_twice_is_two_images(answers: tuple[Floats, Bools]) -> None:
+    scores, wrong = answers
+    weights = np.random.default_rng(1).integers(0, 3, (8, len(scores)))
+    curves = selective.risk_coverage(scores, wrong, weights.astype(float))
+    found = selective.selective_metrics(curves)
+    for row, times in enumerate(weights):
+        twin = selective_metrics(risk_coverage(np.repeat(scores, times), np.repeat(wrong, times)))
+        assert {name: each[row] for name, each in found.items()} == pytest.approx(twin)

@@ -7,7 +7,7 @@ import pytest
 from eulerlora.checkpoint import CONFIG
 from eulerlora.errors import CheckpointError, DataError, SettingsError
 from tests.training.made_up_runs import finish
-from training.report import JSON
+from training.figures import JSON
 from training.table import read_table
 from training.table_runs import TableRun, runs_of
 from training.train import REPORT, state_file

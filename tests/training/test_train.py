@@ -6,6 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from tests.conftest import random_backbone, random_network
 from tests.full_disk import file_size_limit
 from tests.program import run
 from tests.training.conftest import PER_CLASS
+from training.model_card import leave_card
 from training.run_state import steps_of_state
 from training.train import round_adapters, state_file
 
@@ -54,6 +57,7 @@ def test_a_recipe_gives_a_calibrated_checkpoint_that_has_learned(
         "config.json",
         "known_answer.json",
         "known_answer.png",
+        "reliability.png",
         "report",
     ]
     model = EulerLoRA.load(trained)
@@ -85,7 +89,7 @@ def test_the_checkpoint_is_taken_by_evaluate_predict_and_calibrate(
     out = trained.parent / "report"
     done = run(
         "evaluate", trained, "--data", labelled, "--ood", labelled / "other",
-        "--samples", "2", "--out", out,
+        "--samples", "2", "--corrupted-images", "0", "--out", out,
     )  # fmt: skip
     assert done.status == 0, done.err
     report = json.loads((out / "report.json").read_text())
@@ -93,17 +97,23 @@ def test_the_checkpoint_is_taken_by_evaluate_predict_and_calibrate(
     assert [each["mode"] for each in report["modes"]] == ["det", "stoch"]
     tables, _ = (out / "report.md").read_text().split("## Pictures")
     _, figures = tables.split("\n", maxsplit=1)
-    assert figures.strip() in (trained / "README.md").read_text()
     assert figures.strip() in done.out
     names = sorted(path.name for path in out.iterdir())
     assert names == sorted(path.name for path in (trained / "report").iterdir())
     for name in names:
         assert (out / name).read_bytes() == (trained / "report" / name).read_bytes()
 
-    before = (trained / "config.json").read_text()
+    files = [trained / "README.md", trained / "reliability.png"]
+    before = [file.read_bytes() for file in files]
+    for file in files:
+        file.unlink()
+    leave_card(trained, out)
+    assert [file.read_bytes() for file in files] == before
+
+    config = (trained / "config.json").read_text()
     done = run("calibrate", trained, "--data", labelled)
     assert done.status == 0, done.err
-    assert (trained / "config.json").read_text() == before
+    assert (trained / "config.json").read_text() == config
 
     done = run("calibrate", trained, "--data", labelled, "--sampler", "balanced")
     assert done.status == 0, done.err
@@ -137,6 +147,22 @@ def test_a_backbone_file_serves_at_another_image_size_and_stored_in_fewer_bits(
     assert model.network.backbone.image_size == 64
 
 
+def test_a_linear_probe_s_head_answers_before_any_step_counts_and_outsiders_may_be_few(
+    recipe_file: Path, labelled: Path
+) -> None:
+    out = recipe_file.parent / "probed"
+    done = run(
+        "train", recipe_file, "--data", labelled, "--out", out, "--set", "data.path=set",
+        "--set", "training.epochs=1", "--set", "training.learning_rate=1e-9",
+        "--set", "training.head=linear-probe", "--set", "training.augmentation=dermoscopy",
+        "--set", "evaluation.ood_images=2",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    report = json.loads((out / "report" / "report.json").read_text())
+    assert all(each["metrics"]["accuracy"]["value"] > 0.8 for each in report["modes"])
+    assert report["ood_images"] == {"other": {"images": 2, "of": 5}}
+
+
 def test_published_weights_from_a_file_are_trained_on_where_nothing_can_be_downloaded(
     recipe_file: Path, labelled: Path, tiny_published
 ) -> None:
@@ -163,7 +189,18 @@ def test_bad_images_end_every_command_by_name_or_are_skipped_listed_and_recorded
     out = tmp_path / "run"
     training = ["train", recipe_file, "--data", data, "--out", out, "--set", "data.path=set",
                 "--set", "training.epochs=1"]  # fmt: skip
-    evaluation = ["evaluate", out, "--data", data, "--ood", data / "other", "--mode", "det"]
+    evaluation = [
+        "evaluate",
+        out,
+        "--data",
+        data,
+        "--ood",
+        data / "other",
+        "--mode",
+        "det",
+        "--corrupted-images",
+        "0",
+    ]
     for command in (training, evaluation, ["calibrate", out, "--data", data]):
         refused = run(*command)
         assert refused.status == 1
@@ -179,13 +216,32 @@ def test_bad_images_end_every_command_by_name_or_are_skipped_listed_and_recorded
     assert "2 images were left out" in (out / "README.md").read_text()
 
 
+def test_energy_and_the_recipe_s_file_are_recorded(
+    recipe_file: Path, labelled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def a_kilowatt_hour() -> Iterator[dict[str, float]]:
+        yield {"cpu package 0": 3.6e6}
+
+    monkeypatch.setattr("training.train.energy_used", a_kilowatt_hour)
+    out = recipe_file.parent / "counted"
+    done = run(
+        "train", recipe_file, "--data", labelled, "--out", out, "--set", "data.path=set",
+        "--set", "training.epochs=1",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    card = (out / "README.md").read_text()
+    assert "1.000 kWh counted by cpu package 0" in card
+    assert f"eulerlora train training/recipes/{recipe_file.name} --data DIR" in card
+
+
 def test_ood_sets_of_one_name_are_told_apart(trained: Path, labelled: Path) -> None:
     out = trained.parent / "report"
     sets = [labelled / "set" / "train" / "red", labelled / "set" / "test" / "red"]
     done = run(
         "evaluate", trained, "--data", labelled, "--mode", "det", "--out", out,
         "--ood", sets[0], "--ood", sets[1], "--ood", labelled / "set" / "test",
-        "--ood-images", "10",
+        "--ood-images", "10", "--corrupted-images", "2",
     )  # fmt: skip
     assert done.status == 0, done.err
     report = json.loads((out / "report.json").read_text())
@@ -196,6 +252,7 @@ def test_ood_sets_of_one_name_are_told_apart(trained: Path, labelled: Path) -> N
     }
     assert report["modes"][0]["flagged"].keys() == {"test", *report["ood_images"]}
     assert "**set/test** (10 of 18 images)" in done.out
+    assert "2 of 18 test images, evenly spaced" in done.out
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_one_others(

@@ -9,8 +9,8 @@ from benchmarks.results_file import read
 from benchmarks.service.__main__ import FIGURES, main
 
 ROWS = {
-    "throughput": 4, "lone-request": 2, "litserve": 2, "overload": 4, "half-open": 4,
-    "mixed-input": 3, "sigterm": 2,
+    "throughput": 4, "lone-request": 2, "plain-pass": 2, "litserve": 2, "overload": 4,
+    "half-open": 4, "mixed-input": 3, "sigterm": 2,
 }  # fmt: skip
 
 
