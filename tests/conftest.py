@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,12 @@ THRESHOLDS = tuple(
 MakeBackbone = Callable[..., VisionTransformer]
 MakeNetwork = Callable[..., AdaptedVisionTransformer]
 MakeConfig = Callable[..., CheckpointConfig]
+
+
+def pytest_configure() -> None:
+    """A shell's background job ignores Ctrl-C, and so would all programs that tests send it to."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

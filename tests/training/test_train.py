@@ -122,7 +122,7 @@ def test_the_checkpoint_is_taken_by_evaluate_predict_and_calibrate(
         done = run("evaluate", trained, "--data", labelled, "--mode", "stoch", *options)
         assert title in done.out, done.err
     done = run("calibrate", trained, "--data", labelled, "--sampler", "independent")
-    assert (trained / "config.json").read_text() == before
+    assert (trained / "config.json").read_text() == config
 
     done = run("predict", trained, labelled / "other", "--json", "--mode", "stoch")
     assert done.status == 0, done.err
