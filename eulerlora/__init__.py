@@ -17,7 +17,8 @@ from eulerlora.errors import (
 )
 
 if TYPE_CHECKING:
-    from eulerlora.model import EulerLoRA, Prediction
+    from eulerlora.model import EulerLoRA
+    from eulerlora.prediction import Prediction
 
 __all__ = [
     "CheckpointError",

@@ -16,6 +16,7 @@ from eulerlora.settings import AdapterSettings, Draw
 
 PROJECTIONS = ("query", "key", "value", "output")
 INPUTS = len(PROJECTIONS) - 1
+LATER_SEED = 2_654_435_769  # 2**32 over the golden ratio: later draws meet no near seed's first
 
 
 def draw_masks(shape: tuple[int, ...], rank: int, min_rank: int, generator: Generator) -> Tensor:
@@ -56,21 +57,22 @@ def draw_trajectories(
 
 
 def draw_balanced_trajectories(
-    count: int, blocks: int, settings: AdapterSettings, generator: Generator
+    count: int, blocks: int, settings: AdapterSettings, generator: Generator, first: int = 0
 ) -> Tensor:
     """The same with the trajectories of an adapter balanced against one another.
 
     Each alone has the law of `draw_trajectories`: adapters, blocks, projections and the steps at O
     are independent of one another. The first trajectories of an adapter do not depend on how many
-    are drawn. Returns (count, blocks, 4, rank), adapter by adapter.
+    are drawn. first: as many of each adapter are left out before the `count`.
+    Returns (count, blocks, 4, rank), adapter by adapter.
     """
     masks = draw_balanced_masks(
         (INPUTS + settings.steps, settings.adapters, blocks),
-        count // settings.adapters,
+        first + count // settings.adapters,
         settings.rank,
         settings.min_rank,
         generator,
-    )  # (.., adapters, blocks, samples, rank)
+    )[..., first:, :]  # (.., adapters, blocks, samples, rank)
     return _coefficients_of(masks.transpose(2, 3).flatten(1, 2), settings.scale)
 
 
@@ -81,19 +83,21 @@ def _coefficients_of(masks: Tensor, scale: float) -> Tensor:
 
 
 def trajectory_coefficients(draw: Draw, blocks: int, settings: AdapterSettings) -> Tensor:
-    """Coefficients of all trajectories of one image, adapter by adapter.
+    """Coefficients of the trajectories of one image that are to be run, adapter by adapter.
 
-    Trajectory a * S + s is sample s of adapter a. The generator is seeded for this draw alone,
-    so the result depends on nothing else. Returns (A * S, blocks, 4, A * rank), float32, CPU.
+    Trajectory a * S + s is sample s of adapter a, of the S = draw.count. The generator is seeded
+    for this draw alone, so the result depends on nothing else.
+    Returns (A * S, blocks, 4, A * rank), float32, CPU.
     """
-    count = settings.adapters * draw.samples
+    count = settings.adapters * draw.count
     if draw.mode == "det":
         own = torch.ones(count, blocks, len(PROJECTIONS), settings.rank)
-    else:
+    elif draw.sampler == "balanced":
         generator = Generator().manual_seed(draw.seed)
-        balanced = draw.sampler == "balanced"
-        draw_own = draw_balanced_trajectories if balanced else draw_trajectories
-        own = draw_own(count, blocks, settings, generator)
+        own = draw_balanced_trajectories(count, blocks, settings, generator, draw.first)
+    else:
+        generator = Generator().manual_seed((draw.seed + LATER_SEED * draw.first) % 2**32)
+        own = draw_trajectories(count, blocks, settings, generator)
     return on_stacked_ranks(own, settings.adapters)
 
 

@@ -11,8 +11,11 @@ import click
 
 from eulerlora.errors import DataError, ImageError
 from eulerlora.image_files import EXTENSIONS, image_files
-from eulerlora.model import EulerLoRA, Prediction
-from eulerlora.settings import PRECISIONS, Mode, Precision
+from eulerlora.model import EulerLoRA
+from eulerlora.options import Samples
+from eulerlora.prediction import Prediction
+from eulerlora.settings import PRECISIONS, Auto, Mode, Precision
+from eulerlora.settling import StandardErrors
 
 DEFAULT_SAMPLES = 4
 
@@ -23,7 +26,7 @@ Answer = dict[str, Any]
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--mode", type=click.Choice(["det", "stoch"]), default="det")
-@click.option("--samples", type=click.IntRange(1, 64), help="Per adapter, in stoch; 4 by default.")
+@click.option("--samples", type=Samples(), help="Per adapter, in stoch; 4 by default.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="From each image if left out.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Write a CSV file.")
@@ -33,7 +36,7 @@ def predict_command(
     checkpoint: Path,
     images: tuple[Path, ...],
     mode: Mode,
-    samples: int | None,
+    samples: int | Auto | None,
     seed: int | None,
     as_json: bool,
     csv_file: Path | None,
@@ -79,7 +82,7 @@ def _answers(
     model: EulerLoRA,
     files: list[Path],
     mode: Mode,
-    samples: int,
+    samples: int | Auto,
     seed: int | None,
     failures: list[str],
 ) -> Iterator[Answer]:
@@ -97,12 +100,23 @@ def _answer(file: Path, prediction: Prediction, classes: tuple[str, ...]) -> Ans
     return {
         "file": str(file),
         "label": prediction.labels[0],
+        "samples": int(prediction.samples[0]),
         "msp": float(prediction.msp[0]),
         "entropy": float(prediction.entropy[0]),
         "expected_entropy": float(prediction.expected_entropy[0]),
         "mutual_information": float(prediction.mutual_information[0]),
         "ood": None if prediction.ood is None else bool(prediction.ood[0]),
+        **_errors(prediction.standard_errors),
         "probabilities": dict(zip(classes, prediction.probabilities[0].tolist(), strict=True)),
+    }
+
+
+def _errors(found: StandardErrors | None) -> Answer:
+    if found is None:
+        return {}
+    return {
+        "msp_standard_error": float(found.msp[0]),
+        "entropy_standard_error": float(found.entropy[0]),
     }
 
 

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from eulerlora.settings import (
     AdapterSettings,
+    Auto,
     BackboneSettings,
     Mode,
     PositiveInt,
@@ -57,11 +58,12 @@ class Preprocessing(Settings):
 class Threshold(Settings):
     """An image whose MSP is below `msp` is flagged as out of distribution.
 
+    samples: per adapter; `auto` for as many as each image takes.
     kept: share of the `images` in-distribution images of `data` that the threshold keeps.
     """
 
     mode: Mode
-    samples: PositiveInt
+    samples: PositiveInt | Auto
     msp: Annotated[float, Field(ge=0, le=1)]
     kept: Annotated[float, Field(ge=0, le=1)]
     images: PositiveInt
@@ -97,7 +99,9 @@ class CheckpointConfig(Settings):
             raise ValueError("preprocessing.size differs from the backbone's image_size")
         return self
 
-    def threshold(self, mode: Mode, samples: int, sampler: Sampler | None = None) -> float | None:
+    def threshold(
+        self, mode: Mode, samples: int | Auto, sampler: Sampler | None = None
+    ) -> float | None:
         """The OOD threshold on MSP, or None where none was calibrated for this question.
 
         sampler: of `stoch`; None takes the checkpoint's.
@@ -108,3 +112,16 @@ class CheckpointConfig(Settings):
             if (each.mode, each.samples) == (mode, samples):
                 return each.msp
         return None
+
+    def settling_threshold(self, sampler: Sampler | None = None) -> float | None:
+        """What an MSP is held against to tell whether its image is settled, or None.
+
+        That of `auto` cannot be known before images are settled, so that this is that of the
+        largest number of samples that has one. sampler: as in `threshold`.
+        """
+        counts = [
+            each.samples
+            for each in self.thresholds
+            if each.mode == "stoch" and isinstance(each.samples, int)
+        ]
+        return self.threshold("stoch", max(counts), sampler) if counts else None

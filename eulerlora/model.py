@@ -1,7 +1,6 @@
 """`EulerLoRA`: a checkpoint that answers questions about images."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -11,31 +10,28 @@ from torch import Tensor
 
 from eulerlora.checkpoint import Checkpoint, load_checkpoint
 from eulerlora.config import CheckpointConfig
-from eulerlora.errors import ImageError, NonFiniteError, SettingsError
+from eulerlora.errors import ImageError, SettingsError
 from eulerlora.image_files import read_pixels
-from eulerlora.predict import predict_rows
+from eulerlora.predict import predict_rows, predict_until_settled
+from eulerlora.prediction import Prediction, prediction_of
 from eulerlora.preprocess import resize, upright_rgb
 from eulerlora.runtime import Runtime
 from eulerlora.seeds import content_seed
-from eulerlora.settings import PLAIN, Draw, Mode, Precision, RuntimeSettings, Sampler, validated
-from eulerlora.uncertainty import Uncertainty, summarise
+from eulerlora.settings import (
+    AUTO,
+    PLAIN,
+    Auto,
+    Draw,
+    Mode,
+    Precision,
+    RuntimeSettings,
+    Sampler,
+    validated,
+)
+from eulerlora.settling import ROUNDS
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 Images = Tensor | Sequence[Image.Image | Path | str]
-
-
-@dataclass(frozen=True)
-class Prediction(Uncertainty):
-    """The answer for n images; tensors are float64 on the CPU.
-
-    ood: (n,) bool, MSP below the checkpoint's threshold; None without a threshold for this mode,
-    number of samples and sampler. trajectories: (n, adapters * samples, classes) probabilities.
-    labels: the class name with the highest mean probability, one for each image.
-    """
-
-    ood: Tensor | None
-    trajectories: Tensor
-    labels: tuple[str, ...]
 
 
 class EulerLoRA:
@@ -81,7 +77,7 @@ class EulerLoRA:
         self,
         images: Images,
         mode: Mode = "det",
-        samples: int = 4,
+        samples: int | Auto = 4,
         seed: int | None = None,
         batch_size: int = 16,
         sampler: Sampler | None = None,
@@ -89,7 +85,8 @@ class EulerLoRA:
         """Class probabilities and uncertainty of every image.
 
         images: PIL images or paths; or (n, 3, height, width) in [0, 1].
-        samples: S per adapter in mode `stoch`; not used in `det`.
+        samples: S per adapter in mode `stoch`, or `auto` for as many as each image takes until its
+        answer is settled; not used in `det`.
         seed: of every image's draws; None derives one from the image and the model's revision.
         batch_size: images in one forward pass.
         sampler: how the samples of an image are drawn; None takes the checkpoint's.
@@ -100,20 +97,25 @@ class EulerLoRA:
             Draw,
             {
                 "mode": mode,
-                "samples": samples if mode == "stoch" else 1,
+                "samples": 1 if mode == "det" else ROUNDS[0] if samples == AUTO else samples,
                 "seed": seed or 0,
                 "sampler": sampler or self.config.sampler,
             },
         )
-        chunks = [
-            self._trajectories(images[start : start + batch_size], asked, seed is None)
-            for start in range(0, len(images), batch_size)
-        ]
-        rows = self.network.settings.adapters * asked.samples
-        empty = torch.empty(0, rows, len(self.classes), dtype=torch.float64)
-        return self._prediction(torch.cat([empty, *chunks]), asked)
+        auto = mode == "stoch" and samples == AUTO
+        adapters = self.network.settings.adapters
+        blocks = [torch.empty(0, adapters, asked.samples, len(self.classes), dtype=torch.float64)]
+        for start in range(0, len(images), batch_size):
+            chunk = images[start : start + batch_size]
+            blocks += self._answers(chunk, asked, auto, seed_by_content=seed is None)
+        count = AUTO if auto else asked.samples
+        threshold = self.config.threshold(asked.mode, count, asked.sampler)
+        return prediction_of([each.exp() for each in blocks], threshold, self.classes, auto)
 
-    def _trajectories(self, images: Images, asked: Draw, seed_by_content: bool) -> Tensor:
+    def _answers(
+        self, images: Images, asked: Draw, auto: bool, seed_by_content: bool
+    ) -> list[Tensor]:
+        """Log-probabilities (n, adapters, samples, classes) of blocks of the images, in order."""
         pixels = pixels_of(images)
         draws = [asked] * len(pixels)
         if seed_by_content:
@@ -121,19 +123,12 @@ class EulerLoRA:
             draws = [asked.model_copy(update={"seed": seed}) for seed in seeds]
         size = self.config.preprocessing.size
         inputs = torch.stack([resize(each, size) for each in pixels]).to(self.device)
-        return torch.stack(predict_rows(self.runtime, inputs, draws)).exp()
-
-    def _prediction(self, trajectories: Tensor, asked: Draw) -> Prediction:
-        if not trajectories.isfinite().all():
-            raise NonFiniteError("the network gave logits that are NaN or infinite")
-        summary = summarise(trajectories)
-        threshold = self.config.threshold(asked.mode, asked.samples, asked.sampler)
-        return Prediction(
-            **vars(summary),
-            ood=None if threshold is None else summary.msp < threshold,
-            trajectories=trajectories,
-            labels=tuple(self.classes[k] for k in summary.probabilities.argmax(dim=-1).tolist()),
-        )
+        if auto:
+            threshold = self.config.settling_threshold(asked.sampler)
+            found = predict_until_settled(self.runtime, inputs, draws, threshold)
+            return [each.unsqueeze(0) for each in found]
+        answers = torch.stack(predict_rows(self.runtime, inputs, draws))
+        return [answers.unflatten(1, (self.network.settings.adapters, -1))]
 
 
 def choose_device(name: str) -> torch.device:

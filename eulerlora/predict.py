@@ -9,6 +9,7 @@ from torch import Tensor
 from eulerlora.coefficients import trajectory_coefficients
 from eulerlora.rows import Rows
 from eulerlora.settings import AdapterSettings, Draw
+from eulerlora.settling import joined, rounds, settled
 
 
 class RowNetwork(Protocol):
@@ -33,10 +34,32 @@ def predict_rows(network: RowNetwork, images: Tensor, draws: Sequence[Draw]) -> 
     are not finite is all NaN.
     """
     settings, blocks = network.settings, network.depth
-    rows = Rows.of([draw.samples for draw in draws], settings.adapters)
+    rows = Rows.of([draw.count for draw in draws], settings.adapters)
     coefficients = torch.cat([trajectory_coefficients(draw, blocks, settings) for draw in draws])
     logits = network(images, rows.to(images.device), coefficients.to(images))
     return list(rows.by_image(log_probabilities(logits)))
+
+
+def predict_until_settled(
+    network: RowNetwork, images: Tensor, draws: Sequence[Draw], threshold: float | None
+) -> list[Tensor]:
+    """The same for `samples="auto"`: in rounds, of the images that are not settled yet.
+
+    draws: as for `settling.rounds`. threshold: as for `settling.settled`. Returns n tensors
+    (adapters, samples, classes), of each image the samples that it took.
+    """
+    adapters = network.settings.adapters
+    found: list[list[Tensor]] = [[] for _ in draws]
+    going = list(range(len(draws)))
+    for asked in zip(*map(rounds, draws), strict=True):
+        answers = predict_rows(network, images[going], [asked[each] for each in going])
+        for each, answer in zip(going, answers, strict=True):
+            found[each].append(answer)
+        together = {each: joined(found[each], adapters) for each in going}
+        going = [each for each in going if not settled(together[each].exp(), threshold)]
+        if not going:
+            break
+    return [joined(each, adapters) for each in found]
 
 
 def log_probabilities(logits: Tensor) -> Tensor:

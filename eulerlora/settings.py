@@ -8,6 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from eulerlora.errors import SettingsError
 
 Mode = Literal["det", "stoch"]
+Auto = Literal["auto"]
+AUTO: Auto = "auto"
+"""In place of a number of samples: as many as it takes (`eulerlora.settling`)."""
+
 Sampler = Literal["independent", "balanced"]
 SAMPLERS: tuple[Sampler, ...] = ("independent", "balanced")
 Precision = Literal["float32", "bfloat16"]
@@ -111,12 +115,26 @@ class Draw(Settings):
     seed: 0 <= seed < 2**32, the range that torch's CPU generator tells apart.
     sampler: whether the samples of an adapter are drawn independently of one another or balanced
     against one another; each alone has the same law in both. `det` draws nothing.
+    first: samples that were run before; only those after them are run. Balanced ones continue the
+    draw that a question for fewer samples began, independent ones have draws of their own.
     """
 
     mode: Mode = "det"
     samples: Annotated[int, Field(ge=1)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     sampler: Sampler = "independent"
+    first: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def count(self) -> int:
+        """Samples of each adapter that are run."""
+        return self.samples - self.first
+
+    @model_validator(mode="after")
+    def _something_to_run(self) -> Self:
+        if self.count < 1:
+            raise ValueError(f"first must be below samples={self.samples}, not {self.first}")
+        return self
 
     @model_validator(mode="after")
     def _det_has_one_sample(self) -> Self:

@@ -1,6 +1,7 @@
 """Entropy, mutual information and maximum probability of a mean over trajectories."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -39,4 +40,16 @@ def summarise(trajectories: Tensor) -> Uncertainty:
         expected_entropy=expected,
         mutual_information=(entropy - expected).clamp_min(0),
         msp=mean.amax(dim=-1),
+    )
+
+
+def summarise_all(blocks: Sequence[Tensor]) -> Uncertainty:
+    """The uncertainty of all images of some blocks, which differ in their trajectories' number.
+
+    blocks: at least one, each as `summarise` takes it.
+    """
+    found = [summarise(each) for each in blocks]
+    names = [field.name for field in fields(Uncertainty)]
+    return Uncertainty(
+        **{name: torch.cat([getattr(each, name) for each in found]) for name in names}
     )

@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import Self
 
 from eulerlora.errors import EulerLoRAError
-from eulerlora.settings import Settings
+from eulerlora.settings import Auto, Settings
 from service.audit_chain import DECISION, Link, Record
 from service.audit_file import AuditFile
 from service.audit_secret import image_hash, secret_id
@@ -52,13 +52,15 @@ class AuditSettings(Settings):
 class Decision:
     """An answer, who gets it (None where there are no keys), and the file that it is about.
 
-    triage: what a policy said of it, where one was asked.
+    triage: what a policy said of it, where one was asked. samples_asked: None where the request
+    left their number open.
     """
 
     prediction: PredictionBody
     client: str | None
     image: bytes
     triage: policy.Decision | None = None
+    samples_asked: int | Auto | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +155,7 @@ class AuditLog:
             "client": decision.client,
             "image": image_hash(self._secret, decision.image),
             "warnings": len(decision.prediction.warnings),
+            "samples_asked": decision.samples_asked,
             **decision.prediction.model_dump(mode="json", include=RECORDED),
             "triage": decision.triage and asdict(decision.triage),
         }

@@ -107,7 +107,7 @@ class Batcher:
         deadline: on the monotonic clock. Cancelling the future before its batch starts drops the
         question. Raises NotReady.
         """
-        place = Place(engine, engine.rows(question.draw.samples))
+        place = Place(engine, engine.rows(question.draw.count))
         self.room.ask(place, question, deadline)
         return place.future
 

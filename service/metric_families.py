@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from eulerlora.settling import ROUNDS as AUTO_SAMPLES
 from service.errors import Problem
 from service.events import BatchRun, Gauges, RequestOutcome, Timing
 from service.problems import HTTP_CODES
@@ -97,6 +98,9 @@ class PredictionMetrics:
         self._msp = histogram(
             "eulerlora_msp_ratio", "Probability of the most likely class.", PROBABILITIES, by_mode
         )
+        self._auto = histogram(
+            "eulerlora_auto_samples", "Samples per adapter that samples=auto took.", AUTO_SAMPLES
+        )
         self._decode = histogram(
             "eulerlora_decode_seconds", "From an image's bytes to the network's input.", DURATIONS_S
         )
@@ -116,6 +120,8 @@ class PredictionMetrics:
         self._entropy.labels(**by_mode).observe(body.entropy)
         self._information.labels(**by_mode).observe(body.mutual_information)
         self._msp.labels(**by_mode).observe(body.msp)
+        if body.standard_error is not None:
+            self._auto.labels(model=model).observe(body.samples)
         self._decode.labels(model=model).observe(timing.decode_s)
         self._queue.labels(model=model).observe(timing.queue_s)
         self._model.labels(model=model).observe(timing.model_s)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 
 from fastapi import Request
 
-from eulerlora.settings import Draw
+from eulerlora.settings import AUTO
+from service.asked import Asked
+from service.asking import Asking, Settled
 from service.audit import AuditLog, Decision
 from service.batcher import Batcher
 from service.client import policy
@@ -18,12 +20,12 @@ from service.disconnect import while_connected
 from service.engine import Question
 from service.errors import DeadlinePassed, InvalidUpload, Problem
 from service.events import Timing
-from service.place import Answered, Place
+from service.place import Place
 from service.predictions import fewer_samples, prediction_body, samples_of
 from service.problems import problem_body
 from service.request_id import request_id_of
 from service.schemas import PredictionBody, PredictQuery, ProblemBody
-from service.served_model import ServedModel, ServedModels
+from service.served_model import ServedModels
 from service.settings import ServiceSettings
 from service.upload import Upload, read_file, read_files
 
@@ -50,30 +52,6 @@ class Predicted:
     triage: Triaged | None = None
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a request asks of each of its images.
-
-    served: the revision that answers, whatever replaces it meanwhile. samples: as run. deadline:
-    on the monotonic clock. client: who asks, None where there are no keys. warnings: of what is
-    done otherwise than asked. decider: the policy to decide on the pictures, if any.
-    """
-
-    query: PredictQuery
-    served: ServedModel
-    samples: int
-    deadline: float
-    request_id: str
-    client: str | None
-    warnings: tuple[str, ...] = ()
-    decider: policy.Policy | None = None
-
-    @property
-    def rows(self) -> int:
-        """Rows of each image."""
-        return self.served.engine.rows(self.samples)
-
-
 class Pipeline:
     """Answers requests with the served models; must be used in one event loop.
 
@@ -95,6 +73,7 @@ class Pipeline:
         self._settings = settings
         self._decoder = decoder
         self._batcher = batcher
+        self._asking = Asking(batcher.room)
         self._answered = answered
         self._refused = refused
         self._audit = audit
@@ -109,7 +88,7 @@ class Pipeline:
         asked = replace(self._admitted(request, query), decider=decider)
         uploads = [await read_file(request)]
         asked = self._under_load(asked)
-        with self._batcher.places(asked.served.engine, asked.rows) as (place,):
+        with self._batcher.places(asked.served.engine, self._rows(asked)) as (place,):
             async with while_connected(request):
                 predicted = await self._predicted(uploads.pop(), asked, place)
         return predicted
@@ -124,7 +103,7 @@ class Pipeline:
         asked = self._admitted(request, query)
         uploads = await read_files(request, self._settings.bodies.max_files)
         asked = self._under_load(asked)
-        with self._batcher.places(asked.served.engine, asked.rows, len(uploads)) as places:
+        with self._batcher.places(asked.served.engine, self._rows(asked), len(uploads)) as places:
             async with while_connected(request):
                 results = await asyncio.gather(
                     *(self._predicted(uploads.pop(0), asked, place) for place in places),
@@ -147,8 +126,12 @@ class Pipeline:
             request_id=request_id_of(request),
             client=getattr(request.state, "client", None),
         )
-        self._batcher.room.check(self._under_load(asked).rows)
+        self._batcher.room.check(self._rows(self._under_load(asked)))
         return asked
+
+    def _rows(self, asked: Asked) -> int:
+        """Rows of each image."""
+        return self._asking.rows(asked.served.engine, asked.samples)
 
     def _under_load(self, asked: Asked) -> Asked:
         """The same with fewer samples, where that is allowed and the queue is long."""
@@ -168,21 +151,23 @@ class Pipeline:
         image = b"" if self._audit is None else upload.content
         del upload  # its bytes are not kept while the question waits, unless they are recorded
         seed = found.content_seed if asked.query.seed is None else asked.query.seed
-        sampler = asked.served.model.config.sampler
-        draw = Draw(mode=asked.query.mode, samples=asked.samples, seed=seed, sampler=sampler)
-        answered = await self._answer(Question(found.pixels, draw), asked.deadline, place)
+        settled = await self._settled(asked, Question(found.pixels, asked.draw(seed)), place)
+        answered = settled.answered
         body = prediction_body(
             answered.log_probabilities,
-            draw,
+            settled.draw,
             asked.served,
             (*found.warnings, *asked.warnings),
             asked.request_id,
             detailed=asked.query.detail is not None,
+            auto=asked.samples == AUTO,
         )
         triage = _triaged(asked.decider, body, found.quality)
         if self._audit is not None:
             decided = None if triage is None else triage.decision
-            await self._audit.record(Decision(body, asked.client, image, decided))
+            await self._audit.record(
+                Decision(body, asked.client, image, decided, asked.query.samples)
+            )
         timing = Timing(found.decode_s, answered.queued_s, answered.ran_s)
         self._answered(body, timing)
         return Predicted(body, timing, triage)
@@ -205,20 +190,12 @@ class Pipeline:
                 raise DeadlinePassed("the deadline passed before the image was decoded") from error
             raise
 
-    async def _answer(self, question: Question, deadline: float, place: Place) -> Answered:
-        """The answer; raises DeadlinePassed as soon as it is too late to begin with it."""
-        loop, answered = asyncio.get_running_loop(), asyncio.Event()
-        place.future.add_done_callback(lambda _: loop.call_soon_threadsafe(answered.set))
-        # What runs by then can no longer be cancelled, and is answered.
-        late = loop.call_later(deadline - time.monotonic(), place.future.cancel)
-        try:
-            self._batcher.room.ask(place, question, deadline)  # last: the engine wants to begin
-            await answered.wait()
-        finally:
-            late.cancel()
-        if place.future.cancelled():
-            raise DeadlinePassed("the deadline passed while the question waited")
-        return place.future.result()
+    async def _settled(self, asked: Asked, question: Question, place: Place) -> Settled:
+        if asked.samples != AUTO:
+            answered = await self._asking.answer(question, asked.deadline, place)
+            return Settled(answered, question.draw)
+        threshold = asked.served.model.config.settling_threshold()
+        return await self._asking.settle(question, threshold, asked.deadline, place)
 
 
 def _triaged(

@@ -26,7 +26,8 @@ class Answered:
 class Place:
     """Room for the rows of one question, which may still have to be decoded.
 
-    deadline: on the monotonic clock, after which it is not run. since: when it was asked.
+    deadline: on the monotonic clock, after which it is not run. since: when it was asked; of a
+    later round, when the first one was. whole: the place that this one is a part of, if it is.
     """
 
     engine: Engine
@@ -35,6 +36,7 @@ class Place:
     question: Question | None = None
     deadline: float = 0.0
     since: float = 0.0
+    whole: "Place | None" = None
 
     @property
     def asked(self) -> Question:

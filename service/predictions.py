@@ -3,17 +3,19 @@
 from collections.abc import Iterable
 from math import exp, isfinite, log
 from statistics import fmean
+from typing import Any
 
 from torch import Tensor
 
-from eulerlora.settings import Draw
+from eulerlora.settings import AUTO, Auto, Draw
+from eulerlora.settling import standard_errors
 from service.errors import InvalidParameter, ModelFailure
-from service.schemas import PredictionBody, PredictQuery
+from service.schemas import PredictionBody, PredictQuery, StandardErrorBody
 from service.served_model import ServedModel
 from service.settings import DEFAULT_SAMPLES
 
 
-def samples_of(query: PredictQuery) -> int:
+def samples_of(query: PredictQuery) -> int | Auto:
     """Samples per adapter: 1 in det, where the client may not ask for any. Raises
     InvalidParameter.
     """
@@ -24,14 +26,15 @@ def samples_of(query: PredictQuery) -> int:
     return 1
 
 
-def fewer_samples(served: ServedModel, samples: int) -> int:
+def fewer_samples(served: ServedModel, samples: int | Auto) -> int | Auto:
     """The largest power of two below `samples` for which the model has a threshold in stoch.
 
-    `samples` itself where there is none.
+    `samples` itself where there is none. In place of `auto`: of those below the default.
     """
-    powers = [2**exponent for exponent in range(samples.bit_length()) if 2**exponent < samples]
+    most = DEFAULT_SAMPLES if samples == AUTO else samples
+    powers = [2**exponent for exponent in range(most.bit_length()) if 2**exponent < most]
     known = [each for each in powers if served.model.config.threshold("stoch", each) is not None]
-    return max(known, default=samples)
+    return max(known) if known else samples
 
 
 def prediction_body(
@@ -41,11 +44,13 @@ def prediction_body(
     warnings: tuple[str, ...],
     request_id: str,
     detailed: bool,
+    auto: bool = False,
 ) -> PredictionBody:
     """The response for one answer.
 
     log_probabilities: (trajectories, classes). draw: what was run. detailed: with the
-    probabilities of every trajectory. Raises ModelFailure where they are not finite.
+    probabilities of every trajectory. auto: whether the number of samples was left to the service.
+    Raises ModelFailure where they are not finite.
     """
     rows: list[list[float]] = log_probabilities.tolist()
     if not all(isfinite(each) for row in rows for each in row):
@@ -55,8 +60,10 @@ def prediction_body(
     mean = [fmean(column) for column in zip(*trajectories, strict=True)]
     entropy, expected = _entropy(mean), fmean(map(_entropy, trajectories))
     msp = max(mean)
-    threshold = model.config.threshold(draw.mode, draw.samples, draw.sampler)
-    details = {"trajectory_probabilities": trajectories} if detailed else {}
+    threshold = model.config.threshold(draw.mode, AUTO if auto else draw.samples, draw.sampler)
+    details: dict[str, Any] = {"trajectory_probabilities": trajectories} if detailed else {}
+    if auto:
+        details["standard_error"] = _standard_error(log_probabilities, served)
     return PredictionBody(
         request_id=request_id,
         model=served.name,
@@ -76,6 +83,11 @@ def prediction_body(
         warnings=list(warnings),
         **details,
     )
+
+
+def _standard_error(log_probabilities: Tensor, served: ServedModel) -> StandardErrorBody:
+    found = standard_errors(log_probabilities.exp().unflatten(0, (served.engine.rows(1), -1)))
+    return StandardErrorBody(msp=found.msp.item(), entropy=found.entropy.item())
 
 
 def _entropy(probabilities: Iterable[float]) -> float:

@@ -42,4 +42,6 @@ def query_of(request: Request, kind: type[Query]) -> Query:
     try:
         return kind.model_validate(dict(sent))
     except ValidationError as error:
-        raise RequestValidationError(error.errors()) from error
+        # the parameter's name alone: after it comes which of its types was tried
+        faults = [{**each, "loc": each["loc"][:1]} for each in error.errors()]
+        raise RequestValidationError(faults) from error

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from eulerlora.config import ClassName, Provenance, Threshold
-from eulerlora.settings import Mode
+from eulerlora.settings import AUTO, Auto, Mode
 from service.settings import MAX_SAMPLES, ImageLimits
 
 
@@ -16,9 +16,31 @@ def _plain_digits(value: object) -> object:
     return value
 
 
+def _auto_or_digits(value: object) -> object:
+    try:
+        return value if value == AUTO else _plain_digits(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or auto") from error
+
+
 WholeNumber = Annotated[int, BeforeValidator(_plain_digits)]
+Count = Annotated[int, Field(ge=1, le=MAX_SAMPLES)]
+Samples = Annotated[
+    Count | Auto, Field(union_mode="left_to_right"), BeforeValidator(_auto_or_digits)
+]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Nats = Annotated[float, Field(ge=0)]
+
+
+class StandardErrorBody(BaseModel):
+    """How far an answer may be from that of all samples that could be drawn, as one standard error.
+
+    Of the highest probability, and of the entropy in nats. They are those of independent samples;
+    where the model balances its samples against one another, the true ones are smaller.
+    """
+
+    msp: Nats
+    entropy: Nats
 
 
 class TriageQuery(BaseModel):
@@ -28,8 +50,11 @@ class TriageQuery(BaseModel):
 
     mode: Annotated[Mode, Field(description="One pass per adapter, or sampled ones.")] = "det"
     samples: Annotated[
-        WholeNumber | None,
-        Field(ge=1, le=MAX_SAMPLES, description="Samples per adapter; stoch only, default 4."),
+        Samples | None,
+        Field(
+            description="Samples per adapter; stoch only, default 4. auto: as many as the image "
+            "takes until its label, its OOD flag and its entropy are settled, 16 at most."
+        ),
     ] = None
     seed: Annotated[
         WholeNumber | None,
@@ -51,7 +76,8 @@ class PredictionBody(BaseModel):
 
     trajectory_probabilities: trajectories x classes in the order of the class names, only with
     `detail=trajectories`. ood and ood_threshold are null where the checkpoint has no threshold
-    for this mode and number of samples.
+    for this mode and number of samples. standard_error is there with `samples=auto`, whose
+    `samples` are those that it took.
     """
 
     request_id: str
@@ -70,6 +96,7 @@ class PredictionBody(BaseModel):
     ood: bool | None
     ood_threshold: float | None
     warnings: list[str]
+    standard_error: StandardErrorBody | None = None
     trajectory_probabilities: list[list[Probability]] | None = None
 
     @property

@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from bisect import insort
 from collections import Counter, deque
 
 from service.engine import Engine, Question
@@ -39,8 +40,9 @@ class WaitingRoom:
 
     @property
     def questions(self) -> int:
-        """How many places are taken."""
-        return len(self._places)
+        """How many places are taken; one that is asked in parts counts until it is left."""
+        with self._changed:
+            return sum(place.whole is None for place in self._places)
 
     def wait_s(self) -> float:
         """How long everything that waits or runs will take, by what past batches took."""
@@ -75,17 +77,32 @@ class WaitingRoom:
                 self._add(place)
             return places
 
-    def ask(self, place: Place, question: Question, deadline: float) -> None:
+    def part(self, place: Place, rows: int) -> Place:
+        """A part of a place that is taken; so many rows are there, whether it has them or not."""
+        with self._changed:
+            self._remove(place)
+            place.rows = max(0, place.rows - rows)
+            part = Place(place.engine, rows, whole=place)
+            for each in (place, part):
+                self._add(each)
+            return part
+
+    def ask(
+        self, place: Place, question: Question, deadline: float, since: float | None = None
+    ) -> None:
         """Puts a question into the queue, whether its place was taken before or not.
 
-        deadline: on the monotonic clock. Raises NotReady.
+        deadline, since: on the monotonic clock. It comes after those that were asked by `since`,
+        None for now. Raises NotReady.
         """
         with self._changed:
             if self._refusal is not None:
                 raise NotReady(self._refusal)
-            place.question, place.deadline, place.since = question, deadline, time.monotonic()
+            place.question, place.deadline = question, deadline
+            place.since = time.monotonic() if since is None else since
             self._add(place)
-            self._asked.setdefault(place.engine, deque()).append(place)
+            queue = self._asked.setdefault(place.engine, deque())
+            insort(queue, place, key=lambda each: each.since)
             self._changed.notify()
 
     def leave(self, place: Place) -> None:

@@ -11,10 +11,11 @@ from torch import Tensor
 from eulerlora.checkpoint import load_checkpoint, revision_of, write_config
 from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
-from eulerlora.settings import Mode, Sampler
+from eulerlora.settings import AUTO, Auto, Mode, Sampler
+from eulerlora.settling import MOST, ROUNDS, samples_until_settled
 from eulerlora.uncertainty import summarise
 from training.datasets import ImageParts, LabelledImage
-from training.inference import predict_all
+from training.inference import Question, predict_all
 from training.recipe import SAMPLES
 
 KEPT = 0.95
@@ -27,7 +28,7 @@ def calibrate(
     samples: Sequence[int] = SAMPLES,
     sampler: Sampler | None = None,
 ) -> tuple[Threshold, ...]:
-    """Sets the thresholds of the checkpoint in `folder` for `det` and for `stoch` at `samples`.
+    """Sets the thresholds of the checkpoint in `folder`: `det`, `stoch` at `samples` and at `auto`.
 
     The calibration part is used, or, in a split without one, the test part; the thresholds say
     which. Only `config.json` changes, in one step. The draws are those of the checkpoint before it
@@ -50,18 +51,29 @@ def find_thresholds(
 ) -> tuple[Threshold, ...]:
     """One threshold for each mode and sample count, each keeping at least 95% of `images`.
 
-    The counts of `stoch` share one set of draws: the first s of the most samples, which have the
-    law of s samples with either sampler.
+    The last one is that of `auto`. The counts of `stoch` share one set of draws: the first s of the
+    most samples, which have the law of s samples with either sampler.
     """
-    det, stoch = predict_all(model, images, [("det", 1), ("stoch", max(samples))], "calibrate")
+    questions: list[Question] = [("det", 1), ("stoch", max(*samples, MOST))]
+    det, stoch = (each.exp() for each in predict_all(model, images, questions, "calibrate"))
+    counted = {count: _threshold("stoch", count, _msp(stoch, count), data) for count in samples}
+    taken = samples_until_settled(stoch, counted[max(samples)].msp)
+    settled = torch.stack([_msp(stoch, count) for count in ROUNDS])
+    which = torch.searchsorted(torch.tensor(ROUNDS), taken)
     return (
-        _threshold("det", 1, det, data),
-        *(_threshold("stoch", count, stoch[:, :, :count], data) for count in samples),
+        _threshold("det", 1, _msp(det, 1), data),
+        *counted.values(),
+        _threshold("stoch", AUTO, settled.gather(0, which.unsqueeze(0))[0], data),
     )
 
 
-def _threshold(mode: Mode, samples: int, log_probabilities: Tensor, data: str) -> Threshold:
-    msp = summarise(log_probabilities.flatten(1, 2).exp()).msp
+def _msp(trajectories: Tensor, count: int) -> Tensor:
+    """(n,), with the first `count` samples; trajectories: (n, adapters, samples, classes)."""
+    return summarise(trajectories[:, :, :count].flatten(1, 2)).msp
+
+
+def _threshold(mode: Mode, samples: int | Auto, msp: Tensor, data: str) -> Threshold:
+    """msp: (n,)."""
     threshold = keeping_threshold(msp, KEPT)
     return Threshold(
         mode=mode,

@@ -46,6 +46,7 @@ from service.client.results import (
     ModelDetails,
     ModelSummary,
     Prediction,
+    StandardError,
     Threshold,
 )
 
@@ -82,6 +83,7 @@ __all__ = [
     "RequestRefused",
     "ServiceFailed",
     "ServiceProblem",
+    "StandardError",
     "Threshold",
     "TimedOut",
     "Timeouts",

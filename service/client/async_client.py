@@ -7,6 +7,7 @@ from typing import Self
 
 import httpx
 
+from eulerlora.settings import Auto
 from service.client.answers import AnyAnswer, result_in, transport_problems
 from service.client.client import CONCURRENCY
 from service.client.images import ImageFile, content_of
@@ -42,7 +43,7 @@ class AsyncTriageClient:
         self,
         image: ImageFile,
         mode: str = "det",
-        samples: int | None = None,
+        samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
         detail: bool = False,
@@ -57,7 +58,7 @@ class AsyncTriageClient:
         images: Iterable[ImageFile],
         concurrency: int = CONCURRENCY,
         mode: str = "det",
-        samples: int | None = None,
+        samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
         detail: bool = False,

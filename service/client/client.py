@@ -7,6 +7,7 @@ from typing import Self
 
 import httpx
 
+from eulerlora.settings import Auto
 from service.client.answers import AnyAnswer, result_in, transport_problems
 from service.client.images import ImageFile, content_of
 from service.client.in_order import in_order
@@ -48,14 +49,15 @@ class TriageClient:
         self,
         image: ImageFile,
         mode: str = "det",
-        samples: int | None = None,
+        samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
         detail: bool = False,
     ) -> Prediction:
         """The answer for one image: the path of its file, its bytes, or an open binary file.
 
-        samples: for each adapter, in mode "stoch". detail: with every trajectory's probabilities.
+        samples: for each adapter, in mode "stoch"; "auto" for as many as it takes. detail: with
+        every trajectory's probabilities.
         """
         question = Question(mode, samples, seed, model, detail)
         return self._prediction(image, question, Event())
@@ -65,7 +67,7 @@ class TriageClient:
         images: Iterable[ImageFile],
         concurrency: int = CONCURRENCY,
         mode: str = "det",
-        samples: int | None = None,
+        samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
         detail: bool = False,

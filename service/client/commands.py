@@ -11,6 +11,8 @@ from pathlib import Path
 import click
 
 from eulerlora.errors import SettingsError
+from eulerlora.options import Samples
+from eulerlora.settings import Auto
 from service.client.async_client import AsyncTriageClient
 from service.client.display import Display
 from service.client.files import considered
@@ -38,7 +40,7 @@ WRITTEN = click.Path(path_type=Path, dir_okay=False)
 @click.option("--key-file", type=READ, help=f"File of the service's key; else {KEY_VARIABLE}.")
 @click.option("--policy", "policy_file", type=READ, help="A policy file; else the packaged one.")
 @click.option("--mode", type=click.Choice(["det", "stoch"]), default="stoch", show_default=True)
-@click.option("--samples", type=click.IntRange(1, 64), help="Per adapter, in stoch; 4 by default.")
+@click.option("--samples", type=Samples(), help="Per adapter, in stoch; 4 by default.")
 @click.option("--model", help="A served model; the service's default if left out.")
 @click.option("--csv", "csv_file", type=WRITTEN, help="Write a CSV file.")
 @click.option("--json-lines", "json_file", type=WRITTEN, help="Write one JSON object a line.")
@@ -50,7 +52,7 @@ def triage_command(
     key_file: Path | None,
     policy_file: Path | None,
     mode: str,
-    samples: int | None,
+    samples: int | Auto | None,
     model: str | None,
     csv_file: Path | None,
     json_file: Path | None,

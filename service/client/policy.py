@@ -91,7 +91,8 @@ class Decision:
 class Predicted(Protocol):
     """What a policy reads of a prediction. trajectory_labels: () where they were not asked for.
 
-    ood is None for a model without an OOD threshold for the question.
+    ood is None for a model without an OOD threshold for the question. standard_error is None unless
+    the number of samples was "auto".
     """
 
     @property
@@ -102,6 +103,8 @@ class Predicted(Protocol):
     def mode(self) -> str: ...
     @property
     def samples(self) -> int | None: ...
+    @property
+    def standard_error(self) -> object | None: ...
     @property
     def trajectories(self) -> int: ...
     @property
@@ -148,11 +151,18 @@ class Policy(Settings):
         return math.fsum(prediction.probabilities[name] for name in self.malignant.classes)
 
     def fitted_to(self, prediction: Predicted) -> bool:
-        """Whether the urgent threshold was set for this model, revision, mode and samples."""
+        """Whether the urgent threshold was set for this model, revision, mode and samples.
+
+        Never for samples that were "auto": it is set for fixed numbers of them.
+        """
         found = self.evidence
-        return found is not None and (
-            (found.revision, found.mode, found.samples)
-            == (prediction.revision, prediction.mode, prediction.samples or 1)
+        return (
+            found is not None
+            and prediction.standard_error is None
+            and (
+                (found.revision, found.mode, found.samples)
+                == (prediction.revision, prediction.mode, prediction.samples or 1)
+            )
         )
 
     def _quality_reasons(self, found: Quality) -> Iterator[Reason]:

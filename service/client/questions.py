@@ -8,6 +8,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from eulerlora.errors import SettingsError
+from eulerlora.settings import Auto
 from service.client.patience import Timeouts
 
 
@@ -15,12 +16,12 @@ from service.client.patience import Timeouts
 class Question:
     """How an image is to be answered; None leaves a choice to the service.
 
-    mode: "det" or "stoch". samples: for each adapter, in stoch. seed: of the draws. model: a
-    served one. detail: with the probabilities of every trajectory.
+    mode: "det" or "stoch". samples: for each adapter, in stoch, or "auto". seed: of the draws.
+    model: a served one. detail: with the probabilities of every trajectory.
     """
 
     mode: str = "det"
-    samples: int | None = None
+    samples: int | Auto | None = None
     seed: int | None = None
     model: str | None = None
     detail: bool = False

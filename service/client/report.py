@@ -11,6 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from eulerlora.settings import AUTO
 from eulerlora.whole_files import whole_file
 from service.client import wording
 from service.client.policy import Policy
@@ -81,6 +82,8 @@ def percent(share: float) -> str:
 
 def asked_for(question: Question | Prediction) -> str:
     """What a model was asked: "stoch, 4 samples, 8 passes"."""
+    if question.samples == AUTO:
+        return f"{question.mode}, as many samples as each picture took"
     samples = () if question.samples is None else (counted(question.samples, "sample"),)
     passes = counted(question.trajectories, "pass", "passes")
     return ", ".join((question.mode, *samples, passes))

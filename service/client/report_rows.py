@@ -4,18 +4,22 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from eulerlora.settings import AUTO, Auto
 from service.client.ranking import Result
 from service.client.results import Prediction
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a model was asked; a report usually holds only one."""
+    """What a model was asked; a report usually holds only one.
+
+    trajectories: 0 where each picture had its own number of samples.
+    """
 
     model: str
     revision: str
     mode: str
-    samples: int | None
+    samples: int | Auto | None
     trajectories: int
 
 
@@ -46,4 +50,6 @@ def questions_of(results: Sequence[Result]) -> dict[Question, int]:
 
 
 def _question(found: Prediction) -> Question:
+    if found.standard_error is not None:
+        return Question(found.model, found.revision, found.mode, AUTO, 0)
     return Question(found.model, found.revision, found.mode, found.samples, found.trajectories)

@@ -4,11 +4,24 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from eulerlora.settings import Auto
+
 
 class Answer(BaseModel):
     """Base of all answers: immutable, and open to fields of later servers."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+class StandardError(Answer):
+    """How far an answer may be from that of all samples there could be: one standard error.
+
+    msp: of the largest probability. entropy: in nats. Where the model balances its samples, the
+    true ones are smaller.
+    """
+
+    msp: float
+    entropy: float
 
 
 class Prediction(Answer):
@@ -17,7 +30,8 @@ class Prediction(Answer):
     probabilities: by class name, in the order of the class names. msp: the largest of them.
     ood and ood_threshold are None where the model has no threshold for this mode and number of
     samples. trajectory_probabilities: trajectories x classes in the order of the class names, only
-    where the detail was asked for.
+    where the detail was asked for. standard_error: only where the samples were "auto"; `samples`
+    are then those that it took.
     """
 
     request_id: str
@@ -36,6 +50,7 @@ class Prediction(Answer):
     ood: bool | None = None
     ood_threshold: float | None = None
     warnings: tuple[str, ...] = ()
+    standard_error: StandardError | None = None
     trajectory_probabilities: tuple[tuple[float, ...], ...] | None = None
 
     @property
@@ -88,7 +103,7 @@ class Threshold(Answer):
     """
 
     mode: str
-    samples: int
+    samples: int | Auto
     msp: float
     kept: float
     images: int

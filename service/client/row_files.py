@@ -14,9 +14,11 @@ OF_PREDICTION = (
     "label", "msp", "entropy", "expected_entropy", "mutual_information", "ood", "ood_threshold",
     "mode", "samples", "trajectories", "seed", "model", "revision", "request_id",
 )  # fmt: skip
+OF_ERROR = ("msp", "entropy")
 OF_QUALITY = ("width", "height", "brightness", "dark_share", "bright_share", "sharpness")
 COLUMNS = (
-    "file", "disposition", "reasons", "problem", "problem_detail", *OF_PREDICTION, "warnings",
+    "file", "disposition", "reasons", "problem", "problem_detail", *OF_PREDICTION,
+    *(f"{name}_standard_error" for name in OF_ERROR), "warnings",
     *(f"quality_{name}" for name in OF_QUALITY), "policy_version", "policy_hash",
 )  # fmt: skip
 """Of the CSV; after them come the classes' probabilities, each as p_CLASS."""
@@ -64,6 +66,8 @@ def _cells(row: TriageRow) -> dict[str, object]:
         cells |= {f"quality_{name}": value for name, value in asdict(row.quality).items()}
     if row.prediction is not None:
         cells |= {name: getattr(row.prediction, name) for name in OF_PREDICTION}
+        error = row.prediction.standard_error
+        cells |= {f"{name}_standard_error": getattr(error, name, None) for name in OF_ERROR}
         cells["warnings"] = BETWEEN.join(row.prediction.warnings)
         cells |= {f"p_{name}": value for name, value in row.prediction.probabilities.items()}
     return cells

@@ -51,7 +51,7 @@ export class Controls {
     byId("mode-hint").textContent = HINTS[mode];
     byId("samples-field").hidden = mode === "det";
     const facts = this.models.find(({ name }) => name === byId("model").value);
-    const chosen = Number(byId("samples").value) || DEFAULT_SAMPLES;
+    const chosen = byId("samples").value || String(DEFAULT_SAMPLES);
     byId("samples").replaceChildren(...sampleOptions(facts, chosen));
   }
 }
@@ -63,8 +63,11 @@ function sampleOptions(facts, chosen) {
   for (let samples = 1; samples <= most; samples *= 2) {
     const passes = facts ? ` (${counted(samples * facts.adapters, "pass", "passes")})` : "";
     const without = facts && !known.has(`stoch ${samples}`) ? ", no threshold" : "";
-    const attributes = { value: samples, selected: samples === Math.min(chosen, most) };
-    options.push(html("option", attributes, `${samples}${passes}${without}`));
+    const selected = samples === Math.min(Number(chosen), most);
+    options.push(html("option", { value: samples, selected }, `${samples}${passes}${without}`));
   }
+  const without = facts && !known.has("stoch auto") ? ", no threshold" : "";
+  const attributes = { value: "auto", selected: chosen === "auto" };
+  options.push(html("option", attributes, `as many as it takes${without}`));
   return options;
 }

@@ -73,7 +73,8 @@ function thresholdTable(thresholds) {
 }
 
 function passesOf({ mode, samples }) {
-  return mode === "det" ? "fixed" : `sampled, ${counted(samples, "sample")}`;
+  if (mode === "det") return "fixed";
+  return samples === "auto" ? "sampled, as many as it takes" : `sampled, ${counted(samples, "sample")}`;
 }
 
 function factList(pairs) {

@@ -353,3 +353,22 @@ def test_a_draw_neither_reads_nor_moves_torchs_global_generator(sampler: Sampler
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
     assert torch.equal(trajectory_coefficients(draw, 2, PAPER), first)
+
+
+def part(first: int, samples: int, sampler: Sampler) -> Tensor:
+    """(adapters, samples - first, ...): coefficients of the samples after the first ones."""
+    draw = Draw(mode="stoch", samples=samples, first=first, seed=3, sampler=sampler)
+    found = trajectory_coefficients(draw, 2, PAPER)
+    return found.unflatten(0, (PAPER.adapters, samples - first))
+
+
+def test_balanced_samples_asked_for_later_continue_those_of_before() -> None:
+    whole = part(0, 11, "balanced")
+    for first, samples in ((0, 3), (3, 4), (4, 10), (10, 11)):
+        assert torch.equal(part(first, samples, "balanced"), whole[:, first:samples])
+
+
+def test_independent_samples_asked_for_later_are_others_than_those_of_before() -> None:
+    first, later, again = (part(*each, "independent") for each in ((0, 4), (4, 8), (4, 8)))
+    assert torch.equal(later, again)
+    assert (first != later).flatten(2).any(dim=-1).all()

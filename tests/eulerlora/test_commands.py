@@ -38,6 +38,26 @@ def test_json_lines_are_the_model_s_answers(checkpoint_folder: Path, images: Pat
         assert answer["ood"] == bool(expected.ood[index])
 
 
+def test_auto_tells_how_many_samples_it_took_and_its_errors(
+    checkpoint_folder: Path, images: Path, tmp_path: Path
+) -> None:
+    asked = ("predict", checkpoint_folder, images, "--mode", "stoch", "--samples", "auto")
+    answers = [json.loads(line) for line in run(*asked, "--json").out.splitlines()]
+    model = EulerLoRA.load(checkpoint_folder)
+    expected = model.predict([each["file"] for each in answers], "stoch", samples="auto")
+    assert [each["samples"] for each in answers] == expected.samples.tolist()
+    errors = expected.standard_errors
+    assert errors is not None
+    for name, found in (("msp", errors.msp), ("entropy", errors.entropy)):
+        told = [each[f"{name}_standard_error"] for each in answers]
+        assert told == pytest.approx(found.tolist(), abs=1e-6)
+    assert run(*asked, "--csv", tmp_path / "rows.csv").status == 0
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        assert all(float(row["entropy_standard_error"]) >= 0 for row in csv.DictReader(file))
+    for wrong in ("Auto", "0", "65", "4.0"):
+        assert run(*asked[:-1], wrong).status == 2
+
+
 def test_csv_has_one_row_an_image(checkpoint_folder: Path, images: Path, tmp_path: Path) -> None:
     table = tmp_path / "answers.csv"
     assert run("predict", checkpoint_folder, images, "--csv", table).status == 0

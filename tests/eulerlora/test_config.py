@@ -139,3 +139,22 @@ def test_a_threshold_that_is_not_a_number_is_refused() -> None:
 def test_a_config_without_thresholds_has_none(fields: Fields) -> None:
     del fields["thresholds"]
     assert CheckpointConfig.model_validate_json(json.dumps(fields)).threshold("det", 1) is None
+
+
+def test_images_are_settled_by_the_threshold_of_the_most_samples(make_network, make_config) -> None:
+    def config(*counts: int | str) -> CheckpointConfig:
+        thresholds = tuple(
+            Threshold(
+                mode="stoch", samples=each, msp=index / 10, kept=0.9, images=9, data="made up"
+            )
+            for index, each in enumerate(counts, 1)
+        )
+        return make_config(make_network(), thresholds=thresholds)
+
+    found = config(8, 16, 2, "auto")
+    assert found.settling_threshold() == found.settling_threshold("independent") == 0.2
+    assert found.settling_threshold("balanced") is None
+    assert found.threshold("stoch", "auto") == 0.4
+    assert found.threshold("det", "auto") is None
+    assert config("auto").settling_threshold() is None
+    assert config().settling_threshold() is None

@@ -16,6 +16,7 @@ from eulerlora.errors import CheckpointError, ImageError, NonFiniteError, Settin
 from eulerlora.model import EulerLoRA, Prediction, choose_device
 from eulerlora.preprocess import upright_rgb
 from eulerlora.seeds import content_seed
+from eulerlora.settling import ENTROPY_ERROR_NATS, MOST
 from eulerlora.uncertainty import summarise
 
 COUNT, ADAPTERS, CLASSES = 5, 2, 3
@@ -53,7 +54,11 @@ def test_a_prediction_has_the_promised_fields(
     for name in ("entropy", "expected_entropy", "mutual_information", "msp", "ood"):
         assert getattr(found, name).shape == (COUNT,), name
     assert found.trajectories.shape == (COUNT, ADAPTERS * per_adapter, CLASSES)
-    floats = {name: value for name, value in vars(found).items() if name not in ("ood", "labels")}
+    floats = {
+        name: value
+        for name, value in vars(found).items()
+        if isinstance(value, Tensor) and name not in ("ood", "samples")
+    }
     assert {value.dtype for value in floats.values()} == {torch.float64}
     assert {value.device.type for value in floats.values()} == {"cpu"}
     ones = torch.ones(COUNT, ADAPTERS * per_adapter).double()
@@ -213,6 +218,82 @@ def test_the_first_balanced_samples_are_those_of_a_question_for_more(
     )
     first = many.unflatten(1, (ADAPTERS, 6))[:, :, :3]
     torch.testing.assert_close(few.unflatten(1, (ADAPTERS, 3)), first, rtol=0, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def varied(model: EulerLoRA) -> Tensor:
+    """Noise for which `auto` takes different numbers of samples."""
+    return torch.rand(24, 3, 32, 32, generator=Generator().manual_seed(4))
+
+
+def test_an_answer_of_auto_is_that_of_as_many_balanced_samples(
+    model: EulerLoRA, varied: Tensor
+) -> None:
+    found = model.predict(varied, "stoch", "auto", seed=2, sampler="balanced")
+    assert len(found.samples.unique()) > 2
+    most = int(found.samples.max())
+    rows = found.trajectories.unflatten(1, (ADAPTERS, most))
+    for index, samples in enumerate(found.samples.tolist()):
+        own = varied[index : index + 1]
+        expected = model.predict(own, "stoch", samples, seed=2, sampler="balanced")
+        for name in ("probabilities", "entropy", "expected_entropy", "msp"):
+            torch.testing.assert_close(
+                getattr(found, name)[index], getattr(expected, name)[0], rtol=0, atol=1e-5
+            )
+        assert found.labels[index] == expected.labels[0]
+        run, rest = rows[index].split((samples, most - samples), dim=1)
+        torch.testing.assert_close(run.flatten(0, 1), expected.trajectories[0], rtol=0, atol=1e-5)
+        assert rest.isnan().all()
+
+
+@pytest.mark.parametrize("sampler", ["independent", "balanced"])
+def test_auto_takes_of_an_image_what_it_takes_alone(
+    model: EulerLoRA, varied: Tensor, sampler: str
+) -> None:
+    together, again = (
+        model.predict(varied, "stoch", "auto", sampler=sampler, batch_size=size) for size in (16, 5)
+    )
+    alone = [
+        model.predict(varied[index : index + 1], "stoch", "auto", sampler=sampler)
+        for index in range(len(varied))
+    ]
+    assert together.samples.tolist() == again.samples.tolist()
+    assert together.samples.tolist() == [int(each.samples) for each in alone]
+    for name in ("probabilities", "entropy"):
+        expected = torch.cat([getattr(each, name) for each in alone])
+        torch.testing.assert_close(getattr(together, name), expected, rtol=0, atol=1e-5)
+
+
+def test_auto_tells_its_standard_errors_and_other_questions_none(
+    model: EulerLoRA, varied: Tensor
+) -> None:
+    found = model.predict(varied, "stoch", "auto", seed=2)
+    settled = found.samples < MOST
+    assert found.standard_errors is not None
+    assert (found.standard_errors.entropy[settled] <= ENTROPY_ERROR_NATS).all()
+    assert found.standard_errors.msp.shape == found.samples.shape == (len(varied),)
+    assert model.predict(varied[:2], "stoch", 3).standard_errors is None
+    assert model.predict(varied[:2], "stoch", 3).samples.tolist() == [3, 3]
+    assert model.predict(varied[:2]).samples.tolist() == [1, 1]
+    empty = model.predict([], "stoch", "auto")
+    assert empty.samples.shape == empty.standard_errors.msp.shape == (0,)
+
+
+def test_auto_has_a_threshold_of_its_own_and_is_settled_by_that_of_the_most_samples(
+    checkpoint_copy: Path, model: EulerLoRA, varied: Tensor
+) -> None:
+    assert model.predict(varied[:2], "stoch", "auto").ood is None
+    first = model.predict(varied, "stoch", "auto", seed=2)
+    near = int(first.samples.argmin())
+    msp = float(model.predict(varied[near : near + 1], "stoch", MOST, seed=2).msp)
+    thresholds = tuple(
+        Threshold(mode="stoch", samples=samples, msp=value, kept=0.9, images=9, data="noise")
+        for samples, value in (("auto", 1.0), (4, 0.0), (16, msp))
+    )
+    write_config(checkpoint_copy, model.config.model_copy(update={"thresholds": thresholds}))
+    found = EulerLoRA.load(checkpoint_copy, "cpu").predict(varied, "stoch", "auto", seed=2)
+    assert found.ood.all()
+    assert found.samples[near] == MOST > first.samples[near]
 
 
 def test_an_unknown_sampler_is_refused(model: EulerLoRA, tensors: Tensor) -> None:

@@ -106,3 +106,16 @@ def test_settings_from_a_user_are_checked_with_an_error_of_one_line_that_names_t
         assert "\n" not in str(caught.value)
     with pytest.raises(SettingsError, match="min_rank must be at most rank=4"):
         validated(AdapterSettings, {"rank": 4, "min_rank": 5})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"samples": 4, "first": 4}, {"samples": 4, "first": 5}, {"samples": 4, "first": -1}]
+)
+def test_a_draw_runs_at_least_one_sample(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValidationError, match="first"):
+        Draw(mode="stoch", **wrong)
+
+
+def test_a_draw_runs_the_samples_after_the_first_ones() -> None:
+    assert Draw(mode="stoch", samples=12, first=8).count == 4
+    assert Draw(mode="stoch", samples=12).count == 12

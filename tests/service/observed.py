@@ -17,7 +17,7 @@ from service.metrics import Metrics
 from service.metrics_routes import metrics_routes
 from service.observation import ObservationMiddleware, Observer
 from service.request_id import RequestIdMiddleware
-from service.schemas import PredictionBody
+from service.schemas import PredictionBody, StandardErrorBody
 
 SECRET = "zz-secret-zz"
 TEMPLATES = ("/predict", "/models/{name}")
@@ -27,6 +27,7 @@ BODY = PredictionBody(
     expected_entropy=0.4, mutual_information=0.04, msp=0.8, ood=True, ood_threshold=0.9,
     warnings=[],
 )  # fmt: skip
+AUTO_BODY = BODY.model_copy(update={"standard_error": StandardErrorBody(msp=0.02, entropy=0.05)})
 OUTCOME = RequestOutcome("POST", "/predict", 200, None, 0.3, 5000)
 
 
@@ -154,3 +155,4 @@ def count_everything(metrics: Metrics) -> None:
     metrics.requested(OUTCOME)
     metrics.batch_ran(MadeUpBatch())
     metrics.answered(BODY, MadeUpTiming())
+    metrics.answered(AUTO_BODY, MadeUpTiming())

@@ -54,9 +54,12 @@ def test_a_line_holds_the_answer_exactly_and_nothing_of_the_picture(log, path: P
     record(log, "r1", image=b"bytes of the file")
     written = json.loads(path.read_text().splitlines()[1])
     answer = decision("r1").prediction.model_dump()
-    left_out = {"trajectories", "expected_entropy", "ood_threshold", "trajectory_probabilities"}
+    left_out = {"trajectories", "expected_entropy", "ood_threshold", "trajectory_probabilities"} | {
+        "standard_error"
+    }
     assert written.pop("warnings") == 1
     assert written.pop("triage") is None
+    assert written.pop("samples_asked") is None
     assert written.pop("image") == image_hash(SECRET, b"bytes of the file")
     assert written.pop("client") == "clinic"
     for name in ("hash", "previous", "sequence", "kind"):

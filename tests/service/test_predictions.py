@@ -55,9 +55,10 @@ def test_samples_are_one_in_det_and_as_asked_or_four_in_stoch() -> None:
     assert samples_of(PredictQuery()) == 1
     assert samples_of(PredictQuery(mode="stoch")) == DEFAULT_SAMPLES == 4
     assert samples_of(PredictQuery(mode="stoch", samples=9)) == 9
+    assert samples_of(PredictQuery(mode="stoch", samples="auto")) == "auto"
 
 
-@pytest.mark.parametrize("samples", [1, 4])
+@pytest.mark.parametrize("samples", [1, 4, "auto"])
 def test_samples_with_det_are_an_invalid_parameter(samples) -> None:
     with pytest.raises(InvalidParameter, match=r"^samples"):
         samples_of(PredictQuery(mode="det", samples=samples))
@@ -66,7 +67,8 @@ def test_samples_with_det_are_an_invalid_parameter(samples) -> None:
 @pytest.mark.parametrize(
     ("asked", "calibrated", "run"),
     [(8, (1, 2, 4, 8), 4), (9, (1, 2, 4, 8), 8), (8, (1, 2, 8), 2), (8, (8, 16), 8), (8, (), 8),
-     (8, (1, 3), 1), (1, (1, 2), 1), (64, (4, 32), 32)],
+     (8, (1, 3), 1), (1, (1, 2), 1), (64, (4, 32), 32), ("auto", (1, 2, 4, 8, 16), 2),
+     ("auto", (4, 16), "auto"), ("auto", (), "auto")],
 )  # fmt: skip
 def test_fewer_samples_are_the_largest_power_of_two_that_has_a_threshold(
     make_network, make_config, asked, calibrated, run

@@ -64,7 +64,8 @@ def test_samples_go_up_to_the_limit_that_models_tell() -> None:
 def test_the_contracts_example_is_a_prediction_and_comes_back_key_for_key() -> None:
     body = PredictionBody.model_validate(CONTRACT)
     assert body.model_dump(exclude_unset=True) == CONTRACT
-    assert set(PredictionBody.model_fields) - set(CONTRACT) == {"trajectory_probabilities"}
+    optional = {"trajectory_probabilities", "standard_error"}
+    assert set(PredictionBody.model_fields) - set(CONTRACT) == optional
 
 
 @pytest.mark.parametrize(

@@ -179,3 +179,35 @@ def test_batches_of_several_lanes_end_in_any_order(engine, clock) -> None:
     room.ended(first)
     asked(room, engine, 1)
     assert room.wait_s() == pytest.approx(1)
+
+
+def test_a_later_round_stands_where_its_first_one_stood_and_joins_who_waits(engine, clock) -> None:
+    room = room_of(clock, max_batch_rows=4)
+    (whole,) = room.enter(engine, 10)
+    first = room.part(whole, 2)
+    room.ask(first, number(2), LATER)
+    since = first.since
+    newer = [asked(room, engine, 2), asked(room, engine, 2)]
+    assert begun(room).places == [first, newer[0]]
+    second = room.part(whole, 2)
+    room.ask(second, number(2), LATER, since)
+    third = asked(room, engine, 2)
+    assert begun(room).places == [second, newer[1]]
+    assert begun(room).places == [third]
+
+
+def test_rows_of_later_rounds_count_until_their_place_is_left(engine, clock) -> None:
+    room = room_of(clock, max_waiting_rows=10)
+    (whole,) = room.enter(engine, 5)
+    parts = []
+    for rows in (2, 2, 4):
+        parts.append(room.part(whole, rows))
+        room.ask(parts[-1], number(rows), LATER)
+    assert (room.rows, room.questions) == (8, 1)  # more than it was thought to take
+    assert ran(room, clock) == parts[:2]
+    assert (room.rows, room.questions) == (4, 1)
+    with pytest.raises(Overloaded):
+        room.enter(engine, 7)
+    for place in (parts[2], whole):
+        room.leave(place)
+    assert (room.rows, room.questions) == (0, 0)

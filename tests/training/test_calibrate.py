@@ -38,12 +38,13 @@ def test_every_offered_question_gets_the_threshold_of_its_own_scores(
     assert [(each.mode, each.samples) for each in thresholds] == [
         ("det", 1),
         *(("stoch", count) for count in SAMPLES),
+        ("stoch", "auto"),
     ]
     paths = [image_folder / "test" / name for name in found]
     det = model.predict(paths, "det").msp
     assert thresholds[0].msp == pytest.approx(keeping_threshold(det, 0.95), abs=1e-6)
     most = model.predict(paths, "stoch", max(SAMPLES)).msp
-    assert thresholds[-1].msp == pytest.approx(keeping_threshold(most, 0.95), abs=1e-6)
+    assert thresholds[-2].msp == pytest.approx(keeping_threshold(most, 0.95), abs=1e-6)
     for each in thresholds:
         assert each.kept >= 0.95
         assert each.images == len(paths)
@@ -59,7 +60,10 @@ def test_balanced_thresholds_are_those_of_questions_with_so_many_samples(
     found = list_images(image_folder / "test")
     images = [LabelledImage(name, source, 0) for name, source in found.items()]
     paths = [image_folder / "test" / name for name in found]
-    for given in find_thresholds(model, images, "squares")[1:]:
+    thresholds = find_thresholds(model, images, "squares")
+    config = balanced.model_copy(update={"thresholds": thresholds})
+    model = EulerLoRA(replace(checkpoint, config=config), torch.device("cpu"))
+    for given in thresholds[1:]:
         msp = model.predict(paths, "stoch", given.samples).msp
         assert given.msp == pytest.approx(keeping_threshold(msp, 0.95), abs=1e-6)
 

@@ -18,6 +18,7 @@ class FakePrediction:
     revision: str = "sha256:00"
     mode: str = "stoch"
     samples: int | None = 4
+    standard_error: object | None = None
     trajectories: int = 8
     probabilities: Mapping[str, float] = field(
         default_factory=lambda: {"nv": 1.0, "mel": 0.0, "bcc": 0.0, "akiec": 0.0}

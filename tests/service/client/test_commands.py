@@ -111,6 +111,10 @@ def test_mode_samples_and_model_are_passed_on(
     assert {row["mode"] for row in rows_in(file)} == {"det"}
     assert triage(folder, *options, "--samples", "2").status == 0
     assert {row["samples"] for row in rows_in(file)} == {"2"}
+    assert {row["entropy_standard_error"] for row in rows_in(file)} == {""}
+    assert triage(folder, *options, "--samples", "auto").status == 0
+    assert all(float(row["entropy_standard_error"]) >= 0 for row in rows_in(file))
+    assert all(1 <= int(row["samples"]) <= 16 for row in rows_in(file))
 
 
 def test_a_policy_for_other_classes_decides_nothing(folder: Path, url: str) -> None:
@@ -171,6 +175,7 @@ def test_a_key_file_without_a_key_is_wrong_usage(folder: Path, tmp_path: Path, c
     [
         ("--mode", "det", "--samples", "4"),
         ("--samples", "0"),
+        ("--samples", "Auto"),
         ("--concurrency", "0"),
         ("--url", "localhost:8000"),
         ("--csv", "nowhere/rows.csv"),

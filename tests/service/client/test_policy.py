@@ -287,6 +287,7 @@ def test_a_threshold_is_fitted_to_one_model_and_one_question() -> None:
     assert not policy.fitted_to(replace(own, revision="sha256:other"))
     assert not policy.fitted_to(replace(own, samples=found.samples + 1))
     assert not policy.fitted_to(replace(own, mode="det", samples=1))
+    assert not policy.fitted_to(replace(own, standard_error=(0.01, 0.02)))  # of samples=auto
     assert not POLICY.fitted_to(own)
 
 

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 from service.client.ranking import results_of
+from service.client.report import asked_for
 from service.client.report_rows import name_ranks_of, questions_of, sort_keys
+from service.client.results import StandardError
 from service.client.triage import TriageRow
 from tests.service.client.triage_rows import (
     SHARP,
@@ -34,13 +36,22 @@ def test_a_failed_row_sorts_only_by_name_and_urgency() -> None:
 
 def test_questions_are_told_apart_and_counted() -> None:
     fixed = prediction(passes("nv", 7, 0.2, 0, 2), mode="det", samples=None)
+    error = StandardError(msp=0.01, entropy=0.02)
+    auto = [
+        prediction(passes("nv", 7, 0.2, 0, count), samples=count, standard_error=error)
+        for count in (2, 8)
+    ]
     rows = [
         triaged(Path("det"), fixed, SHARP, POLICY),
+        *(triaged(Path(str(each.samples)), each, SHARP, POLICY) for each in auto),
         *(row(name) for name in "abc"),
         failed(Path("c"), "timed_out", "no answer"),
     ]
     found = questions_of(results_of(rows, POLICY))
     assert [(each.mode, each.samples, count) for each, count in found.items()] == [
         ("stoch", 4, 3),
+        ("stoch", "auto", 2),
         ("det", None, 1),
     ]
+    words = [asked_for(each) for each in found]
+    assert words[1] == "stoch, as many samples as each picture took"

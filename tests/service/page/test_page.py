@@ -146,7 +146,7 @@ def file_chooser(page: Any) -> Any:
 def test_everything_can_be_done_with_the_keyboard_alone(go) -> None:
     with go() as visit:
         keyboard, page = visit.page.keyboard, visit.page
-        expect(page.locator("#samples option")).to_have_count(7)
+        expect(page.locator("#samples option")).to_have_count(8)
         keyboard.press("Tab")
         expect(page.get_by_role("link", name="Skip to the results")).to_be_focused()
         keyboard.press("Tab")
