@@ -33,7 +33,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What some images are told, (..., images): label, entropy in nats, and OOD flag."""
+    """What images are told, (repeats, images): label, entropy in nats, and OOD flag."""
 
     label: Tensor
     entropy: Tensor
@@ -41,7 +41,7 @@ class Verdicts:
 
     @classmethod
     def of(cls, means: Tensor) -> "Verdicts":
-        """means: (..., images, classes). The threshold is the one that keeps 95% of them."""
+        """means: (repeats, images, classes). The threshold is the one that keeps 95% of them."""
         flat = summarise(means.flatten(0, -2).unsqueeze(1))
         threshold = keeping_threshold(flat.msp, KEPT)
         shape = means.shape[:-1]
@@ -111,8 +111,12 @@ def samples_taken(found: Tensor, threshold: float | None = None) -> Tensor:
 
 
 def agreement_table(measured: Mapping[Sampler, Found]) -> str:
-    """How answers compare with those of 64 balanced samples, as Markdown."""
-    reference = Verdicts.of(measured[REFERENCE].inside.mean(dim=(0, 2, 3)))
+    """How answers compare with those of 64 other balanced samples, as Markdown.
+
+    These are all of the other repeats, so that no answer is compared with its own samples.
+    """
+    repeats = measured[REFERENCE].inside.mean(dim=(2, 3))
+    reference = Verdicts.of((repeats.sum(dim=0) - repeats) / (len(repeats) - 1))
     lines = [
         "| sampler | S | mean S | label | OOD flag | both | entropy, RMS difference | "
         + " | ".join(f"S = {count}" for count in ROUNDS)

@@ -10,7 +10,7 @@ from benchmarks import settling_figures
 from benchmarks.settling_figures import COUNTS, Found
 from eulerlora.settling import MOST, ROUNDS, settled
 
-REPEATS, IMAGES, CLASSES = 4, 60, 3
+REPEATS, IMAGES, CLASSES = 5, 60, 3
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +67,11 @@ def test_agreement_and_the_samples_taken_are_told_of_both_samplers(found) -> Non
     assert float(auto[0][2]) == pytest.approx(mean, abs=0.05)
     figure = settling_figures.drawing(measured)
     assert len(figure.axes) == 2
+
+
+def test_no_answer_is_compared_with_its_own_samples() -> None:
+    """Two repeats that say the opposite of one another agree in nothing."""
+    said = torch.tensor([[0.9, 0.1], [0.1, 0.9]], dtype=torch.float64)
+    inside = said[:, None, None, None].expand(2, IMAGES, 2, MOST, 2)
+    lines = settling_figures.agreement_table({"balanced": Found(inside, None)}).splitlines()[2:]
+    assert [cells(line)[3] for line in lines] == ["0.00%"] * (len(ROUNDS) + 1)
