@@ -19,10 +19,10 @@ from eulerlora.preprocess import resize
 from eulerlora.settings import SAMPLERS, Draw, Sampler
 from eulerlora.settling import MOST
 from training.datasets import LabelledImage, read_ood_set
-from training.evaluate import evenly_spaced
 from training.evaluate_commands import dataset_of
 from training.image_sources import read_image
 from training.recipe import OodSettings
+from training.splits import evenly_spaced
 
 REPEATS = 5  # of 16 samples: four are the 64 that the fifth is compared with, each in turn
 

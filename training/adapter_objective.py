@@ -6,7 +6,7 @@ from torch import Generator, Tensor
 from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
 from eulerlora.rows import Rows
 from eulerlora.vision_transformer import AdaptedVisionTransformer, adapted_block
-from training.losses import mean_loss, summed_weight, trajectory_loss
+from training.losses import image_weights, mean_loss, trajectory_loss, wanted_shares
 from training.objective import Objective
 from training.recipe import AdapterTraining
 from training.recomputation import recomputed
@@ -18,7 +18,8 @@ class AdapterObjective(Objective):
     """The loss of adapters whose coefficients are drawn anew for each step.
 
     One draw per trajectory, shared by the step's images; a function of the seed and the step, so
-    that micro-batches, processes and a resumed run all see the same.
+    that micro-batches, processes and a resumed run all see the same. class_weights: (classes,).
+    outside: the weight of images of none of the classes, as in `losses.image_weights`.
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class AdapterObjective(Objective):
         training: AdapterTraining,
         class_weights: Tensor,
         seed: int,
+        outside: float = 1.0,
     ) -> None:
         super().__init__()
         self.network = network
@@ -34,6 +36,7 @@ class AdapterObjective(Objective):
             network.block = recomputed(adapted_block)
         self.training_settings = training
         self.seed = seed
+        self.outside = outside
         self.class_weights: Tensor
         self.register_buffer("class_weights", class_weights)
 
@@ -50,10 +53,12 @@ class AdapterObjective(Objective):
         rows = Rows.of([samples] * count, settings.adapters).to(images.device)
         logits = self.network(images, rows, shared.repeat(count, 1, 1, 1))
         trajectories = logits.float().unflatten(0, (count, -1))
-        return LOSSES[self.training_settings.loss](trajectories, labels, self.class_weights)
+        shares = wanted_shares(labels, trajectories.shape[-1])
+        weights = image_weights(labels, self.class_weights, self.outside)
+        return LOSSES[self.training_settings.loss](trajectories, shares, weights)
 
     def weight(self, labels: Tensor) -> Tensor:
-        return summed_weight(labels, self.class_weights)
+        return image_weights(labels, self.class_weights, self.outside).sum()
 
     def rows_per_image(self) -> int:
         return self.network.settings.adapters * self.training_settings.samples

@@ -21,10 +21,21 @@ def training_facts(config: CheckpointConfig) -> str:
         f"Adapters: recipe `{recipe['name']}`, seed {facts['seed']}, commit {facts['commit']}, "
         f"{facts['date']}, on {facts['hardware']}: {_run(adapters)}; "
         f"{energy(adapters, adapters['seconds'], facts['hardware'])}.",
+        *_outliers(facts),
         *_backbone(config),
         "All settings are in `config.json`, the OOD thresholds with their data too.",
     ]
     return "\n".join(f"- {each}" for each in lines)
+
+
+def _outliers(facts: Mapping[str, Any]) -> Iterator[str]:
+    if "outliers" in facts:
+        shown, weight = facts["outliers"], facts["recipe"]["outliers"]["weight"]
+        yield (
+            f"Shown as pictures of none of its classes: {shown['images']:,} images of "
+            f"{shown['data']}, each with a weight of {weight:g}. What it makes of other everyday "
+            "pictures therefore says little of what it makes of pictures unlike both."
+        )
 
 
 def energy(facts: Mapping[str, Any], seconds: float, hardware: str) -> str:

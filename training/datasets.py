@@ -16,8 +16,8 @@ from training.ham10000 import MALIGNANT, read_ham10000
 from training.image_folder import class_folders
 from training.image_sources import Source, read_image
 from training.pixel_cache import decoded_images
-from training.recipe import DataSettings, OodSettings, Part, Split
-from training.splits import stratified_halves, three_parts
+from training.recipe import DataSettings, OodSettings, OutlierSettings, Part, Split
+from training.splits import evenly_spaced, stratified_halves, three_parts
 from training.tiny_imagenet import read_tiny_imagenet
 from training.torchvision_sets import PARTS, Kind, read_torchvision_part
 
@@ -28,6 +28,9 @@ TITLES = {
     "cifar100": "CIFAR-100",
     "svhn": "SVHN",
 }
+
+OUTSIDE = -1
+"""The label of images that belong to none of the classes."""
 
 
 @dataclass(frozen=True, eq=False)  # pixels have no one truth value
@@ -63,7 +66,7 @@ class ImageParts:
 
 @dataclass(frozen=True)
 class OodSet:
-    """Out-of-distribution images, whose labels are -1; `name` and `skipped` as in ImageParts."""
+    """Images of none of the classes, labelled OUTSIDE; `name` and `skipped` as in ImageParts."""
 
     name: str
     images: Sequence[LabelledImage]
@@ -127,22 +130,30 @@ def read_ood_set(settings: OodSettings, directory: Path, skip_bad: bool = False)
     one; of a data set, the test part. Raises DataError where there are none.
     """
     if settings.kind == "images":
-        return _read_images(settings, directory / settings.path, skip_bad)
+        return _read_images(settings.path, "test", directory, skip_bad)
     data = DataSettings(kind=settings.kind, path=settings.path, split="paper")
     known = read_dataset(data, directory, skip_bad)
-    images = [replace(each, label=-1) for each in known.parts["test"]]
+    images = [replace(each, label=OUTSIDE) for each in known.parts["test"]]
     return OodSet(TITLES[settings.kind], images, known.skipped)
 
 
-def _read_images(settings: OodSettings, place: Path, skip_bad: bool) -> OodSet:
+def read_outliers(settings: OutlierSettings, directory: Path, skip_bad: bool = False) -> OodSet:
+    """Images of something else to train with. Raises DataError where there are none."""
+    found = _read_images(settings.path, "train", directory, skip_bad)
+    return OodSet(settings.path, evenly_spaced(found.images, settings.images), found.skipped)
+
+
+def _read_images(path: str, part: Part, directory: Path, skip_bad: bool) -> OodSet:
+    """All images of a place, or those of its folder `part` where it has one."""
+    place = directory / path
     found = decoded_images(place)
     names = sorted({*found.sources, *found.bad})
-    names = [name for name in names if name.startswith("test/")] or names
-    skipped = {_in_place(settings.path, n): found.bad[n] for n in names if n in found.bad}
+    names = [name for name in names if name.startswith(f"{part}/")] or names
+    skipped = {_in_place(path, n): found.bad[n] for n in names if n in found.bad}
     if not skip_bad:
         for name, reason in skipped.items():
             refuse(name, reason)
-    images = [LabelledImage(n, found.sources[n], -1) for n in names if n in found.sources]
+    images = [LabelledImage(n, found.sources[n], OUTSIDE) for n in names if n in found.sources]
     if not images:
         raise DataError(f"{place}: none of its images opens")
     return OodSet(place.resolve().name, images, skipped)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -25,8 +24,7 @@ from training.mode_report import (
     truth_of,
 )
 from training.sensitivity import class_figures
-
-Item = TypeVar("Item")
+from training.splits import evenly_spaced
 
 
 @dataclass(frozen=True)
@@ -97,13 +95,6 @@ def evaluate(
         ],
     )
     return Evaluation(report, model.classes, truth.labels, answers)
-
-
-def evenly_spaced(images: Sequence[Item], count: int | None) -> Sequence[Item]:
-    """`count` of the images, from the first on at equal distances; all where there are no more."""
-    if count is None or count >= len(images):
-        return images
-    return [images[index * len(images) // count] for index in range(count)]
 
 
 def _answers(

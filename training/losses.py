@@ -1,4 +1,4 @@
-"""Losses on the logits of rows: an image's trajectories and its one label."""
+"""Losses on the logits of rows: an image's trajectories and its one wanted answer."""
 
 import math
 
@@ -7,42 +7,41 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from training.batches import IGNORED
+from training.datasets import OUTSIDE
 
 
-def trajectory_loss(logits: Tensor, labels: Tensor, class_weights: Tensor) -> Tensor:
-    """Cross-entropy of every trajectory on its own: their mean, summed over the images.
+def trajectory_loss(logits: Tensor, shares: Tensor, weights: Tensor) -> Tensor:
+    """Cross-entropy of every trajectory on its own: their mean, weighted and summed over images.
 
-    logits: (n, trajectories, classes). labels: (n,); negative ones are padding and cost nothing.
-    class_weights: (classes,), of each image's loss. The mean over a batch is this sum over
-    `summed_weight`.
+    logits: (n, trajectories, classes). shares: (n, classes), the wanted answer. weights: (n,); the
+    mean over a batch is this sum over theirs.
     """
-    trajectories = logits.shape[1]
-    summed = F.cross_entropy(
-        logits.flatten(0, 1),
-        labels.repeat_interleave(trajectories),
-        weight=class_weights,
-        ignore_index=IGNORED,
-        reduction="sum",
-    )
-    return summed / trajectories
+    return -(shares * logits.log_softmax(dim=-1).mean(dim=1)).sum(dim=-1) @ weights
 
 
-def mean_loss(logits: Tensor, labels: Tensor, class_weights: Tensor) -> Tensor:
-    """Negative log-likelihood of the mean probability over trajectories, summed over the images;
-    shapes as above.
+def mean_loss(logits: Tensor, shares: Tensor, weights: Tensor) -> Tensor:
+    """Cross-entropy of the mean probability over trajectories; shapes and sum as above."""
+    return -(shares * log_mean_probability(logits)).sum(dim=-1) @ weights
+
+
+def wanted_shares(labels: Tensor, classes: int) -> Tensor:
+    """(n, classes) float32: 1 for the label; where it is OUTSIDE, as much for every class.
+
+    labels: (n,); IGNORED, which is padding, wants nothing.
     """
-    return F.nll_loss(
-        log_mean_probability(logits),
-        labels,
-        weight=class_weights,
-        ignore_index=IGNORED,
-        reduction="sum",
+    known = F.one_hot(labels.clamp(min=0), classes) * (labels >= 0).unsqueeze(-1)
+    return known + (labels == OUTSIDE).unsqueeze(-1) / classes
+
+
+def image_weights(labels: Tensor, class_weights: Tensor, outside: float) -> Tensor:
+    """(n,): that of the label; where it is OUTSIDE, `outside` times the mean class's; 0 of padding.
+
+    labels: (n,). class_weights: (classes,).
+    """
+    of_none = torch.stack([outside * class_weights.mean(), class_weights.new_zeros(())])
+    return torch.where(
+        labels >= 0, class_weights[labels.clamp(min=0)], of_none[(labels == IGNORED).long()]
     )
-
-
-def summed_weight(labels: Tensor, class_weights: Tensor) -> Tensor:
-    """What a batch's summed loss is divided by: the sum of its labels' weights, a scalar."""
-    return class_weights[labels[labels != IGNORED]].sum()
 
 
 def log_mean_probability(logits: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from eulerlora.backbone import absent_weights
-from training.datasets import read_dataset, read_ood_set
+from training.datasets import read_dataset, read_ood_set, read_outliers
 from training.ham10000 import ARCHIVES, FOLDERS, METADATA, image_places
 from training.recipe import AdapterRecipe, BackboneSource, DataSettings, OodSettings
 from training.tiny_imagenet import WORDS
@@ -21,6 +21,8 @@ def missing(recipe: AdapterRecipe, recipe_folder: Path, data: Path) -> list[str]
     fetches it by itself.
     """
     found = [*_backbone(recipe.backbone, recipe_folder), *_images(recipe.data, data)]
+    if recipe.outliers is not None:
+        found += _images(OodSettings(kind="images", path=recipe.outliers.path), data)
     for each in recipe.evaluation.ood:
         found += _images(each, data)
     return list(dict.fromkeys(found))
@@ -37,6 +39,9 @@ def prepare(runs: Sequence[tuple[AdapterRecipe, Path]], data: Path) -> None:
         read_backbone(recipe.backbone, folder, torch.float32)
     for settings in dict.fromkeys(recipe.data.model_dump_json() for recipe, _ in runs):
         read_dataset(DataSettings.model_validate_json(settings), data)
+    for outliers in dict.fromkeys(recipe.outliers for recipe, _ in runs):
+        if outliers is not None:
+            read_outliers(outliers, data)
     for outside in dict.fromkeys(each for recipe, _ in runs for each in recipe.evaluation.ood):
         read_ood_set(outside, data)
 

@@ -9,7 +9,7 @@ import torch
 import torchvision
 
 from eulerlora.config import Provenance
-from training.datasets import ImageParts
+from training.datasets import ImageParts, OodSet
 from training.recipe import Recipe
 
 
@@ -29,10 +29,17 @@ def provenance_of(recipe: Recipe) -> Provenance:
     }
 
 
-def data_facts(images: ImageParts) -> Provenance:
-    """Which data set it was, and what was left out of it."""
-    skipped = {"count": len(images.skipped), "names": sorted(images.skipped)}
-    return {"data": images.name, "skipped": skipped}
+def data_facts(images: ImageParts, outliers: OodSet | None = None) -> Provenance:
+    """Which data set it was, and what was left out of it; the same of outliers, if any."""
+    facts: Provenance = {"data": images.name, "skipped": _left_out(images)}
+    if outliers is not None:
+        found = {"data": outliers.name, "images": len(outliers.images)}
+        facts["outliers"] = found | {"skipped": _left_out(outliers)}
+    return facts
+
+
+def _left_out(images: ImageParts | OodSet) -> Provenance:
+    return {"count": len(images.skipped), "names": sorted(images.skipped)}
 
 
 def _cpu() -> str:

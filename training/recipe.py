@@ -61,6 +61,22 @@ class OodSettings(Settings):
     path: str = "."
 
 
+class OutlierSettings(Settings):
+    """Images of something else, whose wanted answer is that all classes are equally probable:
+    outlier exposure (Hendrycks, Mazeika and Dietterich, ICLR 2019).
+
+    path: a folder of any images or an archive inside the data directory; it should have nothing in
+    common with `evaluation.ood`. Where it has a `train/`, only what is in that.
+    images: at most so many of them, evenly spaced; None: all.
+    weight: of such an image's loss; that of a training image is 1, or its class's weight over the
+    mean of all classes' weights.
+    """
+
+    path: str
+    images: PositiveInt | None = None
+    weight: Annotated[float, Field(gt=0)] = 0.5
+
+
 class AdamWSettings(Settings):
     """AdamW with linear warm-up and cosine decay, stepped once a batch (method, "Training").
 
@@ -164,9 +180,13 @@ class EvaluationSettings(Settings):
 
 
 class AdapterRecipe(Recipe):
-    """Trains adapters on a frozen backbone."""
+    """Trains adapters on a frozen backbone.
+
+    outliers: None trains on the images of `data` alone, as the paper does.
+    """
 
     data: DataSettings
+    outliers: OutlierSettings | None = None
     backbone: BackboneSource
     adapters: AdapterSettings = AdapterSettings()
     training: AdapterTraining

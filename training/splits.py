@@ -1,4 +1,4 @@
-"""Train, calibration and test parts, stratified by class."""
+"""Train, calibration and test parts, stratified by class; some of many images."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
@@ -21,7 +21,15 @@ class Labelled(Protocol):
     def label(self) -> int: ...
 
 
+Anything = TypeVar("Anything")
 Item = TypeVar("Item", bound=Labelled)
+
+
+def evenly_spaced(images: Sequence[Anything], count: int | None) -> Sequence[Anything]:
+    """`count` of the images, from the first on at equal distances; all where there are no more."""
+    if count is None or count >= len(images):
+        return images
+    return [images[index * len(images) // count] for index in range(count)]
 
 
 def three_parts(given: Mapping[str, Sequence[Item]], split: Split) -> dict[str, Sequence[Item]]:

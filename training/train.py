@@ -27,7 +27,14 @@ from training.augment import Transform, training_view
 from training.bad_images import announce
 from training.calibrate import calibrate
 from training.class_weights import effective_number_weights
-from training.datasets import ImageParts, class_counts, read_dataset, read_ood_set
+from training.datasets import (
+    ImageParts,
+    OodSet,
+    class_counts,
+    read_dataset,
+    read_ood_set,
+    read_outliers,
+)
 from training.energy import energy_used
 from training.evaluate import evaluate
 from training.loop import fit
@@ -76,13 +83,16 @@ def train(
         check_free(out)
     images = read_dataset(recipe.data, data, skip_bad)
     outside = [read_ood_set(each, data, skip_bad) for each in recipe.evaluation.ood]
+    outliers = None
+    if recipe.outliers is not None:
+        outliers = read_outliers(recipe.outliers, data, skip_bad)
     accelerator = accelerator_on(device)
     if accelerator.is_main_process:
-        announce(images, *outside)
+        announce(images, *outside, *([] if outliers is None else [outliers]))
     if not finished:
         settings = recipe.settings_alone
         run = Run(accelerator, recipe.seed, settings, state_file(out), resume, tensorboard)
-        network, config = _train(recipe, recipe_folder, images, run)
+        network, config = _train(recipe, recipe_folder, images, outliers, run)
         if accelerator.is_main_process:
             save_checkpoint(out, network, config, model_card(config, None), _dtype(recipe))
             run.state.unlink(missing_ok=True)
@@ -105,7 +115,11 @@ def state_file(out: Path) -> Path:
 
 
 def _train(
-    recipe: AdapterRecipe, recipe_folder: Path, images: ImageParts, run: Run
+    recipe: AdapterRecipe,
+    recipe_folder: Path,
+    images: ImageParts,
+    outliers: OodSet | None,
+    run: Run,
 ) -> tuple[AdaptedVisionTransformer, CheckpointConfig]:
     frozen = read_backbone(recipe.backbone, recipe_folder, _dtype(recipe))
     network = AdaptedVisionTransformer(frozen.backbone, recipe.adapters, len(images.classes))
@@ -114,29 +128,32 @@ def _train(
         fit_heads(network, images, run.accelerator.device)
     resumed = run.resume and run.state.exists()
     with energy_used() as energy:
-        facts = train_adapters(network, recipe, images, run)
+        facts = train_adapters(network, recipe, images, outliers, run)
     if not resumed and energy:  # of an earlier session nobody knows
         facts["energy_joules"] = dict(energy)
     round_adapters(network.cpu(), _dtype(recipe))
-    return network, _config(recipe, network, frozen, images, facts)
+    return network, _config(recipe, network, frozen, images, outliers, facts)
 
 
 def train_adapters(
     network: AdaptedVisionTransformer,
     recipe: AdapterRecipe,
     images: ImageParts,
+    outliers: OodSet | None,
     run: Run,
 ) -> Provenance:
     """Fits adapters and heads in place; returns what the run was."""
     size = network.backbone.image_size
     weights = class_weights(recipe.training, images)
-    objective = AdapterObjective(network, recipe.training, weights, recipe.seed)
+    outside = 1.0 if recipe.outliers is None else recipe.outliers.weight
+    objective = AdapterObjective(network, recipe.training, weights, recipe.seed, outside)
+    shown = [*images.parts["train"], *([] if outliers is None else outliers.images)]
 
     def view(epoch: int) -> Transform:
         return training_view(size, recipe.seed, epoch, recipe.training.augmentation)
 
     device = run.accelerator.device
-    return asdict(fit(objective.to(device), images.parts["train"], view, recipe.training, run))
+    return asdict(fit(objective.to(device), shown, view, recipe.training, run))
 
 
 def read_backbone(source: BackboneSource, recipe_folder: Path, dtype: torch.dtype) -> Frozen:
@@ -194,6 +211,7 @@ def _config(
     network: AdaptedVisionTransformer,
     frozen: Frozen,
     images: ImageParts,
+    outliers: OodSet | None,
     facts: Provenance,
 ) -> CheckpointConfig:
     shape = settings_of(network.backbone)
@@ -210,5 +228,5 @@ def _config(
         ),
         classes=images.classes,
         preprocessing=Preprocessing(size=shape.image_size),
-        provenance=provenance_of(recipe) | data_facts(images) | {"training": facts},
+        provenance=provenance_of(recipe) | data_facts(images, outliers) | {"training": facts},
     )

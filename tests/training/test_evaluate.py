@@ -13,12 +13,13 @@ from eulerlora.model import EulerLoRA
 from training.bootstrap import Estimates, once
 from training.corruptions import CORRUPTIONS
 from training.datasets import ImageParts, LabelledImage
-from training.evaluate import evaluate, evenly_spaced
+from training.evaluate import evaluate
 from training.figures import CLEAN, TEST, Subset
 from training.image_sources import list_images, read_image
 from training.inference import Question
 from training.selective import risk_coverage, selective_metrics
 from training.sensitivity import proportion
+from training.splits import evenly_spaced
 
 
 def labelled(folder: Path, labels: Sequence[int]) -> list[LabelledImage]:

@@ -127,6 +127,17 @@ def test_what_runs_share_is_read_once(
     assert sorted(read) == ["read_backbone", "read_dataset", "read_ood_set"]
 
 
+def test_images_of_something_else_to_train_with_are_named_and_read(
+    recipe_file: Path, image_folder: Path
+) -> None:
+    own = read_recipe(recipe_file, AdapterRecipe, ["outliers.path=strange"])
+    assert missing(own, recipe_file.parent, image_folder) == [
+        f"the images {image_folder / 'strange'}"
+    ]
+    with pytest.raises(DataError, match="strange"):
+        prepare([(own, recipe_file.parent)], image_folder)
+
+
 @pytest.mark.parametrize("name", ["train/red/03.png", "other/3.png"])
 def test_an_image_that_does_not_open_is_told_before_any_run(
     recipe_file: Path, image_folder: Path, tmp_path: Path, name: str

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -20,7 +21,7 @@ from eulerlora.checkpoint import read_config
 from tests.conftest import random_backbone, random_network
 from tests.full_disk import file_size_limit
 from tests.program import run
-from tests.training.conftest import PER_CLASS
+from tests.training.conftest import PER_CLASS, write_image
 from training.model_card import leave_card
 from training.run_state import steps_of_state
 from training.train import round_adapters, state_file
@@ -161,6 +162,29 @@ def test_a_linear_probe_s_head_answers_before_any_step_counts_and_outsiders_may_
     report = json.loads((out / "report" / "report.json").read_text())
     assert all(each["metrics"]["accuracy"]["value"] > 0.8 for each in report["modes"])
     assert report["ood_images"] == {"other": {"images": 2, "of": 5}}
+
+
+def test_images_of_something_else_are_answered_with_doubt_and_told_of(
+    recipe_file: Path, trained: Path, labelled: Path, tmp_path: Path
+) -> None:
+    data, noise = tmp_path / "with-others", np.random.default_rng(1)
+    shutil.copytree(labelled, data)
+    for part in ("train", "test"):
+        (data / "strange" / part).mkdir(parents=True)
+        for index in range(20):
+            write_image(data / "strange" / part / f"{index}.png", (230, 220, 30), noise)
+    out = tmp_path / "exposed"
+    done = run(
+        "train", recipe_file, "--data", data, "--out", out, "--set", "data.path=set",
+        "--set", "outliers.path=strange", "--set", "outliers.images=15",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    others = sorted((data / "strange" / "test").iterdir())
+    exposed, plain = (EulerLoRA.load(each).predict(others, samples=4) for each in (out, trained))
+    assert exposed.msp.mean() < 0.5 < plain.msp.mean()
+    facts = read_config(out).provenance["outliers"]
+    assert (facts["images"], facts["skipped"]["count"]) == (15, 0)
+    assert "none of its classes: 15 images of strange, each with" in (out / "README.md").read_text()
 
 
 def test_published_weights_from_a_file_are_trained_on_where_nothing_can_be_downloaded(
