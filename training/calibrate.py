@@ -25,10 +25,10 @@ def calibrate(
     folder: Path,
     images: ImageParts,
     device: torch.device,
-    samples: Sequence[int] = SAMPLES,
+    samples: Sequence[int | Auto] = SAMPLES,
     sampler: Sampler | None = None,
 ) -> tuple[Threshold, ...]:
-    """Sets the thresholds of the checkpoint in `folder`: `det`, `stoch` at `samples` and at `auto`.
+    """Sets the thresholds of the checkpoint in `folder`: `det`, and `stoch` at `samples`.
 
     The calibration part is used, or, in a split without one, the test part; the thresholds say
     which. Only `config.json` changes, in one step. The draws are those of the checkpoint before it
@@ -47,24 +47,34 @@ def calibrate(
 
 
 def find_thresholds(
-    model: EulerLoRA, images: Sequence[LabelledImage], data: str, samples: Sequence[int] = SAMPLES
+    model: EulerLoRA,
+    images: Sequence[LabelledImage],
+    data: str,
+    samples: Sequence[int | Auto] = SAMPLES,
 ) -> tuple[Threshold, ...]:
     """One threshold for each mode and sample count, each keeping at least 95% of `images`.
 
-    The last one is that of `auto`. The counts of `stoch` share one set of draws: the first s of the
+    That of `auto` is the last one. The counts of `stoch` share one set of draws: the first s of the
     most samples, which have the law of s samples with either sampler.
     """
-    questions: list[Question] = [("det", 1), ("stoch", max(*samples, MOST))]
+    counts = [each for each in samples if isinstance(each, int)]
+    auto = AUTO in samples
+    questions: list[Question] = [("det", 1), ("stoch", max([*counts, MOST * auto]))]
     det, stoch = (each.exp() for each in predict_all(model, images, questions, "calibrate"))
-    counted = {count: _threshold("stoch", count, _msp(stoch, count), data) for count in samples}
-    taken = samples_until_settled(stoch, counted[max(samples)].msp)
-    settled = torch.stack([_msp(stoch, count) for count in ROUNDS])
+    of_counts = {count: _threshold("stoch", count, _msp(stoch, count), data) for count in counts}
+    found = [_threshold("det", 1, _msp(det, 1), data), *of_counts.values()]
+    if auto:
+        most = of_counts[max(counts)].msp if counts else None
+        found.append(_threshold("stoch", AUTO, _settled_msp(stoch, most), data))
+    return tuple(found)
+
+
+def _settled_msp(trajectories: Tensor, threshold: float | None) -> Tensor:
+    """(n,), with the samples that `auto` takes; threshold: as `samples_until_settled` has it."""
+    by_round = torch.stack([_msp(trajectories, count) for count in ROUNDS])
+    taken = samples_until_settled(trajectories, threshold)
     which = torch.searchsorted(torch.tensor(ROUNDS), taken)
-    return (
-        _threshold("det", 1, _msp(det, 1), data),
-        *counted.values(),
-        _threshold("stoch", AUTO, settled.gather(0, which.unsqueeze(0))[0], data),
-    )
+    return by_round.gather(0, which.unsqueeze(0))[0]
 
 
 def _msp(trajectories: Tensor, count: int) -> Tensor:

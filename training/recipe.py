@@ -7,11 +7,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora.settings import AdapterSettings, PositiveInt, Settings
+from eulerlora.settings import AUTO, AdapterSettings, Auto, PositiveInt, Settings
 
 Precision = Literal["float32", "bfloat16"]
 StoredDtype = Literal["float32", "float16", "bfloat16"]
-SAMPLES = (1, 2, 4, 8, 16)
+SAMPLES: tuple[int | Auto, ...] = (1, 2, 4, 8, 16, AUTO)
 """Samples per adapter for which thresholds are set unless a recipe says otherwise."""
 Split = Literal["lesion", "lesion-validation", "paper"]
 Part = Literal["train", "calibration", "test"]
@@ -168,13 +168,14 @@ class Recipe(Settings):
 class EvaluationSettings(Settings):
     """What the report and the model card show: det, and stoch with `samples` per adapter.
 
-    calibrated: samples per adapter for which stoch gets an OOD threshold; det always gets one.
+    calibrated: samples per adapter for which stoch gets an OOD threshold, or `auto`; det always
+    gets one.
     ood: out-of-distribution images to tell from those of the test part. ood_images: at most so
     many of each set, evenly spaced; None: all.
     """
 
     samples: PositiveInt = 4
-    calibrated: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = SAMPLES
+    calibrated: Annotated[tuple[PositiveInt | Auto, ...], Field(min_length=1)] = SAMPLES
     ood: tuple[OodSettings, ...] = ()
     ood_images: PositiveInt | None = None
 

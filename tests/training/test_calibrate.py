@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import training.calibrate
 from eulerlora.checkpoint import load_checkpoint, read_config
 from eulerlora.model import EulerLoRA
 from training.calibrate import SAMPLES, calibrate, find_thresholds, keeping_threshold
@@ -38,12 +39,12 @@ def test_every_offered_question_gets_the_threshold_of_its_own_scores(
     assert [(each.mode, each.samples) for each in thresholds] == [
         ("det", 1),
         *(("stoch", count) for count in SAMPLES),
-        ("stoch", "auto"),
     ]
+    assert SAMPLES[-1] == "auto"
     paths = [image_folder / "test" / name for name in found]
     det = model.predict(paths, "det").msp
     assert thresholds[0].msp == pytest.approx(keeping_threshold(det, 0.95), abs=1e-6)
-    most = model.predict(paths, "stoch", max(SAMPLES)).msp
+    most = model.predict(paths, "stoch", SAMPLES[-2]).msp
     assert thresholds[-2].msp == pytest.approx(keeping_threshold(most, 0.95), abs=1e-6)
     for each in thresholds:
         assert each.kept >= 0.95
@@ -66,6 +67,26 @@ def test_balanced_thresholds_are_those_of_questions_with_so_many_samples(
     for given in thresholds[1:]:
         msp = model.predict(paths, "stoch", given.samples).msp
         assert given.msp == pytest.approx(keeping_threshold(msp, 0.95), abs=1e-6)
+
+
+def test_only_what_is_asked_for_gets_a_threshold_or_is_drawn(
+    checkpoint_folder: Path, image_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    original = training.calibrate.predict_all
+
+    def counted(model, images, questions, label):
+        drawn.append(questions[1])
+        return original(model, images, questions, label)
+
+    monkeypatch.setattr(training.calibrate, "predict_all", counted)
+    model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
+    found = list_images(image_folder / "test")
+    images = [LabelledImage(name, source, 0) for name, source in found.items()]
+    for samples in ([3, 1], ["auto"]):
+        thresholds = find_thresholds(model, images, "squares", samples)
+        assert [each.samples for each in thresholds] == [1, *samples]
+    assert drawn == [("stoch", 3), ("stoch", 16)]
 
 
 def test_a_checkpoint_keeps_its_sampler_until_it_is_calibrated_for_another(

@@ -42,7 +42,8 @@ def test_every_variant_is_valid_and_says_in_its_name_what_it_is(path: Path, vari
         "lora": str(adapters.rank),
         "ensemble": f"{adapters.rank}x{adapters.adapters}",
     }
-    assert variant == f"{method}-{numbers[method]}"
+    exposed = "-exposed" if recipe.outliers else ""
+    assert variant == f"{method}-{numbers[method]}{exposed}"
     assert (adapters.min_rank < adapters.rank) == (method == "eulerlora")
     assert recipe.training.samples == 1 or method == "eulerlora"
     assert recipe.variant == variant
@@ -71,7 +72,8 @@ def test_a_choice_is_made_on_validation_and_changes_one_thing_of_the_start(varia
         if value != getattr(getattr(start, table), key)
     ]
     beside = {("adapters", "min_rank"), ("training", "beta")}  # of the rank, of the class weights
-    assert len(set(changed) - beside) == (variant != "start")
+    count = len(set(changed) - beside) + (choice.outliers != start.outliers)
+    assert count == (variant != "start")
 
 
 def test_the_paper_s_recipes_differ_in_what_the_paper_says(tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ def test_a_recipe_gives_a_calibrated_checkpoint_that_has_learned(
     config = json.loads((trained / "config.json").read_text())
     assert config["classes"][2] == {"name": "red", "description": "a red square"}
     assert {(each["mode"], each["samples"]) for each in config["thresholds"]} == {
-        ("det", 1), ("stoch", 1), ("stoch", 2), ("stoch", 4), ("stoch", 8), ("stoch", 16)
+        ("det", 1), ("stoch", 1), ("stoch", 2), ("stoch", 4), ("stoch", 8), ("stoch", 16),
+        ("stoch", "auto"),
     }  # fmt: skip
     assert all("calibration part" in each["data"] for each in config["thresholds"])
     assert config["provenance"]["seed"] == 3
