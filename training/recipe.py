@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora.settings import AUTO, AdapterSettings, Auto, PositiveInt, Settings
+from eulerlora.settings import AUTO, AdapterSettings, Auto, PositiveInt, Sampler, Settings
 
 Precision = Literal["float32", "bfloat16"]
 StoredDtype = Literal["float32", "float16", "bfloat16"]
@@ -168,6 +168,7 @@ class Recipe(Settings):
 class EvaluationSettings(Settings):
     """What the report and the model card show: det, and stoch with `samples` per adapter.
 
+    sampler: how the checkpoint draws samples; the paper's are `independent`.
     calibrated: samples per adapter for which stoch gets an OOD threshold, or `auto`; det always
     gets one.
     ood: out-of-distribution images to tell from those of the test part. ood_images: at most so
@@ -175,6 +176,7 @@ class EvaluationSettings(Settings):
     """
 
     samples: PositiveInt = 4
+    sampler: Sampler = "independent"
     calibrated: Annotated[tuple[PositiveInt | Auto, ...], Field(min_length=1)] = SAMPLES
     ood: tuple[OodSettings, ...] = ()
     ood_images: PositiveInt | None = None

@@ -97,12 +97,13 @@ def train(
             save_checkpoint(out, network, config, model_card(config, None), _dtype(recipe))
             run.state.unlink(missing_ok=True)
     if accelerator.is_main_process:
-        calibrate(out, images, device, recipe.evaluation.calibrated)
+        asked = recipe.evaluation
+        calibrate(out, images, device, asked.calibrated, asked.sampler)
         checkpoint = load_checkpoint(out)
-        questions: list[tuple[Mode, int]] = [("det", 1), ("stoch", recipe.evaluation.samples)]
+        questions: list[tuple[Mode, int]] = [("det", 1), ("stoch", asked.samples)]
         ood = {each.name: each.images for each in outside}
         evaluation = evaluate(
-            EulerLoRA(checkpoint, device), images, ood, questions, recipe.evaluation.ood_images
+            EulerLoRA(checkpoint, device), images, ood, questions, asked.ood_images
         )
         write_report(out / REPORT, evaluation)
         leave_card(out, out / REPORT)

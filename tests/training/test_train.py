@@ -178,11 +178,13 @@ def test_images_of_something_else_are_answered_with_doubt_and_told_of(
     done = run(
         "train", recipe_file, "--data", data, "--out", out, "--set", "data.path=set",
         "--set", "outliers.path=strange", "--set", "outliers.images=15",
+        "--set", "evaluation.sampler=balanced",
     )  # fmt: skip
     assert done.status == 0, done.err
     others = sorted((data / "strange" / "test").iterdir())
     exposed, plain = (EulerLoRA.load(each).predict(others, samples=4) for each in (out, trained))
     assert exposed.msp.mean() < 0.5 < plain.msp.mean()
+    assert read_config(out).sampler == "balanced"
     facts = read_config(out).provenance["outliers"]
     assert (facts["images"], facts["skipped"]["count"]) == (15, 0)
     assert "none of its classes: 15 images of strange, each with" in (out / "README.md").read_text()
