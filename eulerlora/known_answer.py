@@ -22,12 +22,15 @@ from eulerlora.errors import CheckpointError, ImageError
 from eulerlora.image_files import read_pixels
 from eulerlora.predict import RowNetwork, predict_rows
 from eulerlora.preprocess import resize
-from eulerlora.settings import Draw, Precision, Settings, first_fault
+from eulerlora.settings import SAMPLERS, Draw, Precision, Settings, first_fault
 from eulerlora.uncertainty import summarise
 from eulerlora.whole_files import whole_file
 
 PICTURE, ANSWERS = "known_answer.png", "known_answer.json"
-DRAWS = (Draw(), Draw(mode="stoch", samples=4, seed=20260101))
+DRAWS = (
+    Draw(),
+    *(Draw(mode="stoch", samples=4, seed=20260101, sampler=sampler) for sampler in SAMPLERS),
+)
 TOLERANCES: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.03}
 """How far a probability may be from the stored one, by the precision that the model runs in."""
 
@@ -60,13 +63,15 @@ class Answers(Settings):
     @model_validator(mode="after")
     def _every_draw(self) -> Self:
         if tuple(each.draw for each in self.answers) != DRAWS:
-            raise ValueError("answers are not those to the questions wanted: det, stoch 4")
+            raise ValueError(
+                "answers are not to the questions wanted: det; stoch, 4 samples, of each sampler"
+            )
         return self
 
 
 @dataclass(frozen=True)
 class KnownAnswer:
-    """A question in each mode whose answer is known.
+    """Questions in each mode, and with each sampler, whose answers are known.
 
     pixels: (3, size, size), the picture as the network's input. answers: one for each of `DRAWS`.
     classes: the names of the probabilities.

@@ -33,17 +33,21 @@ def test_the_stored_answers_are_what_the_library_predicts(checkpoint_folder: Pat
     known = read_known_answer(checkpoint_folder, model.config)
     for draw, answer in zip(DRAWS, known.answers, strict=True):
         wanted = model.predict(
-            [checkpoint_folder / PICTURE], draw.mode, draw.samples, draw.seed
+            [checkpoint_folder / PICTURE], draw.mode, draw.samples, draw.seed, sampler=draw.sampler
         ).probabilities[0]
         assert answer.draw == draw
         assert answer.probabilities == pytest.approx(wanted.tolist(), abs=1e-5)
 
 
-def test_both_modes_are_asked_and_their_answers_differ(checkpoint_folder: Path) -> None:
+def test_both_modes_and_samplers_are_asked_and_their_answers_differ(
+    checkpoint_folder: Path,
+) -> None:
     known = read_known_answer(checkpoint_folder, read_config(checkpoint_folder))
-    det, stoch = known.answers
-    assert (det.draw.mode, stoch.draw.mode, stoch.draw.samples) == ("det", "stoch", 4)
-    assert det.probabilities != stoch.probabilities
+    asked = [(each.draw.mode, each.draw.samples, each.draw.sampler) for each in known.answers]
+    assert asked == [
+        ("det", 1, "independent"), ("stoch", 4, "independent"), ("stoch", 4, "balanced")
+    ]  # fmt: skip
+    assert len({each.probabilities for each in known.answers}) == 3
 
 
 def test_the_picture_is_smooth_the_same_every_time_and_different_in_every_corner(
@@ -94,18 +98,20 @@ def test_a_changed_weight_is_a_fault_that_names_mode_class_and_numbers(
 def test_a_fault_in_mode_stoch_alone_is_found(checkpoint_folder: Path) -> None:
     checkpoint = load_checkpoint(checkpoint_folder)
     known = read_known_answer(checkpoint_folder, checkpoint.config)
-    det, stoch = answers_now(checkpoint.network, known.pixels)
-    fault = known.fault([det, stoch.roll(1, dims=1)], "float32")
-    assert fault is not None
-    assert "mode stoch" in fault
+    det, *stoch = answers_now(checkpoint.network, known.pixels)
+    for broken in range(len(stoch)):
+        given = [each.roll(int(index == broken), dims=1) for index, each in enumerate(stoch)]
+        fault = known.fault([det, *given], "float32")
+        assert fault is not None
+        assert "mode stoch" in fault
 
 
 def test_answers_that_are_not_finite_are_a_fault(checkpoint_folder: Path) -> None:
     checkpoint = load_checkpoint(checkpoint_folder)
     known = read_known_answer(checkpoint_folder, checkpoint.config)
-    det, stoch = answers_now(checkpoint.network, known.pixels)
-    broken = torch.full_like(stoch, torch.nan)
-    assert "mode stoch gave NaN" in str(known.fault([det, broken], "bfloat16"))
+    det, *stoch = answers_now(checkpoint.network, known.pixels)
+    broken = [torch.full_like(each, torch.nan) for each in stoch]
+    assert "mode stoch gave NaN" in str(known.fault([det, *broken], "bfloat16"))
 
 
 def test_new_thresholds_leave_the_known_answer_valid(checkpoint_copy: Path) -> None:
@@ -153,8 +159,8 @@ def another_picture(content: bytes) -> Damage:
         (lambda folder: (folder / ANSWERS).write_bytes(b"\xff{}"), ANSWERS, "JSON"),
         (edited(lambda f: f.update(more=1)), ANSWERS, "more: Extra"),
         (edited(lambda f: f.pop("picture_sha256")), ANSWERS, "picture_sha256: Field required"),
-        (edited(lambda f: f["answers"].pop()), ANSWERS, "answers are not those"),
-        (edited(lambda f: f["answers"][1]["draw"].update(seed=1)), ANSWERS, "answers are not"),
+        (edited(lambda f: f["answers"].pop()), ANSWERS, "answers are not to"),
+        (edited(lambda f: f["answers"][1]["draw"].update(seed=1)), ANSWERS, "answers are not to"),
         (edited(lambda f: f["answers"][0]["probabilities"].pop()), ANSWERS, "add up to 1"),
         (edited(lambda f: f["answers"][0]["probabilities"].append(2)), ANSWERS, "less than or"),
         (edited(lambda f: f["answers"][0].update(probabilities=[])), ANSWERS, "add up to 1"),

@@ -18,7 +18,7 @@ from service.lifecycle import Lifecycle
 from service.served_model import ServedModel, ServedModels
 from service.settings import ServiceSettings
 
-MAX_BYTES = 12_000_000
+MAX_BYTES = 25_000_000
 IMAGES = 17
 
 
@@ -37,10 +37,15 @@ def client() -> Iterator[TestClient]:
 @pytest.fixture(scope="module")
 def lesions(real_data: Path) -> list[tuple[str, bytes]]:
     """Names and encoded bytes of the first images of HAM10000."""
+    return first_images(next(real_data.glob("ham10000*.tar.*")))
+
+
+def first_images(archive: Path) -> list[tuple[str, bytes]]:
+    """Names and bytes of the first `IMAGES` files of an archive."""
     found = []
-    with tarfile.open(next(real_data.glob("ham10000*.tar.*"))) as archive:
-        for member in archive:
-            content = archive.extractfile(member)
+    with tarfile.open(archive) as opened:
+        for member in opened:
+            content = opened.extractfile(member)
             if content is not None:
                 found.append((Path(member.name).stem, content.read()))
             if len(found) == IMAGES:
@@ -69,7 +74,8 @@ def test_it_was_trained_by_the_project_s_recipe_on_the_lesion_split(
 def test_every_offered_sample_count_is_calibrated_on_held_out_lesions(
     config: CheckpointConfig,
 ) -> None:
-    for mode, samples in (("det", 1), *(("stoch", count) for count in (1, 2, 4, 8, 16))):
+    assert config.sampler == "balanced"
+    for mode, samples in (("det", 1), *(("stoch", count) for count in (1, 2, 4, 8, 16, "auto"))):
         assert config.threshold(mode, samples) is not None  # type: ignore[arg-type]
     for each in config.thresholds:
         assert each.kept >= 0.95
@@ -91,6 +97,19 @@ def test_it_knows_most_of_the_images(
     labels = [client.post("/predict", files={"file": lesion}).json()["label"] for lesion in lesions]
     right = [label == truth[name] for label, (name, _) in zip(labels, lesions, strict=True)]
     assert sum(right) / len(right) > 0.5
+
+
+@pytest.mark.data
+def test_it_flags_most_pictures_of_something_else_and_few_lesions(
+    client: TestClient, real_data: Path, lesions: list[tuple[str, bytes]]
+) -> None:
+    def flagged(images: list[tuple[str, bytes]]) -> int:
+        asked = {"mode": "stoch", "samples": "4"}
+        answers = [client.post("/predict", params=asked, files={"file": each}) for each in images]
+        return sum(answer.json()["ood"] for answer in answers)
+
+    others = first_images(real_data / "cifar10-jpeg.tar.xz")
+    assert flagged(others) > IMAGES / 2 > 4 * flagged(lesions)
 
 
 @pytest.mark.data

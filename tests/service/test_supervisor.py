@@ -120,7 +120,7 @@ def test_a_service_is_ready_once_its_models_gave_their_known_answers(
     asyncio.run(story())
     assert house.events == ["served", "ready with tiny", "ended"]
     assert house.refused == ["made up"]
-    assert phases == ["starting"] * 3  # det, stoch and a full batch, before anybody else
+    assert phases == ["starting"] * 4  # det, stoch twice, a full batch; before anybody else
 
 
 def test_the_garbage_collector_passes_over_what_is_there_while_the_service_is_ready(
