@@ -6,6 +6,7 @@ from statistics import fmean
 
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from torch import Tensor
 
 from eulerlora.settings import Sampler
@@ -173,6 +174,8 @@ def drawing(measured: Mapping[Sampler, Found]) -> Figure:
     )  # fmt: skip
     left.set_xticks(COUNTS, [str(each) for each in COUNTS])
     left.minorticks_off()
+    left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    left.yaxis.set_major_formatter("{x:g}")
     right.set(xlabel="samples per adapter that auto takes", ylabel="share of the images")
     right.set_xticks(range(len(ROUNDS)), [str(each) for each in ROUNDS])
     for each in (left, right):

@@ -24,7 +24,7 @@ class NetworkSizes(Settings):
 class Sizes(Settings):
     """What a whole run measures.
 
-    large: the published backbone. compact: the embedded model's. images: of a batch.
+    large: the published backbone. compact: the first embedded model's. images: of a batch.
     requests: of each mode, in the batch that mixes both. throughput_images: of the batch that is
     to fill a GPU. squares: sides of the square products among which the ceiling is sought.
     repeats: alternating measurements after `warmups` unmeasured ones; steps count for more, so

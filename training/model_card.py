@@ -9,7 +9,7 @@ from eulerlora.config import CheckpointConfig
 from eulerlora.errors import DataError
 from eulerlora.whole_files import whole_file
 from training.card_origin import rebuilding, training_facts
-from training.card_texts import Texts, texts_of
+from training.card_texts import LICENCES, Texts, texts_of
 from training.figures import Report, read_report
 from training.pictures import RELIABILITY
 from training.report import figure_sections, measured
@@ -17,6 +17,8 @@ from training.report_tables import intervals_note, listed, metrics_table
 
 Section = tuple[str, str]
 """A title and Markdown."""
+
+NAMED = LICENCES.keys() - {"imagefolder"}  # data sets that a recipe names by their kind
 
 
 def leave_card(folder: Path, report_folder: Path, comparison: str = "") -> None:
@@ -93,7 +95,17 @@ def _missed(report: Report) -> list[str]:
 def _data(config: CheckpointConfig, texts: Texts) -> str:
     count = config.provenance.get("skipped", {}).get("count", 0)
     skipped = f"; {count:,} images were left out as unusable" if count else ""
-    return f"Trained on {config.provenance['data']} (train part){skipped}. {texts.licence}"
+    trained = f"Trained on {config.provenance['data']} (train part){skipped}. {texts.licence}"
+    return "\n\n".join([trained, *_backbone_data(config)])
+
+
+def _backbone_data(config: CheckpointConfig) -> Iterator[str]:
+    """What the backbone was pretrained on, where it is the project's own."""
+    origin = config.backbone.provenance
+    if origin:
+        data = origin["recipe"].get("data", ())
+        licences = [LICENCES[each["kind"]] for each in data if each["kind"] in NAMED]
+        yield " ".join([f"Its backbone was pretrained on {origin['data']}.", *licences])
 
 
 def _list(items: list[str] | tuple[str, ...]) -> str:
