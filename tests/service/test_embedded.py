@@ -84,7 +84,13 @@ def test_every_offered_sample_count_is_calibrated_on_held_out_lesions(
 
 def test_its_card_states_figures_limits_and_licence() -> None:
     card = (EMBEDDED / CARD).read_text()
-    for words in ("not a medical device", "CC BY-NC 4.0", "macro-AUROC", "By class", "Tiny ImageNet"):
+    for words in (
+        "not a medical device",
+        "CC BY-NC 4.0",
+        "macro-AUROC",
+        "By class",
+        "Tiny ImageNet",
+    ):
         assert words in card
 
 

@@ -77,6 +77,18 @@ def test_the_card_states_the_backbone_s_top_one_on_each_of_its_sets() -> None:
     assert "top-1 0.250 on the test part of circles, top-1 0.750 on the test part of lines" in card
 
 
+def test_the_card_states_the_licences_of_what_the_backbone_was_pretrained_on() -> None:
+    config = config_with_facts("ham10000")
+    recipe = {"name": "tiny-pretrain", "data": [{"kind": "tiny-imagenet"}, {"kind": "imagefolder"}]}
+    backbone = config.backbone.model_copy(
+        update={"provenance": config.backbone.provenance | {"recipe": recipe}}
+    )
+    card = model_card(config.model_copy(update={"backbone": backbone}), None)
+    _, data = card.split("## Data and licence")
+    assert "pretrained on other squares. Tiny ImageNet (Stanford" in data
+    assert "not part of this checkpoint" not in data
+
+
 def test_the_card_names_the_classes_that_are_never_recognised() -> None:
     config = config_with_facts("imagefolder")
     never, once = (ClassFigures(proportion(hits, 9), None, None) for hits in (0, 1))
