@@ -123,7 +123,8 @@ def _save(
     print(f"SHA-256 of the weights: {digest}", flush=True)
     found = {"top_one": accuracy, "sha256": digest, **facts}
     out.mkdir(parents=True, exist_ok=True)
-    provenance = provenance_of(recipe) | _data_facts(images) | found
+    device = next(model.parameters()).device
+    provenance = provenance_of(recipe, device) | _data_facts(images) | found
     save_backbone(out / "backbone.safetensors", model.backbone, provenance, dtype)
 
 

@@ -13,8 +13,8 @@ from training.datasets import ImageParts, OodSet
 from training.recipe import Recipe
 
 
-def provenance_of(recipe: Recipe) -> Provenance:
-    """The facts that let someone repeat a run, as JSON values."""
+def provenance_of(recipe: Recipe, device: torch.device) -> Provenance:
+    """The facts that let someone repeat a run on `device`, as JSON values."""
     return {
         "recipe": recipe.model_dump(mode="json"),
         "seed": recipe.seed,
@@ -24,7 +24,7 @@ def provenance_of(recipe: Recipe) -> Provenance:
             "torch": torch.__version__,
             "torchvision": torchvision.__version__,
         },
-        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu(),
+        "hardware": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu(),
         "date": datetime.now(UTC).date().isoformat(),
     }
 

@@ -133,7 +133,8 @@ def _train(
     if not resumed and energy:  # of an earlier session nobody knows
         facts["energy_joules"] = dict(energy)
     round_adapters(network.cpu(), _dtype(recipe))
-    return network, _config(recipe, network, frozen, images, outliers, facts)
+    provenance = provenance_of(recipe, run.accelerator.device) | data_facts(images, outliers)
+    return network, _config(recipe, network, frozen, images, provenance | {"training": facts})
 
 
 def train_adapters(
@@ -212,8 +213,7 @@ def _config(
     network: AdaptedVisionTransformer,
     frozen: Frozen,
     images: ImageParts,
-    outliers: OodSet | None,
-    facts: Provenance,
+    provenance: Provenance,
 ) -> CheckpointConfig:
     shape = settings_of(network.backbone)
     return CheckpointConfig(
@@ -229,5 +229,5 @@ def _config(
         ),
         classes=images.classes,
         preprocessing=Preprocessing(size=shape.image_size),
-        provenance=provenance_of(recipe) | data_facts(images, outliers) | {"training": facts},
+        provenance=provenance,
     )

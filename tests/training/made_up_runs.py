@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
+
 from eulerlora.checkpoint import CONFIG
 from eulerlora.config import (
     AdapterConfig,
@@ -19,6 +21,7 @@ from training.report_tables import METRICS, OOD_METRICS
 from training.table_runs import TableRun
 from training.train import REPORT
 
+CPU = torch.device("cpu")
 VIT_B_32 = BackboneSettings()
 ANY_SHA256 = "0123456789abcdef" * 4
 Figures = Mapping[str, float | None]
@@ -45,7 +48,7 @@ def finish(
         adapters=AdapterConfig(settings=run.recipe.adapters, sha256=ANY_SHA256),
         classes=tuple(ClassName(name=f"c{i}", description=f"{i}") for i in range(classes)),
         preprocessing=Preprocessing(size=backbone.image_size),
-        provenance=provenance_of(run.recipe) | {"data": data},
+        provenance=provenance_of(run.recipe, CPU) | {"data": data},
     )
     report = {
         "data": f"{data}, test part",
