@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from eulerlora.config import CheckpointConfig
+from eulerlora.config import CheckpointConfig, Provenance
 from training.figures import Report
 from training.progress import duration
 
@@ -59,38 +59,52 @@ def rebuilding(config: CheckpointConfig, report: Report | None) -> str:
     recipe = config.provenance["recipe"]
     lines = [f"git checkout {config.provenance['commit']}"]
     given: list[str] = []
-    if config.backbone.published is None:
-        origin = config.backbone.provenance
-        commit = origin.get("commit")
-        lines = [f"git checkout {commit}"] if commit else []
-        lines.append(_command("pretrain", origin["recipe"], "backbone/", origin.get("seed"), ()))
-        if commit != config.provenance["commit"]:
+    place = "DIR is a folder with the data, as the recipe says"
+    origin = pretraining(config)
+    if origin is not None:
+        pretrain = _command("pretrain", origin["recipe"], "backbone/", origin["seed"], ())
+        lines = [f"git checkout {origin['commit']}", pretrain]
+        if origin["commit"] != config.provenance["commit"]:
             lines.append(f"git checkout {config.provenance['commit']}")
         given = ["--set", "backbone.weights=$PWD/backbone/backbone.safetensors"]
+    elif config.backbone.published is None:
+        place += f"; BACKBONE the backbone's file, SHA-256 of its tensors {config.backbone.sha256}"
+        given = ["--set", "backbone.weights=BACKBONE"]
     lines.append(_command("train", recipe, "run/", config.provenance["seed"], given))
     if report is not None:
         lines.append(f"eulerlora evaluate run/ --data DIR {_asked(report)} --out figures/")
         lines.append("eulerlora card run/ --report figures/")
     return (
-        "DIR is a folder with the data, as the recipe says.\n\n```\n" + "\n".join(lines) + "\n```"
+        f"{place}.\n\n```\n" + "\n".join(lines) + "\n```"
         "\n\nOn a machine of the same kind that gives the same weights. `evaluate` on the weights "
         "here gives the figures above: pictures are asked about in fixed batches, each with draws "
         "from a seed of its own, and resampled and corrupted the same way every time."
     )
 
 
+def pretraining(config: CheckpointConfig) -> Provenance | None:
+    """What `eulerlora pretrain` wrote of the backbone; None of one that it did not make."""
+    origin = config.backbone.provenance
+    return origin if "stages" in origin else None
+
+
 def _backbone(config: CheckpointConfig) -> Iterator[str]:
     if config.backbone.published:
         yield f"Backbone: torchvision's `{config.backbone.published}`, frozen."
         return
-    origin = config.backbone.provenance
+    origin = pretraining(config)
+    if origin is None:
+        yield "Backbone: from a file that does not say how its weights were made; frozen."
+        return
     stages = ", then ".join(_run(stage) for stage in origin["stages"])
     seconds = sum(stage["seconds"] for stage in origin["stages"])
-    hardware = origin.get("hardware", "")
+    hardware = origin["hardware"]
+    top_one = ", ".join(
+        f"top-1 {share:.3f} on the test part of {name}" for name, share in origin["top_one"].items()
+    )
     yield (
-        f"Backbone: recipe `{origin['recipe']['name']}` on {origin['data']}: {stages}"
-        f"{f', on {hardware}' if hardware else ''}; {energy(origin, seconds, hardware)}; "
-        f"{_top_one(origin)}; frozen after that."
+        f"Backbone: recipe `{origin['recipe']['name']}` on {origin['data']}: {stages}, on "
+        f"{hardware}; {energy(origin, seconds, hardware)}; {top_one}; frozen after that."
     )
 
 
@@ -123,14 +137,6 @@ def _asked(report: Report) -> str:
         if subset.images < subset.of:
             words += ["--ood-images", str(subset.images)]
     return " ".join([*words, "--corrupted-images", str(report.corrupted.images)])
-
-
-def _top_one(origin: Mapping[str, Any]) -> str:
-    """Such as "top-1 0.574 on the test part of squares"."""
-    found = origin.get("top_one") or {origin["data"]: origin["test_accuracy"]}  # one set, earlier
-    return ", ".join(
-        f"top-1 {share:.3f} on the test part of {name}" for name, share in found.items()
-    )
 
 
 def _run(fitted: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from eulerlora.checkpoint import read_config, stored_revision, write_card
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import DataError
 from eulerlora.whole_files import whole_file
-from training.card_origin import rebuilding, training_facts
+from training.card_origin import pretraining, rebuilding, training_facts
 from training.card_texts import LICENCES, Texts, texts_of
 from training.figures import Report, read_report
 from training.pictures import RELIABILITY
@@ -100,12 +100,16 @@ def _data(config: CheckpointConfig, texts: Texts) -> str:
 
 
 def _backbone_data(config: CheckpointConfig) -> Iterator[str]:
-    """What the backbone was pretrained on, where it is the project's own."""
-    origin = config.backbone.provenance
-    if origin:
-        data = origin["recipe"].get("data", ())
-        licences = [LICENCES[each["kind"]] for each in data if each["kind"] in NAMED]
-        yield " ".join([f"Its backbone was pretrained on {origin['data']}.", *licences])
+    """What the backbone was pretrained on, unless torchvision published it."""
+    if config.backbone.published is not None:
+        return
+    origin = pretraining(config)
+    if origin is None:
+        yield "What its backbone was pretrained on is not known."
+        return
+    kinds = [each["kind"] for each in origin["recipe"]["data"]]
+    licences = [LICENCES[each] for each in kinds if each in NAMED]
+    yield " ".join([f"Its backbone was pretrained on {origin['data']}.", *licences])
 
 
 def _list(items: list[str] | tuple[str, ...]) -> str:

@@ -13,13 +13,6 @@ from tests.conftest import random_backbone
 COLOURS = {"blue": (40, 40, 220), "green": (40, 200, 40), "red": (220, 40, 40)}
 PER_CLASS = {"train": 20, "test": 6}
 
-BACKBONE_PROVENANCE = {
-    "recipe": {"name": "random"},
-    "data": "nothing",
-    "test_accuracy": 0.1,
-    "stages": [{"steps": 0, "seconds": 0.0, "final_loss": 2.3}],
-}
-
 RECIPE = """\
 name = "tiny-run"
 seed = 3
@@ -74,12 +67,7 @@ def write_image(path: Path, colour: tuple[int, int, int], noise: np.random.Gener
 @pytest.fixture
 def recipe_file(tmp_path: Path) -> Path:
     """RECIPE beside the tiny backbone that it names."""
-    save_backbone(
-        tmp_path / "backbone.safetensors",
-        random_backbone(),
-        BACKBONE_PROVENANCE,
-        torch.float16,
-    )
+    save_backbone(tmp_path / "backbone.safetensors", random_backbone(), {}, torch.float16)
     path = tmp_path / "tiny.toml"
     path.write_text(RECIPE)
     return path

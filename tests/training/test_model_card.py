@@ -32,10 +32,13 @@ def config_with_facts(kind: str) -> CheckpointConfig:
         "training": training,
     }
     backbone_facts = {
-        "recipe": {"name": "tiny-pretrain"},
+        "recipe": {"name": "tiny-pretrain", "data": [{"kind": "imagefolder"}]},
+        "seed": 1,
+        "commit": "123",
+        "hardware": "2 CPU threads",
         "data": "other squares",
         "stages": [training],
-        "test_accuracy": 0.5,
+        "top_one": {"circles": 0.25, "lines": 0.75},
     }
     config = config_of(random_network(), provenance=facts)
     backbone = config.backbone.model_copy(update={"provenance": backbone_facts})
@@ -69,12 +72,19 @@ def test_use_and_misuse_come_before_the_figures_and_origin_after_them() -> None:
 
 
 def test_the_card_states_the_backbone_s_top_one_on_each_of_its_sets() -> None:
-    config = config_with_facts("imagefolder")
-    assert "top-1 0.500 on the test part of other squares; frozen" in model_card(config, None)
-    facts = config.backbone.provenance | {"top_one": {"circles": 0.25, "lines": 0.75}}
-    backbone = config.backbone.model_copy(update={"provenance": facts})
-    card = model_card(config.model_copy(update={"backbone": backbone}), None)
+    card = model_card(config_with_facts("imagefolder"), None)
     assert "top-1 0.250 on the test part of circles, top-1 0.750 on the test part of lines" in card
+
+
+def test_the_card_says_of_a_backbone_of_unknown_origin_that_it_is_one() -> None:
+    config = config_with_facts("imagefolder")
+    backbone = config.backbone.model_copy(update={"provenance": {"found": "on a shelf"}})
+    card = model_card(config.model_copy(update={"backbone": backbone}), REPORT)
+    assert "What its backbone was pretrained on is not known." in card
+    assert "a file that does not say how its weights were made; frozen" in card
+    assert f"SHA-256 of its tensors {backbone.sha256}" in card
+    assert "--out run/ --seed 0 --set backbone.weights=BACKBONE\n" in card
+    assert "eulerlora pretrain" not in card
 
 
 def test_the_card_states_the_licences_of_what_the_backbone_was_pretrained_on() -> None:
@@ -112,7 +122,9 @@ def test_the_commands_that_rebuild_it_are_those_that_made_it() -> None:
     config = config.model_copy(update={"provenance": config.provenance | {"recipe": recipe}})
     card = model_card(config, REPORT)
     for line in (
-        "eulerlora pretrain training/recipes/tiny-pretrain.toml --data DIR --out backbone/",
+        "git checkout 123",
+        "eulerlora pretrain training/recipes/tiny-pretrain.toml --data DIR --out backbone/ "
+        "--seed 1",
         "git checkout abc",
         "eulerlora train training/recipes/tiny.toml --data DIR --out run/ --variant b --seed 0 "
         """--set 'training.loss='"'"'mean'"'"'' """

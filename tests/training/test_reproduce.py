@@ -26,7 +26,7 @@ from eulerlora.backbone import save_backbone
 from eulerlora.checkpoint import ADAPTERS
 from tests.conftest import TINY_BACKBONE, random_backbone
 from tests.program import Done, run
-from tests.training.conftest import BACKBONE_PROVENANCE, PER_CLASS
+from tests.training.conftest import PER_CLASS
 from tests.training.made_up_runs import finish
 from training import reproduce, reproduce_command
 from training.figures import JSON
@@ -333,9 +333,7 @@ def data(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny data")
     for part in PER_CLASS:
         (folder / part).symlink_to(image_folder / part)
-    save_backbone(
-        folder / "backbone.safetensors", random_backbone(), BACKBONE_PROVENANCE, torch.float32
-    )
+    save_backbone(folder / "backbone.safetensors", random_backbone(), {}, torch.float32)
     return folder
 
 
