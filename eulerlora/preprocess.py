@@ -4,6 +4,7 @@ import struct
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import ExifTags, Image
 from torch import Tensor
@@ -43,7 +44,8 @@ def upright_rgb(image: Image.Image) -> Picture:
     converted by Pillow's rules. Raises ImageError for a mode without an RGB form, or where
     nothing opaque is left.
     """
-    upright = _upright(image)
+    move = move_to_upright(image)
+    upright = image if move is None else image.transpose(move)
     transparent = upright.has_transparency_data
     plain = upright.mode in ("RGB", "L") and not transparent
     warnings = () if plain else (f"converted from {upright.mode} to RGB",)
@@ -53,18 +55,24 @@ def upright_rgb(image: Image.Image) -> Picture:
         rgb = _over_white(upright) if transparent else upright.convert("RGB")
     except ValueError as error:
         raise ImageError(f"an image of mode {upright.mode} has no RGB form") from error
-    pixels = torch.from_numpy(np.array(rgb))  # (height, width, 3), a copy that torch may own
-    return Picture(pixels.permute(2, 0, 1).contiguous(), warnings)
+    return Picture(channels_first(np.array(rgb)), warnings)
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    """ImageOps.exif_transpose would also write all other tags anew, and fail on a broken one."""
+def channels_first(rgb: npt.NDArray[np.uint8]) -> Tensor:
+    """(height, width, 3) -> (3, height, width), in memory of its own."""
+    return torch.from_numpy(rgb).permute(2, 0, 1).contiguous()
+
+
+def move_to_upright(image: Image.Image) -> Image.Transpose | None:
+    """What the EXIF orientation asks for, if anything.
+
+    ImageOps.exif_transpose would also write all other tags anew, and fail on a broken one.
+    """
     try:
         orientation = image.getexif().get(ExifTags.Base.Orientation)
     except (SyntaxError, ValueError, struct.error):  # an EXIF block that is no TIFF says nothing
         orientation = None
-    move = TO_UPRIGHT.get(orientation or 1)
-    return image if move is None else image.transpose(move)
+    return TO_UPRIGHT.get(orientation or 1)
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

@@ -13,5 +13,5 @@ def content_seed(pixels: Tensor, revision: str) -> int:
     """
     digest = hashlib.sha256(revision.encode())
     digest.update(f"{pixels.dtype}{list(pixels.shape)}".encode())
-    digest.update(pixels.contiguous().cpu().numpy().tobytes())
+    digest.update(pixels.contiguous().cpu().numpy().data)
     return int.from_bytes(digest.digest()[:4], "big")

@@ -12,7 +12,7 @@ import simplejpeg
 from PIL import Image
 
 from eulerlora.errors import ImageError
-from eulerlora.preprocess import Picture, upright_rgb
+from eulerlora.preprocess import Picture, channels_first, move_to_upright, upright_rgb
 from service.errors import UnsupportedMedia, UnusableImage
 from service.settings import ImageLimits
 
@@ -96,6 +96,8 @@ def _decode(data: bytes, found: Format, limits: ImageLimits) -> Picture:
     with Image.open(BytesIO(data), formats=[found]) as image:
         check_size(image.size, limits)  # two headers in one file: the decoder obeys the last
         if found == "JPEG":
+            if image.mode == "RGB" and move_to_upright(image) is None:
+                return Picture(channels_first(simplejpeg.decode_jpeg(data)), ())
             _check_jpeg(data)
         elif getattr(image, "is_animated", False):
             raise UnusableImage("wanted a single picture; the image is animated")
@@ -112,7 +114,8 @@ def _broken(found: Format) -> UnusableImage:
 def _check_jpeg(data: bytes) -> None:
     """Raises ValueError where libjpeg has to make up for missing or broken data.
 
-    Pillow keeps those warnings to itself, and fills what is missing with gray.
+    Pillow keeps those warnings to itself, and fills what is missing with gray. A plain JPEG is
+    therefore decoded by simplejpeg alone, to the same pixels, and others by both.
     """
     simplejpeg.decode_jpeg(
         data, "GRAY", fastdct=True, fastupsample=True, min_height=1, min_width=1, min_factor=8

@@ -8,8 +8,11 @@ from io import BytesIO
 import imagesize
 import numpy as np
 import pytest
+import simplejpeg
+import torch
 from PIL import Image
 
+from eulerlora.image_files import read_pixels
 from service.decode import MEDIA_TYPES, Declared, check_size, decode, sniff
 from service.errors import Problem, UnsupportedMedia, UnusableImage
 from service.settings import ImageLimits
@@ -58,6 +61,27 @@ def test_a_file_decodes_to_the_rgb_pixels_that_pillow_reads(photo, encode, media
     assert sniff(data) == file_format
     assert picture.warnings == ()
     assert np.array_equal(pixels_of(data), np.asarray(Image.open(BytesIO(data))))
+
+
+@pytest.mark.parametrize("size", [(64, 48), (37, 61), (600, 450)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"subsampling": "4:4:4"}, {"subsampling": "4:2:2"}, {"subsampling": "4:2:0"},
+        {"progressive": True}, {"restart_marker_blocks": 2}, {"keep_rgb": True},
+        {"quality": 3}, {"quality": 100, "subsampling": "4:4:4"},
+    ],
+)  # fmt: skip
+def test_a_jpeg_of_any_kind_decodes_to_what_training_sees(encode, size, options) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (size[1] // 3, size[0] // 3, 3), np.uint8)
+    data = encode(Image.fromarray(noise).resize(size), "JPEG", **options)
+    assert torch.equal(decode(data, LIMITS).pixels, read_pixels(BytesIO(data), "noise"))
+
+
+@pytest.mark.parametrize("sampling", ["411", "440", "422", "420", "444"])
+def test_a_jpeg_of_any_subsampling_decodes_to_what_training_sees(photo, sampling) -> None:
+    data = simplejpeg.encode_jpeg(np.asarray(photo), colorsubsampling=sampling)
+    assert torch.equal(decode(data, LIMITS).pixels, read_pixels(BytesIO(data), "photo"))
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
