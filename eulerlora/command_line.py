@@ -1,6 +1,5 @@
 """The `eulerlora` program: its commands come from the installed packages' entry points."""
 
-import os
 import signal
 import sys
 from importlib.metadata import entry_points
@@ -9,17 +8,9 @@ from typing import Any, NoReturn
 import click
 
 from eulerlora.errors import EulerLoRAError
+from eulerlora.openmp import choose_waiting
 
 ENTRY_POINTS = "eulerlora.commands"
-
-WAITING = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "10000"}
-"""How GNU's OpenMP, which torch uses on Linux, has a thread wait for the next operation.
-
-Every thread that runs passes has a pool of OpenMP threads. Where the pools together have more
-threads than there are cores, a waiting one spins 100 times by default, then sleeps, and waking it
-takes longer than an operation of a small pass. With the policy "active" it spins 1000 times; the
-count is for the other case, where "active" alone would have it spin for ever.
-"""
 
 
 class Program(click.Group):
@@ -51,7 +42,7 @@ def program(debug: bool) -> None:
 def main() -> None:
     """Runs the program. Exit status 0 done, 1 the work failed, 2 wrong usage."""
     signal.signal(signal.SIGTERM, _end)
-    _choose_waiting()
+    choose_waiting()
     debug = "--debug" in sys.argv[1:]
     try:
         sys.exit(program(standalone_mode=False))
@@ -63,12 +54,6 @@ def main() -> None:
         if debug:
             raise
         _fail(str(error), 1)
-
-
-def _choose_waiting() -> None:
-    """Before torch is imported, for OpenMP reads it only once. What a user has set is kept."""
-    if sys.platform == "linux" and os.environ.keys().isdisjoint(WAITING):
-        os.environ.update(WAITING)
 
 
 def _end(*_: object) -> NoReturn:

@@ -1,71 +1,13 @@
-"""All figures of the service: `python -m benchmarks.service`, on an otherwise idle machine.
+"""`python -m benchmarks.service`, whose threads wait as those of the service it measures.
 
-Prints each as a line of JSON and appends it to `benchmarks/results/service-MACHINE.jsonl`.
+By default those of its own passes would spin on for milliseconds, on the cores that the service
+wants next.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-
-import click
-import torch
-
-from benchmarks.machine import this_machine
-from benchmarks.results_file import FOLDER, Record, append
-from benchmarks.service.half_open import half_open
-from benchmarks.service.lone_request import lone_request
-from benchmarks.service.mixed_input import mixed_input
-from benchmarks.service.overload import overload
-from benchmarks.service.peer_comparison import peer_comparison
-from benchmarks.service.plain_pass import plain_pass
-from benchmarks.service.plan import FULL, SMALL
-from benchmarks.service.sigterm import sigterm
-from benchmarks.service.throughput import throughput
-
-FIGURES: Mapping[str, Callable[..., Iterator[Record]]] = {
-    "throughput": throughput,
-    "lone-request": lone_request,
-    "plain-pass": plain_pass,
-    "litserve": peer_comparison,
-    "overload": overload,
-    "half-open": half_open,
-    "mixed-input": mixed_input,
-    "sigterm": sigterm,
-}
-
-
-@click.command()
-@click.option("--small", is_flag=True, help="Tiny sizes, to see that all runs; not recorded.")
-@click.option("--only", multiple=True, type=click.Choice(list(FIGURES)), help="Not all of them.")
-@click.option(
-    "--data",
-    envvar="EULERLORA_DATA",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A folder with HAM10000, for throughput on its images too.",
-)
-@click.option("--mixed-seconds", type=click.FloatRange(1), help="Of the mixed input; default 600.")
-@click.option("--out", type=click.Path(path_type=Path), help="Another file of lines.")
-@click.argument("options", nargs=-1, metavar="[-- OPTIONS OF eulerlora serve]")
-def main(
-    small: bool,
-    only: tuple[str, ...],
-    data: Path | None,
-    mixed_seconds: float | None,
-    out: Path | None,
-    options: tuple[str, ...],
-) -> None:
-    """Measure the service on this machine."""
-    plan = (SMALL if small else FULL).model_copy(update={"options": options, "real_images": data})
-    if mixed_seconds is not None:
-        settle = min(plan.settle_s, mixed_seconds / 3)
-        plan = plan.model_copy(update={"mixed_s": mixed_seconds, "settle_s": settle})
-    slug = this_machine(torch.device("cpu")).slug
-    path = out or (None if small else FOLDER / f"service-{slug}.jsonl")
-    for name in only or FIGURES:
-        for record in FIGURES[name](plan):
-            click.echo(record.model_dump_json())
-            if path is not None:
-                append(path, record)
-
+from eulerlora.openmp import choose_waiting
 
 if __name__ == "__main__":
+    choose_waiting()
+    from benchmarks.service.program import main
+
     main()

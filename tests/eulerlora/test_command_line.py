@@ -1,6 +1,5 @@
 """eulerlora.command_line: the program, its exit status and its one-line errors."""
 
-import os
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -8,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora.command_line import WAITING
 from tests.program import run
 
 
@@ -52,23 +50,3 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "CheckpointError" in done.stderr
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="torch has GNU's OpenMP on Linux only")
-@pytest.mark.parametrize(
-    ("own", "policy", "count"), [({}, "ACTIVE", "10000"), ({"GOMP_SPINCOUNT": "7"}, "PASSIVE", "7")]
-)
-def test_openmp_is_told_how_to_wait_before_it_is_loaded(
-    tmp_path: Path, own: dict[str, str], policy: str, count: str
-) -> None:
-    command = "from eulerlora.command_line import main; main()"
-    inherited = {name: each for name, each in os.environ.items() if name not in WAITING}
-    done = subprocess.run(
-        [sys.executable, "-c", command, "predict", str(tmp_path), str(tmp_path / "image.png")],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=inherited | own | {"OMP_DISPLAY_ENV": "verbose"},
-    )
-    assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr
-    assert f"GOMP_SPINCOUNT = '{count}'" in done.stderr

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.results_file import read
-from benchmarks.service.__main__ import FIGURES, main
+from benchmarks.service.program import FIGURES, main
 
 ROWS = {
     "throughput": 4, "lone-request": 2, "plain-pass": 2, "litserve": 2, "overload": 4,
