@@ -54,8 +54,11 @@ def energy(facts: Mapping[str, Any], seconds: float, hardware: str) -> str:
     )
 
 
-def rebuilding(config: CheckpointConfig, report: Report | None) -> str:
-    """The commands that make the backbone, the checkpoint, its figures and this card again."""
+def rebuilding(config: CheckpointConfig, report: Report | None, compared: bool) -> str:
+    """The commands that make the backbone, the checkpoint, its figures and this card again.
+
+    compared: whether the card has a comparison, which is a file of its own.
+    """
     recipe = config.provenance["recipe"]
     lines = [f"git checkout {config.provenance['commit']}"]
     given: list[str] = []
@@ -73,7 +76,8 @@ def rebuilding(config: CheckpointConfig, report: Report | None) -> str:
     lines.append(_command("train", recipe, "run/", config.provenance["seed"], given))
     if report is not None:
         lines.append(f"eulerlora evaluate run/ --data DIR {_asked(report)} --out figures/")
-        lines.append("eulerlora card run/ --report figures/")
+        comparison = " --comparison comparison.md" if compared else ""
+        lines.append(f"eulerlora card run/ --report figures/{comparison}")
     return (
         f"{place}.\n\n```\n" + "\n".join(lines) + "\n```"
         "\n\nOn a machine of the same kind that gives the same weights. `evaluate` on the weights "

@@ -50,7 +50,7 @@ def model_card(config: CheckpointConfig, report: Report | None, comparison: str 
         ("Limits", _list(texts.limits)),
         ("Data and licence", _data(config, texts)),
         ("Training: time and energy", training_facts(config)),
-        ("How to rebuild it", rebuilding(config, report)),
+        ("How to rebuild it", rebuilding(config, report, compared=bool(comparison))),
     ]
     head = [f"# {config.name}", *([] if report is None else _missed(report)), _shape(config)]
     return "\n\n".join([*head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"

@@ -68,6 +68,7 @@ def test_use_and_misuse_come_before_the_figures_and_origin_after_them() -> None:
     positions = [titles.index(each) for each in wanted]
     assert positions == sorted(positions)
     assert "## LoRA\n\nWorse." in card
+    assert "--report figures/ --comparison comparison.md\n" in card
     assert "Comparison" not in model_card(config_with_facts("ham10000"), REPORT)
 
 
