@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from benchmarks.naive import LoRAVisionTransformer
-from training.optimisation import attention_kernels
+from training.fit.optimisation import attention_kernels
 
 Ensemble = Callable[[Tensor, Tensor], Tensor]
 

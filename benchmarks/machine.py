@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from eulerlora.settings import Settings
-from training.provenance import current_commit
+from training.fit.provenance import current_commit
 
 PEERS = ("torchvision", "peft", "transformers")
 

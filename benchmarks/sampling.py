@@ -22,10 +22,10 @@ from eulerlora.model import EulerLoRA
 from eulerlora.predict import predict_rows
 from eulerlora.preprocess import resize
 from eulerlora.settings import SAMPLERS, AdapterSettings, Draw, Sampler
-from training.evaluate_commands import dataset_of
-from training.figures import TEST
-from training.image_sources import read_image
-from training.splits import evenly_spaced
+from training.commands.evaluate import dataset_of
+from training.data.image_sources import read_image
+from training.data.splits import evenly_spaced
+from training.evaluation.report_schema import TEST
 
 EMBEDDED = Path(__file__).parents[1] / "service" / "default"
 PAPER = AdapterSettings()

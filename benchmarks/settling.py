@@ -14,15 +14,15 @@ from tqdm import tqdm
 
 from benchmarks.sampling import EMBEDDED, answers
 from benchmarks.settling_figures import Found, agreement_table, drawing, worth_table
+from eulerlora.adaptive_sampling import MOST
 from eulerlora.model import EulerLoRA, choose_device
 from eulerlora.preprocess import resize
 from eulerlora.settings import SAMPLERS, Draw, Sampler
-from eulerlora.settling import MOST
-from training.datasets import LabelledImage, read_ood_set
-from training.evaluate_commands import dataset_of
-from training.image_sources import read_image
-from training.recipe import OodSettings
-from training.splits import evenly_spaced
+from training.commands.evaluate import dataset_of
+from training.data.datasets import LabelledImage, read_ood_set
+from training.data.image_sources import read_image
+from training.data.splits import evenly_spaced
+from training.recipe.schema import OodSettings
 
 REPEATS = 5  # of 16 samples: four are the 64 that the fifth is compared with, each in turn
 

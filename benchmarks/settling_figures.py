@@ -9,13 +9,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 from torch import Tensor
 
+from eulerlora.adaptive_sampling import ROUNDS, samples_until_settled
 from eulerlora.settings import Sampler
-from eulerlora.settling import ROUNDS, samples_until_settled
 from eulerlora.uncertainty import summarise
-from training.bootstrap import once
-from training.calibrate import KEPT, keeping_threshold
-from training.charts import COLOURS
-from training.metrics import classification_metrics, ood_metrics
+from training.evaluation.calibration import KEPT, keeping_threshold
+from training.evaluation.intervals import once
+from training.evaluation.metrics import classification_metrics, ood_metrics
+from training.reporting.charts import COLOURS
 
 COUNTS = (1, *ROUNDS)
 REFERENCE: Sampler = "balanced"  # the one that is nearer to all samples there could be

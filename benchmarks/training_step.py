@@ -18,7 +18,7 @@ from benchmarks.naive import ordinary_members
 from benchmarks.ours import training_logits
 from benchmarks.workload import Workload
 from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
-from training.optimisation import attention_kernels
+from training.fit.optimisation import attention_kernels
 
 Side = Literal["ours", "cut", "naive"]
 

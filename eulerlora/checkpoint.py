@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from torch import Tensor
 from torchvision.models import VisionTransformer
 
+from eulerlora.atomic_files import storage_errors, whole_file
 from eulerlora.backbone import build_backbone, published_backbone, save_backbone, settings_of
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import CheckpointError, SettingsError
@@ -23,7 +24,6 @@ from eulerlora.known_answer import write_known_answer
 from eulerlora.safetensor_files import read_tensors, tensors_sha256, write_tensors
 from eulerlora.settings import first_fault
 from eulerlora.vision_transformer import AdaptedVisionTransformer
-from eulerlora.whole_files import storage_errors, whole_file
 
 CONFIG, ADAPTERS, BACKBONE, CARD = (
     "config.json",

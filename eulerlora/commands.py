@@ -9,13 +9,13 @@ from typing import Any, TextIO
 
 import click
 
+from eulerlora.adaptive_sampling import StandardErrors
 from eulerlora.errors import DataError, ImageError
 from eulerlora.image_files import EXTENSIONS, image_files
 from eulerlora.model import EulerLoRA
 from eulerlora.options import Samples
 from eulerlora.prediction import Prediction
 from eulerlora.settings import PRECISIONS, Auto, Mode, Precision
-from eulerlora.settling import StandardErrors
 
 DEFAULT_SAMPLES = 4
 

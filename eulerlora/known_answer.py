@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
+from eulerlora.atomic_files import whole_file
 from eulerlora.config import CheckpointConfig, Sha256
 from eulerlora.errors import CheckpointError, ImageError
 from eulerlora.image_files import read_pixels
@@ -24,7 +25,6 @@ from eulerlora.predict import RowNetwork, predict_rows
 from eulerlora.preprocess import resize
 from eulerlora.settings import SAMPLERS, Draw, Precision, Settings, first_fault
 from eulerlora.uncertainty import summarise
-from eulerlora.whole_files import whole_file
 
 PICTURE, ANSWERS = "known_answer.png", "known_answer.json"
 DRAWS = (

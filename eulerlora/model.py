@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from eulerlora.adaptive_sampling import ROUNDS
 from eulerlora.checkpoint import Checkpoint, load_checkpoint
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import ImageError, SettingsError
@@ -28,7 +29,6 @@ from eulerlora.settings import (
     Sampler,
     validated,
 )
-from eulerlora.settling import ROUNDS
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 Images = Tensor | Sequence[Image.Image | Path | str]

@@ -6,10 +6,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from eulerlora.adaptive_sampling import joined, rounds, settled
 from eulerlora.coefficients import trajectory_coefficients
 from eulerlora.rows import Rows
 from eulerlora.settings import AdapterSettings, Draw
-from eulerlora.settling import joined, rounds, settled
 
 
 class RowNetwork(Protocol):

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from eulerlora.adaptive_sampling import StandardErrors, standard_errors
 from eulerlora.errors import NonFiniteError
-from eulerlora.settling import StandardErrors, standard_errors
 from eulerlora.uncertainty import Uncertainty, summarise_all
 
 

@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from eulerlora.atomic_files import whole_file
 from eulerlora.errors import CheckpointError
-from eulerlora.whole_files import whole_file
 
 STORED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

@@ -10,7 +10,7 @@ from eulerlora.errors import SettingsError
 Mode = Literal["det", "stoch"]
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
-"""In place of a number of samples: as many as it takes (`eulerlora.settling`)."""
+"""In place of a number of samples: as many as it takes (`eulerlora.adaptive_sampling`)."""
 
 Sampler = Literal["independent", "balanced"]
 SAMPLERS: tuple[Sampler, ...] = ("independent", "balanced")

@@ -12,32 +12,32 @@ from anyio.to_thread import run_sync
 from fastapi import FastAPI
 from torch import Tensor
 
-from service import problems
-from service.access import AccessMiddleware
-from service.admission import AdmissionMiddleware
-from service.audit import AuditLog
-from service.batcher import Batcher
-from service.body_limits import BodyLimitsMiddleware
-from service.client.policy import Policy, default_policy
-from service.decoding_processes import Decoder
-from service.engine import Question
-from service.events import Gauges
-from service.http_protocol import ConnectionLimitsMiddleware
-from service.keys import Keys
-from service.lifecycle import Lifecycle
-from service.metrics import Metrics
-from service.metrics_routes import metrics_routes
-from service.model_routes import model_routes
-from service.observation import ObservationMiddleware, Observer, served_paths
-from service.page_routes import page_routes
-from service.pipeline import Pipeline
-from service.predict_routes import BATCH_PATH, PREDICT_PATH, predict_routes
-from service.probe_routes import probe_routes
-from service.request_id import RequestIdMiddleware
-from service.served_model import ServedModel, ServedModels
+from eulerlora_client.policy.policy import Policy, default_policy
+from service.audit.log import AuditLog
+from service.auth.access import AccessMiddleware
+from service.auth.keys import Keys
+from service.decoding.pool import Decoder
+from service.http import problem_responses as problems
+from service.http.admission import AdmissionMiddleware
+from service.http.body_limits import BodyLimitsMiddleware
+from service.http.protocol import ConnectionLimitsMiddleware
+from service.inference.batcher import Batcher
+from service.inference.engine import Question
+from service.inference.models import ServedModel, ServedModels
+from service.inference.queue import WaitingRoom
+from service.lifecycle.phase import Lifecycle
+from service.prediction.pipeline import Pipeline
+from service.routes.metrics_ import metrics_routes
+from service.routes.models_ import model_routes
+from service.routes.page import page_routes
+from service.routes.predict import BATCH_PATH, PREDICT_PATH, predict_routes
+from service.routes.probes_ import probe_routes
+from service.routes.triage import TRIAGE_PATH, triage_routes
 from service.settings import ServiceSettings
-from service.triage_routes import TRIAGE_PATH, triage_routes
-from service.waiting_room import WaitingRoom
+from service.telemetry.events import Gauges
+from service.telemetry.metrics import Metrics
+from service.telemetry.observation import ObservationMiddleware, Observer, served_paths
+from service.telemetry.request_id import RequestIdMiddleware
 
 if TYPE_CHECKING:  # the SDK is imported only where traces are wanted
     from opentelemetry.sdk.trace import TracerProvider
@@ -143,7 +143,7 @@ def _add_middlewares(
     app.add_middleware(problems.DefectMiddleware)
     app.add_middleware(ObservationMiddleware, observer=observer, paths=served_paths(app))
     if options.traces is not None:
-        from service.tracing import TracingMiddleware  # noqa: PLC0415
+        from service.telemetry.tracing import TracingMiddleware  # noqa: PLC0415
 
         app.add_middleware(TracingMiddleware, provider=options.traces)
     app.add_middleware(RequestIdMiddleware)

@@ -21,21 +21,21 @@ from eulerlora.checkpoint import read_config
 from eulerlora.errors import SettingsError
 from eulerlora.model import choose_device
 from eulerlora.settings import PRECISIONS, Precision, RuntimeSettings
+from eulerlora_client.policy.policy import read_policy
 from service.app import Options, create_service
-from service.audit import AuditLog, AuditSettings
-from service.audit_secret import read_secret
-from service.checked_model import load_checked
-from service.client.policy import read_policy
-from service.exposure import check_exposure
-from service.gate import Gate
-from service.http_protocol import MAX_HEADER_BYTES, protocol_of
-from service.keys import Keys
-from service.lifecycle import Lifecycle
-from service.loading_thread import still_loading
-from service.logs import CHOICES, LogChoice, LogSettings, log_config
-from service.server import Server
+from service.audit.log import AuditLog, AuditSettings
+from service.audit.secret import read_secret
+from service.auth.exposure import check_exposure
+from service.auth.keys import Keys
+from service.http.protocol import MAX_HEADER_BYTES, protocol_of
+from service.lifecycle.gate import Gate
+from service.lifecycle.loading import load_checked
+from service.lifecycle.loading_thread import still_loading
+from service.lifecycle.phase import Lifecycle
+from service.lifecycle.server import Server
+from service.lifecycle.supervisor import Parts, Supervisor
 from service.settings import ServiceSettings, settings_of_environment
-from service.supervisor import Parts, Supervisor
+from service.telemetry.logs import CHOICES, LogChoice, LogSettings, log_config
 
 if TYPE_CHECKING:  # the SDK is imported only where traces are wanted
     from opentelemetry.sdk.trace import TracerProvider
@@ -156,8 +156,8 @@ def open_log(file: Path, secret_file: Path | None) -> AuditLog:
 
 
 def traces() -> "AbstractContextManager[TracerProvider]":
-    """As `service.tracing.exported_traces`, whose SDK is imported only where it is wanted."""
-    from service.tracing import exported_traces  # noqa: PLC0415
+    """Returns `tracing.exported_traces`; imports the OpenTelemetry SDK on first use."""
+    from service.telemetry.tracing import exported_traces  # noqa: PLC0415
 
     return exported_traces()
 

@@ -27,11 +27,11 @@ with atheris.instrument_imports(include=["service", "eulerlora", "python_multipa
     from eulerlora.config import ClassName
     from eulerlora.model import EulerLoRA
     from service import app as service_app
-    from service.decode import Declared
-    from service.decoding_processes import Decoded, Decoder
-    from service.decoding_worker import Job, perform
-    from service.lifecycle import Lifecycle
-    from service.served_model import ServedModel, ServedModels
+    from service.decoding.decode import Declared
+    from service.decoding.pool import Decoded, Decoder
+    from service.decoding.worker import Job, perform
+    from service.inference.models import ServedModel, ServedModels
+    from service.lifecycle.phase import Lifecycle
     from service.settings import ImageLimits, ServiceSettings
 
 from tests.conftest import config_of, random_network

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from eulerlora.command_line import main
+from eulerlora_client.commands.program import main
 
 
 @dataclass(frozen=True)

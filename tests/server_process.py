@@ -111,7 +111,7 @@ def serving(
 
 
 def _serve(words: list[str], log: Path, change: Callable[[], object]) -> None:
-    from eulerlora.command_line import main  # noqa: PLC0415 - only where it is served
+    from eulerlora_client.commands.program import main  # noqa: PLC0415 - only where it is served
 
     os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), sys.stderr.fileno())
     sys.argv = words

@@ -14,12 +14,17 @@ from PIL import Image
 from eulerlora.checkpoint import save_checkpoint
 from eulerlora.config import ClassName
 from eulerlora.model import EulerLoRA, Prediction
-from service.client.policy import Disposition, default_policy, default_policy_text, read_policy
-from service.client.policy_commands import policy_command
+from eulerlora_client.commands.policy import policy_command
+from eulerlora_client.policy.policy import (
+    Disposition,
+    default_policy,
+    default_policy_text,
+    read_policy,
+)
 from tests.conftest import THRESHOLDS, MakeConfig, MakeNetwork
-from tests.service.client.answers_to_judge import GOOD, FakePrediction
-from training.policy_command import fit_command
-from training.triage_threshold import least_lesions
+from tests.eulerlora_client.answers_to_judge import GOOD, FakePrediction
+from training.commands.policy import fit_command
+from training.policy.threshold import least_lesions
 
 ROOT = Path(__file__).parents[1]
 CLASSES = ("bkl", "mel", "nv")

@@ -7,9 +7,9 @@ import pytest
 from eulerlora import EulerLoRA
 from eulerlora.uncertainty import summarise
 from service.commands import EMBEDDED
-from training.datasets import read_dataset
-from training.inference import Question, predict_all
-from training.recipe import DataSettings
+from training.data.datasets import read_dataset
+from training.evaluation.inference import Question, predict_all
+from training.recipe.schema import DataSettings
 
 QUESTIONS: list[Question] = [("det", 1), ("stoch", 4)]
 

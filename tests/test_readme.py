@@ -13,8 +13,8 @@ from fastapi.testclient import TestClient
 from eulerlora import EulerLoRA
 from service.app import create_service
 from service.commands import EMBEDDED
-from service.lifecycle import Lifecycle
-from service.served_model import ServedModel, ServedModels
+from service.inference.models import ServedModel, ServedModels
+from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
 
 ROOT = Path(__file__).parents[1]

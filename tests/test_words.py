@@ -18,8 +18,8 @@ import pytest
 
 from eulerlora import EulerLoRA
 from service.app import create_service
-from service.lifecycle import Lifecycle
-from service.served_model import ServedModel, ServedModels
+from service.inference.models import ServedModel, ServedModels
+from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
 
 ROOT = Path(__file__).parents[1]
@@ -39,7 +39,7 @@ FORBIDDEN_TO_CLINICIANS = re.compile(
 
 def clinical_files() -> Iterator[Path]:
     """Whole files that hold text for clinicians and patients."""
-    for folder in ("service/page", "service/client"):
+    for folder in ("service/page", "eulerlora_client"):
         yield from (path for path in (ROOT / folder).rglob("*") if path.suffix in TEXT)
     yield ROOT / "service" / "default" / "README.md"
     yield from (ROOT / "docs").rglob("triage*.md")
@@ -56,7 +56,7 @@ def test_what_clinicians_and_patients_read_makes_no_claim(path: Path) -> None:
 
 def test_those_files_are_found() -> None:
     names = {path.relative_to(ROOT).as_posix() for path in clinical_files()}
-    assert {"service/client/wording.py", "service/client/policy.toml"} <= names
+    assert {"eulerlora_client/policy/wording.py", "eulerlora_client/policy/policy.toml"} <= names
     assert {"service/default/README.md", "docs/triage-policy.md"} <= names
 
 

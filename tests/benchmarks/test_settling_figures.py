@@ -8,7 +8,7 @@ from torch import Generator
 
 from benchmarks import settling_figures
 from benchmarks.settling_figures import COUNTS, Found
-from eulerlora.settling import MOST, ROUNDS, settled
+from eulerlora.adaptive_sampling import MOST, ROUNDS, settled
 
 REPEATS, IMAGES, CLASSES = 5, 60, 3
 

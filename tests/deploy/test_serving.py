@@ -9,8 +9,8 @@ import pytest
 from eulerlora.model import EulerLoRA
 from service.app import create_service
 from service.commands import serve_command
-from service.lifecycle import Lifecycle
-from service.served_model import ServedModel, ServedModels
+from service.inference.models import ServedModel, ServedModels
+from service.lifecycle.phase import Lifecycle
 from service.settings import PREFIX, ServiceSettings, variables
 
 DOCKERFILE = (Path(__file__).parents[2] / "Dockerfile").read_text()

@@ -1,4 +1,4 @@
-"""eulerlora.folders: the files below a folder."""
+"""The files below a folder."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""eulerlora.image_files: which files are images, and what is in them."""
+"""Which files are images, and what is in them."""
 
 from io import BytesIO
 from pathlib import Path

@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 from torch import Generator, Tensor
 
+from eulerlora.adaptive_sampling import ENTROPY_ERROR_NATS, MOST
 from eulerlora.checkpoint import Checkpoint, load_checkpoint, write_config
 from eulerlora.config import Threshold
 from eulerlora.errors import CheckpointError, ImageError, NonFiniteError, SettingsError
 from eulerlora.model import EulerLoRA, Prediction, choose_device
 from eulerlora.preprocess import upright_rgb
 from eulerlora.seeds import content_seed
-from eulerlora.settling import ENTROPY_ERROR_NATS, MOST
 from eulerlora.uncertainty import summarise
 
 COUNT, ADAPTERS, CLASSES = 5, 2, 3

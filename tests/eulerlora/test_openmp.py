@@ -1,4 +1,4 @@
-"""eulerlora.openmp: how OpenMP's threads wait, as OpenMP itself tells when it is loaded."""
+"""How OpenMP's threads wait, as OpenMP itself tells when it is loaded."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from eulerlora.openmp import WAITING
 def test_the_program_tells_openmp_before_it_is_loaded_and_leaves_a_user_s_choice(
     tmp_path: Path, own: dict[str, str], policy: str, count: str
 ) -> None:
-    command = "from eulerlora.command_line import main; main()"
+    command = "from eulerlora_client.commands.program import main; main()"
     inherited = {name: each for name, each in os.environ.items() if name not in WAITING}
     done = subprocess.run(
         [sys.executable, "-c", command, "predict", str(tmp_path), str(tmp_path / "image.png")],

@@ -56,7 +56,9 @@ def test_the_names_of_the_contract_are_public() -> None:
 
 
 def test_imports_are_found_wherever_they_stand() -> None:
-    source = "import training.loop as t\ndef f():\n    from service import app\nfrom . import x\n"
+    source = (
+        "import training.fit.loop as t\ndef f():\n    from service import app\nfrom . import x\n"
+    )
     assert imported_packages(source) == {"training", "service"}
 
 

@@ -1,4 +1,4 @@
-"""eulerlora.runtime: precisions and compilation against the plain float32 network."""
+"""Precisions and compilation against the plain float32 network."""
 
 import copy
 

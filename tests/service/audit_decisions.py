@@ -1,7 +1,7 @@
 """Decisions for tests of the audit log."""
 
-from service.audit import Decision
-from service.client import policy
+from eulerlora_client.policy import policy
+from service.audit.log import Decision
 from service.schemas import PredictionBody
 
 SECRET = b"a secret of thirty-two bytes or so"

@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 
 from eulerlora.model import EulerLoRA
 from service.app import create_service
-from service.lifecycle import Lifecycle
-from service.served_model import ServedModel, ServedModels
+from service.inference.models import ServedModel, ServedModels
+from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
 from tests.service.real_server import PATIENCE_S, running
 

@@ -14,15 +14,15 @@ from eulerlora.model import EulerLoRA
 from eulerlora.preprocess import resize
 from eulerlora.seeds import content_seed
 from eulerlora.settings import Draw
-from service.batcher import Batcher
-from service.decode import Declared, decode
-from service.decoding_processes import Decoded
-from service.engine import Question
-from service.events import Timing
-from service.pipeline import Pipeline, Predicted
+from service.decoding.decode import Declared, decode
+from service.decoding.pool import Decoded
+from service.inference.batcher import Batcher
+from service.inference.engine import Question
+from service.inference.models import ServedModel, ServedModels
+from service.prediction.pipeline import Pipeline, Predicted
 from service.schemas import PredictionBody, PredictQuery
-from service.served_model import ServedModel, ServedModels
 from service.settings import ServiceSettings
+from service.telemetry.events import Timing
 
 TIMEOUT_S = 120
 PATIENT = {"max_wait_s": TIMEOUT_S, "deadline_s": TIMEOUT_S}  # unless a test is about it

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
-from service.key_file import ActiveKey, Client
-from service.keys import key_hash
+from service.auth.key_file import ActiveKey, Client
+from service.auth.keys import key_hash
 
 MADE = datetime(2026, 11, 21, tzinfo=UTC)
 

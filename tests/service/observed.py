@@ -10,14 +10,14 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service import problems
 from service.errors import NotAuthenticated, Overloaded
-from service.events import Gauges, RequestOutcome
-from service.metrics import Metrics
-from service.metrics_routes import metrics_routes
-from service.observation import ObservationMiddleware, Observer
-from service.request_id import RequestIdMiddleware
+from service.http import problem_responses as problems
+from service.routes.metrics_ import metrics_routes
 from service.schemas import PredictionBody, StandardErrorBody
+from service.telemetry.events import Gauges, RequestOutcome
+from service.telemetry.metrics import Metrics
+from service.telemetry.observation import ObservationMiddleware, Observer
+from service.telemetry.request_id import RequestIdMiddleware
 
 SECRET = "zz-secret-zz"
 TEMPLATES = ("/predict", "/models/{name}")

@@ -15,8 +15,8 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
-from service.body_limits import BodyLimitsMiddleware, BodySettings
-from service.http_protocol import (
+from service.http.body_limits import BodyLimitsMiddleware, BodySettings
+from service.http.protocol import (
     MAX_HEADER_BYTES,
     ConnectionLimitsMiddleware,
     ConnectionSettings,

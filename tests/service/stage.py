@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from eulerlora.settings import Draw
-from service.batcher import Batcher
-from service.engine import Question
-from service.events import BatchRun
-from service.place import Answered
+from service.inference.batcher import Batcher
+from service.inference.engine import Question
+from service.inference.ticket import Answered
 from service.settings import ServiceSettings
+from service.telemetry.events import BatchRun
 
 TIMEOUT_S = 20  # how long a test waits for what should come at once
 LATER = float("inf")  # a deadline that never passes

@@ -14,8 +14,8 @@ from eulerlora.checkpoint import BACKBONE, CARD
 from eulerlora.config import CheckpointConfig
 from service.app import create_service
 from service.commands import EMBEDDED
-from service.lifecycle import Lifecycle
-from service.served_model import ServedModel, ServedModels
+from service.inference.models import ServedModel, ServedModels
+from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
 
 MAX_BYTES = 25_000_000

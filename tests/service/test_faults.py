@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.service.bad_input import FORM, HOST, PREDICT, Case, bad_cases, odd_cases, only
 from benchmarks.service.photographs import made_up_photographs
 from benchmarks.service.request import Part, form, post, post_form
-from service.key_file import write_clients
+from service.auth.key_file import write_clients
 from service.settings import NESTED, PREFIX
 from tests.server_process import END_S, ServerProcess, serving, wait_until
 from tests.service.audit_decisions import SECRET as AUDIT_SECRET

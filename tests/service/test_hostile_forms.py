@@ -8,9 +8,9 @@ import warnings
 import pytest
 from fastapi import Request
 
-from service.decode import Declared
+from service.decoding.decode import Declared
 from service.errors import InvalidUpload, MalformedBody, UnsupportedMedia
-from service.upload import Upload, read_file, read_files
+from service.http.upload import Upload, read_file, read_files
 
 BOUNDARY = "frontier"
 MULTIPART = b"multipart/form-data; boundary=" + BOUNDARY.encode()

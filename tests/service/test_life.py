@@ -22,11 +22,13 @@ import torch
 from fastapi import FastAPI
 
 from eulerlora.checkpoint import save_checkpoint, stored_revision
-from service import commands, engine, supervisor
-from service import server as server_module
+from service import commands
 from service.app import Service
-from service.checked_model import CheckedModel
-from service.probing import fault_of
+from service.inference import engine
+from service.lifecycle import server as server_module
+from service.lifecycle import supervisor
+from service.lifecycle.health_check import fault_of
+from service.lifecycle.loading import CheckedModel
 from service.settings import NESTED, PREFIX
 from tests.server_process import END_S, START_S, ServerProcess, serving, wait_until
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from service.decoding_processes import Decoder
+from service.decoding.pool import Decoder
 
 STOCH = {"mode": "stoch", "samples": 4}
 PROBLEM_KEYS = {"type", "title", "status", "detail", "code", "request_id"}

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from fastapi import Request
 
-from service.decode import Declared
+from service.decoding.decode import Declared
 from service.errors import InvalidUpload, MalformedBody, Problem, UnsupportedMedia
-from service.upload import Upload, read_files
+from service.http.upload import Upload, read_files
 
 MULTIPART = "multipart/form-data; boundary=b"
 

@@ -1,8 +1,8 @@
 """A report on a model that nobody evaluated."""
 
-from training.bootstrap import Estimate
-from training.figures import CLEAN, GroupFigures, ModeReport, Report, Subset
-from training.sensitivity import ClassFigures, proportion
+from training.evaluation.intervals import Estimate
+from training.evaluation.report_schema import CLEAN, GroupFigures, ModeReport, Report, Subset
+from training.evaluation.sensitivity import ClassFigures, proportion
 
 
 def near(value: float) -> Estimate:

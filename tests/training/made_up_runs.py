@@ -15,11 +15,11 @@ from eulerlora.config import (
     Preprocessing,
 )
 from eulerlora.settings import BackboneSettings
-from training.figures import JSON
-from training.provenance import provenance_of
-from training.report_tables import METRICS, OOD_METRICS
-from training.table_runs import TableRun
-from training.train import REPORT
+from training.adaptation.train import REPORT
+from training.evaluation.report_schema import JSON
+from training.fit.provenance import provenance_of
+from training.reporting.tables import METRICS, OOD_METRICS
+from training.reproduction.runs import TableRun
 
 CPU = torch.device("cpu")
 VIT_B_32 = BackboneSettings()

@@ -1,4 +1,4 @@
-"""training.energy: counters of joules, where a machine has them."""
+"""Counters of joules, where a machine has them."""
 
 import ctypes
 from collections.abc import Callable

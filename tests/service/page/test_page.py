@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from eulerlora.checkpoint import read_config
-from service.client.wording import WARNING
+from eulerlora_client.policy.wording import WARNING
 from service.commands import EMBEDDED
 from tests.browser import serious
 from tests.service.page.browser import expect, screenshot

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from service.client.wording import REASONS, TITLES, WARNING
-from service.key_file import write_clients
+from eulerlora_client.policy.wording import REASONS, TITLES, WARNING
+from service.auth.key_file import write_clients
 from tests.damaged_checkpoints import edited
 from tests.server_process import serving
 from tests.service.key_clients import client

@@ -1,0 +1,1 @@
+"""The `eulerlora` program and the commands of the client."""

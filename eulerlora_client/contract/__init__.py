@@ -1,0 +1,1 @@
+"""The wire contract: queries, answers and problem codes."""

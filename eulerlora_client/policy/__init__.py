@@ -1,0 +1,1 @@
+"""The triage policy: image quality, rules and dispositions."""

@@ -1,0 +1,1 @@
+"""A triage run over many files, and what it writes."""

@@ -1,0 +1,1 @@
+"""Image decoding in worker processes."""

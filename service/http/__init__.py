@@ -1,0 +1,1 @@
+"""HTTP: protocol, limits, admission, uploads and problem responses."""

@@ -1,0 +1,1 @@
+"""The request queue, batching and the models."""

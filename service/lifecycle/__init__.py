@@ -1,0 +1,1 @@
+"""Start, health, reload and shutdown of the process."""

@@ -1,0 +1,89 @@
+"""A question's way through the engine: in one pass, or in rounds until its answer is settled."""
+
+import asyncio
+import math
+import time
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+from eulerlora.adaptive_sampling import MOST, joined, rounds, settled
+from eulerlora.settings import AUTO, Auto, Draw
+from service.errors import DeadlinePassed
+from service.inference.engine import Engine, Question
+from service.inference.queue import WaitingRoom
+from service.inference.ticket import Answered, Place
+
+KEPT = 0.95  # of what is known of the samples that questions take, at each question
+
+
+@dataclass(frozen=True)
+class Settled:
+    """An answer, and the draw of all its samples."""
+
+    answered: Answered
+    draw: Draw
+
+
+class Asking:
+    """Puts questions into the waiting room and waits for their answers; for one event loop."""
+
+    def __init__(self, room: WaitingRoom) -> None:
+        self._room = room
+        self._usual: WeakKeyDictionary[Engine, float] = WeakKeyDictionary()
+
+    def rows(self, engine: Engine, samples: int | Auto) -> int:
+        """Rows that a question takes; with `auto`, as many as past ones took on average."""
+        usual = math.ceil(self._usual.get(engine, MOST))
+        return engine.rows(usual if samples == AUTO else samples)
+
+    async def answer(self, question: Question, deadline: float, place: Place) -> Answered:
+        """The answer; raises DeadlinePassed as soon as it is too late to begin with it.
+
+        deadline: on the monotonic clock.
+        """
+        return await self._answer(question, deadline, place)
+
+    async def settle(
+        self, question: Question, threshold: float | None, deadline: float, place: Place
+    ) -> Settled:
+        """The answer with as many samples as it takes, whatever the draw says of their number.
+
+        Each round waits like a question of its own, in the place in line of the first one, and is
+        not refused for load. threshold: as for `settling.settled`. place: its rows are for all
+        rounds. Raises DeadlinePassed where one of them cannot begin in time: an answer with the
+        samples at hand would depend on the load.
+        """
+        engine, since = place.engine, time.monotonic()
+        answers: list[Answered] = []
+        for draw in rounds(question.draw):
+            turn = self._room.part(place, engine.rows(draw.count))
+            try:
+                asked = replace(question, draw=draw)
+                answers.append(await self._answer(asked, deadline, turn, since))
+            finally:
+                self._room.leave(turn)
+            found = joined([each.log_probabilities for each in answers], engine.rows(1))
+            if settled(found.exp(), threshold):
+                break
+        usual = self._usual.get(engine, MOST)
+        self._usual[engine] = KEPT * usual + (1 - KEPT) * draw.samples
+        ran_s = sum(each.ran_s for each in answers)
+        queued_s = answers[-1].queued_s - (ran_s - answers[-1].ran_s)  # since the first was asked
+        answered = Answered(found.flatten(0, 1), queued_s, ran_s)
+        return Settled(answered, draw.model_copy(update={"first": 0}))
+
+    async def _answer(
+        self, question: Question, deadline: float, place: Place, since: float | None = None
+    ) -> Answered:
+        loop, answered = asyncio.get_running_loop(), asyncio.Event()
+        place.future.add_done_callback(lambda _: loop.call_soon_threadsafe(answered.set))
+        # What runs by then can no longer be cancelled, and is answered.
+        late = loop.call_later(deadline - time.monotonic(), place.future.cancel)
+        try:
+            self._room.ask(place, question, deadline, since)  # last: the engine wants to begin
+            await answered.wait()
+        finally:
+            late.cancel()
+        if place.future.cancelled():
+            raise DeadlinePassed("the deadline passed while the question waited")
+        return place.future.result()

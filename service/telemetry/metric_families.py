@@ -1,0 +1,157 @@
+"""The metrics themselves: names, labels, buckets.
+
+Names and units by https://prometheus.io/docs/practices/naming; docs/metrics.md lists them all.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from eulerlora.adaptive_sampling import ROUNDS as AUTO_SAMPLES
+from service.errors import Problem
+from service.http.problem_responses import HTTP_CODES
+from service.schemas import PredictionBody
+from service.telemetry.events import BatchRun, Gauges, RequestOutcome, Timing
+
+DURATIONS_S = (.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30)  # fmt: skip
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+BODY_BYTES = (0, 1e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7, 3e7)
+ENTROPIES_NATS = (
+    .01, .02, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 7,
+)  # fmt: skip
+INFORMATION_NATS = (.0001, .0003, .001, .003, .01, .02, .03, .05, .1, .2, .3, .5, 1, 2)  # fmt: skip
+PROBABILITIES = (.02, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, .95, .98, .99, .999, 1)  # fmt: skip
+
+
+class RequestMetrics:
+    """Of HTTP requests and refusals."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.refusals = Counter(
+            "eulerlora_refusals", "Problems that clients were told of, by code.", ["reason"],
+            registry=registry,
+        )  # fmt: skip
+        for reason in REASONS:
+            self.refusals.labels(reason=reason)  # from 0, so that the first one is an increase
+        self._requests = Counter(
+            "eulerlora_requests", "HTTP requests that have ended; 499 where the client left.",
+            ["method", "route", "status"], registry=registry,
+        )  # fmt: skip
+        self._duration = Histogram(
+            "eulerlora_request_duration_seconds", "From a request's headers to its answer's end.",
+            ["method", "route"], buckets=DURATIONS_S, registry=registry,
+        )  # fmt: skip
+        self._body = Histogram(
+            "eulerlora_request_body_bytes", "Bytes read of a request's body.",
+            ["route"], buckets=BODY_BYTES, registry=registry,
+        )  # fmt: skip
+
+    def add(self, outcome: RequestOutcome) -> None:
+        method, route = outcome.method, outcome.route
+        self._requests.labels(method=method, route=route, status=str(outcome.status)).inc()
+        self._duration.labels(method=method, route=route).observe(outcome.duration_s)
+        self._body.labels(route=route).observe(outcome.body_bytes)
+
+
+class BatchMetrics:
+    """Of forward passes."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def histogram(name: str, what: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, what, ["model"], buckets=buckets, registry=registry)
+
+        self._rows = histogram("eulerlora_batch_rows", "Rows of a forward pass.", ROWS)
+        self._questions = histogram("eulerlora_batch_questions", "Images in a batch.", ROWS)
+        self._seconds = histogram("eulerlora_batch_seconds", "Time of a batch.", DURATIONS_S)
+
+    def add(self, model: str, run: BatchRun) -> None:
+        self._rows.labels(model=model).observe(run.rows)
+        self._questions.labels(model=model).observe(run.questions)
+        self._seconds.labels(model=model).observe(run.seconds)
+
+
+class PredictionMetrics:
+    """Of answered images."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, what: str) -> Counter:
+            return Counter(name, what, ["model", "mode"], registry=registry)
+
+        def histogram(
+            name: str, what: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ("model",)
+        ) -> Histogram:
+            return Histogram(name, what, labels, buckets=buckets, registry=registry)
+
+        by_mode = ("model", "mode")
+        self._predictions = counter("eulerlora_predictions", "Images answered.")
+        self._checked = counter("eulerlora_ood_checked", "Images compared with an OOD threshold.")
+        self._ood = counter("eulerlora_ood", "Images flagged as out of distribution.")
+        self._entropy = histogram(
+            "eulerlora_entropy_nats", "Entropy of the mean prediction.", ENTROPIES_NATS, by_mode
+        )
+        self._information = histogram(
+            "eulerlora_mutual_information_nats", "Entropy that the trajectories' spread explains.",
+            INFORMATION_NATS, by_mode,
+        )  # fmt: skip
+        self._msp = histogram(
+            "eulerlora_msp_ratio", "Probability of the most likely class.", PROBABILITIES, by_mode
+        )
+        self._auto = histogram(
+            "eulerlora_auto_samples", "Samples per adapter that samples=auto took.", AUTO_SAMPLES
+        )
+        self._decode = histogram(
+            "eulerlora_decode_seconds", "From an image's bytes to the network's input.", DURATIONS_S
+        )
+        self._queue = histogram(
+            "eulerlora_queue_wait_seconds", "Wait of an image for its batch to start.", DURATIONS_S
+        )
+        self._model = histogram(
+            "eulerlora_model_seconds", "Time of the batch that an image was in.", DURATIONS_S
+        )
+
+    def add(self, model: str, body: PredictionBody, timing: Timing) -> None:
+        by_mode = {"model": model, "mode": body.mode}
+        self._predictions.labels(**by_mode).inc()
+        if body.ood is not None:
+            self._checked.labels(**by_mode).inc()
+            self._ood.labels(**by_mode).inc(body.ood)
+        self._entropy.labels(**by_mode).observe(body.entropy)
+        self._information.labels(**by_mode).observe(body.mutual_information)
+        self._msp.labels(**by_mode).observe(body.msp)
+        if body.standard_error is not None:
+            self._auto.labels(model=model).observe(body.samples)
+        self._decode.labels(model=model).observe(timing.decode_s)
+        self._queue.labels(model=model).observe(timing.queue_s)
+        self._model.labels(model=model).observe(timing.model_s)
+
+
+class GaugeCollector(Collector):
+    """Of what is so at the moment of a scrape."""
+
+    def __init__(self, gauges: Gauges) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[Metric]:
+        gauges = self._gauges
+        yield GaugeMetricFamily("eulerlora_ready", "1 while requests are served.", gauges.ready())
+        yield GaugeMetricFamily(
+            "eulerlora_queue_rows", "Rows that wait for a batch.", gauges.queue_rows()
+        )
+        yield GaugeMetricFamily(
+            "eulerlora_queue_questions", "Images that wait for a batch.", gauges.queue_questions()
+        )
+        served = InfoMetricFamily("eulerlora_model", "The served models.", labels=["model"])
+        for model, revision in gauges.revisions().items():
+            served.add_metric([model], {"revision": revision})
+        yield served
+
+
+def _codes(kind: type[Problem]) -> Iterator[str]:
+    yield kind.code
+    for each in kind.__subclasses__():
+        yield from _codes(each)
+
+
+REASONS = frozenset((*_codes(Problem), *HTTP_CODES))

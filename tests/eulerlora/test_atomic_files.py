@@ -1,0 +1,104 @@
+"""A full disk leaves what was there, and is one named error."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from eulerlora.atomic_files import storage_errors, whole_file
+from eulerlora.checkpoint import save_checkpoint
+from eulerlora.errors import StorageError
+from eulerlora.safetensor_files import write_tensors
+from tests.full_disk import file_size_limit
+
+LARGE = {"a": torch.zeros(30_000)}  # 120 kB
+SMALL = {"a": torch.ones(3)}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "weights.safetensors"
+
+
+def test_a_written_file_replaces_the_older_one_at_the_end_only(path: Path) -> None:
+    path.write_text("old")
+    with whole_file(path) as partial:
+        partial.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o644)])
+def test_a_private_file_is_nobody_else_s_at_any_time(path: Path, private: bool, mode: int) -> None:
+    path.with_name(f".{path.name}.partial").touch(mode=0o666)  # what a killed process left
+    with whole_file(path, private) as partial:
+        partial.write_text("new")
+        assert partial.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_mode & 0o777 == mode
+
+
+def test_a_block_that_fails_leaves_the_older_file_alone(path: Path) -> None:
+    path.write_text("old")
+    with pytest.raises(ValueError, match="mine"), whole_file(path) as partial:
+        partial.write_text("ne")
+        raise ValueError("mine")
+    assert path.read_text() == "old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_tensors_that_do_not_fit_leave_the_older_ones_and_say_so_in_one_line(path: Path) -> None:
+    write_tensors(path, SMALL, torch.float32, {})
+    before = path.read_bytes()
+    with file_size_limit(50_000), pytest.raises(StorageError) as caught:
+        write_tensors(path, LARGE, torch.float32, {})
+    assert str(caught.value) == f"disk full (file too large) while writing {path}"
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_text_that_does_not_fit_is_the_same_error(path: Path) -> None:
+    limited = file_size_limit(50_000)
+    with limited, pytest.raises(StorageError, match="disk full"), whole_file(path) as partial:
+        partial.write_text("x" * 60_000)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_nothing_and_is_named_itself(
+    make_network, make_config, tmp_path: Path
+) -> None:
+    network, folder = make_network(), tmp_path / "saved"
+    with file_size_limit(2_000), pytest.raises(StorageError) as caught:
+        save_checkpoint(folder, network, make_config(network), "# card\n")
+    assert str(caught.value).endswith(f"while writing {folder}")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "named"),
+    [
+        (errno.ENOSPC, "disk full"),
+        (errno.EDQUOT, "disk full"),
+        (errno.EFBIG, "disk full"),
+        (errno.EIO, "the disk failed"),
+    ],
+)
+def test_errors_of_the_disk_are_named(path: Path, number: int, named: str) -> None:
+    with pytest.raises(StorageError, match=named) as caught, storage_errors(path):
+        raise OSError(number, os.strerror(number))
+    assert str(path) in str(caught.value)
+
+
+def test_other_errors_of_the_system_pass_as_they_are(path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"absent/weights\.safetensors"):
+        write_tensors(path.parent / "absent" / path.name, SMALL, torch.float32, {})
+    with pytest.raises(PermissionError), storage_errors(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no /dev/full")
+def test_a_device_that_is_always_full_is_a_full_disk(path: Path) -> None:
+    with pytest.raises(StorageError, match="no space left"), storage_errors(path):
+        Path("/dev/full").write_text("x")

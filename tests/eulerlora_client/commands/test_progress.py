@@ -1,0 +1,47 @@
+"""Progress on a terminal, plain lines elsewhere, both on stderr."""
+
+import sys
+from io import StringIO
+
+import pytest
+
+from eulerlora_client.commands import progress as display
+from eulerlora_client.commands.progress import Display
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_elsewhere_lines_tell_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(display, "PLAIN_EVERY_S", 0.0)
+    with Display(3) as shown:
+        for _ in range(3):
+            shown.advance()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line.split(",")[0] for line in err.splitlines()] == [
+        "triage: 1/3 files",
+        "triage: 2/3 files",
+    ]
+
+
+def test_a_short_run_elsewhere_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    with Display(2) as shown:
+        shown.advance()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_on_a_terminal_there_is_a_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with Display(3) as shown:
+        shown.advance()
+    assert "1/3" in terminal.getvalue()
+    assert capsys.readouterr().out == ""

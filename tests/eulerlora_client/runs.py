@@ -1,0 +1,70 @@
+"""Runs of `eulerlora triage`, rows to show, and a policy for the tests' tiny model."""
+
+from io import BytesIO
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+from PIL import Image
+
+from eulerlora_client.commands import program as command_line
+from eulerlora_client.commands.triage import triage_command
+from eulerlora_client.contract.answers import Prediction
+from eulerlora_client.policy.policy import (
+    Decision,
+    Disposition,
+    Policy,
+    Reason,
+    default_policy,
+)
+from eulerlora_client.policy.quality import Quality
+from eulerlora_client.triage.run import RowProblem, TriageRow
+from tests.eulerlora_client.conftest import PREDICTION
+from tests.program import Done, run
+
+QUALITY = Quality(
+    width=600, height=450, brightness=0.5, dark_share=0.0, bright_share=0.0, sharpness=50.0
+)
+
+
+def triage(*arguments: str | Path) -> Done:
+    """Runs `eulerlora triage ARGUMENTS` in this process."""
+    with patch.object(command_line, "program", triage_command):
+        return run(*arguments)
+
+
+def mel_policy() -> Policy:
+    """The packaged policy for a model whose only malignant class is mel."""
+    policy = default_policy()
+    malignant = policy.malignant.model_copy(update={"classes": ("mel",)})
+    return policy.model_copy(update={"malignant": malignant})
+
+
+def mel_policy_file(path: Path) -> Path:
+    """The same as a file."""
+    text = (
+        Path(command_line.__file__).parents[2] / "eulerlora_client/policy/policy.toml"
+    ).read_text()
+    path.write_text(text.replace('["mel", "bcc", "akiec"]', '["mel"]'))
+    return path
+
+
+def picture(seed: int = 0) -> bytes:
+    """A PNG of 160 x 120 random pixels."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (120, 160, 3), dtype=np.uint8)
+    buffer = BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def row(name: str, disposition: Disposition, mel: float = 0.2, *reasons: Reason) -> TriageRow:
+    """A decided row."""
+    found = Prediction.model_validate(
+        PREDICTION | {"probabilities": {"mel": mel, "nv": 1 - mel}, "warnings": ["one", "two"]}
+    )
+    return TriageRow(Path(name), found, QUALITY, Decision(disposition, reasons, 3, "sha256:1"))
+
+
+def gap(name: str, code: str = "unusable_image", detail: str = "it is broken") -> TriageRow:
+    """A row without a decision."""
+    return TriageRow(Path(name), problem=RowProblem(code, detail))

@@ -1,0 +1,43 @@
+"""Its public names are complete, and importing it is cheap."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import eulerlora_client
+from eulerlora_client.contract import answers as results
+from eulerlora_client.contract import problems
+
+ROOT = Path(__file__).parents[2]
+INNER = {"Answer", "ModelList"}  # of results: a base, and what `models` unpacks
+
+
+def test_all_names_are_there_and_sorted() -> None:
+    assert eulerlora_client.__all__ == sorted(eulerlora_client.__all__)
+    assert all(hasattr(eulerlora_client, name) for name in eulerlora_client.__all__)
+
+
+def test_every_problem_and_result_is_public() -> None:
+    for module in (problems, results):
+        own = {
+            name
+            for name, kind in vars(module).items()
+            if isinstance(kind, type) and kind.__module__ == module.__name__
+        }
+        assert own - INNER <= set(eulerlora_client.__all__)
+
+
+def test_it_is_imported_without_torch_fastapi_or_the_server() -> None:
+    code = (
+        "import sys, json, eulerlora_client, eulerlora_client.triage.run;"
+        "import eulerlora_client.commands.triage;"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = set(json.loads(done.stdout))
+    assert not loaded & {"torch", "torchvision", "fastapi", "starlette", "uvicorn", "scipy"}
+    ours = {name for name in loaded if name.startswith("service.")}
+    assert all(name.startswith("eulerlora_client") for name in ours)

@@ -1,0 +1,191 @@
+"""The report in a browser, from a file and without a network: sorted, filtered, read, printed."""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eulerlora_client.policy import wording
+from eulerlora_client.report.html import write_report
+from tests.browser import PATIENCE_MS, chromium, serious
+from tests.eulerlora_client.triage_rows import rows_of_all_kinds, steady_policy
+
+pytestmark = pytest.mark.browser
+
+DESK, TELEPHONE = 1280, 390
+FIGURES = {"malignant": "Malignant group", "entropy": "Entropy", "mutual": "Mutual information"}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with rows of all kinds."""
+    folder, policy = tmp_path_factory.mktemp("report"), steady_policy()
+    path = folder / "report.html"
+    write_report(path, rows_of_all_kinds(folder, policy), policy, datetime.now(UTC))
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium."""
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def faults() -> list[str]:
+    """What a browser complained of, and every request but that for the file."""
+    return []
+
+
+@pytest.fixture
+def opened(browser: Any, report: Path, faults: list[str]) -> Iterator[Any]:
+    """(width, **options of the context) -> the report in a window, with the network off."""
+    contexts = []
+
+    def page_of(width: int = DESK, **options: object) -> Any:
+        viewport = {"width": width, "height": 900}
+        context = browser.new_context(offline=True, viewport=viewport, **options)
+        contexts.append(context)
+        context.set_default_timeout(PATIENCE_MS)
+        page = context.new_page()
+        page.on("console", lambda message: faults.append(message.text))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("request", lambda request: note(request.url))
+        page.goto(report.as_uri())
+        return page
+
+    def note(url: str) -> None:
+        if url != report.as_uri() and not url.startswith("data:"):
+            faults.append(url)
+
+    yield page_of
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+def keys(page: Any, key: str) -> list[float | None]:
+    """What the shown results have for a key, from the top."""
+    found: list[str | None] = page.eval_on_selector_all(
+        "tbody.result:not([hidden])", f"all => all.map((each) => each.dataset.{key} ?? null)"
+    )
+    return [None if value is None else float(value) for value in found]
+
+
+def sort_by(page: Any, title: str) -> str:
+    """Presses a column's button; the direction that its heading then tells."""
+    page.get_by_role("button", name=title, exact=True).click()
+    heading = page.get_by_role("columnheader", name=title, exact=True)
+    assert page.locator("th[aria-sort]").count() == 1
+    return str(heading.get_attribute("aria-sort"))
+
+
+def test_it_opens_the_most_urgent_first(opened: Any) -> None:
+    page = opened()
+    urgency = keys(page, "urgency")
+    assert urgency == sorted(urgency, reverse=True)
+    heading = page.get_by_role("columnheader", name="Urgency")
+    assert heading.get_attribute("aria-sort") == "descending"
+    assert page.get_by_role("status").inner_text() == (
+        "10 of 10 shown, sorted by urgency, most urgent first."
+    )
+
+
+@pytest.mark.parametrize("key", FIGURES)
+def test_a_figure_s_heading_sorts_by_it_and_those_without_come_last(opened: Any, key: str) -> None:
+    page = opened()
+    for direction, reverse in (("descending", True), ("ascending", False)):
+        assert sort_by(page, FIGURES[key]) == direction
+        found = keys(page, key)
+        known = [value for value in found if value is not None]
+        assert len(known) == 8
+        assert found == [*sorted(known, reverse=reverse), None, None]
+
+
+def test_file_names_sort_as_an_alphabet_does(opened: Any) -> None:
+    page = opened()
+    assert sort_by(page, "File name") == "ascending"
+    names = page.locator("tbody.result bdi").all_inner_texts()
+    assert names == sorted(names, key=str.casefold)
+    assert sort_by(page, "File name") == "descending"
+    assert page.locator("tbody.result bdi").all_inner_texts() == names[::-1]
+
+
+def test_urgency_turned_around_comes_back(opened: Any) -> None:
+    page = opened()
+    names = page.locator("tbody.result bdi").all_inner_texts()
+    assert sort_by(page, "Urgency") == "ascending"
+    urgency = keys(page, "urgency")
+    assert urgency == sorted(urgency)
+    assert sort_by(page, "Urgency") == "descending"
+    assert page.locator("tbody.result bdi").all_inner_texts() == names
+
+
+def test_the_keyboard_alone_sorts_and_filters(opened: Any) -> None:
+    page = opened()
+    reached = []
+    for _ in range(11):
+        page.keyboard.press("Tab")
+        reached.append(
+            page.evaluate("document.activeElement.closest('label, th, summary').innerText")
+        )
+        if reached[-1] == "Entropy":
+            page.keyboard.press("Enter")
+        if "Routine" in reached[-1]:
+            page.keyboard.press("Space")
+    assert page.get_by_role("status").inner_text() == (
+        "9 of 10 shown, sorted by entropy, highest first."
+    )
+    assert len(set(reached)) == 11  # five boxes, the guide and five headings
+
+
+def test_unchecked_kinds_are_hidden(opened: Any) -> None:
+    page = opened()
+    for title in ("Prioritise", "Not assessed"):
+        page.get_by_role("checkbox", name=title).uncheck()
+    shown = page.locator("tbody.result:visible")
+    assert shown.count() == 5
+    assert shown.locator(".verdict").all_inner_texts() == [
+        *["Take the picture again", "Refer for review", "Refer for review"],
+        *["Take the picture again", "Routine"],
+    ]
+    page.get_by_role("checkbox", name="Prioritise").check()
+    assert page.locator("tbody.result:visible").count() == 8
+
+
+def test_without_script_all_is_there_and_nothing_pretends_to_work(opened: Any) -> None:
+    page = opened(java_script_enabled=False)
+    assert page.locator("tbody.result").count() == 10
+    assert page.locator("button:enabled, input:visible").count() == 0
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(DESK, "light"), (TELEPHONE, "dark")])
+def test_axe_finds_nothing_serious(opened: Any, width: int, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page = opened(width, color_scheme=scheme, bypass_csp=True)  # for axe's own script
+    page.locator("summary").click()
+    serious(axe.Axe(), page)
+
+
+def test_it_fits_a_telephone_and_stays_a_table_for_screen_readers(opened: Any) -> None:
+    page = opened(TELEPHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") <= TELEPHONE
+    tree = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
+    roles = Counter(node["role"]["value"] for node in tree if not node["ignored"])
+    assert (roles["table"], roles["columnheader"], roles["rowheader"]) == (1, 5, 10)
+    assert roles["cell"] == 4 * 10 + 8  # and one that holds the evidence, where there is any
+
+
+def test_every_printed_page_has_the_warning(opened: Any, tmp_path: Path) -> None:
+    pypdf = pytest.importorskip("pypdf")
+    opened().pdf(path=tmp_path / "report.pdf", prefer_css_page_size=True)
+    pages = pypdf.PdfReader(tmp_path / "report.pdf").pages
+    assert len(pages) > 2
+    for page in pages:
+        width, height = (float(side) / 72 * 25.4 for side in page.mediabox[2:])
+        assert (round(width), round(height)) == (210, 297)
+        assert wording.WARNING in " ".join(page.extract_text().split())

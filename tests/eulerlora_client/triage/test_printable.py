@@ -1,0 +1,24 @@
+"""What a file's name may hold is seen, and does nothing."""
+
+import os
+
+import pytest
+
+from eulerlora_client.triage.printable import NO_BREAK, printable
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding", "seen"),
+    [
+        ("ü.png", "utf-8", "ü.png"),
+        ("ü.png", "ascii", "\\xfc.png"),
+        ("🙂 é.png", "utf-8", "🙂 é.png"),
+        (f"8.9{NO_BREAK}%", "utf-8", f"8.9{NO_BREAK}%"),
+        ("\x1b[2J\n.png", "utf-8", "\\x1b[2J\\n.png"),
+        ("a\r\n\t\x00\x7f\u2028\ud800b", "utf-8", "a\\r\\n\\t\\x00\\x7f\\u2028\\ud800b"),
+        ("gpj.\u202egnp", "utf-8", "gpj.\\u202egnp"),
+        (os.fsdecode(b"caf\xe9.png"), "utf-8", "caf\\udce9.png"),
+    ],
+)
+def test_what_cannot_be_seen_or_encoded_is_escaped(name: str, encoding: str, seen: str) -> None:
+    assert printable(name, encoding) == seen

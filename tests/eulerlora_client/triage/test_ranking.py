@@ -1,0 +1,107 @@
+"""In which order rows are looked at, their names and numbers."""
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from eulerlora_client.policy.policy import Disposition, Policy
+from eulerlora_client.triage.ranking import counts_of, results_of
+from eulerlora_client.triage.run import TriageRow
+from tests.eulerlora_client.triage_rows import (
+    BLURRED,
+    SHARP,
+    failed,
+    passes,
+    prediction,
+    steady_policy,
+    triaged,
+)
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return steady_policy()
+
+
+def row(
+    policy: Policy, path: str, label: str = "nv", sureness: float = 7, sharp: bool = True
+) -> TriageRow:
+    found = prediction(passes(label, sureness, 0.2, seed=0))
+    return triaged(Path(path), found, SHARP if sharp else BLURRED, policy)
+
+
+def names(rows: list[TriageRow], policy: Policy) -> list[str]:
+    return [result.name for result in results_of(rows, policy)]
+
+
+def test_the_most_urgent_come_first_and_failures_before_the_routine(policy: Policy) -> None:
+    rows = [
+        row(policy, "routine"),
+        failed(Path("failed"), "unusable_image", "broken"),
+        row(policy, "retake", sharp=False),
+        triaged(Path("refer"), prediction(passes("nv", 7, 0.2, 0), ood=True), SHARP, policy),
+        row(policy, "urgent", "mel"),
+    ]
+    assert names(rows, policy) == ["urgent", "refer", "retake", "failed", "routine"]
+
+
+def test_a_retake_that_resembles_the_malignant_group_stands_next_to_the_urgent(
+    policy: Policy,
+) -> None:
+    rows = [
+        row(policy, "retake", sharp=False),
+        triaged(Path("refer"), prediction(passes("nv", 7, 0.2, 0), ood=True), SHARP, policy),
+        row(policy, "retake, malignant", "mel", sharp=False),
+        row(policy, "urgent", "mel"),
+    ]
+    assert names(rows, policy) == ["urgent", "retake, malignant", "refer", "retake"]
+
+
+def test_a_failed_row_whose_answer_resembles_the_malignant_group_stands_there_too(
+    policy: Policy,
+) -> None:
+    answered = prediction(passes("mel", 7, 0.2, 0))
+    rows = [
+        triaged(Path("refer"), prediction(passes("nv", 7, 0.2, 0), ood=True), SHARP, policy),
+        replace(failed(Path("failed"), "quality_unknown", "broken"), prediction=answered),
+    ]
+    assert names(rows, policy) == ["failed", "refer"]
+
+
+def test_within_a_pathway_the_malignant_group_s_probability_decides(policy: Policy) -> None:
+    rows = [row(policy, str(sureness), "mel", sureness) for sureness in (2, 6, 4)]
+    found = results_of(rows, policy)
+    assert {result.kind for result in found} == {Disposition.URGENT}
+    shares = [result.malignant or 0 for result in found]
+    assert all(one > other for one, other in pairwise(shares))
+
+
+def test_equal_rows_are_in_the_order_of_their_names(policy: Policy) -> None:
+    assert names([row(policy, name) for name in ("b", "C", "a")], policy) == ["a", "b", "C"]
+
+
+def test_names_begin_below_the_folder_that_all_share(policy: Policy) -> None:
+    rows = [row(policy, path) for path in ("/data/clinic/1/a.jpg", "/data/clinic/2/a.jpg")]
+    assert names(rows, policy) == ["1/a.jpg", "2/a.jpg"]
+
+
+def test_absolute_and_relative_paths_are_named_whole(policy: Policy) -> None:
+    rows = [row(policy, path) for path in ("/data/a.jpg", "b.jpg")]
+    assert names(rows, policy) == ["/data/a.jpg", "b.jpg"]
+
+
+def test_each_kind_is_counted(policy: Policy) -> None:
+    rows = [row(policy, "a"), row(policy, "b"), failed(Path("c"), "timed_out", "no answer")]
+    assert counts_of(results_of(rows, policy)) == {
+        "urgent": 0, "refer": 0, "retake": 0, "routine": 2, "failed": 1
+    }  # fmt: skip
+
+
+def test_a_model_without_the_malignant_classes_has_no_such_probability(policy: Policy) -> None:
+    found = row(policy, "a")
+    assert found.prediction is not None
+    other = found.prediction.model_copy(update={"probabilities": {"cat": 1.0}})
+    (result,) = results_of([TriageRow(found.path, other, SHARP, found.decision, None)], policy)
+    assert result.malignant is None

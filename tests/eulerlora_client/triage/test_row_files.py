@@ -1,0 +1,78 @@
+"""Every row once, with all that is known of it."""
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from eulerlora_client.policy.policy import Disposition, Reason
+from eulerlora_client.triage.row_files import COLUMNS, write_csv, write_json_lines
+from tests.eulerlora_client.runs import gap, row
+
+ROWS = [
+    row("a.png", Disposition.URGENT, 0.4, Reason.MALIGNANT_GROUP, Reason.HIGH_ENTROPY),
+    gap('b, "c"\n.png'),
+    row("d.png", Disposition.ROUTINE),
+]
+
+
+def test_csv_has_a_line_for_each_row_and_empty_cells_for_what_is_not_known(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    write_csv(path, ROWS)
+    with path.open(newline="", encoding="utf-8") as file:
+        urgent, broken, routine = csv.DictReader(file)
+    assert list(urgent) == [*COLUMNS, "p_mel", "p_nv"]
+    assert urgent["file"] == "a.png"
+    assert urgent["reasons"] == "malignant_group; high_entropy"
+    assert (urgent["disposition"], float(urgent["p_mel"])) == ("urgent", 0.4)
+    assert (urgent["policy_version"], urgent["policy_hash"]) == ("3", "sha256:1")
+    assert (urgent["ood"], urgent["warnings"], urgent["quality_width"]) == (
+        "False",
+        "one; two",
+        "600",
+    )
+    assert {name: value for name, value in broken.items() if value} == {
+        "file": 'b, "c"\n.png',
+        "problem": "unusable_image",
+        "problem_detail": "it is broken",
+    }
+    assert (routine["disposition"], routine["reasons"], routine["problem"]) == ("routine", "", "")
+
+
+def test_json_lines_have_the_whole_prediction(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    write_json_lines(path, ROWS)
+    urgent, broken, routine = map(json.loads, path.read_text().splitlines())
+    assert urgent["reasons"] == ["malignant_group", "high_entropy"]
+    assert urgent["prediction"]["trajectory_probabilities"] == [[0.6, 0.4], [0.1, 0.9]]
+    assert urgent["quality"]["sharpness"] == 50
+    assert broken["problem"] == {"code": "unusable_image", "detail": "it is broken"}
+    assert (broken["prediction"], broken["disposition"]) == (None, None)
+    assert (routine["disposition"], routine["problem"]) == ("routine", None)
+    assert set(urgent) == set(broken)
+
+
+def test_names_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.png")
+    write_csv(tmp_path / "rows.csv", [gap(name)])
+    assert b"caf\xe9.png" in (tmp_path / "rows.csv").read_bytes()
+    write_json_lines(tmp_path / "rows.jsonl", [gap(name)])
+    assert json.loads((tmp_path / "rows.jsonl").read_text())["file"] == name
+
+
+def test_no_name_is_a_formula_to_a_spreadsheet(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    names = ["=1+1.png", "+1.png", "-1.png", "@a.png", "\t.png", "/=.png", "a=.png"]
+    write_csv(path, [gap(name) for name in names])
+    with path.open(newline="", encoding="utf-8") as file:
+        found = [each["file"] for each in csv.DictReader(file)]
+    assert found == [*(f"./{name}" for name in names[:5]), *names[5:]]
+    assert [Path(name) for name in found] == [Path(name) for name in names]
+
+
+@pytest.mark.parametrize("write", [write_csv, write_json_lines])
+def test_without_rows_there_is_a_whole_file_too(write, tmp_path: Path) -> None:
+    write(tmp_path / "rows", [])
+    assert (tmp_path / "rows").exists()

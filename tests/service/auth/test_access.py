@@ -1,0 +1,196 @@
+"""Who may ask and how often, decided before the body is read."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import limits.aio.storage.memory
+import pytest
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
+
+from service.auth import access
+from service.auth.access import AccessMiddleware
+from service.auth.key_file import write_clients
+from service.auth.keys import Keys
+from service.telemetry.request_id import RequestIdMiddleware
+from tests.service.key_clients import client as client_with
+from tests.service.real_server import PATIENCE_S, running
+
+Get = Callable[..., Any]
+BEARER = {"Authorization": "Bearer clinic-key"}
+
+
+async def who(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application that tells which client it was told of."""
+    request = Request(scope)
+    answer = JSONResponse({"client": getattr(request.state, "client", None)})
+    await answer(scope, receive, send)
+
+
+@pytest.fixture
+def application(tmp_path: Path) -> RequestIdMiddleware:
+    path = tmp_path / "keys.jsonl"
+    limited = client_with("limited", "limited-key").model_copy(update={"requests_per_minute": 2})
+    write_clients(path, [client_with("clinic", "clinic-key"), limited])
+    return RequestIdMiddleware(AccessMiddleware(who, Keys(path)))
+
+
+@pytest.fixture
+def get(application: RequestIdMiddleware) -> Get:
+    """(path, headers) -> the response."""
+    client = TestClient(application)
+    return lambda path="/predict", headers=None: client.get(path, headers=headers)
+
+
+@pytest.fixture
+def clock(monkeypatch) -> SimpleNamespace:
+    """The clock of the quotas; `now` is in seconds and may be set."""
+    clock = SimpleNamespace(now=1_000_000.0)
+    fake = SimpleNamespace(time=lambda: clock.now)
+    monkeypatch.setattr(limits.aio.storage.memory, "time", fake)
+    monkeypatch.setattr(access, "time", fake)
+    return clock
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [BEARER, {"authorization": "bEARER  clinic-key "}, {"X-API-Key": "clinic-key"}],
+)
+def test_a_known_key_passes_and_its_client_is_named(get: Get, headers) -> None:
+    response = get(headers=headers)
+    assert (response.status_code, response.json()) == (200, {"client": "clinic"})
+
+
+def test_another_scheme_beside_the_key_is_somebody_elses(get: Get) -> None:
+    headers = {"Authorization": "Basic Y2xpbmlj", "X-API-Key": "clinic-key"}
+    assert get(headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "clinic-key"},
+        {"Authorization": "Basic clinic-key"},
+        {"X-API-Key": ""},
+        {"X-API-Key": "clinic-key2"},
+        {"X-API-Key": "schlüssel".encode()},
+        {"Authorization": b"Bearer \xff\xfe\x80"},
+        {"X-API-Key": "k" * 60_000},
+        BEARER | {"X-API-Key": "clinic-key"},
+    ],
+)
+def test_anything_else_is_401_and_repeats_nothing(get: Get, headers) -> None:
+    response = get(headers=headers)
+    body = response.json()
+    assert (response.status_code, body["code"]) == (401, "not_authenticated")
+    assert response.headers["Content-Type"] == "application/problem+json"
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+    assert response.headers["Connection"] == "close"
+    assert response.headers["X-Request-ID"] == body["request_id"]
+    assert "clinic" not in response.text
+    assert get(headers=BEARER).status_code == 200
+
+
+def test_the_body_of_a_refused_request_is_not_read(application: RequestIdMiddleware) -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        raise AssertionError("the body was asked for")
+
+    scope = {"type": "http", "method": "POST", "path": "/predict", "headers": []}
+    asyncio.run(application(scope, receive, send))
+    assert sent[0]["status"] == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/", 200),
+        ("/livez", 200),
+        ("/readyz", 200),
+        ("/metrics", 200),
+        ("/docs", 200),
+        ("/openapi.json", 200),
+        ("/page/triage.js", 200),
+        ("/page", 401),
+        ("/models", 401),
+        ("/models/ham10000", 401),
+        ("/predict", 401),
+        ("/predict/batch", 401),
+        ("/livez/", 401),
+        ("//livez", 401),
+        ("/LIVEZ", 401),
+        ("/nowhere", 401),
+    ],
+)
+def test_what_is_served_without_a_key(get: Get, path: str, status: int) -> None:
+    assert get(f"http://testserver{path}").status_code == status
+
+
+def test_one_request_too_many_is_429_and_retry_after_is_when_it_may(get: Get, clock) -> None:
+    headers = {"X-API-Key": "limited-key"}
+    assert get(headers=headers).status_code == 200
+    clock.now += 20
+    assert get(headers=headers).status_code == 200
+    clock.now += 20
+    for _ in range(3):  # what is refused is not counted
+        response = get(headers=headers)
+        assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
+        assert response.headers["Retry-After"] == "20"
+    clock.now += 20.001
+    assert [get(headers=headers).status_code for _ in range(2)] == [200, 429]
+
+
+def test_one_clients_quota_is_not_anothers(get: Get, clock) -> None:
+    limited = {"X-API-Key": "limited-key"}
+    assert [get(headers=limited).status_code for _ in range(3)] == [200, 200, 429]
+    assert all(get(headers=BEARER).status_code == 200 for _ in range(5))
+    assert get("/livez").status_code == 200
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, make_app, model) -> Iterator[tuple[str, int]]:
+    """The address of a real server that wants a key."""
+    path = tmp_path_factory.mktemp("keys") / "keys.jsonl"
+    write_clients(path, [client_with("clinic", "clinic-key")])
+    app = make_app(model)
+    app.user_middleware.append(Middleware(AccessMiddleware, keys=Keys(path)))  # the innermost
+    with running(app) as port:
+        yield "127.0.0.1", port
+
+
+@pytest.mark.parametrize(
+    "key", [b"", b"X-API-Key: wrong\r\n", b"X-API-Key: \xff\xc3\xa9\r\n", b"X-API-Key:\r\n"]
+)
+def test_over_a_socket_401_comes_before_any_of_the_body(guarded, key: bytes) -> None:
+    head = (
+        b"POST /predict HTTP/1.1\r\nHost: test\r\nContent-Type: image/png\r\n"
+        b"Content-Length: 1000000\r\nExpect: 100-continue\r\n" + key + b"\r\n"
+    )
+    with socket.create_connection(guarded, timeout=PATIENCE_S) as connection:
+        connection.sendall(head)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))  # until it is closed
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert b'"code":"not_authenticated"' in answer
+
+
+def test_over_a_socket_a_known_key_is_answered(guarded, png: bytes) -> None:
+    url = f"http://{guarded[0]}:{guarded[1]}"
+    headers = BEARER | {"Content-Type": "image/png"}
+    with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
+        assert client.post("/predict", content=png, headers=headers).status_code == 200
+        assert client.get("/readyz").status_code == 200

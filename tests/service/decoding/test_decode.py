@@ -1,0 +1,505 @@
+"""Image bytes -> picture: what is decoded, what is refused, and that the header decides early."""
+
+import struct
+import time
+import zlib
+from io import BytesIO
+
+import imagesize
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+from PIL import Image
+
+from eulerlora.image_files import read_pixels
+from service.decoding.decode import MEDIA_TYPES, Declared, check_size, decode, sniff
+from service.errors import Problem, UnsupportedMedia, UnusableImage
+from service.settings import ImageLimits
+
+LIMITS = ImageLimits()
+ORIENTED = {  # EXIF tag 274 -> what brings the stored pixels upright
+    1: lambda a: a,
+    2: np.fliplr,
+    3: lambda a: np.rot90(a, 2),
+    4: np.flipud,
+    5: lambda a: a.transpose(1, 0, 2),
+    6: lambda a: np.rot90(a, -1),
+    7: lambda a: np.rot90(a, 2).transpose(1, 0, 2),
+    8: np.rot90,
+}
+FOREIGN = {
+    "text": b"not an image at all",
+    "svg": b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="64" height="64"/>',
+    "pdf": b"%PDF-1.7\n1 0 obj\n<</Type/Catalog>>\nendobj\n",
+    "eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n",
+    "dicom": bytes(128) + b"DICM" + bytes(64),
+    "heic": b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(64),
+    "psd": b"8BPS\0\x01" + bytes(64),
+    "wav": b"RIFF\x24\0\0\0WAVEfmt " + bytes(32),
+    "half a png signature": b"\x89PNG",
+    "nothing": b"",
+}
+
+
+def pixels_of(data: bytes, declared: str | None = None) -> np.ndarray:
+    """(height, width, 3) of the decoded picture."""
+    return decode(data, LIMITS, Declared(declared)).pixels.permute(1, 2, 0).numpy()
+
+
+def exif_orientation(value: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[274] = value
+    return exif
+
+
+@pytest.mark.parametrize("media_type", MEDIA_TYPES)
+def test_a_file_decodes_to_the_rgb_pixels_that_pillow_reads(photo, encode, media_type) -> None:
+    file_format = MEDIA_TYPES[media_type]
+    data = encode(photo, file_format)
+    picture = decode(data, LIMITS, Declared(media_type))
+    assert sniff(data) == file_format
+    assert picture.warnings == ()
+    assert np.array_equal(pixels_of(data), np.asarray(Image.open(BytesIO(data))))
+
+
+@pytest.mark.parametrize("size", [(64, 48), (37, 61), (600, 450)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"subsampling": "4:4:4"}, {"subsampling": "4:2:2"}, {"subsampling": "4:2:0"},
+        {"progressive": True}, {"restart_marker_blocks": 2}, {"keep_rgb": True},
+        {"quality": 3}, {"quality": 100, "subsampling": "4:4:4"},
+    ],
+)  # fmt: skip
+def test_a_jpeg_of_any_kind_decodes_to_what_training_sees(encode, size, options) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (size[1] // 3, size[0] // 3, 3), np.uint8)
+    data = encode(Image.fromarray(noise).resize(size), "JPEG", **options)
+    assert torch.equal(decode(data, LIMITS).pixels, read_pixels(BytesIO(data), "noise"))
+
+
+@pytest.mark.parametrize("sampling", ["411", "440", "422", "420", "444"])
+def test_a_jpeg_of_any_subsampling_decodes_to_what_training_sees(photo, sampling) -> None:
+    data = simplejpeg.encode_jpeg(np.asarray(photo), colorsubsampling=sampling)
+    assert torch.equal(decode(data, LIMITS).pixels, read_pixels(BytesIO(data), "photo"))
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_what_is_neither_jpeg_png_nor_webp_is_unsupported_and_no_parser_runs(
+    kind, monkeypatch
+) -> None:
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was asked"))
+    monkeypatch.setattr(imagesize, "get", lambda *_: pytest.fail("the header was parsed"))
+    assert sniff(FOREIGN[kind]) is None
+    with pytest.raises(UnsupportedMedia):
+        decode(FOREIGN[kind], LIMITS, Declared("image/png"))
+
+
+@pytest.mark.parametrize("file_format", ["EPS", "GIF", "BMP", "TIFF"])
+def test_formats_that_pillow_could_read_are_unsupported_and_not_parsed(
+    photo, encode, file_format, monkeypatch
+) -> None:
+    data = encode(photo, file_format)
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was asked"))
+    with pytest.raises(UnsupportedMedia):
+        decode(data, LIMITS)
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        "image/jpeg",
+        "image/webp",
+        "image/gif",
+        "text/plain",
+        "IMAGE/JPEG; q=1",
+    ],
+)
+def test_the_content_decides_against_the_declared_type_with_a_warning(png, declared) -> None:
+    picture = decode(png, LIMITS, Declared(declared))
+    assert np.array_equal(picture.pixels, decode(png, LIMITS).pixels)
+    assert len(picture.warnings) == 1
+    assert "PNG" in picture.warnings[0]
+
+
+@pytest.mark.parametrize("declared", [None, "image/png", "application/octet-stream"])
+def test_a_type_that_agrees_or_says_nothing_gives_no_warning(png, declared) -> None:
+    assert decode(png, LIMITS, Declared(declared)).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "accepted"),
+    [
+        (8, 64, True), (64, 8, True), (40, 50, True),
+        (7, 20, False), (20, 7, False), (65, 20, False), (20, 65, False), (41, 50, False),
+    ],
+)  # fmt: skip
+def test_sides_and_area_are_accepted_up_to_their_limits(encode, width, height, accepted) -> None:
+    limits = ImageLimits(min_side=8, max_side=64, max_pixels=2000)
+    data = encode(Image.new("RGB", (width, height), "red"), "PNG")
+    if accepted:
+        assert decode(data, limits).pixels.shape == (3, height, width)
+    else:
+        with pytest.raises(UnusableImage, match=f"{width} x {height}"):
+            decode(data, limits)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 60_000), (31, 32), (8193, 32)])
+def test_sides_outside_the_default_limits_are_refused(encode, size) -> None:
+    with pytest.raises(UnusableImage, match=f"{size[0]} x {size[1]}"):
+        decode(encode(Image.new("1", size), "PNG"), LIMITS)
+
+
+def test_a_bomb_is_refused_by_its_header_in_milliseconds(bombs, monkeypatch) -> None:
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was asked"))
+    for name, data in bombs.items():
+        assert len(data) < 20_000, name
+        best = np.inf
+        for _ in range(3):
+            started = time.thread_time()  # of the processor: others may be using it too
+            with pytest.raises(UnusableImage, match=r"the image is 1\d000 x 1\d000"):
+                decode(data, LIMITS)
+            best = min(best, time.thread_time() - started)
+        assert best < 0.05, name  # decoding one would take ten times as long
+
+
+def test_a_header_without_pixels_is_told_its_size_when_too_large(png_header) -> None:
+    signature = b"\x89PNG\r\n\x1a\n"
+    with pytest.raises(UnusableImage, match="9000 x 100"):
+        decode(signature + png_header(9000, 100), LIMITS)
+    with pytest.raises(UnusableImage, match="broken or truncated"):
+        decode(signature + png_header(900, 100), LIMITS)
+
+
+def test_a_size_of_zero_is_refused(png_header) -> None:
+    with pytest.raises(UnusableImage, match="0 x 0"):
+        check_size((0, 0), LIMITS)
+
+
+def test_a_second_png_header_cannot_smuggle_a_large_image_in(png_chunk, png_header) -> None:
+    side = 200
+    rows = png_chunk(b"IDAT", zlib.compress(bytes((side + 1) * side)))
+    data = b"\x89PNG\r\n\x1a\n" + png_header(64, 64, 8, 0) + png_header(side, side, 8, 0) + rows
+    with pytest.raises(UnusableImage):
+        decode(data + png_chunk(b"IEND", b""), ImageLimits(max_pixels=10_000))
+
+
+def test_a_second_jpeg_header_cannot_smuggle_a_large_image_in(photo, encode) -> None:
+    jpeg = encode(photo, "JPEG")
+    at = jpeg.index(b"\xff\xc0")
+    end = at + 2 + struct.unpack(">H", jpeg[at + 2 : at + 4])[0]
+    header = jpeg[at:end]
+    large = header[:5] + struct.pack(">HH", 5000, 4000) + header[9:]
+    for headers in (header + large, large + header):
+        with pytest.raises(UnusableImage):
+            decode(jpeg[:at] + headers + jpeg[end:], ImageLimits(max_pixels=1_000_000))
+
+
+def test_a_webp_canvas_smaller_than_its_frame_is_refused(bombs) -> None:
+    canvas = b"VP8X" + struct.pack("<I", 10) + bytes(4) + (63).to_bytes(3, "little") * 2
+    frame = bombs["webp of 144 MP, lossless"][12:] + b"\0"
+    body = b"WEBP" + canvas + frame
+    with pytest.raises(UnusableImage, match="broken"):
+        decode(b"RIFF" + struct.pack("<I", len(body)) + body, LIMITS)
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
+def test_a_truncated_file_is_refused(photo, encode, file_format, kept) -> None:
+    data = encode(photo, file_format)
+    with pytest.raises(UnusableImage, match="broken or truncated"):
+        decode(data[: int(kept * len(data))], LIMITS)
+
+
+def test_a_jpeg_without_its_end_marker_is_refused(photo, encode) -> None:
+    jpeg = encode(photo, "JPEG")
+    assert jpeg.endswith(b"\xff\xd9")
+    with pytest.raises(UnusableImage):
+        decode(jpeg[:-2], LIMITS)
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 2}])
+@pytest.mark.parametrize("behind", [b"", bytes(500), b"\xff\xff\xd0" * 99])
+def test_a_jpeg_without_its_end_marker_is_refused_whatever_lies_behind(
+    photo, encode, options, behind
+) -> None:
+    jpeg = encode(photo, "JPEG", **options)
+    decode(jpeg + behind, LIMITS)
+    with pytest.raises(UnusableImage, match="broken or truncated"):
+        decode(jpeg[:-2] + behind, LIMITS)
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 2}])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("kept", [0.5, 0.9])
+def test_a_jpeg_cut_short_is_refused_though_an_end_marker_was_glued_on(
+    photo, encode, options, mode, kept
+) -> None:
+    jpeg = encode(photo.convert(mode), "JPEG", **options)
+    decode(jpeg, LIMITS)
+    with pytest.raises(UnusableImage, match="broken or truncated"):
+        decode(jpeg[: int(kept * len(jpeg))] + b"\xff\xd9", LIMITS)
+
+
+def test_a_jpeg_with_a_marker_in_the_middle_of_its_pixels_is_refused(photo, encode) -> None:
+    jpeg = encode(photo, "JPEG")
+    middle = len(jpeg) - 200
+    with pytest.raises(UnusableImage, match="broken or truncated"):
+        decode(jpeg[:middle] + b"\xff\xc7" + jpeg[middle + 2 :], LIMITS)
+
+
+def test_the_end_marker_of_a_thumbnail_is_not_that_of_the_jpeg(photo, encode) -> None:
+    exif = b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0" + encode(photo.resize((32, 24)), "JPEG")
+    jpeg = encode(photo, "JPEG", exif=exif)
+    assert np.array_equal(pixels_of(jpeg), pixels_of(encode(photo, "JPEG")))
+    with pytest.raises(UnusableImage):
+        decode(jpeg[:-2] + bytes(500), LIMITS)
+
+
+def test_a_png_without_its_end_chunk_is_refused(png) -> None:
+    with pytest.raises(UnusableImage):
+        decode(png[:-12], LIMITS)
+
+
+def test_a_png_whose_pixels_have_a_wrong_crc_is_refused(png) -> None:
+    damaged = bytearray(png)
+    damaged[-13] ^= 0xFF  # the last byte of IDAT's CRC, before the 12 bytes of IEND
+    with pytest.raises(UnusableImage):
+        decode(bytes(damaged), LIMITS)
+
+
+def test_a_png_whose_header_has_a_wrong_crc_is_refused(png) -> None:
+    damaged = bytearray(png)
+    damaged[29] ^= 0xFF
+    with pytest.raises(UnusableImage):
+        decode(bytes(damaged), LIMITS)
+
+
+def test_a_png_with_any_one_flipped_bit_is_refused(png) -> None:
+    for place in range(len(png)):
+        damaged = bytearray(png)
+        damaged[place] ^= 1 << place % 8
+        with pytest.raises((UnusableImage, UnsupportedMedia)):
+            decode(bytes(damaged), LIMITS)
+
+
+@pytest.mark.parametrize("kind", [b"tEXt", b"zTXt", b"iTXt", b"iCCP"])
+@pytest.mark.parametrize("place", [33, -12], ids=["before the pixels", "behind them"])
+def test_an_80_mb_text_chunk_bomb_is_refused_with_bounded_work(png, png_chunk, kind, place) -> None:
+    packed = zlib.compress(bytes(80_000_000))
+    content = {
+        b"tEXt": b"k\0" + bytes(80_000_000),
+        b"iTXt": b"k\0\1\0\0\0" + packed,
+    }.get(kind, b"k\0\0" + packed)
+    started = time.process_time()
+    with pytest.raises(UnusableImage):
+        decode(png[:place] + png_chunk(kind, content) + png[place:], LIMITS)
+    assert time.process_time() - started < 10  # seconds; a fifth of one as a rule
+
+
+def test_a_text_chunk_that_inflates_to_80_megabytes_is_refused(png, png_chunk) -> None:
+    bomb = png_chunk(b"zTXt", b"key\0\0" + zlib.compress(bytes(80_000_000)))
+    with pytest.raises(UnusableImage):
+        decode(png[:33] + bomb + png[33:], LIMITS)
+
+
+@pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
+def test_damaged_bytes_end_in_a_picture_or_a_problem_and_nothing_else(
+    photo, encode, file_format
+) -> None:
+    data = np.frombuffer(encode(photo, file_format), dtype=np.uint8)
+    random = np.random.default_rng(1)
+    refusals = 0
+    for _ in range(150):
+        damaged = data.copy()
+        places = random.integers(0, len(data), random.integers(1, 6))
+        damaged[places] = random.integers(0, 256, len(places))
+        try:
+            decode(damaged.tobytes(), ImageLimits(max_pixels=100_000))
+        except Problem:
+            refusals += 1
+    assert refusals > 0
+
+
+@pytest.mark.parametrize("magic", [b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF\xff\0\0\0WEBP"])
+def test_random_bytes_after_a_magic_number_are_refused(magic) -> None:
+    for seed in range(20):
+        with pytest.raises(UnusableImage):
+            decode(magic + np.random.default_rng(seed).bytes(400), LIMITS)
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "WEBP"])
+def test_an_animation_is_refused_and_a_single_frame_of_it_is_not(
+    photo, encode, file_format
+) -> None:
+    other = photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    animated = encode(photo, file_format, save_all=True, append_images=[other], duration=50)
+    with pytest.raises(UnusableImage, match="animated"):
+        decode(animated, LIMITS)
+    decode(encode(photo, file_format, save_all=True), LIMITS)
+
+
+def test_a_camera_jpeg_with_a_second_picture_behind_it_gives_the_first(photo, encode) -> None:
+    other = photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    two = encode(photo, "MPO", save_all=True, append_images=[other])
+    assert np.array_equal(pixels_of(two), np.asarray(Image.open(BytesIO(two)).convert("RGB")))
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF:UserWarning")
+@pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
+def test_trailing_bytes_and_garbage_metadata_change_nothing(photo, encode, file_format) -> None:
+    noise = np.random.default_rng(2).bytes(300)
+    clean = encode(photo, file_format)
+    wanted = pixels_of(clean)
+    exif = b"Exif\0\0II*\0\x08\0\0\0" + noise
+    for data in (
+        clean + noise,
+        encode(photo, file_format, exif=exif),
+        encode(photo, file_format, icc_profile=noise),
+    ):
+        assert data != clean
+        assert np.array_equal(pixels_of(data), wanted)
+
+
+@pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
+def test_exif_without_a_tiff_header_is_ignored(photo, encode, file_format) -> None:
+    garbage = encode(photo, file_format, exif=b"Exif\0\0" + bytes(range(200)))
+    assert np.array_equal(pixels_of(garbage), pixels_of(encode(photo, file_format)))
+
+
+def test_a_good_orientation_beside_a_tag_out_of_range_is_applied(photo, encode) -> None:
+    def tag(number: int, kind: int, value: int) -> bytes:
+        return struct.pack("<HHII", number, kind, 1, value)
+
+    tags = tag(0x011A, 8, 0xFFFF) + tag(0x0112, 3, 6)  # a signed short of -1
+    exif = b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", 2) + tags + bytes(4)
+    turned = pixels_of(encode(photo, "JPEG", exif=exif))
+    assert np.array_equal(turned, np.rot90(pixels_of(encode(photo, "JPEG")), -1))
+
+
+@pytest.mark.parametrize("value", [0, 9, 65_535])
+def test_an_exif_orientation_that_does_not_exist_is_ignored(photo, encode, value) -> None:
+    wanted = pixels_of(encode(photo, "JPEG"))
+    oriented = encode(photo, "JPEG", exif=exif_orientation(value))
+    assert np.array_equal(pixels_of(oriented), wanted)
+
+
+@pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
+def test_exif_orientation_brings_the_picture_upright(photo, encode, file_format) -> None:
+    stored = pixels_of(encode(photo, file_format))
+    for value, upright in ORIENTED.items():
+        oriented = encode(photo, file_format, exif=exif_orientation(value))
+        assert np.array_equal(pixels_of(oriented), upright(stored)), value
+
+
+def test_orientation_does_not_turn_the_size_limits(encode) -> None:
+    limits = ImageLimits(min_side=16, max_side=64, max_pixels=64 * 16)
+    tall = encode(Image.new("RGB", (16, 64), "red"), "JPEG", exif=exif_orientation(6))
+    assert decode(tall, limits).pixels.shape == (3, 16, 64)
+
+
+def test_16_bit_gray_is_scaled_and_not_clipped(photo, encode) -> None:
+    gray = np.asarray(photo.convert("L"))
+    wide = decode(encode(Image.fromarray(gray.astype(np.uint16) * 257), "PNG"), LIMITS)
+    assert np.array_equal(wide.pixels[0], gray)
+    assert len(wide.warnings) == 1
+
+
+def wide_png(
+    png_chunk, png_header, colour_type: int, pixel: tuple[int, ...], *more: bytes
+) -> bytes:
+    """A 16-bit PNG of 32 x 32 equal pixels."""
+    row = b"\0" + struct.pack(f">{len(pixel)}H", *pixel) * 32
+    rows = png_chunk(b"IDAT", zlib.compress(row * 32))
+    header = png_header(32, 32, 16, colour_type)
+    return b"\x89PNG\r\n\x1a\n" + header + b"".join(more) + rows + png_chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("value", [0, 1, 255, 256, 1000, 32_767, 32_768, 40_000, 65_279, 65_535])
+@pytest.mark.parametrize(
+    ("colour_type", "channels"), [(0, 1), (2, 3), (4, 1), (6, 3)], ids=["gray", "RGB", "LA", "RGBA"]
+)
+def test_16_bit_png_of_every_colour_type_is_scaled_and_never_clipped(
+    png_chunk, png_header, colour_type, channels, value
+) -> None:
+    alpha = (65_535,) if colour_type >= 4 else ()
+    data = wide_png(png_chunk, png_header, colour_type, (value,) * channels + alpha)
+    pixels = decode(data, LIMITS).pixels
+    assert pixels.unique().numel() == 1
+    assert abs(int(pixels[0, 0, 0]) - value / 257) <= 1
+    assert value in (0, 65_535) or 0 <= int(pixels[0, 0, 0]) < 255
+
+
+@pytest.mark.parametrize(("colour_type", "colour"), [(0, (1000,)), (2, (1000, 2000, 3000))])
+def test_the_transparent_colour_of_a_16_bit_png_is_compared_in_its_own_depth(
+    png_chunk, png_header, colour_type, colour
+) -> None:
+    transparent = png_chunk(b"tRNS", struct.pack(f">{len(colour)}H", *colour))
+    with pytest.raises(UnusableImage, match="fully transparent"):
+        decode(wide_png(png_chunk, png_header, colour_type, colour, transparent), LIMITS)
+    other = tuple(256 * value for value in (3, 7, 11)[: len(colour)])  # 8-bit forms of `small`
+    small = png_chunk(b"tRNS", struct.pack(f">{len(colour)}H", *(3, 7, 11)[: len(colour)]))
+    decode(wide_png(png_chunk, png_header, colour_type, other, small), LIMITS)
+
+
+def test_a_palette_with_transparency_lies_over_white(encode) -> None:
+    picture = Image.new("P", (40, 40), 1)
+    picture.putpalette([255, 0, 0, 0, 0, 255])
+    picture.paste(0, (0, 0, 20, 40))
+    decoded = decode(encode(picture, "PNG", transparency=0), LIMITS)
+    assert decoded.pixels[:, 10, 10].tolist() == [255, 255, 255]
+    assert decoded.pixels[:, 10, 30].tolist() == [0, 0, 255]
+    assert decoded.warnings == ("converted from P to RGB",)
+    with pytest.raises(UnusableImage, match="fully transparent"):
+        decode(encode(picture, "PNG", transparency=bytes(2)), LIMITS)
+
+
+def test_gray_with_alpha_lies_over_white(encode) -> None:
+    picture = Image.new("LA", (40, 40), (100, 255))
+    picture.paste((0, 0), (0, 0, 20, 40))
+    decoded = decode(encode(picture, "PNG"), LIMITS)
+    assert decoded.pixels[:, 10, 10].tolist() == [255, 255, 255]
+    assert decoded.pixels[:, 10, 30].tolist() == [100, 100, 100]
+
+
+@pytest.mark.parametrize("size", [(0, 0), (0, 64), (64, 0)])
+def test_a_png_of_0_x_0_is_refused_from_its_header(png_header, size) -> None:
+    with pytest.raises(UnusableImage):
+        decode(b"\x89PNG\r\n\x1a\n" + png_header(*size), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("mode", "file_format"), [("CMYK", "JPEG"), ("P", "PNG"), ("LA", "PNG"), ("1", "PNG")]
+)
+def test_other_colour_modes_become_rgb_with_a_warning(photo, encode, mode, file_format) -> None:
+    data = encode(photo.convert(mode), file_format)
+    picture = decode(data, LIMITS)
+    stored = Image.open(BytesIO(data))
+    assert stored.mode == mode
+    assert np.array_equal(pixels_of(data), np.asarray(stored.convert("RGB")))
+    assert len(picture.warnings) == 1
+    assert mode in picture.warnings[0]
+
+
+def test_gray_becomes_rgb_without_a_warning(photo, encode) -> None:
+    picture = decode(encode(photo.convert("L"), "PNG"), LIMITS)
+    assert picture.warnings == ()
+    assert np.array_equal(picture.pixels[0], picture.pixels[2])
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "WEBP"])
+def test_transparency_lies_over_white(encode, file_format) -> None:
+    layers = Image.new("RGBA", (40, 40), (255, 0, 0, 255))
+    layers.paste((0, 0, 255, 0), (0, 0, 20, 40))
+    picture = decode(encode(layers, file_format, lossless=True), LIMITS)
+    assert picture.pixels[:, 10, 10].tolist() == [255, 255, 255]
+    assert picture.pixels[:, 10, 30].tolist() == [255, 0, 0]
+    assert len(picture.warnings) == 1
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "WEBP"])
+def test_a_fully_transparent_image_is_refused(photo, encode, file_format) -> None:
+    clear = photo.convert("RGBA")
+    clear.putalpha(0)
+    with pytest.raises(UnusableImage, match="transparent"):
+        decode(encode(clear, file_format), LIMITS)

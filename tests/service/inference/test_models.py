@@ -1,0 +1,75 @@
+"""The mapping that names the served models."""
+
+import pytest
+import torch
+
+from eulerlora.checkpoint import Checkpoint
+from eulerlora.errors import SettingsError
+from eulerlora.model import EulerLoRA
+from service.errors import UnknownModel
+from service.inference.models import ServedModel, ServedModels
+
+
+@pytest.fixture
+def serve(make_network, make_config):
+    """(name, revision) -> a served model."""
+
+    def build(name: str, revision: str = "sha256:0") -> ServedModel:
+        network = make_network()
+        config = make_config(network, name=name)
+        checkpoint = Checkpoint(network, config, revision)
+        return ServedModel.of(EulerLoRA(checkpoint, torch.device("cpu")))
+
+    return build
+
+
+def test_a_served_model_tells_its_name_and_revision(serve) -> None:
+    served = serve("one", "sha256:1")
+    assert (served.name, served.revision) == ("one", "sha256:1")
+    assert served.engine.model is served.model
+
+
+def test_the_first_model_is_the_default(serve) -> None:
+    first, second = serve("b"), serve("a")
+    models = ServedModels([first, second])
+    assert (list(models), len(models), models.default) == (["b", "a"], 2, "b")
+    assert models.named(None) is models["b"] is first
+    assert models.named("a") is second
+
+
+@pytest.mark.parametrize("name", ["", "A", "xyzzy", "b "])
+def test_an_unknown_name_is_told_the_served_ones_and_not_repeated(serve, name) -> None:
+    with pytest.raises(UnknownModel) as raised:
+        ServedModels([serve("first"), serve("second")]).named(name)
+    assert raised.value.detail == "served are: first, second"
+
+
+def test_two_models_of_one_name_are_refused(serve) -> None:
+    with pytest.raises(SettingsError, match="twin"):
+        ServedModels([serve("twin"), serve("twin")])
+
+
+def test_a_replaced_model_keeps_its_name_and_place_and_the_old_one_its_holders(serve) -> None:
+    models = ServedModels([serve("a", "sha256:1"), serve("b", "sha256:1")])
+    held, listed = models["a"], models.items()
+    models.replace(serve("a", "sha256:2"))
+    assert models.named("a").revision == models.named(None).revision == "sha256:2"
+    assert [(name, each.revision) for name, each in listed] == [
+        ("a", "sha256:2"),
+        ("b", "sha256:1"),
+    ]
+    assert held.revision == "sha256:1"
+
+
+def test_a_loop_over_the_models_is_not_hurt_by_a_replacement(serve) -> None:
+    models = ServedModels([serve("a"), serve("b")])
+    for name in models:
+        models.replace(serve(name, "sha256:2"))
+    assert [each.revision for each in models.values()] == ["sha256:2", "sha256:2"]
+
+
+def test_only_a_name_that_is_served_can_be_replaced(serve) -> None:
+    models = ServedModels([serve("a")])
+    with pytest.raises(SettingsError, match="b"):
+        models.replace(serve("b"))
+    assert list(models) == ["a"]

@@ -1,0 +1,154 @@
+"""POST /triage."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from starlette.testclient import TestClient
+
+from eulerlora.checkpoint import Checkpoint
+from eulerlora.config import ClassName
+from eulerlora.model import EulerLoRA
+from eulerlora_client.policy.policy import Policy, default_policy
+from eulerlora_client.policy.quality import quality_of
+from eulerlora_client.policy.wording import NOT_FITTED, REASONS, TITLES, WARNING
+from service.app import Options, create_service
+from service.audit.log import AuditLog, AuditSettings
+from service.audit.verification import records
+from service.inference.models import ServedModel, ServedModels
+from service.lifecycle.phase import Lifecycle
+from service.settings import ServiceSettings
+from tests.service.audit_decisions import SECRET
+
+NAMES = ("bkl", "mel", "nv", "bcc", "akiec")
+HEADERS = {"Content-Type": "image/png"}
+
+
+def policy(urgent: float = 0.5, **quality: float) -> Policy:
+    packaged = default_policy()
+    lenient = {"too_small_px": 0, "blurred": 0.0, **quality}
+    return packaged.model_copy(
+        update={
+            "quality": packaged.quality.model_copy(update=lenient),
+            "malignant": packaged.malignant.model_copy(update={"urgent": urgent}),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def five_classes(make_network, make_config) -> EulerLoRA:
+    network = make_network(classes=len(NAMES))
+    names = tuple(ClassName(name=name, description=name.upper()) for name in NAMES)
+    checkpoint = Checkpoint(network, make_config(network, classes=names), "sha256:five")
+    return EulerLoRA(checkpoint, torch.device("cpu"))
+
+
+def app_of(model: EulerLoRA, chosen: Policy, audit: AuditLog | None = None) -> Any:
+    models = ServedModels([ServedModel.of(model)])
+    return create_service(
+        models, ServiceSettings(), Lifecycle(), Options(policy=chosen, audit=audit)
+    ).application
+
+
+@pytest.fixture(scope="module")
+def urgent(five_classes) -> Iterator[TestClient]:
+    """A client of a service in which any share of the malignant group is urgent."""
+    with TestClient(app_of(five_classes, policy(urgent=1e-9))) as client:
+        yield client
+
+
+def test_the_answer_has_a_disposition_and_what_it_rests_on(urgent, png, photo) -> None:
+    response = urgent.post("/triage?mode=stoch&samples=2&seed=5", content=png, headers=HEADERS)
+    assert response.status_code == 200
+    body = response.json()
+    chosen = policy(urgent=1e-9)
+    assert (body["disposition"], body["title"]) == ("urgent", TITLES["urgent"])
+    reasons = {each["code"]: each["words"] for each in body["reasons"]}
+    assert "malignant_group" in reasons
+    assert reasons == {code: REASONS[code] for code in reasons}
+    assert "prioritise" in body["pathway"]
+    assert body["warning"] == WARNING
+    assert body["policy"] == {"version": chosen.version, "hash": chosen.hash, "notice": NOT_FITTED}
+    assert body["quality"] == asdict(quality_of(photo))
+    shares = body["prediction"]["probabilities"]
+    assert body["malignant"]["classes"] == ["mel", "bcc", "akiec"]
+    assert body["malignant"]["probability"] == pytest.approx(
+        shares["mel"] + shares["bcc"] + shares["akiec"]
+    )
+
+
+def test_the_prediction_is_that_of_predict_with_its_trajectories(urgent, png) -> None:
+    question = "mode=stoch&samples=2&seed=5"
+    headers = {**HEADERS, "X-Request-ID": "same"}
+    triaged = urgent.post(f"/triage?{question}", content=png, headers=headers).json()
+    predicted = urgent.post(
+        f"/predict?{question}&detail=trajectories", content=png, headers=headers
+    ).json()
+    assert triaged["prediction"] == predicted
+    assert len(predicted["trajectory_probabilities"]) == 4
+
+
+def test_the_audit_log_has_the_disposition_as_answered(five_classes, png, tmp_path: Path) -> None:
+    chosen, path = policy(urgent=1e-9), tmp_path / "audit.jsonl"
+    log = AuditLog(AuditSettings(file=path), SECRET)
+    with TestClient(app_of(five_classes, chosen, log)) as client:
+        body = client.post("/triage?mode=stoch", content=png, headers=HEADERS).json()
+        client.post("/predict", content=png, headers=HEADERS)
+    told = [each["triage"] for each in records(path) if each["kind"] == "decision"]
+    assert told == [
+        {
+            "disposition": body["disposition"],
+            "reasons": [each["code"] for each in body["reasons"]],
+            "policy_version": chosen.version,
+            "policy_hash": chosen.hash,
+        },
+        None,
+    ]
+
+
+def test_an_answer_is_kept_by_nobody_on_its_way(urgent, png) -> None:
+    response = urgent.post("/triage", content=png, headers=HEADERS)
+    assert response.headers["Cache-Control"] == "no-store"
+    assert "model;dur=" in response.headers["Server-Timing"]
+
+
+def test_quality_is_measured_on_the_whole_picture_and_decides_first(five_classes, encode) -> None:
+    large = encode(Image.new("RGB", (900, 700), (3, 3, 3)), "PNG")
+    with TestClient(app_of(five_classes, policy(urgent=1e-9))) as client:
+        body = client.post("/triage", content=large, headers=HEADERS).json()
+    assert (body["quality"]["width"], body["quality"]["height"]) == (900, 700)
+    assert body["disposition"] == "retake"
+    assert {"too_dark", "malignant_group"} <= {each["code"] for each in body["reasons"]}
+
+
+def test_a_form_is_read_as_predict_reads_it(urgent, png) -> None:
+    response = urgent.post("/triage", files={"file": ("name.png", png, "image/png")})
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("model=other", 404, "unknown_model"),
+        ("samples=4", 422, "invalid_parameter"),
+        ("detail=trajectories", 422, "invalid_parameter"),
+        ("seed=1&seed=2", 422, "invalid_parameter"),
+    ],
+)
+def test_faults_are_those_of_predict(urgent, png, query, status, code) -> None:
+    response = urgent.post(f"/triage?{query}", content=png, headers=HEADERS)
+    assert (response.status_code, response.json()["code"]) == (status, code)
+
+
+def test_a_broken_image_is_told(urgent, png) -> None:
+    response = urgent.post("/triage", content=png[:100], headers=HEADERS)
+    assert (response.status_code, response.json()["code"]) == (422, "unusable_image")
+
+
+def test_a_model_without_the_policys_classes_is_told_so(client, png, refused) -> None:
+    response = client.post("/triage", content=png, headers=HEADERS)
+    assert "bcc, akiec" in refused(response, 422, "policy_not_applicable")

@@ -1,0 +1,304 @@
+"""One log record a request, and what it counts."""
+
+import asyncio
+import json
+import logging
+import random
+import string
+from collections.abc import Callable, Iterator
+from io import StringIO
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
+
+from service.telemetry.logs import RequestFilter, log_config
+from service.telemetry.metrics import Metrics
+from service.telemetry.observation import (
+    ObservationMiddleware,
+    Observer,
+    RouteTemplates,
+    served_paths,
+)
+from tests.service.observed import SECRET, TEMPLATES, State, observed_app
+from tests.service.real_server import PATIENCE_S, running
+
+Records = Callable[[], list[dict[str, object]]]
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return State().metrics()
+
+
+@pytest.fixture
+def app(metrics) -> FastAPI:
+    return observed_app(metrics)
+
+
+@pytest.fixture
+def client(app) -> TestClient:
+    return TestClient(app, raise_server_exceptions=False)
+
+
+@pytest.fixture
+def records() -> Iterator[Records]:
+    """The lines that our loggers have written so far, parsed; debug ones too."""
+    written = StringIO()
+    handler = logging.StreamHandler(written)
+    handler.addFilter(RequestFilter())
+    handler.setFormatter(log_config("json")["formatters"]["chosen"]["()"]())
+    logger = logging.getLogger("service")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    yield lambda: [json.loads(line) for line in written.getvalue().splitlines()]
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+def requests(metrics: Metrics, method: str, route: str, status: int) -> float | None:
+    labels = {"method": method, "route": route, "status": str(status)}
+    return metrics.registry.get_sample_value("eulerlora_requests_total", labels)
+
+
+def refusals(metrics: Metrics, reason: str) -> float | None:
+    return metrics.registry.get_sample_value("eulerlora_refusals_total", {"reason": reason})
+
+
+def test_a_request_has_one_record_with_what_is_known_of_it(client, records) -> None:
+    response = client.post("/predict?mode=unread", content=b"x" * 5000)
+    (record,) = records()
+    assert record["request_id"] == response.headers["X-Request-ID"]
+    assert record["time"].endswith("+00:00")
+    assert 0 < record.pop("duration_s") < 60
+    assert {name: each for name, each in record.items() if name not in ("time", "request_id")} == {
+        "level": "INFO", "logger": "service.telemetry.observation", "message": "POST /predict 200",
+        "client": "clinic", "method": "POST", "route": "/predict", "status": 200,
+        "body_bytes": 5000, "model": "tiny", "mode": "stoch", "samples": 4, "images": 1,
+    }  # fmt: skip
+
+
+def test_a_request_moves_each_of_its_metrics_once(client, metrics) -> None:
+    client.post("/predict", content=b"x" * 5000)
+    assert requests(metrics, "POST", "/predict", 200) == 1
+    value = metrics.registry.get_sample_value
+    assert value("eulerlora_request_body_bytes_sum", {"route": "/predict"}) == 5000
+    by_mode = {"model": "tiny", "mode": "stoch"}
+    assert value("eulerlora_predictions_total", by_mode) == 1
+    assert value("eulerlora_entropy_nats_count", by_mode) == 1
+
+
+def test_a_refusal_has_its_problems_code(client, records, metrics) -> None:
+    assert client.get("/overloaded").status_code == 503
+    (record,) = records()
+    assert (record["status"], record["problem"]) == (503, "overloaded")
+    assert record["message"] == "GET /overloaded 503 overloaded"
+    assert requests(metrics, "GET", "/overloaded", 503) == 1
+    assert refusals(metrics, "overloaded") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "template"),
+    [("/predict", "/predict"), ("/models/zz-secret-zz", "/models/{name}"), ("/zz", "other")],
+)
+def test_what_is_refused_before_it_is_routed_has_its_route_all_the_same(
+    client, records, metrics, path, template
+) -> None:
+    assert client.post(path, headers={"X-Refuse": "1"}).status_code == 401
+    (record,) = records()
+    assert (record["route"], record["problem"]) == (template, "not_authenticated")
+    assert SECRET not in str(record)
+    assert requests(metrics, "POST", template, 401) == 1
+
+
+def test_served_paths_are_those_of_the_api_and_its_documentation(app) -> None:
+    assert {"/predict", "/models/{name}", "/docs", "/openapi.json"} <= set(served_paths(app))
+
+
+@pytest.mark.parametrize(
+    ("scope", "template"),
+    [
+        ({"path": "/a/b"}, "/a/{name}"),
+        ({"path": "/a/b/c"}, "other"),
+        ({"path": "/x", "route": Route("/r/{x}", print)}, "/r/{x}"),
+        ({"path": "/x", "route": Mount("/", app=print)}, "/"),
+    ],
+)
+def test_a_route_that_was_chosen_comes_before_a_path_that_fits(scope, template) -> None:
+    assert RouteTemplates(["/a/{name}"]).of(scope) == template
+
+
+def test_a_wrong_method_keeps_its_route(client, metrics) -> None:
+    assert client.delete("/predict").status_code == 405
+    assert requests(metrics, "DELETE", "/predict", 405) == 1
+    assert refusals(metrics, "method_not_allowed") == 1
+
+
+def test_a_defect_is_counted_and_its_traceback_is_logged_but_not_answered(
+    client, records, metrics
+) -> None:
+    response = client.get("/defect")
+    assert response.status_code == 500
+    assert SECRET not in response.text
+    assert "Traceback" not in response.text
+    failed, seen = records()
+    assert (seen["status"], seen["problem"]) == (500, "internal_error")
+    assert failed["level"] == "ERROR"
+    assert failed["traceback"].startswith("Traceback")
+    assert SECRET in failed["traceback"]
+    assert seen["request_id"] == failed["request_id"] == response.headers["X-Request-ID"]
+    assert requests(metrics, "GET", "/defect", 500) == 1
+    assert refusals(metrics, "internal_error") == 1
+
+
+def test_a_defect_that_nobody_answered_is_counted_all_the_same(metrics) -> None:
+    async def fails(*_: object) -> None:
+        raise RuntimeError(SECRET)
+
+    app = ObservationMiddleware(fails, Observer(metrics), TEMPLATES)
+    with pytest.raises(RuntimeError):
+        TestClient(app).get("/models/tiny")
+    assert requests(metrics, "GET", "/models/{name}", 500) == 1
+    assert refusals(metrics, "internal_error") == 1
+
+
+def test_an_answer_is_under_way_before_it_is_counted(metrics) -> None:
+    counted: list[float | None] = []
+
+    async def answers(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response("an answer")(scope, receive, send)
+        loop = asyncio.get_running_loop()  # sends at the end of its turn, before this is called
+        loop.call_soon(lambda: counted.append(requests(metrics, "GET", "/models/{name}", 200)))
+
+    client = TestClient(ObservationMiddleware(answers, Observer(metrics), TEMPLATES))
+    assert client.get("/models/tiny").text == "an answer"
+    assert counted == [None]
+    assert requests(metrics, "GET", "/models/{name}", 200) == 1
+
+
+def test_an_answer_that_breaks_off_is_a_defect(client, records, metrics) -> None:
+    client.get("/half")
+    assert requests(metrics, "GET", "/half", 200) == 1
+    assert refusals(metrics, "internal_error") == 1
+
+
+def test_a_client_that_left_is_a_499(client, records, metrics) -> None:
+    client.get("/gone")
+    assert records()[-1]["status"] == 499
+    assert "problem" not in records()[-1]
+    assert requests(metrics, "GET", "/gone", 499) == 1
+
+
+def test_a_cancelled_request_is_a_499(metrics) -> None:
+    app = observed_app(metrics)
+    begun = asyncio.Event()
+
+    @app.get("/waits")
+    async def waits() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def cancel_a_request() -> None:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            request = asyncio.create_task(client.get("/waits"))
+            await begun.wait()
+            request.cancel()
+            await asyncio.wait([request])
+
+    asyncio.run(cancel_a_request())
+    assert requests(metrics, "GET", "/waits", 499) == 1
+
+
+def test_probes_are_told_of_only_to_those_who_debug(client, records) -> None:
+    client.get("/livez")
+    client.get("/metrics")
+    client.get("/models/tiny")
+    assert [each["level"] for each in records()] == ["DEBUG", "DEBUG", "INFO"]
+
+
+def test_a_thousand_random_paths_and_methods_make_no_new_labels(app, metrics) -> None:
+    letters = random.Random(0)
+
+    async def ask_for_anything() -> None:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            for _ in range(500):
+                name = "".join(letters.choices(string.ascii_letters + "/.%20", k=12))
+                await client.request("".join(letters.choices(string.ascii_uppercase, k=8)), name)
+                await client.get(f"/models/{name.replace('/', '')}x")
+
+    asyncio.run(ask_for_anything())
+    labels = [
+        sample.labels
+        for family in metrics.registry.collect()
+        if family.name == "eulerlora_requests"
+        for sample in family.samples
+    ]
+    assert {each["route"] for each in labels} <= {*TEMPLATES, "other"}
+    assert {each["method"] for each in labels} <= {"GET", "other"}
+    counted = (
+        requests(metrics, "GET", "/models/{name}", 200),
+        requests(metrics, "other", "other", 404),
+    )
+    assert counted == (500, 500)
+
+
+def test_ids_of_concurrent_requests_are_kept_apart(app, records) -> None:
+    meeting = asyncio.Barrier(20)
+    logger = logging.getLogger("service.meeting")
+
+    @app.get("/meet")
+    async def meet(sent: str) -> None:
+        await meeting.wait()
+        logger.info("from %s", sent)
+        await asyncio.to_thread(logger.info, "from %s", sent)
+
+    async def ask_at_once() -> None:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            await asyncio.gather(
+                *(
+                    client.get(f"/meet?sent=id-{each}", headers={"X-Request-ID": f"id-{each}"})
+                    for each in range(20)
+                )
+            )
+
+    asyncio.run(ask_at_once())
+    met = [each for each in records() if each["logger"] == "service.meeting"]
+    assert len(met) == 40
+    assert all(each["message"] == f"from {each['request_id']}" for each in met)
+
+
+@pytest.fixture
+def address(app) -> Iterator[str]:
+    """The URL of a real server of the app."""
+    with running(app) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def test_a_connection_survives_a_defect_which_is_logged_once(address, caplog) -> None:
+    caplog.handler.addFilter(RequestFilter())
+    with httpx.Client(base_url=address, timeout=PATIENCE_S) as client:
+        for each in ("first", "second"):
+            response = client.get("/defect", headers={"X-Request-ID": each})
+            assert (response.status_code, response.json()["request_id"]) == (500, each)
+    caplog.handler.filters.clear()
+    failed = [each for each in caplog.records if each.exc_info]
+    assert [(each.name, each.request_id) for each in failed] == [
+        ("service.http.problem_responses", "first"), ("service.http.problem_responses", "second"),
+    ]  # fmt: skip
+
+
+def test_the_servers_own_record_of_a_defect_has_its_id_too(address, caplog) -> None:
+    caplog.handler.addFilter(RequestFilter())
+    with pytest.raises(httpx.RemoteProtocolError):  # cut off, as an answer that has begun must be
+        httpx.get(f"{address}/half", headers={"X-Request-ID": "cut"}, timeout=PATIENCE_S)
+    caplog.handler.filters.clear()
+    (failed,) = [each for each in caplog.records if each.exc_info and each.name == "uvicorn.error"]
+    assert failed.request_id == "cut"

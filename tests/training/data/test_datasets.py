@@ -1,0 +1,191 @@
+"""Labelled parts of an image folder."""
+
+import shutil
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from eulerlora.errors import DataError
+from training.data.augmentation import evaluation_view
+from training.data.datasets import ImageParts, Pictures, class_counts, read_dataset, read_ood_set
+from training.recipe.schema import DataSettings, OodSettings
+
+CLASSES = {"blue": "blue", "green": "green", "red": "a red square"}
+SETTINGS = DataSettings(kind="imagefolder", classes=CLASSES)
+
+
+@pytest.fixture
+def labelled(image_folder: Path, tmp_path: Path) -> Path:
+    """The image folder without the images that have no label."""
+    folder = tmp_path / "labelled"
+    shutil.copytree(image_folder, folder, ignore=shutil.ignore_patterns("other"))
+    return folder
+
+
+def names_by_part(data: ImageParts) -> dict[str, list[str]]:
+    return {part: [each.name for each in images] for part, images in data.parts.items()}
+
+
+def test_given_parts_are_kept_and_a_tenth_of_train_calibrates(labelled: Path) -> None:
+    data = read_dataset(SETTINGS, labelled)
+    assert [each.name for each in data.classes] == ["blue", "green", "red"]
+    assert data.classes[2].description == "a red square"
+    assert {name: len(part) for name, part in data.parts.items()} == {
+        "train": 54,
+        "calibration": 6,
+        "test": 18,
+    }
+    assert class_counts(data.parts["calibration"], 3).tolist() == [2, 2, 2]
+    assert all(each.name.startswith("test/") for each in data.parts["test"])
+    for part in data.parts.values():
+        assert all(data.classes[each.label].name in each.name for each in part)
+
+
+def test_class_folders_alone_are_split_once_and_for_all(labelled: Path) -> None:
+    flat = labelled / "train"
+    first, second = read_dataset(SETTINGS, flat), read_dataset(SETTINGS, flat)
+    assert names_by_part(first) == names_by_part(second)
+    assert class_counts(first.parts["test"], 3).tolist() == [4, 4, 4]
+    names = Counter(each.name for part in first.parts.values() for each in part)
+    assert len(names) == 60
+    assert set(names.values()) == {1}
+
+
+def test_a_folder_with_one_class_is_refused(labelled: Path) -> None:
+    shutil.rmtree(labelled / "train" / "red")
+    shutil.rmtree(labelled / "train" / "blue")
+    with pytest.raises(DataError, match="two classes"):
+        read_dataset(DataSettings(kind="imagefolder"), labelled / "train")
+
+
+def test_a_class_with_too_few_images_is_refused(labelled: Path) -> None:
+    for path in sorted((labelled / "train" / "red").iterdir())[1:]:
+        path.unlink()
+    with pytest.raises(DataError, match="split by class"):
+        read_dataset(SETTINGS, labelled)
+
+
+def test_pictures_are_transformed_and_keep_their_labels(labelled: Path) -> None:
+    part = read_dataset(SETTINGS, labelled).parts["test"]
+    pictures = Pictures(part, evaluation_view(16))
+    assert len(pictures) == 18
+    for index, image in enumerate(part):
+        pixels, label = pictures[index]
+        assert pixels.shape == (3, 16, 16)
+        assert label == image.label
+        assert int(pixels.mean(dim=(1, 2)).argmax()) == [2, 1, 0][label]  # its colour's channel
+
+
+def test_an_absent_class_counts_zero(labelled: Path) -> None:
+    images = [each for each in read_dataset(SETTINGS, labelled).parts["test"] if each.label != 1]
+    assert torch.equal(class_counts(images, 4), torch.tensor([6, 0, 6, 0]))
+
+
+def test_the_paper_split_trains_on_all_training_images(labelled: Path) -> None:
+    data = read_dataset(SETTINGS.model_copy(update={"split": "paper"}), labelled)
+    assert {name: len(part) for name, part in data.parts.items()} == {"train": 60, "test": 18}
+    assert data.name == "labelled, image folder, paper split"
+
+
+def test_the_validation_split_tests_on_a_tenth_of_the_train_part(labelled: Path) -> None:
+    whole = names_by_part(read_dataset(SETTINGS, labelled))
+    for path in (labelled / "test").rglob("*.png"):
+        path.write_bytes(b"broken")
+    data = read_dataset(SETTINGS.model_copy(update={"split": "lesion-validation"}), labelled)
+    parts = names_by_part(data)
+    assert parts["calibration"] == whole["calibration"]
+    assert sorted([*parts["train"], *parts["test"]]) == sorted(whole["train"])
+    assert len(parts["test"]) == 6  # of 54
+    assert data.name == "labelled, image folder, lesion-validation split"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda at: shutil.rmtree(at / "train/red"), "train/red"),
+        (lambda at: shutil.rmtree(at / "test/green"), "test/green"),
+        (lambda at: (at / "test/red").rename(at / "test/rot"), "test/red|train/rot"),
+        (lambda at: shutil.copytree(at / "test/red", at / "test/rot"), "test/rot|train/rot"),
+    ],
+)
+@pytest.mark.parametrize("skip_bad", [False, True])
+@pytest.mark.parametrize("classes", [CLASSES, {}])
+def test_a_class_that_is_missing_or_that_nobody_wants_is_refused_by_its_folder(
+    labelled: Path, change, named: str, skip_bad: bool, classes: dict[str, str]
+) -> None:
+    change(labelled)
+    with pytest.raises(DataError, match=named):
+        read_dataset(DataSettings(kind="imagefolder", classes=classes), labelled, skip_bad)
+
+
+def test_a_class_of_the_recipe_without_any_folder_is_refused(labelled: Path) -> None:
+    settings = DataSettings(kind="imagefolder", classes=CLASSES | {"white": "a white square"})
+    with pytest.raises(DataError, match="train/white"):
+        read_dataset(settings, labelled)
+
+
+def test_bad_images_are_refused_by_name_or_skipped_and_move_no_other_image(
+    labelled: Path,
+) -> None:
+    whole = names_by_part(read_dataset(SETTINGS, labelled))
+    bad = {"train/red/03.png", "test/blue/01.png"}
+    for name in bad:
+        (labelled / name).write_bytes(b"broken")
+    with pytest.raises(DataError, match=r"red/03\.png|blue/01\.png") as caught:
+        read_dataset(SETTINGS, labelled)
+    assert "--skip-bad" in str(caught.value)
+    data = read_dataset(SETTINGS, labelled, skip_bad=True)
+    assert data.skipped.keys() == bad
+    assert all("cannot be opened" in reason for reason in data.skipped.values())
+    kept = {part: [name for name in names if name not in bad] for part, names in whole.items()}
+    assert names_by_part(data) == kept
+
+
+def test_a_class_of_which_no_image_opens_is_refused_though_bad_images_are_skipped(
+    labelled: Path,
+) -> None:
+    for path in (labelled / "train" / "red").iterdir():
+        path.write_bytes(b"broken")
+    with pytest.raises(DataError, match="class red"):
+        read_dataset(SETTINGS, labelled, skip_bad=True)
+
+
+def test_an_ood_set_with_a_test_part_is_that_part(image_folder: Path) -> None:
+    whole = read_ood_set(OodSettings(kind="images"), image_folder)
+    assert all(each.name.startswith("test/") for each in whole.images)
+    assert len(whole.images) == 18
+    other = read_ood_set(OodSettings(kind="images", path="other"), image_folder)
+    assert other.name == "other"
+    assert [each.label for each in other.images] == [-1] * 5
+
+
+def test_an_empty_ood_set_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no images"):
+        read_ood_set(OodSettings(kind="images"), tmp_path)
+
+
+def test_an_ood_set_in_which_nothing_opens_is_refused_by_name_or_for_being_empty(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "broken.png").write_bytes(b"broken")
+    settings = OodSettings(kind="images", path="set")
+    with pytest.raises(DataError, match=r"set/broken\.png"):
+        read_ood_set(settings, tmp_path)
+    with pytest.raises(DataError, match="none of its images"):
+        read_ood_set(settings, tmp_path, skip_bad=True)
+
+
+def test_images_from_an_archive_are_those_of_the_folder(labelled: Path, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "set.tar", "w") as archive:
+        archive.add(labelled, ".")
+    packed = read_dataset(SETTINGS.model_copy(update={"path": "set.tar"}), tmp_path)
+    plain = read_dataset(SETTINGS, labelled)
+    assert names_by_part(packed) == names_by_part(plain)
+    view = evaluation_view(16)
+    for part in plain.parts:
+        ours, theirs = (Pictures(each.parts[part], view) for each in (packed, plain))
+        assert torch.equal(ours[0][0], theirs[0][0])

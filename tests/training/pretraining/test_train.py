@@ -1,0 +1,253 @@
+"""A backbone from scratch, on two data sets."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from eulerlora.backbone import load_backbone, settings_of
+from eulerlora.errors import DataError, NonFiniteError, SettingsError
+from eulerlora.safetensor_files import tensors_sha256
+from training.pretraining.classifier import ClassifierObjective
+from training.pretraining.train import pretrain, state_file
+from training.recipe.file import read_recipe
+from training.recipe.pretraining import PretrainingRecipe
+
+CPU = torch.device("cpu")
+RECIPE_TEXT = """
+name = "tiny-pretrain"
+stored = "float16"
+[[data]]
+kind = "imagefolder"
+path = "squares"
+split = "paper"
+[[data]]
+kind = "imagefolder"
+path = "two"
+[backbone]
+image_size = 32
+patch_size = 8
+layers = 2
+heads = 2
+width = 16
+mlp_width = 24
+[[stages]]
+image_size = 16
+epochs = 3
+batch_size = 8
+learning_rate = 1e-2
+warmup_steps = 2
+ema_decay = 0.9
+stochastic_depth = 0.1
+label_smoothing = 0.1
+augmentation = { group = 4 }
+[[stages]]
+image_size = 32
+epochs = 3
+batch_size = 8
+learning_rate = 1e-2
+warmup_steps = 2
+ema_decay = 0.9
+augmentation = { policy = "none", mixed = 0.0, erasing = 0.0 }
+"""
+
+
+def recipe_of(folder: Path, *overrides: str) -> PretrainingRecipe:
+    path = folder / "tiny.toml"
+    path.write_text(RECIPE_TEXT)
+    return read_recipe(path, PretrainingRecipe, overrides)
+
+
+def link_data(images: Path, data: Path) -> Path:
+    """A data directory: `squares` with three classes, and `two` with two of them."""
+    for name, classes in (("squares", ("blue", "green", "red")), ("two", ("blue", "red"))):
+        for part in ("train", "test"):
+            (data / name / part).mkdir(parents=True)
+            for each in classes:
+                (data / name / part / each).symlink_to(images / part / each)
+    return data
+
+
+@pytest.fixture(scope="module")
+def data(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return link_data(image_folder, tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def pretrained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("pretrained") / "out"
+    pretrain(recipe_of(data), data, out, CPU)
+    return out / "backbone.safetensors"
+
+
+def weights(path: Path) -> str:
+    return tensors_sha256(load_backbone(path).backbone.state_dict())
+
+
+def test_it_writes_a_backbone_of_the_recipe_s_shape_with_its_provenance(
+    data: Path, pretrained: Path
+) -> None:
+    file = load_backbone(pretrained)
+    facts, recipe = file.provenance, recipe_of(data)
+    assert settings_of(file.backbone) == recipe.backbone
+    assert facts["recipe"]["name"] == "tiny-pretrain"
+    assert facts["data"] == "squares, image folder, paper split and two, image folder"
+    assert facts["sha256"] == weights(pretrained)
+    assert [each["steps"] for each in facts["stages"]] == [3 * 13, 3 * 13]
+    assert facts["images_seen"] == 2 * 3 * (60 + 40)
+    assert facts["seconds"] == pytest.approx(sum(each["seconds"] for each in facts["stages"]))
+    assert facts["skipped"] == {"count": 0, "names": []}
+    assert list(pretrained.parent.iterdir()) == [pretrained]
+
+
+def test_it_learns_what_it_is_shown_on_each_set(pretrained: Path) -> None:
+    top_one = load_backbone(pretrained).provenance["top_one"]
+    assert list(top_one) == ["squares, image folder, paper split", "two, image folder"]
+    assert min(top_one.values()) > 0.8
+
+
+def test_bad_images_are_skipped_and_recorded_where_that_is_wanted(
+    image_folder: Path, tmp_path: Path
+) -> None:
+    for name in ("squares", "two"):
+        for part in ("train", "test"):
+            shutil.copytree(image_folder / part, tmp_path / name / part)
+    (tmp_path / "two" / "train" / "red" / "03.png").write_bytes(b"broken")
+    recipe = recipe_of(tmp_path, "stages.0.epochs=1", "stages.1.epochs=1")
+    with pytest.raises(DataError, match=r"two/train/red/03\.png"):
+        pretrain(recipe, tmp_path, tmp_path / "out", CPU)
+    pretrain(recipe, tmp_path, tmp_path / "out", CPU, skip_bad=True)
+    facts = load_backbone(tmp_path / "out" / "backbone.safetensors").provenance
+    assert facts["skipped"] == {"count": 1, "names": ["two/train/red/03.png"]}
+
+
+class StoppedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("stage", "step"), [(0, 20), (1, 0), (1, 38)])
+def test_a_stopped_pretraining_continues_to_the_same_bytes(
+    data: Path,
+    pretrained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stage: int,
+    step: int,
+) -> None:
+    recipe = recipe_of(data, "stages.0.state_every_s=0", "stages.1.state_every_s=0")
+    seen: list[tuple[int, int]] = []
+
+    def stop(ours: ClassifierObjective, images: Tensor, labels: Tensor, at: int) -> Tensor:
+        seen.append((ours.run.seed, at))
+        if stopping and seen[-1] == (stage, step):
+            raise StoppedError
+        return forward(ours, images, labels, at)
+
+    forward, stopping = ClassifierObjective.forward, True
+    monkeypatch.setattr(ClassifierObjective, "forward", stop)
+    with pytest.raises(StoppedError):
+        pretrain(recipe, data, tmp_path, CPU)
+    stopping = False
+    torch.rand(3)  # the generator is elsewhere than it was
+    pretrain(recipe, data, tmp_path, CPU, resume=True)
+    assert len(seen) == 2 * 3 * 13 + 1  # no step is taken twice
+    assert weights(tmp_path / pretrained.name) == weights(pretrained)
+    assert not state_file(tmp_path, 0).exists()
+
+
+def test_states_of_finished_stages_are_kept_until_the_backbone_is_written(
+    data: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("training.pretraining.train.save_backbone", crash)
+        with pytest.raises(OSError, match="disk is full"):
+            pretrain(recipe_of(data), data, tmp_path, CPU)
+    assert all(state_file(tmp_path, stage).exists() for stage in (0, 1))
+
+    def step(*_: object) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(ClassifierObjective, "forward", step)
+    pretrain(recipe_of(data), data, tmp_path, CPU, resume=True)
+    assert weights(tmp_path / pretrained.name) == weights(pretrained)
+
+
+def test_energy_is_recorded_unless_an_earlier_session_used_some(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def five_joules() -> Iterator[dict[str, float]]:
+        yield {"cpu package 0": 5.0}
+
+    monkeypatch.setattr("training.pretraining.train.energy_used", five_joules)
+    recipe = recipe_of(data, "stages.0.epochs=1", "stages.1.epochs=1")
+    pretrain(recipe, data, tmp_path / "one", CPU)
+    with monkeypatch.context() as broken:
+        broken.setattr("training.pretraining.train.top_one", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            pretrain(recipe, data, tmp_path / "two", CPU)
+    pretrain(recipe, data, tmp_path / "two", CPU, resume=True)
+    facts = [load_backbone(tmp_path / each / "backbone.safetensors") for each in ("one", "two")]
+    assert facts[0].provenance["energy_joules"] == {"cpu package 0": 5.0}
+    assert "energy_joules" not in facts[1].provenance
+
+
+def test_weights_that_cannot_be_stored_are_refused(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def grow(ours: ClassifierObjective) -> None:
+        with torch.no_grad():
+            ours.averaged.backbone.class_token.fill_(1e6)
+
+    monkeypatch.setattr(ClassifierObjective, "stepped", grow)
+    recipe = recipe_of(data, "stages.0.epochs=1", "stages.1.epochs=1")
+    with pytest.raises(NonFiniteError, match="class_token"):
+        pretrain(recipe, data, tmp_path, CPU)
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("stages.0.workers=1", "stages.0.workers"),
+        ("stages.0.augmentation.colour=1", "augmentation.colour"),
+        ("stages.0.augmentation.policy=auto", "augmentation.policy"),
+        ("stages.0.micro_batch_rows=4", "stochastic_depth"),
+        ("stages.0.activation_checkpointing=true", "stochastic_depth"),
+        ("stages.0.ema_decay=1", "ema_decay"),
+        ("stages.1.image_size=24", "last stage"),
+        ("data=[]", "data"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(tmp_path: Path, override: str, named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        recipe_of(tmp_path, override)
+
+
+@pytest.mark.slow
+def test_a_killed_pretraining_continues_to_the_same_bytes(
+    data: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    program = [
+        *("-c", "from training.commands.train import pretrain_command as c; c()"),
+        *(str(data / "tiny.toml"), "--data", str(data), "--out", str(tmp_path), "--device", "cpu"),
+        *("--set", "stages.0.state_every_s=0", "--set", "stages.1.state_every_s=0"),
+    ]
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # as tests have
+    process = subprocess.Popen([sys.executable, *program], env=one_thread)
+    while not state_file(tmp_path, 0).exists():
+        assert process.poll() is None
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    subprocess.run([sys.executable, *program, "--resume"], check=True, env=one_thread)
+    assert weights(tmp_path / pretrained.name) == weights(pretrained)

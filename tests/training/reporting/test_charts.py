@@ -1,0 +1,82 @@
+"""What is drawn is what was given."""
+
+import numpy as np
+import pytest
+
+from training.evaluation.intervals import once
+from training.evaluation.metrics import calibration_bins
+from training.evaluation.selective import risk_coverage
+from training.reporting.charts import (
+    confusion_chart,
+    msp_histograms,
+    reliability_diagram,
+    risk_coverage_chart,
+)
+
+
+def test_the_reliability_diagram_has_a_bar_and_a_count_for_every_bin_with_images() -> None:
+    first = np.array([0.95, 0.91, 1.0, 0.62, 0.68])
+    labels = np.array([0, 1, 0, 0, 0])
+    bins = calibration_bins(np.stack([first, 1 - first], axis=1), labels)
+    figure = reliability_diagram({"det": bins, "stoch": bins}, "title")
+    above, beside, below, _ = figure.axes
+    assert (above.get_title(), beside.get_title()) == ("det: ECE 0.312", "stoch: ECE 0.312")
+    accuracy, gap = above.containers
+    assert [bar.get_x() for bar in accuracy] == pytest.approx([0.6, 0.9])
+    assert [bar.get_height() for bar in accuracy] == pytest.approx([1, 2 / 3])
+    confidence = [0.65, (0.95 + 0.91 + 1) / 3]
+    assert [bar.get_y() + bar.get_height() for bar in gap] == pytest.approx(confidence)
+    assert [bar.get_height() for bar in below.patches] == [0, 0, 0, 0, 0, 0, 2, 0, 0, 3]
+    assert [text.get_text() for text in below.texts] == ["", "", "", "", "", "", "2", "", "", "3"]
+
+
+def test_the_confusion_chart_shows_counts_on_the_shares_of_each_row() -> None:
+    counts = np.array([[3, 1, 0], [0, 0, 0], [1000, 0, 1000]])
+    axes = confusion_chart(counts, ("a", "b", "c"), "title").axes[0]
+    assert [text.get_text() for text in axes.texts] == [f"{each:,}" for each in counts.flat]
+    shares = [[0.75, 0.25, 0], [0, 0, 0], [0.5, 0, 0.5]]
+    np.testing.assert_array_equal(axes.images[0].get_array(), shares)
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["a (4)", "b (0)", "c (2,000)"]
+
+
+def test_a_confusion_chart_of_a_hundred_classes_is_shade_alone() -> None:
+    figure = confusion_chart(np.eye(100, dtype=int), tuple(map(str, range(100))), "title")
+    assert not figure.axes[0].texts
+    assert max(figure.get_size_inches()) < 12
+
+
+def test_the_risk_coverage_chart_has_one_line_for_each_curve() -> None:
+    scores, wrong = np.array([0.9, 0.8, 0.8, 0.6]), np.array([False, True, False, True])
+    curves = {
+        "det": risk_coverage(scores, wrong, once(4)),
+        "stoch": risk_coverage(-scores, wrong, once(4)),
+    }
+    figure = risk_coverage_chart(curves, "title")
+    (axes,) = figure.axes
+    det, stoch = axes.lines
+    np.testing.assert_allclose(det.get_xydata(), [[0.25, 0], [0.75, 1 / 3], [1, 0.5]])
+    np.testing.assert_allclose(stoch.get_xydata(), [[0.25, 1], [0.75, 2 / 3], [1, 0.5]])
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert [name.split(":")[0] for name in names] == ["det", "stoch"]
+    assert det.get_linestyle() != stoch.get_linestyle()
+    assert axes.get_ylim()[0] == 0
+
+
+def test_a_model_without_errors_has_a_chart_too() -> None:
+    curve = risk_coverage(np.array([1.0, 1.0]), np.array([False, False]), once(2))
+    (axes,) = risk_coverage_chart({"det": curve}, "title").axes
+    assert axes.get_ylim() == (0, 0.01)
+
+
+def test_the_histograms_are_shares_of_each_set_beside_the_threshold() -> None:
+    inside, outside = np.array([1.0, 0.99, 0.5, 0.51]), {"other": np.array([0.3])}
+    figure = msp_histograms(inside, outside, 0.4, "title")
+    (axes,) = figure.axes
+    heights = [patch.get_height() for patch in axes.patches if hasattr(patch, "get_height")]
+    assert sum(heights) == pytest.approx(1)
+    assert heights[-1] == 0.5
+    assert axes.lines[0].get_xdata() == [0.4, 0.4]
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert set(names) == {"test part (4 images)", "other (1 images)", "flagged below 0.400"}
+    (axes,) = msp_histograms(inside, outside, None, "title").axes
+    assert not axes.lines

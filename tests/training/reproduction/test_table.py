@@ -1,0 +1,114 @@
+"""The tables of the project, and the published figures in them."""
+
+import pytest
+
+from eulerlora.errors import SettingsError
+from eulerlora.settings import validated
+from training.recipe.file import read_recipe
+from training.recipe.schema import AdapterRecipe
+from training.reproduction.results import NAMES
+from training.reproduction.runs import ood_place
+from training.reproduction.table import Table, TableRow, read_table, table_names
+
+PAPER_S = ("cifar10", "cifar100", "ham10000", "ood")
+PAPER_S_SEEDS = (0, 42, 1206, 2205, 25008)  # appendix "Random Seeds and Reporting Protocol"
+
+
+OURS = ("cifar10-scale-check", "ham10000-scale-check", "ham10000-compact")  # of methods too
+
+
+def rows(name: str) -> dict[tuple[str, str], TableRow]:
+    return {(row.variant, row.mode): row for row in read_table(name).rows}
+
+
+def test_the_paper_s_tables_and_ours_are_there() -> None:
+    assert table_names() == sorted([*PAPER_S, *OURS, "ham10000-choices"])
+
+
+@pytest.mark.parametrize("name", table_names())
+def test_every_table_is_valid_and_its_runs_answer_its_rows(name: str) -> None:
+    table = read_table(name)
+    assert set(table.metrics) <= NAMES.keys()
+    assert len(rows(name)) == len(table.rows)
+    for row in table.rows:
+        assert row.paper.keys() in ({}.keys(), set(table.metrics))
+        recipe = read_recipe(table.recipe_path, AdapterRecipe, variant=row.variant)
+        sampled = recipe.adapters.min_rank < recipe.adapters.rank
+        assert sampled or row.mode == "det", row
+        assert row.samples == (recipe.evaluation.samples if row.mode == "stoch" else 1), row
+        assert table.ood is None or ood_place(table.ood, recipe) is not None
+
+
+@pytest.mark.parametrize("name", [*PAPER_S, *OURS])
+def test_a_table_of_methods_has_both_answers_of_each_stochastically_trained_method(
+    name: str,
+) -> None:
+    trained = [variant for variant, _ in rows(name) if variant.startswith("eulerlora")]
+    assert trained
+    assert all((variant, mode) in rows(name) for variant in trained for mode in ("det", "stoch"))
+
+
+@pytest.mark.parametrize("name", [*PAPER_S, "ham10000-compact"])
+def test_the_paper_s_tables_are_over_its_five_seeds(name: str) -> None:
+    assert read_table(name).seeds == PAPER_S_SEEDS
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "mode", "metric", "published"),
+    [
+        ("cifar10", "eulerlora-2", "det", "accuracy", (96.10, 0.05)),
+        ("cifar10", "eulerlora-2", "det", "nll", (0.116, 0.001)),
+        ("cifar10", "eulerlora-2", "stoch", "macro_f1", (95.93, 0.08)),
+        ("cifar10", "eulerlora-1", "det", "ece", (0.009, 0.002)),
+        ("cifar10", "lora-20", "det", "accuracy", (94.66, 0.14)),
+        ("cifar10", "ensemble-8x16", "det", "brier", (0.064, 0.000)),
+        ("cifar10", "ensemble-20x2", "det", "accuracy", (95.43, 0.05)),
+        ("cifar100", "eulerlora-2", "det", "ece", (0.013, 0.002)),
+        ("cifar100", "eulerlora-2", "stoch", "ece", (0.058, 0.002)),
+        ("cifar100", "lora-20", "det", "accuracy", (79.6, 0.2)),
+        ("cifar100", "ensemble-8x16", "det", "accuracy", (82.5, 0.1)),
+        ("ham10000", "eulerlora-2", "det", "accuracy", (89.6, 0.3)),
+        ("ham10000", "eulerlora-2", "stoch", "nll", (0.346, 0.009)),
+        ("ham10000", "lora-20", "det", "macro_f1", (70.7, 1.3)),
+        ("ham10000", "ensemble-4x16", "det", "accuracy", (88.0, 0.2)),
+        ("ood", "eulerlora-2", "stoch", "auroc", (95.22, 0.24)),
+        ("ood", "eulerlora-2", "det", "fpr_at_95_tpr", (39.09, 3.10)),
+        ("ood", "lora-20", "det", "auprc", (90.74, 3.94)),
+    ],
+)
+def test_headline_figures_are_the_published_ones(
+    name: str, variant: str, mode: str, metric: str, published: tuple[float, float]
+) -> None:
+    assert rows(name)[variant, mode].paper[metric] == published
+
+
+def test_rows_that_the_paper_does_not_have_have_no_figures() -> None:
+    without = {key for key, row in rows("ham10000").items() if not row.paper}
+    assert without == {
+        ("ensemble-20x2", "det"), ("eulerlora-1", "det"), ("eulerlora-1", "stoch")
+    }  # fmt: skip
+    for name in set(table_names()) - set(PAPER_S):
+        assert not any(row.paper for row in read_table(name).rows)
+
+
+def test_variants_are_trained_once_each_in_the_order_of_the_rows() -> None:
+    names = [row.variant for row in read_table("ham10000-scale-check").rows]
+    assert len(set(names)) < len(names)
+    assert read_table("ham10000-scale-check").variants == (
+        "lora-20", "eulerlora-1", "ensemble-20x2", "eulerlora-2"
+    )  # fmt: skip
+
+
+def test_an_unknown_table_names_those_there_are() -> None:
+    with pytest.raises(SettingsError, match="no table 'cifar'; there are cifar10, cifar10-scale"):
+        read_table("cifar")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"metric": ["ece"]}, "metric"), ({"seeds": []}, "seeds"), ({"seeds": [-1]}, "seeds.0")],
+)
+def test_a_wrong_table_is_refused_by_its_key(change: dict[str, object], named: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        validated(Table, read_table("cifar10").model_dump() | change)
+    assert str(caught.value).startswith(f"{named}:")

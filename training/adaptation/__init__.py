@@ -1,0 +1,1 @@
+"""Training of adapters on a frozen backbone."""

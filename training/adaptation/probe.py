@@ -1,0 +1,90 @@
+"""What a frozen backbone's features tell of another data set: a linear probe."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, balanced_accuracy_score
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torchvision.models import VisionTransformer
+
+from eulerlora.preprocess import resize
+from eulerlora.vision_transformer import AdaptedVisionTransformer
+from training.data.datasets import ImageParts, LabelledImage
+from training.data.image_sources import read_image
+from training.evaluation.intervals import Floats, Ints, once
+from training.evaluation.metrics import macro_auroc
+
+BATCH = 256
+STRENGTH = 0.01
+"""Inverse of the ridge penalty on standardised features (scikit-learn's C)."""
+NEVER = -20.0
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A linear probe's figures on `images` held-out images; AUROC as `metrics.macro_auroc`."""
+
+    images: int
+    accuracy: float
+    balanced_accuracy: float
+    macro_auroc: float
+
+
+def linear_probe(backbone: VisionTransformer, images: ImageParts, device: torch.device) -> Probe:
+    """Logistic regression on a backbone's features, trained on the train part of a data set.
+
+    Measured on its calibration part; the test part is never read.
+    """
+    held_out = images.parts["calibration"]
+    model = _fitted(backbone.to(device).eval(), images.parts["train"])
+    probabilities = np.zeros((len(held_out), len(images.classes)))
+    probabilities[:, model.classes_] = model.predict_proba(_features(backbone, held_out))
+    labels, predicted = _labels(held_out), probabilities.argmax(axis=1)
+    return Probe(
+        images=len(held_out),
+        accuracy=float(accuracy_score(labels, predicted)),
+        balanced_accuracy=float(balanced_accuracy_score(labels, predicted)),
+        macro_auroc=macro_auroc(probabilities, labels, once(len(labels))).item(),
+    )
+
+
+def fit_heads(network: AdaptedVisionTransformer, images: ImageParts, device: torch.device) -> None:
+    """Gives every adapter of a network the same regression on the frozen features as its head.
+
+    A class without a training image gets the bias NEVER.
+    """
+    backbone = network.backbone
+    scaler, regression = _fitted(backbone.to(device), images.parts["train"])
+    slopes, offsets = regression.coef_, regression.intercept_
+    if len(slopes) == 1:  # of two classes scikit-learn keeps the second one's
+        slopes, offsets = np.vstack([0 * slopes, slopes]), np.append(0 * offsets, offsets)
+    weight = np.zeros((len(images.classes), backbone.hidden_dim))
+    bias = np.full(len(images.classes), NEVER)
+    weight[regression.classes_] = slopes / scaler.scale_
+    bias[regression.classes_] = offsets - slopes @ (scaler.mean_ / scaler.scale_)
+    with torch.no_grad():
+        network.heads.weight.copy_(torch.from_numpy(weight))
+        network.heads.bias.copy_(torch.from_numpy(bias))
+
+
+def _fitted(backbone: VisionTransformer, train: Sequence[LabelledImage]) -> Pipeline:
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, max_iter=1000))
+    return model.fit(_features(backbone, train), _labels(train))
+
+
+@torch.inference_mode()
+def _features(backbone: VisionTransformer, images: Sequence[LabelledImage]) -> Floats:
+    """(n, width), of the class token."""
+    size, device = backbone.image_size, backbone.class_token.device
+    pixels = torch.stack([resize(read_image(each.name, each.source), size) for each in images])
+    found = [backbone(part.to(device)).double().cpu() for part in pixels.split(BATCH)]
+    features: Floats = torch.cat(found).numpy()
+    return features
+
+
+def _labels(images: Sequence[LabelledImage]) -> Ints:
+    return np.array([each.label for each in images])

@@ -1,0 +1,80 @@
+"""Corruptions of pictures, the same each time for the same picture."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import torch
+from torch import Tensor
+from torchvision.transforms.v2 import functional as F
+
+from eulerlora.seeds import content_seed
+from training.data.datasets import LabelledImage
+from training.data.image_sources import read_image
+from training.data.seeded import seeded
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """A change of (3, height, width) uint8 pixels at their own size, and its exact name."""
+
+    name: str
+    change: Callable[[Tensor], Tensor]
+
+    def of(self, pixels: Tensor) -> Tensor:
+        """The changed pixels, uint8; what is drawn hangs on the pixels and the name alone."""
+        with seeded(CPU, content_seed(pixels, self.name)):
+            return self.change(pixels)
+
+
+class Corrupted(Sequence[LabelledImage]):
+    """Images under a corruption, each decoded and changed when it is asked for."""
+
+    def __init__(self, images: Sequence[LabelledImage], corruption: Corruption) -> None:
+        self.images = images
+        self.corruption = corruption
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @overload
+    def __getitem__(self, index: int) -> LabelledImage: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Corrupted": ...
+    def __getitem__(self, index: int | slice) -> "LabelledImage | Corrupted":
+        if isinstance(index, slice):
+            return Corrupted(self.images[index], self.corruption)
+        image = self.images[index]
+        pixels = self.corruption.of(read_image(image.name, image.source))
+        return LabelledImage(image.name, pixels, image.label)
+
+
+def _blur(share: float) -> Corruption:
+    def change(pixels: Tensor) -> Tensor:
+        sigma = share * min(pixels.shape[1:])
+        blurred: Tensor = F.gaussian_blur(pixels, [2 * math.ceil(3 * sigma) + 1] * 2, [sigma] * 2)
+        return blurred
+
+    return Corruption(f"Gaussian blur, sigma {share:.0%} of the shorter side", change)
+
+
+def _noise(share: float) -> Corruption:
+    name = f"Gaussian noise, sigma {share:.0%} of the full range"
+    return Corruption(name, lambda pixels: F.gaussian_noise(pixels, sigma=share))
+
+
+def _brightness(factor: float) -> Corruption:
+    name = f"brightness times {factor}"
+    return Corruption(name, lambda pixels: F.adjust_brightness(pixels, factor))
+
+
+CORRUPTIONS = (
+    _blur(0.01), _blur(0.03),
+    _noise(0.05), _noise(0.15),
+    _brightness(0.7), _brightness(0.4),
+    _brightness(1.3), _brightness(1.8),
+)  # fmt: skip
+"""Each kind mild, then strong."""

@@ -1,0 +1,1 @@
+"""Recipes: their schema and their files."""

@@ -1,0 +1,1 @@
+"""Charts, tables, reports and model cards."""

@@ -1,0 +1,162 @@
+"""Charts of a model's answers, as matplotlib figures without any global state."""
+
+from collections.abc import Mapping
+from itertools import cycle
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from training.evaluation.intervals import Floats, Ints
+from training.evaluation.metrics import CalibrationBins
+from training.evaluation.selective import RiskCoverage, selective_metrics
+
+# Okabe and Ito's colours, which stay apart for colour-blind readers: blue, vermilion, green,
+# orange, purple, sky blue.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
+GREY = "#555555"
+LINES = ("-", "--", ":", "-.")
+SETTLED_COVERAGE = 0.02
+MSP_BINS = 40
+FEW_IMAGES = 10
+FAINT = 0.25
+MOST_LABELLED_CLASSES = 20
+
+
+def reliability_diagram(calibration: Mapping[str, CalibrationBins], title: str) -> Figure:
+    """Accuracy and its gap to the mean top probability in each bin, over how many images the bins
+    hold; one column for each name, side by side. Bins of fewer than 10 images are faint.
+    """
+    figure = _figure(0.6 + 4.8 * len(calibration), 6.2, title)
+    axes = figure.subplots(
+        2, len(calibration), sharex=True, sharey="row", height_ratios=(3, 1), squeeze=False
+    )
+    for (name, bins), above, below in zip(calibration.items(), *axes, strict=True):
+        _reliability(above, bins)
+        error = np.abs(bins.right - bins.confidence).sum() / bins.images.sum()
+        above.set_title(f"{name}: ECE {error:.3f}", fontsize=11)
+        counts = below.bar(
+            bins.edges[:-1], bins.images, np.diff(bins.edges), align="edge", color=COLOURS[0],
+            edgecolor="white",
+        )  # fmt: skip
+        below.bar_label(counts, [f"{each:,}" if each else "" for each in bins.images], fontsize=8)
+        below.set(xlabel="top probability, bins (lo, hi]", xticks=bins.edges[::2])
+    axes[0, 0].set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+    axes[1, 0].set(ylabel="images")
+    axes[1, 0].margins(y=0.25)
+    legend = figure.legend(
+        *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3
+    )
+    for handle in legend.legend_handles:  # as strong as any, though the first bin be faint
+        if handle is not None:
+            handle.set_alpha(1)
+    return figure
+
+
+def _reliability(axes: Axes, bins: CalibrationBins) -> None:
+    filled = bins.images > 0
+    images = bins.images[filled]
+    accuracy, confidence = bins.right[filled] / images, bins.confidence[filled] / images
+    left, width = bins.edges[:-1][filled], np.diff(bins.edges)[filled]
+    shown = axes.bar(
+        left, accuracy, width, align="edge", color=COLOURS[5], edgecolor="white", label="accuracy"
+    )
+    gaps = axes.bar(
+        left, confidence - accuracy, width, accuracy, align="edge", fill=False, hatch="///",
+        edgecolor=COLOURS[1], linewidth=0.8, label="gap to the mean top probability",
+    )  # fmt: skip
+    for pair, count in zip(zip(shown, gaps, strict=True), images, strict=True):
+        for bar in pair:
+            bar.set_alpha(FAINT if count < FEW_IMAGES else 1)
+    axes.plot([0, 1], [0, 1], "--", color=GREY, label="perfect calibration")
+
+
+def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figure:
+    """Counts of true against predicted labels, shaded by their share of the true label's images.
+
+    counts: (classes, classes), true labels down. Beyond 20 classes only the shade is shown.
+    """
+    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+    labelled = len(classes) <= MOST_LABELLED_CLASSES
+    side = 2.5 + 0.6 * len(classes) if labelled else 9.0
+    figure = _figure(side + 1.2, side, title)
+    axes = figure.subplots()
+    shade = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    bar = figure.colorbar(shade, format=PercentFormatter(1), shrink=0.8)
+    bar.set_label("share of the true label's images")
+    which = "label" if labelled else "label (its number among the classes, from 0)"
+    axes.set(xlabel=f"predicted {which}", ylabel=f"true {which}")
+    if labelled:
+        ticks = range(len(classes))
+        images = counts.sum(axis=1)
+        axes.set_xticks(ticks, classes, rotation=45, ha="right", rotation_mode="anchor")
+        axes.set_yticks(ticks, [f"{n} ({k:,})" for n, k in zip(classes, images, strict=True)])
+        for (row, column), count in np.ndenumerate(counts):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, f"{count:,}", ha="center", va="center", color=colour)
+    return figure
+
+
+def risk_coverage_chart(curves: Mapping[str, RiskCoverage], title: str) -> Figure:
+    """Selective risk against coverage, one line for each named curve of one sample."""
+    figure = _figure(6.4, 4.8, title)
+    axes = figure.subplots()
+    styles = cycle(LINES)
+    for (name, curve), colour, style in zip(curves.items(), cycle(COLOURS), styles, strict=False):
+        areas = {key: each.item() for key, each in selective_metrics(curve).items()}
+        label = f"{name}: AURC {areas['aurc']:.3f}, AUGRC {areas['augrc']:.3f}"
+        axes.plot(curve.coverage[0], curve.risk[0], style, color=colour, label=label)
+    axes.set(
+        xlim=(0, 1), xlabel="coverage: share of images answered, the highest MSP first",
+        ylabel="selective risk: share of wrong labels",
+    )  # fmt: skip
+    # One error among the very first images is a risk of up to 100%: it may leave the frame.
+    settled = [curve.risk[curve.coverage >= SETTLED_COVERAGE].max() for curve in curves.values()]
+    axes.set_ylim(0, min(1.02, max(0.01, *(1.15 * each for each in settled))))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(1))
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside lower center")
+    return figure
+
+
+def msp_histograms(
+    inside: Floats, outside: Mapping[str, Floats], threshold: float | None, title: str
+) -> Figure:
+    """How MSP is distributed in the test part and in each out-of-distribution set.
+
+    inside: (n,). outside: (m,) by the set's name. threshold: images below it are flagged.
+    """
+    figure = _figure(6.4, 4.8, title)
+    axes = figure.subplots()
+    edges = np.linspace(0, 1, MSP_BINS + 1).tolist()
+    axes.hist(
+        inside, edges, weights=np.full(len(inside), 1 / len(inside)), color=COLOURS[0],
+        alpha=0.4, label=f"test part ({len(inside):,} images)",
+    )  # fmt: skip
+    styles = cycle(LINES)
+    for (name, scores), colour, style in zip(
+        outside.items(), cycle(COLOURS[1:]), styles, strict=False
+    ):
+        weights = np.full(len(scores), 1 / len(scores))
+        axes.hist(
+            scores, edges, weights=weights, histtype="step", color=colour, linestyle=style,
+            linewidth=1.8, label=f"{name} ({len(scores):,} images)",
+        )  # fmt: skip
+    if threshold is not None:
+        axes.axvline(
+            threshold, linewidth=1.2, color="black", label=f"flagged below {threshold:.3f}"
+        )
+    axes.set(
+        xlim=(0, 1), xlabel="maximum softmax probability (MSP)", ylabel="share of the set's images"
+    )
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def _figure(width_inches: float, height_inches: float, title: str) -> Figure:
+    figure = Figure((width_inches, height_inches), layout="constrained")
+    figure.suptitle(title, fontsize=11)
+    return figure

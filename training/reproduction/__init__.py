@@ -1,0 +1,1 @@
+"""Reproduction of tables of results."""
