@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from benchmarks.sampling import EMBEDDED, answers
 from benchmarks.settling_figures import Found, agreement_table, drawing, worth_table
-from eulerlora.adaptive_sampling import MOST
+from eulerlora.adaptive_sampling import MAX_SAMPLES
 from eulerlora.model import EulerLoRA, choose_device
 from eulerlora.preprocess import resize
 from eulerlora.settings import SAMPLERS, Draw, Sampler
@@ -79,7 +79,7 @@ def found_with(
         size = model.config.preprocessing.size
         pixels = torch.stack([resize(read_image(each.name, each.source), size) for each in images])
         seeds = torch.arange(REPEATS * len(images)).view(REPEATS, -1).tolist()
-        asked = Draw(mode="stoch", samples=MOST, sampler=sampler)
+        asked = Draw(mode="stoch", samples=MAX_SAMPLES, sampler=sampler)
         return torch.stack(
             [
                 answers(model, pixels, [asked.model_copy(update={"seed": seed}) for seed in own])

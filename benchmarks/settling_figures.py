@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 from torch import Tensor
 
-from eulerlora.adaptive_sampling import ROUNDS, samples_until_settled
+from eulerlora.adaptive_sampling import ROUNDS, samples_until_converged
 from eulerlora.settings import Sampler
 from eulerlora.uncertainty import summarise
 from training.evaluation.calibration import KEPT, keeping_threshold
@@ -23,7 +23,7 @@ REFERENCE: Sampler = "balanced"  # the one that is nearer to all samples there c
 
 @dataclass(frozen=True)
 class Found:
-    """Probabilities (repeats, images, adapters, MOST, classes) with one sampler.
+    """Probabilities (repeats, images, adapters, MAX_SAMPLES, classes) with one sampler.
 
     outside: the same of images unlike those that the model was trained on, None without any.
     """
@@ -106,7 +106,7 @@ def settled_means(found: Tensor, threshold: float | None = None) -> Tensor:
 
 def samples_taken(found: Tensor, threshold: float | None = None) -> Tensor:
     """(repeats, images)."""
-    return samples_until_settled(
+    return samples_until_converged(
         found, settling_threshold(found) if threshold is None else threshold
     )
 

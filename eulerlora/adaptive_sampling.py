@@ -1,11 +1,11 @@
-"""The rule of `samples="auto"`: when an image has had enough samples.
+"""Adaptive sampling, `samples="auto"`: rounds of samples until an image's answer converges.
 
-Samples are run in rounds until the decision is settled: the label, the OOD flag, and the entropy to
-a stated standard error. The rule reads an image's trajectories and nothing else.
+An answer is converged when its label, its OOD flag and its entropy are known to a stated standard
+error. The rule depends on the image's trajectories only; docs/sampling.md has its derivation.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,115 +14,151 @@ from torch import Tensor
 from eulerlora.settings import Draw
 
 ROUNDS = (2, 4, 8, 12, 16)
-"""Samples per adapter after each round; the mean of balanced samples is best at 2 and at multiples
-of 4.
+"""Samples per adapter after each round. With balanced samples the variance of the mean is lowest at
+2 and at multiples of 4.
 """
 
-MOST = ROUNDS[-1]
+MAX_SAMPLES = ROUNDS[-1]
 
-CERTAINTY = 2.0
-"""Standard errors by which the first class must lead, and the MSP be away from the threshold."""
+DECISION_Z = 2.0
+"""Normal quantile: the standard errors by which the most probable class must lead, and by which the
+MSP must differ from the threshold.
+"""
 
-ENTROPY_ERROR_NATS = 0.06
+MAX_ENTROPY_ERROR_NATS = 0.06
 
 
-def rounds(draw: Draw) -> Iterator[Draw]:
-    """The draws of an image's rounds; each runs the samples that come after the last one's.
+class AdaptiveSampling:
+    """The rounds of one image, without I/O: the caller runs each draw and adds its output.
 
-    draw: in mode `stoch`; how many samples it asks for does not matter.
+        sampling = AdaptiveSampling(draw, adapters, threshold)
+        while sampling.next_draw is not None:
+            sampling.add(run(sampling.next_draw))
+
+    draw: in mode `stoch`; its number of samples is ignored. adapters: number of adapters.
+    threshold: OOD threshold on the MSP; None if the image gets no OOD flag.
+    """
+
+    def __init__(self, draw: Draw, adapters: int, threshold: float | None) -> None:
+        self._adapters = adapters
+        self._threshold = threshold
+        self._remaining = round_draws(draw)
+        self._outputs: list[Tensor] = []
+        self._draw = draw
+        self.next_draw: Draw | None = next(self._remaining)
+
+    def add(self, log_probabilities: Tensor) -> None:
+        """Adds the output of `next_draw` and selects the next round.
+
+        log_probabilities: (adapters * samples of the round, classes), adapter by adapter.
+        """
+        assert self.next_draw is not None
+        self._draw = self.next_draw
+        self._outputs.append(log_probabilities.unflatten(0, (self._adapters, -1)))
+        converged = is_converged(self.log_probabilities.exp(), self._threshold)
+        self.next_draw = None if converged else next(self._remaining, None)
+
+    @property
+    def log_probabilities(self) -> Tensor:
+        """(adapters, samples, classes), of all rounds so far."""
+        return torch.cat(self._outputs, dim=1)
+
+    @property
+    def draw(self) -> Draw:
+        """The draw of all samples of the rounds so far."""
+        return self._draw.model_copy(update={"first": 0})
+
+
+def round_draws(draw: Draw) -> Iterator[Draw]:
+    """Yields the draw of each round; a round runs the samples that follow the previous round's.
+
+    draw: in mode `stoch`; its number of samples is ignored.
     """
     for first, samples in itertools.pairwise((0, *ROUNDS)):
         yield draw.model_copy(update={"first": first, "samples": samples})
 
 
-def joined(answers: Sequence[Tensor], adapters: int) -> Tensor:
-    """(adapters, samples, classes): what the rounds of an image gave, together.
-
-    answers: (adapters * samples of the round, classes) each.
-    """
-    return torch.cat([each.unflatten(0, (adapters, -1)) for each in answers], dim=1)
-
-
 @dataclass(frozen=True)
 class StandardErrors:
-    """How far the means over the samples are from those over all samples that could be drawn.
+    """Standard errors of statistics of the mean over samples, all of shape (...).
 
-    msp: of the probability of the most probable class. lead: of its distance to the next one.
-    entropy: in nats, by the delta method. All of shape (...).
+    msp: of the probability of the most probable class. margin: of its difference to the
+    probability of the second class. entropy: in nats, by the delta method.
     """
 
     msp: Tensor
-    lead: Tensor
+    margin: Tensor
     entropy: Tensor
 
 
 def standard_errors(trajectories: Tensor) -> StandardErrors:
-    """The errors of the mean over all trajectories, float64.
+    """Returns the standard errors of the mean over all trajectories, float64.
 
     trajectories: (..., adapters, samples, classes) probabilities, at least two samples. The
-    adapters are given, their samples drawn: Var = sum over a of s_a^2 / (adapters^2 samples). That
-    is right for independent samples; balanced ones vary less, so that theirs are at most these.
+    adapters are fixed and their samples are random: Var = sum over a of s_a^2 / (adapters^2
+    samples). This is exact for independent samples and an upper bound for balanced ones.
     """
     exact = trajectories.double()
     mean = exact.mean(dim=(-3, -2))
-    first, second = _each_of(exact, mean.topk(2, dim=-1).indices)
+    first, second = _probabilities_of(exact, mean.topk(2, dim=-1).indices)
     slope = torch.xlogy(exact, mean[..., None, None, :]).sum(dim=-1)  # of the entropy, negative
     return StandardErrors(
         msp=_error_of_mean(first),
-        lead=_error_of_mean(first - second),
+        margin=_error_of_mean(first - second),
         entropy=_error_of_mean(slope),
     )
 
 
-def settled(trajectories: Tensor, threshold: float | None) -> Tensor:
-    """Whether more samples are not wanted: (...), bool. Trajectories with NaN want none.
+def is_converged(trajectories: Tensor, threshold: float | None) -> Tensor:
+    """True where no more samples are needed: (...), bool. Trajectories with NaN are converged.
 
-    trajectories: as in `standard_errors`. threshold: the MSP's, below which an image is flagged as
-    out of distribution; None where there is none to be told.
+    trajectories: as in `standard_errors`. threshold: OOD threshold on the MSP; None if the image
+    gets no OOD flag.
     """
     adapters, samples = trajectories.shape[-3:-1]
     mean = trajectories.double().mean(dim=(-3, -2))
     errors = standard_errors(trajectories)
     first, second = mean.topk(2, dim=-1).values.unbind(dim=-1)
-    far = student(CERTAINTY, adapters * (samples - 1))
-    enough = errors.entropy * far / CERTAINTY <= ENTROPY_ERROR_NATS
-    enough &= first - second >= far * errors.lead
+    quantile = student_t_quantile(DECISION_Z, adapters * (samples - 1))
+    converged = errors.entropy * quantile / DECISION_Z <= MAX_ENTROPY_ERROR_NATS
+    converged &= first - second >= quantile * errors.margin
     if threshold is not None:
-        enough &= (first - threshold).abs() >= far * errors.msp
-    return enough | mean.isnan().any(dim=-1)
+        converged &= (first - threshold).abs() >= quantile * errors.msp
+    return converged | mean.isnan().any(dim=-1)
 
 
-def student(deviate: float, freedom: int) -> float:
-    """The quantile of Student's t where the normal one is `deviate`: an error that was estimated
-    from few samples is itself unsure. freedom: degrees of it, at least 1.
+def student_t_quantile(normal_quantile: float, degrees_of_freedom: int) -> float:
+    """Returns the quantile of Student's t at the probability of a normal quantile.
 
-    Abramowitz and Stegun, 26.7.5, to the second order.
+    It accounts for the uncertainty of an error that is estimated from few samples.
+    degrees_of_freedom: at least 1. Abramowitz and Stegun, 26.7.5, to the second order.
     """
-    first = (deviate**3 + deviate) / 4
-    second = (5 * deviate**5 + 16 * deviate**3 + 3 * deviate) / 96
-    return deviate + first / freedom + second / freedom**2
+    z = normal_quantile
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    return z + first / degrees_of_freedom + second / degrees_of_freedom**2
 
 
-def samples_until_settled(trajectories: Tensor, threshold: float | None) -> Tensor:
-    """How many samples per adapter each image takes: (...), int64, one of `ROUNDS`.
+def samples_until_converged(trajectories: Tensor, threshold: float | None) -> Tensor:
+    """Returns the samples per adapter that `AdaptiveSampling` runs: (...), int64, from `ROUNDS`.
 
-    trajectories: (..., adapters, MOST or more, classes), of which the first are those of a
-    question for fewer.
+    trajectories: (..., adapters, samples, classes) with at least `MAX_SAMPLES` samples, in the
+    order in which the rounds run them. threshold: as in `is_converged`.
     """
-    taken = torch.full(trajectories.shape[:-3], MOST)
+    counts = torch.full(trajectories.shape[:-3], MAX_SAMPLES)
     for samples in reversed(ROUNDS[:-1]):
-        taken[settled(trajectories[..., :samples, :], threshold)] = samples
-    return taken
+        counts[is_converged(trajectories[..., :samples, :], threshold)] = samples
+    return counts
 
 
-def _each_of(trajectories: Tensor, classes: Tensor) -> tuple[Tensor, ...]:
-    """(..., adapters, samples) for each of the classes (..., n)."""
-    chosen = classes[..., None, None, :].expand(*trajectories.shape[:-1], -1)
-    return trajectories.gather(-1, chosen).unbind(dim=-1)
+def _probabilities_of(trajectories: Tensor, classes: Tensor) -> tuple[Tensor, ...]:
+    """Returns the probabilities (..., adapters, samples) of each of the classes (..., n)."""
+    indices = classes[..., None, None, :].expand(*trajectories.shape[:-1], -1)
+    return trajectories.gather(-1, indices).unbind(dim=-1)
 
 
 def _error_of_mean(values: Tensor) -> Tensor:
     """values: (..., adapters, samples). Returns (...)."""
     adapters, samples = values.shape[-2:]
-    spread = (values - values.mean(dim=-1, keepdim=True)).square().sum(dim=-1) / (samples - 1)
-    return (spread.mean(dim=-1) / (adapters * samples)).sqrt()
+    variance = (values - values.mean(dim=-1, keepdim=True)).square().sum(dim=-1) / (samples - 1)
+    return (variance.mean(dim=-1) / (adapters * samples)).sqrt()

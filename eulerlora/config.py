@@ -113,7 +113,7 @@ class CheckpointConfig(Settings):
                 return each.msp
         return None
 
-    def settling_threshold(self, sampler: Sampler | None = None) -> float | None:
+    def convergence_threshold(self, sampler: Sampler | None = None) -> float | None:
         """What an MSP is held against to tell whether its image is settled, or None.
 
         That of `auto` cannot be known before images are settled, so that this is that of the

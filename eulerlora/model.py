@@ -13,7 +13,7 @@ from eulerlora.checkpoint import Checkpoint, load_checkpoint
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import ImageError, SettingsError
 from eulerlora.image_files import read_pixels
-from eulerlora.predict import predict_rows, predict_until_settled
+from eulerlora.predict import predict_adaptively, predict_rows
 from eulerlora.prediction import Prediction, prediction_of
 from eulerlora.preprocess import resize, upright_rgb
 from eulerlora.runtime import Runtime
@@ -124,8 +124,8 @@ class EulerLoRA:
         size = self.config.preprocessing.size
         inputs = torch.stack([resize(each, size) for each in pixels]).to(self.device)
         if auto:
-            threshold = self.config.settling_threshold(asked.sampler)
-            found = predict_until_settled(self.runtime, inputs, draws, threshold)
+            threshold = self.config.convergence_threshold(asked.sampler)
+            found = predict_adaptively(self.runtime, inputs, draws, threshold)
             return [each.unsqueeze(0) for each in found]
         answers = torch.stack(predict_rows(self.runtime, inputs, draws))
         return [answers.unflatten(1, (self.network.settings.adapters, -1))]

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from eulerlora.adaptive_sampling import joined, rounds, settled
+from eulerlora.adaptive_sampling import AdaptiveSampling
 from eulerlora.coefficients import trajectory_coefficients
 from eulerlora.rows import Rows
 from eulerlora.settings import AdapterSettings, Draw
@@ -40,26 +40,25 @@ def predict_rows(network: RowNetwork, images: Tensor, draws: Sequence[Draw]) -> 
     return list(rows.by_image(log_probabilities(logits)))
 
 
-def predict_until_settled(
+def predict_adaptively(
     network: RowNetwork, images: Tensor, draws: Sequence[Draw], threshold: float | None
 ) -> list[Tensor]:
-    """The same for `samples="auto"`: in rounds, of the images that are not settled yet.
+    """The same for `samples="auto"`: each round runs the images that have not converged yet.
 
-    draws: as for `settling.rounds`. threshold: as for `settling.settled`. Returns n tensors
-    (adapters, samples, classes), of each image the samples that it took.
+    draws, threshold: as in `AdaptiveSampling`. Returns n tensors (adapters, samples, classes) with
+    the samples that each image needed.
     """
     adapters = network.settings.adapters
-    found: list[list[Tensor]] = [[] for _ in draws]
-    going = list(range(len(draws)))
-    for asked in zip(*map(rounds, draws), strict=True):
-        answers = predict_rows(network, images[going], [asked[each] for each in going])
-        for each, answer in zip(going, answers, strict=True):
-            found[each].append(answer)
-        together = {each: joined(found[each], adapters) for each in going}
-        going = [each for each in going if not settled(together[each].exp(), threshold)]
-        if not going:
-            break
-    return [joined(each, adapters) for each in found]
+    samplings = [AdaptiveSampling(draw, adapters, threshold) for draw in draws]
+    while pending := {
+        index: sampling.next_draw
+        for index, sampling in enumerate(samplings)
+        if sampling.next_draw is not None
+    }:
+        outputs = predict_rows(network, images[list(pending)], list(pending.values()))
+        for index, output in zip(pending, outputs, strict=True):
+            samplings[index].add(output)
+    return [sampling.log_probabilities for sampling in samplings]
 
 
 def log_probabilities(logits: Tensor) -> Tensor:

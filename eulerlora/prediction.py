@@ -57,6 +57,6 @@ def _standard_errors(blocks: Sequence[Tensor]) -> StandardErrors:
     found = [standard_errors(each) for each in blocks]
     return StandardErrors(
         msp=torch.cat([each.msp for each in found]),
-        lead=torch.cat([each.lead for each in found]),
+        margin=torch.cat([each.margin for each in found]),
         entropy=torch.cat([each.entropy for each in found]),
     )

@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
-from eulerlora.adaptive_sampling import MOST, joined, rounds, settled
+from eulerlora.adaptive_sampling import MAX_SAMPLES, AdaptiveSampling
 from eulerlora.settings import AUTO, Auto, Draw
-from service.errors import DeadlinePassed
+from eulerlora_client.contract.problems import DeadlinePassed
 from service.inference.engine import Engine, Question
 from service.inference.queue import WaitingRoom
 from service.inference.ticket import Answered, Place
@@ -33,7 +33,7 @@ class Asking:
 
     def rows(self, engine: Engine, samples: int | Auto) -> int:
         """Rows that a question takes; with `auto`, as many as past ones took on average."""
-        usual = math.ceil(self._usual.get(engine, MOST))
+        usual = math.ceil(self._usual.get(engine, MAX_SAMPLES))
         return engine.rows(usual if samples == AUTO else samples)
 
     async def answer(self, question: Question, deadline: float, place: Place) -> Answered:
@@ -49,28 +49,27 @@ class Asking:
         """The answer with as many samples as it takes, whatever the draw says of their number.
 
         Each round waits like a question of its own, in the place in line of the first one, and is
-        not refused for load. threshold: as for `settling.settled`. place: its rows are for all
+        not refused for load. threshold: as for `AdaptiveSampling`. place: its rows are for all
         rounds. Raises DeadlinePassed where one of them cannot begin in time: an answer with the
         samples at hand would depend on the load.
         """
         engine, since = place.engine, time.monotonic()
+        sampling = AdaptiveSampling(question.draw, engine.rows(1), threshold)
         answers: list[Answered] = []
-        for draw in rounds(question.draw):
-            turn = self._room.part(place, engine.rows(draw.count))
+        while sampling.next_draw is not None:
+            turn = self._room.part(place, engine.rows(sampling.next_draw.count))
             try:
-                asked = replace(question, draw=draw)
+                asked = replace(question, draw=sampling.next_draw)
                 answers.append(await self._answer(asked, deadline, turn, since))
             finally:
                 self._room.leave(turn)
-            found = joined([each.log_probabilities for each in answers], engine.rows(1))
-            if settled(found.exp(), threshold):
-                break
-        usual = self._usual.get(engine, MOST)
-        self._usual[engine] = KEPT * usual + (1 - KEPT) * draw.samples
+            sampling.add(answers[-1].log_probabilities)
+        usual = self._usual.get(engine, MAX_SAMPLES)
+        self._usual[engine] = KEPT * usual + (1 - KEPT) * sampling.draw.samples
         ran_s = sum(each.ran_s for each in answers)
         queued_s = answers[-1].queued_s - (ran_s - answers[-1].ran_s)  # since the first was asked
-        answered = Answered(found.flatten(0, 1), queued_s, ran_s)
-        return Settled(answered, draw.model_copy(update={"first": 0}))
+        answered = Answered(sampling.log_probabilities.flatten(0, 1), queued_s, ran_s)
+        return Settled(answered, sampling.draw)
 
     async def _answer(
         self, question: Question, deadline: float, place: Place, since: float | None = None

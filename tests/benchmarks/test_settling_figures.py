@@ -8,7 +8,7 @@ from torch import Generator
 
 from benchmarks import settling_figures
 from benchmarks.settling_figures import COUNTS, Found
-from eulerlora.adaptive_sampling import MOST, ROUNDS, settled
+from eulerlora.adaptive_sampling import MAX_SAMPLES, ROUNDS, is_converged
 
 REPEATS, IMAGES, CLASSES = 5, 60, 3
 
@@ -18,7 +18,7 @@ def found() -> Found:
     """Images of which some are clear and some divided; others that are all divided."""
     random = Generator().manual_seed(0)
     centre = 2 * torch.randn(IMAGES, 1, 1, CLASSES, generator=random)
-    noise = torch.randn(2, REPEATS, IMAGES, 2, MOST, CLASSES, generator=random)
+    noise = torch.randn(2, REPEATS, IMAGES, 2, MAX_SAMPLES, CLASSES, generator=random)
     inside = (centre + 0.5 * noise[0]).softmax(dim=-1).double()
     return Found(inside, (0.5 * noise[1]).softmax(dim=-1).double())
 
@@ -36,8 +36,8 @@ def test_auto_s_mean_is_over_the_samples_that_it_takes(found) -> None:
         own = found.inside[repeat, image]
         count = next(
             each
-            for each in (*ROUNDS[:-1], MOST)
-            if settled(own[:, :each], threshold) or each == MOST
+            for each in (*ROUNDS[:-1], MAX_SAMPLES)
+            if is_converged(own[:, :each], threshold) or each == MAX_SAMPLES
         )
         assert taken[repeat, image] == count
         torch.testing.assert_close(means[repeat, image], own[:, :count].mean(dim=(0, 1)))
@@ -72,6 +72,6 @@ def test_agreement_and_the_samples_taken_are_told_of_both_samplers(found) -> Non
 def test_no_answer_is_compared_with_its_own_samples() -> None:
     """Two repeats that say the opposite of one another agree in nothing."""
     said = torch.tensor([[0.9, 0.1], [0.1, 0.9]], dtype=torch.float64)
-    inside = said[:, None, None, None].expand(2, IMAGES, 2, MOST, 2)
+    inside = said[:, None, None, None].expand(2, IMAGES, 2, MAX_SAMPLES, 2)
     lines = settling_figures.agreement_table({"balanced": Found(inside, None)}).splitlines()[2:]
     assert [cells(line)[3] for line in lines] == ["0.00%"] * (len(ROUNDS) + 1)

@@ -1,126 +1,162 @@
-"""Hand-made trajectories that are clear, divided, or near the threshold."""
+"""eulerlora.adaptive_sampling on synthetic trajectories: clear, ambiguous, near the threshold."""
 
 import math
 
 import pytest
 import torch
-from scipy.stats import t
+from scipy.stats import norm, t
 from torch import Generator, Tensor
 
 from eulerlora.adaptive_sampling import (
-    CERTAINTY,
-    ENTROPY_ERROR_NATS,
-    MOST,
+    MAX_ENTROPY_ERROR_NATS,
+    MAX_SAMPLES,
     ROUNDS,
-    joined,
-    rounds,
-    samples_until_settled,
-    settled,
+    AdaptiveSampling,
+    is_converged,
+    round_draws,
+    samples_until_converged,
     standard_errors,
-    student,
+    student_t_quantile,
 )
 from eulerlora.settings import Draw
 
 ADAPTERS, CLASSES = 2, 3
+DRAW = Draw(mode="stoch", samples=1, seed=9, sampler="balanced")
+REQUIRED_ERRORS = t.ppf(norm.cdf(2), df=ADAPTERS * (MAX_SAMPLES - 1))
+"""Standard errors that separate a certain decision from an uncertain one, after all samples."""
 
 
 def trajectories(first: Tensor) -> Tensor:
-    """(adapters, samples, 3) with the first class's probability given, the rest shared 2 to 1."""
+    """(adapters, samples, 3) with this probability of the first class, the rest split 2 to 1."""
     return torch.stack([first, (1 - first) * 2 / 3, (1 - first) / 3], dim=-1).double()
 
 
-def spread(mean: float, deviation: float) -> Tensor:
-    """(adapters, MOST): values of that mean over every two, and of that standard deviation."""
-    sign = torch.tensor([1.0, -1.0]).repeat(MOST // 2).double()
+def alternating(mean: float, deviation: float) -> Tensor:
+    """(adapters, MAX_SAMPLES): two values in turn; every pair has this mean and deviation."""
+    sign = torch.tensor([1.0, -1.0]).repeat(MAX_SAMPLES // 2).double()
     return (mean + deviation / math.sqrt(2) * sign).repeat(ADAPTERS, 1)
 
 
-def taken(found: Tensor, threshold: float | None = None) -> int:
-    return int(samples_until_settled(found, threshold))
+def error_of_mean(deviation: float) -> float:
+    """Standard error of the mean of all values of `alternating`, computed by hand."""
+    variance = deviation**2 / 2 * MAX_SAMPLES / (MAX_SAMPLES - 1)
+    return math.sqrt(variance / (ADAPTERS * MAX_SAMPLES))
+
+
+def samples_needed(values: Tensor, threshold: float | None = None) -> int:
+    return int(samples_until_converged(values, threshold))
 
 
 def test_rounds_run_every_sample_once_and_nothing_else() -> None:
-    draw = Draw(mode="stoch", samples=1, seed=9, sampler="balanced")
-    run = [sample for each in rounds(draw) for sample in range(each.first, each.samples)]
-    assert run == list(range(MOST))
-    assert [each.samples for each in rounds(draw)] == list(ROUNDS)
-    assert {(each.seed, each.sampler) for each in rounds(draw)} == {(9, "balanced")}
+    draws = list(round_draws(DRAW))
+    run = [sample for draw in draws for sample in range(draw.first, draw.samples)]
+    assert run == list(range(MAX_SAMPLES))
+    assert [draw.samples for draw in draws] == list(ROUNDS)
+    assert {(draw.seed, draw.sampler) for draw in draws} == {(9, "balanced")}
 
 
-def test_answers_of_rounds_are_joined_adapter_by_adapter() -> None:
-    whole = torch.rand(ADAPTERS, 5, CLASSES)
-    parts = [whole[:, :2].flatten(0, 1), whole[:, 2:].flatten(0, 1)]
-    assert torch.equal(joined(parts, ADAPTERS), whole)
+@pytest.mark.parametrize("deviation", [0.001, 0.15, 0.4])
+def test_the_loop_stops_where_the_vectorised_rule_does_and_joins_rounds_adapter_by_adapter(
+    deviation: float,
+) -> None:
+    values = trajectories(alternating(0.5, deviation))
+    sampling = AdaptiveSampling(DRAW, ADAPTERS, threshold=None)
+    draws = []
+    while sampling.next_draw is not None:
+        draws.append(sampling.next_draw)
+        output = values[:, sampling.next_draw.first : sampling.next_draw.samples]
+        sampling.add(output.flatten(0, 1).log())
+    expected = samples_needed(values)
+    assert draws == [draw for draw in round_draws(DRAW) if draw.samples <= expected]
+    assert sampling.draw == DRAW.model_copy(update={"samples": expected})
+    torch.testing.assert_close(sampling.log_probabilities.exp(), values[:, :expected])
 
 
-def test_a_clear_image_is_settled_at_the_first_round() -> None:
-    assert taken(trajectories(spread(0.9, 0.001))) == ROUNDS[0]
-    assert taken(trajectories(spread(0.9, 0.001)), threshold=0.5) == ROUNDS[0]
+def test_a_clear_image_converges_in_the_first_round() -> None:
+    clear = trajectories(alternating(0.9, 0.001))
+    assert samples_needed(clear) == samples_needed(clear, threshold=0.5) == ROUNDS[0]
 
 
-def test_an_image_whose_label_hangs_in_the_balance_takes_all_samples() -> None:
-    divided = trajectories(spread(0.4, 0.01))  # the second class has 0.4 as well
-    assert taken(divided) == MOST
-    assert float(standard_errors(divided).entropy) < ENTROPY_ERROR_NATS / 2
+def test_an_image_with_two_equally_probable_classes_needs_all_samples() -> None:
+    ambiguous = trajectories(alternating(0.4, 0.01))  # the second class has 0.4 too
+    assert samples_needed(ambiguous) == MAX_SAMPLES
+    assert float(standard_errors(ambiguous).entropy) < MAX_ENTROPY_ERROR_NATS / 2
 
 
-def test_an_image_near_the_threshold_goes_on_and_is_settled_away_from_it() -> None:
-    near = trajectories(spread(0.7, 0.02))
-    error = float(standard_errors(near[:, : ROUNDS[0]]).msp)
-    far = student(CERTAINTY, ADAPTERS * (ROUNDS[0] - 1)) * error
-    assert taken(near) == ROUNDS[0]
-    assert taken(near, threshold=0.7) == MOST
-    for side in (-1, 1):
-        assert taken(near, threshold=0.7 + side * 1.01 * far) == ROUNDS[0]
-        assert taken(near, threshold=0.7 + side * 0.99 * far) > ROUNDS[0]
+@pytest.mark.parametrize(("factor", "expected"), [(0.97, False), (1.03, True)])
+def test_the_label_must_lead_by_two_normal_standard_errors(factor: float, expected: bool) -> None:
+    """Both classes have 0.4 at a factor of 0; the margin and its error are 5/3 of the first's."""
+    lead = factor * REQUIRED_ERRORS * error_of_mean(0.02)
+    assert bool(is_converged(trajectories(alternating(0.4 + lead, 0.02)), None)) == expected
 
 
-def test_an_entropy_that_is_not_known_well_enough_wants_more_samples() -> None:
-    loose = trajectories(spread(0.75, 0.15))
-    took = taken(loose)
-    assert ROUNDS[0] < took < MOST
-    assert float(standard_errors(loose[:, :took]).entropy) <= ENTROPY_ERROR_NATS
+@pytest.mark.parametrize("side", [-1, 1])
+@pytest.mark.parametrize(("factor", "expected"), [(0.97, False), (1.03, True)])
+def test_the_msp_must_differ_from_the_threshold_by_two_normal_standard_errors(
+    side: int, factor: float, expected: bool
+) -> None:
+    threshold = 0.7 + side * factor * REQUIRED_ERRORS * error_of_mean(0.02)
+    values = trajectories(alternating(0.7, 0.02))
+    assert bool(is_converged(values, threshold)) == expected
+    assert is_converged(values, None)
 
 
-def test_adapters_that_disagree_for_good_do_not_keep_an_image_from_being_settled() -> None:
-    """They are given, not drawn: more samples would not bring them together."""
-    apart = torch.stack([spread(0.95, 0.001)[0], spread(0.6, 0.001)[0]])
-    assert taken(trajectories(apart)) == ROUNDS[0]
+@pytest.mark.parametrize(("factor", "expected"), [(0.97, True), (1.03, False)])
+def test_the_entropy_must_have_an_error_of_at_most_0_06_nats(factor: float, expected: bool) -> None:
+    mean = 0.75
+    slope = abs(
+        math.log(mean) - math.log((1 - mean) * 2 / 3) * 2 / 3 - math.log((1 - mean) / 3) / 3
+    )
+    deviation = factor * 0.06 * 2 / REQUIRED_ERRORS / (slope * error_of_mean(1))
+    assert bool(is_converged(trajectories(alternating(mean, deviation)), None)) == expected
 
 
-def test_trajectories_that_are_not_finite_want_no_more_samples() -> None:
-    broken = trajectories(spread(0.4, 0.3))
-    broken[1, 1, 2] = torch.nan
-    assert settled(broken[:, :2], 0.4)
-    assert not settled(trajectories(spread(0.4, 0.3))[:, :2], 0.4)
+def test_few_samples_need_a_smaller_entropy_error_than_many() -> None:
+    wide = trajectories(alternating(0.75, 0.15))
+    samples = samples_needed(wide)
+    assert ROUNDS[0] < samples < MAX_SAMPLES
+    assert float(standard_errors(wide[:, :samples]).entropy) <= MAX_ENTROPY_ERROR_NATS
 
 
-def test_many_images_are_judged_as_each_alone() -> None:
-    random = Generator().manual_seed(0)
-    logits = torch.randn(40, 1, 1, CLASSES, generator=random)
-    noise = torch.randn(40, ADAPTERS, MOST, CLASSES, generator=random)
-    found = (logits + 0.4 * noise).softmax(dim=-1)
-    together = samples_until_settled(found, 0.5)
-    assert together.tolist() == [taken(each, 0.5) for each in found]
+def test_adapters_that_disagree_do_not_prevent_convergence() -> None:
+    """Adapters are fixed, not drawn: more samples do not reduce their difference."""
+    apart = torch.stack([alternating(0.95, 0.001)[0], alternating(0.6, 0.001)[0]])
+    assert samples_needed(trajectories(apart)) == ROUNDS[0]
+
+
+def test_non_finite_trajectories_need_no_more_samples() -> None:
+    values = trajectories(alternating(0.4, 0.3))[:, :2]
+    assert not is_converged(values, 0.4)
+    values[1, 1, 2] = torch.nan
+    assert is_converged(values, 0.4)
+
+
+def test_a_batch_gives_each_image_the_result_it_gets_alone() -> None:
+    generator = Generator().manual_seed(0)
+    logits = torch.randn(40, 1, 1, CLASSES, generator=generator)
+    noise = torch.randn(40, ADAPTERS, MAX_SAMPLES, CLASSES, generator=generator)
+    batch = (logits + 0.4 * noise).softmax(dim=-1)
+    together = samples_until_converged(batch, 0.5)
+    assert together.tolist() == [samples_needed(image, 0.5) for image in batch]
     assert set(together.tolist()) == set(ROUNDS)
 
 
-def test_the_errors_are_those_of_many_independent_draws() -> None:
-    random = Generator().manual_seed(1)
+def test_standard_errors_equal_the_deviation_over_many_independent_draws() -> None:
+    generator = Generator().manual_seed(1)
     centre = torch.tensor([[[1.0, 0.2, -0.5]], [[0.6, 0.4, 0.0]]]).double()
-    noise = torch.randn(20_000, ADAPTERS, 4, CLASSES, generator=random).double()
-    found = (centre + 0.3 * noise).softmax(dim=-1)
-    mean = found.mean(dim=(1, 2))
-    errors = standard_errors(found)
-    lead = mean[:, 0] - mean[:, 1]
-    for error, of in (
+    noise = torch.randn(20_000, ADAPTERS, 4, CLASSES, generator=generator).double()
+    draws = (centre + 0.3 * noise).softmax(dim=-1)
+    mean = draws.mean(dim=(1, 2))
+    errors = standard_errors(draws)
+    for error, statistic in (
         (errors.msp, mean[:, 0]),
-        (errors.lead, lead),
+        (errors.margin, mean[:, 0] - mean[:, 1]),
         (errors.entropy, torch.special.entr(mean).sum(dim=-1)),
     ):
-        assert float(error.square().mean().sqrt()) == pytest.approx(float(of.std()), rel=0.03)
+        expected = float(statistic.std())
+        assert float(error.square().mean().sqrt()) == pytest.approx(expected, rel=0.03)
 
 
 @pytest.mark.parametrize(("freedom", "within"), [(2, 0.12), (6, 0.01), (14, 0.002), (30, 0.001)])
-def test_few_samples_are_held_to_students_law(freedom: int, within: float) -> None:
-    assert student(1.96, freedom) == pytest.approx(t.ppf(0.975, freedom), rel=within)
+def test_the_t_quantile_agrees_with_scipy(freedom: int, within: float) -> None:
+    assert student_t_quantile(1.96, freedom) == pytest.approx(t.ppf(0.975, freedom), rel=within)

@@ -152,9 +152,9 @@ def test_images_are_settled_by_the_threshold_of_the_most_samples(make_network, m
         return make_config(make_network(), thresholds=thresholds)
 
     found = config(8, 16, 2, "auto")
-    assert found.settling_threshold() == found.settling_threshold("independent") == 0.2
-    assert found.settling_threshold("balanced") is None
+    assert found.convergence_threshold() == found.convergence_threshold("independent") == 0.2
+    assert found.convergence_threshold("balanced") is None
     assert found.threshold("stoch", "auto") == 0.4
     assert found.threshold("det", "auto") is None
-    assert config("auto").settling_threshold() is None
-    assert config().settling_threshold() is None
+    assert config("auto").convergence_threshold() is None
+    assert config().convergence_threshold() is None

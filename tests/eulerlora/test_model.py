@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Generator, Tensor
 
-from eulerlora.adaptive_sampling import ENTROPY_ERROR_NATS, MOST
+from eulerlora.adaptive_sampling import MAX_ENTROPY_ERROR_NATS, MAX_SAMPLES
 from eulerlora.checkpoint import Checkpoint, load_checkpoint, write_config
 from eulerlora.config import Threshold
 from eulerlora.errors import CheckpointError, ImageError, NonFiniteError, SettingsError
@@ -268,9 +268,9 @@ def test_auto_tells_its_standard_errors_and_other_questions_none(
     model: EulerLoRA, varied: Tensor
 ) -> None:
     found = model.predict(varied, "stoch", "auto", seed=2)
-    settled = found.samples < MOST
+    settled = found.samples < MAX_SAMPLES
     assert found.standard_errors is not None
-    assert (found.standard_errors.entropy[settled] <= ENTROPY_ERROR_NATS).all()
+    assert (found.standard_errors.entropy[settled] <= MAX_ENTROPY_ERROR_NATS).all()
     assert found.standard_errors.msp.shape == found.samples.shape == (len(varied),)
     assert model.predict(varied[:2], "stoch", 3).standard_errors is None
     assert model.predict(varied[:2], "stoch", 3).samples.tolist() == [3, 3]
@@ -285,7 +285,7 @@ def test_auto_has_a_threshold_of_its_own_and_is_settled_by_that_of_the_most_samp
     assert model.predict(varied[:2], "stoch", "auto").ood is None
     first = model.predict(varied, "stoch", "auto", seed=2)
     near = int(first.samples.argmin())
-    msp = float(model.predict(varied[near : near + 1], "stoch", MOST, seed=2).msp)
+    msp = float(model.predict(varied[near : near + 1], "stoch", MAX_SAMPLES, seed=2).msp)
     thresholds = tuple(
         Threshold(mode="stoch", samples=samples, msp=value, kept=0.9, images=9, data="noise")
         for samples, value in (("auto", 1.0), (4, 0.0), (16, msp))
@@ -293,7 +293,7 @@ def test_auto_has_a_threshold_of_its_own_and_is_settled_by_that_of_the_most_samp
     write_config(checkpoint_copy, model.config.model_copy(update={"thresholds": thresholds}))
     found = EulerLoRA.load(checkpoint_copy, "cpu").predict(varied, "stoch", "auto", seed=2)
     assert found.ood.all()
-    assert found.samples[near] == MOST > first.samples[near]
+    assert found.samples[near] == MAX_SAMPLES > first.samples[near]
 
 
 def test_an_unknown_sampler_is_refused(model: EulerLoRA, tensors: Tensor) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from eulerlora.adaptive_sampling import MOST, ROUNDS, samples_until_settled
+from eulerlora.adaptive_sampling import MAX_SAMPLES, ROUNDS, samples_until_converged
 from eulerlora.checkpoint import load_checkpoint, revision_of, write_config
 from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
@@ -59,7 +59,7 @@ def find_thresholds(
     """
     counts = [each for each in samples if isinstance(each, int)]
     auto = AUTO in samples
-    questions: list[Question] = [("det", 1), ("stoch", max([*counts, MOST * auto]))]
+    questions: list[Question] = [("det", 1), ("stoch", max([*counts, MAX_SAMPLES * auto]))]
     det, stoch = (each.exp() for each in predict_all(model, images, questions, "calibrate"))
     of_counts = {count: _threshold("stoch", count, _msp(stoch, count), data) for count in counts}
     found = [_threshold("det", 1, _msp(det, 1), data), *of_counts.values()]
@@ -70,9 +70,9 @@ def find_thresholds(
 
 
 def _settled_msp(trajectories: Tensor, threshold: float | None) -> Tensor:
-    """(n,), with the samples that `auto` takes; threshold: as `samples_until_settled` has it."""
+    """(n,), with the samples that `auto` takes; threshold: as `samples_until_converged` has it."""
     by_round = torch.stack([_msp(trajectories, count) for count in ROUNDS])
-    taken = samples_until_settled(trajectories, threshold)
+    taken = samples_until_converged(trajectories, threshold)
     which = torch.searchsorted(torch.tensor(ROUNDS), taken)
     return by_round.gather(0, which.unsqueeze(0))[0]
 

@@ -12,13 +12,13 @@ import torch
 from PIL import Image
 from starlette.requests import ClientDisconnect
 
-from eulerlora.adaptive_sampling import MOST, ROUNDS
+from eulerlora.adaptive_sampling import MAX_SAMPLES, ROUNDS
 from eulerlora.checkpoint import Checkpoint
 from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw
+from eulerlora_client.contract.problems import DeadlinePassed, Overloaded
 from service.audit.log import Decision
-from service.errors import DeadlinePassed, Overloaded
 from service.schemas import PredictionBody, PredictQuery
 from tests.service.house import DET, TIMEOUT_S, House, Sent, run_one
 
@@ -161,7 +161,7 @@ def test_rows_are_kept_for_later_rounds_and_an_accepted_question_is_not_refused(
         gate = held(house)
         accepted = asyncio.create_task(run_one(house, png, long))
         await until(lambda: house.passes == [1])
-        assert house.batcher.waiting_rows == 2 * (MOST - ROUNDS[0])
+        assert house.batcher.waiting_rows == 2 * (MAX_SAMPLES - ROUNDS[0])
         assert house.batcher.waiting_questions == 1
         with pytest.raises(Overloaded):
             await run_one(house, png)
@@ -169,7 +169,7 @@ def test_rows_are_kept_for_later_rounds_and_an_accepted_question_is_not_refused(
         assert (await accepted).body.samples == taken[long.seed]
         assert house.batcher.waiting_rows == house.batcher.waiting_questions == 0
 
-    with house(max_waiting_rows=2 * (MOST - ROUNDS[0])) as open_house:
+    with house(max_waiting_rows=2 * (MAX_SAMPLES - ROUNDS[0])) as open_house:
         asyncio.run(story(open_house))
 
 
@@ -177,7 +177,7 @@ def test_rows_are_kept_as_past_questions_took_them(house, png, taken) -> None:
     short = min(taken, key=lambda seed: taken[seed])
     with house() as open_house:
         asking, engine = open_house.pipeline._asking, open_house.served.engine
-        assert asking.rows(engine, "auto") == 2 * MOST
+        assert asking.rows(engine, "auto") == 2 * MAX_SAMPLES
         before = asking.rows(engine, "auto")
         for _ in range(40):
             asyncio.run(run_one(open_house, png, auto(short)))
