@@ -1,43 +1,48 @@
-"""The commands `eulerlora keys new`, `retire` and `list`."""
+"""The commands `eulerlora keys new`, `eulerlora keys retire` and `eulerlora keys list`."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.errors import SettingsError
-from eulerlora.settings import validated
-from service.auth.key_file import ActiveKey, Client, changing, read_clients, write_clients
-from service.auth.keys import key_hash, new_key
+if TYPE_CHECKING:  # imported at run time only by the commands that need it
+    from service.auth.key_file import ActiveKey, Client
 
-SHOWN_DIGITS = 8
+HASH_DIGITS = 8
 
 file_option = click.option(
-    "--file", "path", required=True, type=click.Path(path_type=Path), help="The file of keys."
+    "--file", "path", required=True, type=click.Path(path_type=Path), help="The key file."
 )
 
 
 @click.group("keys")
 def keys_command() -> None:
-    """Make, retire and list the keys that clients show to the service."""
+    """Create, retire and list the API keys of the service's clients."""
 
 
 @keys_command.command("new")
 @click.argument("name")
 @file_option
 @click.option(
-    "--requests-per-minute", type=click.IntRange(min=1), help="Also replaces an earlier limit."
+    "--requests-per-minute",
+    type=click.IntRange(min=1),
+    help="Rate limit of the client; replaces an earlier limit.",
 )
 def new_command(name: str, path: Path, requests_per_minute: int | None) -> None:
-    """Make a key for a client, print it once and store its hash.
+    """Create a key for a client, print it once and store its hash.
 
-    A client may have two keys, the older of which is retired when the newer is in use.
+    A client can have two keys. Retire the older one as soon as the newer one is in use.
     """
+    from eulerlora.settings import validated  # noqa: PLC0415
+    from service.auth.key_file import Client  # noqa: PLC0415
+    from service.auth.keys import key_hash, new_key  # noqa: PLC0415
+
     key = new_key()
     digest, now = key_hash(key.encode()).hex(), datetime.now(UTC).replace(microsecond=0)
 
-    def add(before: Client | None) -> Client:
+    def add_key(before: Client | None) -> Client:
         if before is None:
             first = {"sha256": digest, "created": now}
             client = validated(Client, {"client": name, "keys": [first]})
@@ -46,11 +51,11 @@ def new_command(name: str, path: Path, requests_per_minute: int | None) -> None:
         limit = {} if requests_per_minute is None else {"requests_per_minute": requests_per_minute}
         return client.model_copy(update=limit)
 
-    client = _change(path, name, add)
+    client = _update(path, name, add_key)
     click.echo(key)
     click.echo(
         f"{name} has {len(client.keys) if client else 0} active keys in {path}; "
-        "this one is shown only now",
+        "this key is not shown again",
         err=True,
     )
 
@@ -59,45 +64,56 @@ def new_command(name: str, path: Path, requests_per_minute: int | None) -> None:
 @click.argument("name")
 @file_option
 def retire_command(name: str, path: Path) -> None:
-    """Retire a client's key, the older where there are two; with its last the client goes."""
+    """Retire the older key of a client; remove the client with its last key."""
+    from eulerlora.errors import SettingsError  # noqa: PLC0415
 
     retired: list[ActiveKey] = []
 
-    def drop(before: Client | None) -> Client | None:
+    def drop_key(before: "Client | None") -> "Client | None":
         if before is None:
-            raise SettingsError(f"{path}: has no client {name}")
+            raise SettingsError(f"{path}: contains no client {name}")
         retired.append(min(before.keys, key=lambda key: key.created))
-        left = tuple(key for key in before.keys if key not in retired)
-        return before.model_copy(update={"keys": left}) if left else None
+        remaining = tuple(key for key in before.keys if key not in retired)
+        return before.model_copy(update={"keys": remaining}) if remaining else None
 
-    client = _change(path, name, drop)
-    click.echo(f"retired {_shown(retired[0])}")
+    client = _update(path, name, drop_key)
+    click.echo(f"retired {_describe(retired[0])}")
     if client is None:
-        click.echo(f"{name} has no key left and is no longer a client")
+        click.echo(f"{name} has no keys left and is no longer a client")
 
 
 @keys_command.command("list")
 @file_option
 def list_command(path: Path) -> None:
-    """Clients with the first digits of their keys' hashes, and when the keys were made."""
+    """List clients with the first digits of their key hashes, and creation times."""
+    from service.auth.key_file import read_clients  # noqa: PLC0415
+
     for client in read_clients(path):
         limit = client.requests_per_minute
         click.echo(f"{client.client}  {'no limit' if limit is None else f'{limit} a minute'}")
         for key in client.keys:
-            click.echo(f"  {_shown(key)}")
+            click.echo(f"  {_describe(key)}")
 
 
-def _shown(key: ActiveKey) -> str:
-    made = key.created.astimezone(UTC)
-    return f"{key.sha256[:SHOWN_DIGITS]}, made {made:%Y-%m-%d %H:%M} UTC"
+def _describe(key: "ActiveKey") -> str:
+    created = key.created.astimezone(UTC)
+    return f"{key.sha256[:HASH_DIGITS]}, created {created:%Y-%m-%d %H:%M} UTC"
 
 
-def _change(
-    path: Path, name: str, change: Callable[[Client | None], Client | None]
-) -> Client | None:
-    """Replaces one client by what `change` makes of it; the others stay as they are."""
-    with changing(path):
-        clients = {each.client: each for each in (read_clients(path) if path.exists() else ())}
+def _update(
+    path: Path, name: str, change: "Callable[[Client | None], Client | None]"
+) -> "Client | None":
+    """Replaces one client with the result of `change`; None as result removes the client."""
+    from service.auth.key_file import (  # noqa: PLC0415
+        locked_for_update,
+        read_clients,
+        write_clients,
+    )
+
+    with locked_for_update(path):
+        clients = {
+            client.client: client for client in (read_clients(path) if path.exists() else ())
+        }
         changed = change(clients.get(name))
         if changed is None:
             del clients[name]

@@ -1,34 +1,33 @@
-"""Whether an address may be served without keys."""
+"""The check that an address other than loopback is only served with API keys."""
 
 from ipaddress import IPv6Address, ip_address
 
 from eulerlora.errors import SettingsError
 
 
-def check_exposure(host: str, keyed: bool, open_to_all: bool) -> str | None:
-    """What to warn of before `host` is served; None where there is nothing.
+def check_exposure(host: str, has_keys: bool, open_to_all: bool) -> str | None:
+    """Returns a warning for serving `host` without keys; None if keys are used.
 
-    Without keys only this machine is served, unless told otherwise. Raises SettingsError, one
-    line that says what to do, for an address that others may reach, and for keys that would not
-    be asked for.
+    Raises SettingsError if `host` is not a loopback address and neither `has_keys` nor
+    `open_to_all` is set, or if both are.
     """
-    if keyed and open_to_all:
-        raise SettingsError("--keys and --open contradict each other: give one of them")
-    if keyed:
+    if has_keys and open_to_all:
+        raise SettingsError("expected at most one of --keys and --open, got both")
+    if has_keys:
         return None
     if is_loopback(host):
-        return f"no keys: whoever is on this machine may ask on {host}"
+        return f"no keys: every user of this machine can send requests to {host}"
     if open_to_all:
-        return f"no keys: whoever can reach {host or 'this machine'} may ask"
+        return f"no keys: everyone who can reach {host or 'this machine'} can send requests"
     raise SettingsError(
-        f"--host {host} without keys: give --keys FILE, or --open to serve everybody"
+        f"--host {host} requires --keys FILE, or --open to serve everyone without keys"
     )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address.
+    """Returns whether only this machine can reach the address.
 
-    Of names `localhost` alone is taken for one: where others lead is not ours to know.
+    `localhost` is the only name that counts as loopback; other names are not resolved.
     """
     if host.lower() == "localhost":
         return True

@@ -1,9 +1,9 @@
-"""The file of keys: one JSON line a client, with the hashes of its one or two active keys.
+"""The key file: one JSON line per client, with the hashes of its one or two active keys.
 
     {"client": "clinic", "keys": [{"sha256": "…", "created": "…Z"}], "requests_per_minute": 60}
 
-A line is whole in itself: deleting it shuts a client out, and a slip of the hand is told with its
-line. The key itself is nowhere in the file.
+Lines are independent: deleting a line revokes the access of its client, and errors are reported
+with the line number. The file never contains a key.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ from eulerlora.atomic_files import whole_file
 from eulerlora.errors import SettingsError
 from eulerlora.settings import PositiveInt, Settings, validated
 
-MAX_KEYS = 2  # the old one and the new one, while a client changes over
+MAX_KEYS = 2  # the old and the new key during rotation
 PRIVATE = 0o600
 
 logger = logging.getLogger(__name__)
@@ -32,35 +32,35 @@ ClientName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
 class ActiveKey(Settings):
-    """What is kept of a key: its SHA-256 in lower-case hex, and when it was made."""
+    """A stored key: its SHA-256 hash in lower-case hex, and its creation time."""
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     created: AwareDatetime
 
 
 class Client(Settings):
-    """Who may ask, with which keys, and how often; None is as often as they like."""
+    """A client, its active keys, and its rate limit; None means no limit."""
 
     client: ClientName
     keys: Annotated[tuple[ActiveKey, ...], Field(min_length=1, max_length=MAX_KEYS)]
     requests_per_minute: Annotated[PositiveInt, Field(strict=True)] | None = None
 
     def with_key(self, sha256: str, created: datetime) -> "Client":
-        """With one more key. Raises SettingsError where that is a third."""
+        """Returns the client with one more key. Raises SettingsError for more than two keys."""
         if len(self.keys) == MAX_KEYS:
             raise SettingsError(
-                f"{self.client} has {MAX_KEYS} active keys, which is all it may have; "
-                f"first retire the older: eulerlora keys retire {self.client}"
+                f"{self.client} already has the maximum of {MAX_KEYS} active keys; "
+                f"retire the older one first: eulerlora keys retire {self.client}"
             )
         keys = (*self.keys, ActiveKey(sha256=sha256, created=created))
         return self.model_copy(update={"keys": keys})
 
 
 def read_clients(path: Path) -> tuple[Client, ...]:
-    """The clients in a key file, in its order; an empty file has none.
+    """Returns the clients in a key file, in file order; () for an empty file.
 
-    Raises SettingsError, one line that names the file and the line, for anything but clients with
-    one or two keys each, of which no name and no key comes twice.
+    Raises SettingsError, which names file and line, for invalid JSON, an invalid client, and a
+    duplicate name or key.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -68,12 +68,14 @@ def read_clients(path: Path) -> tuple[Client, ...]:
         reason = getattr(error, "strerror", None) or "not UTF-8"
         raise SettingsError(f"{path}: not a readable key file ({reason})") from error
     clients: list[Client] = []
-    seen: set[str] = set()
+    names: set[str] = set()
+    hashes: set[str] = set()
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                client = _client(line)
-                _check_new(seen, client)
+                client = _parse_client(line)
+                _check_unique("client", [client.client], names)
+                _check_unique("key", [key.sha256 for key in client.keys], hashes)
             except (ValueError, SettingsError) as error:
                 raise SettingsError(f"{path}: line {number}: {error}") from error
             clients.append(client)
@@ -81,22 +83,22 @@ def read_clients(path: Path) -> tuple[Client, ...]:
 
 
 def write_clients(path: Path, clients: Sequence[Client]) -> None:
-    """Replaces the file in one step; its owner and mode stay, a new one is private.
+    """Replaces the file atomically; keeps owner and mode, and creates a new file as private.
 
-    Raises StorageError for a full disk.
+    Raises StorageError if the disk is full.
     """
     before = path.stat() if path.exists() else None
     with whole_file(path, private=True) as partial:
         partial.write_text("".join(_line(client) for client in clients), encoding="utf-8")
     path.chmod(PRIVATE if before is None else stat.S_IMODE(before.st_mode))
     if before is not None:
-        with suppress(PermissionError):  # only root may give a file away
+        with suppress(PermissionError):  # only root can change the owner
             os.chown(path, before.st_uid, before.st_gid)
 
 
 @contextmanager
-def changing(path: Path) -> Iterator[None]:
-    """Within the block no other command changes a key file in the same folder."""
+def locked_for_update(path: Path) -> Iterator[None]:
+    """Locks the folder of a key file against other commands that change key files there."""
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -106,39 +108,36 @@ def changing(path: Path) -> Iterator[None]:
 
 
 def warn_if_world_readable(path: Path) -> None:
-    """Logs a warning where every user of the machine may read the file."""
+    """Logs a warning if every user of the machine can read the file."""
     if path.stat().st_mode & stat.S_IROTH:
-        logger.warning("%s: every user of this machine may read it; chmod o-r", path)
+        logger.warning("%s: readable by every user of this machine; run chmod o-r", path)
 
 
-def _client(line: str) -> Client:
+def _parse_client(line: str) -> Client:
     try:
-        fields = json.loads(line, object_pairs_hook=_without_repeats)
+        fields = json.loads(line, object_pairs_hook=_unique_fields)
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON ({error.msg} at column {error.colno})") from error
+        raise ValueError(f"not JSON (error at column {error.colno})") from error
     except RecursionError as error:
-        raise ValueError("not JSON (nested too deep)") from error
+        raise ValueError("not JSON (nested too deeply)") from error
     if not isinstance(fields, dict):
-        raise ValueError("wanted a JSON object")
+        raise ValueError("expected a JSON object")
     return validated(Client, fields)
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        raise ValueError("the same field is there twice")
+        raise ValueError("duplicate field")
     return fields
 
 
-def _check_new(seen: set[str], client: Client) -> None:
-    """A name has no 64 hex digits and a colon, so that both kinds may share a set."""
-    for what, value in [
-        (f"the client {client.client}", f"client:{client.client}"),
-        *((f"the key {key.sha256[:8]}…", key.sha256) for key in client.keys),
-    ]:
-        if value in seen:
-            raise ValueError(f"{what} is there twice")
-        seen.add(value)
+def _check_unique(kind: str, values: Sequence[str], known: set[str]) -> None:
+    """Adds the values to `known`. Raises ValueError for a value that is already there."""
+    for value in values:
+        if value in known:
+            raise ValueError(f"duplicate {kind} {value if kind == 'client' else value[:8] + '…'}")
+        known.add(value)
 
 
 def _line(client: Client) -> str:

@@ -1,9 +1,9 @@
-"""Keys that clients show, and the clients they belong to.
+"""API keys: generation, hashing, and the lookup of a key's client.
 
-A key is 256 random bits of our own making, and what is stored is its plain SHA-256. Slow, salted
-hashes make the guessing of passwords dear, of which people choose few; nobody guesses one of
-2**256 equally likely keys however fast the hash is (NIST SP 800-63B-3, 5.1.2.2, draws
-the line at 112 bits), and a slow one would be work that strangers can ask for.
+A key consists of 256 random bits, and only its plain SHA-256 hash is stored. Slow, salted hashes
+make brute force expensive for passwords, which have little entropy. They are not needed for random
+keys of at least 112 bits (NIST SP 800-63B-3, 5.1.2.2), and would let an unauthenticated sender
+consume CPU time.
 """
 
 import hashlib
@@ -18,74 +18,74 @@ from service.auth.key_file import Client, read_clients, warn_if_world_readable
 
 PREFIX = "elk_"
 KEY_BYTES = 32
-RECHECK_S = 1.0
+CHECK_INTERVAL_S = 1.0
 
 logger = logging.getLogger(__name__)
 
 
 def new_key() -> str:
-    """A random key of 256 bits, to be shown once."""
+    """Returns a random key of 256 bits."""
     return PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 
 def key_hash(key: bytes) -> bytes:
-    """What is stored and compared; of any bytes at all."""
+    """Returns the SHA-256 hash of a key, the form in which keys are stored and compared."""
     return hashlib.sha256(key).digest()
 
 
 class Keys:
-    """The clients of a key file, which is read again when it changes.
+    """Looks up clients by key; reads the key file again when it changes.
 
-    recheck_s: the file is looked at no more often than this. Raises SettingsError where the file
-    cannot be used at the start; later, a broken file leaves the clients as they were, and is
-    logged once.
+    check_interval_s: minimum time between two checks of the file. Raises SettingsError if the
+    file is invalid at construction. If a later version is invalid, the previous clients stay
+    valid, and the error is logged once per version.
     """
 
-    def __init__(self, path: Path, recheck_s: float = RECHECK_S) -> None:
+    def __init__(self, path: Path, check_interval_s: float = CHECK_INTERVAL_S) -> None:
         self.path = path
-        self._recheck_s = recheck_s
-        self._looked = time.monotonic()
-        self._seen = _fingerprint(path)
-        self._known = _known(path)
+        self._check_interval_s = check_interval_s
+        self._checked_at = time.monotonic()
+        self._fingerprint = _fingerprint(path)
+        self._clients = _clients_by_hash(path)
 
     def client_of(self, key: bytes) -> Client | None:
-        """Whose key this is. Takes the same time for every key: each hash is compared, whole."""
-        if time.monotonic() - self._looked >= self._recheck_s:
-            self.reread()
-        shown = key_hash(key)
-        found = None
-        for stored, client in self._known:
-            if hmac.compare_digest(shown, stored):
-                found = client
-        return found
+        """Returns the client of a key, or None. Compares every stored hash in constant time."""
+        if time.monotonic() - self._checked_at >= self._check_interval_s:
+            self.reload_if_changed()
+        sent = key_hash(key)
+        owner = None
+        for stored, client in self._clients:
+            if hmac.compare_digest(sent, stored):
+                owner = client
+        return owner
 
-    def reread(self) -> None:
-        """Takes the file as it is now, if it changed."""
-        self._looked = time.monotonic()
-        fingerprint = _fingerprint(self.path)  # before reading: a change meanwhile is seen next
-        if fingerprint == self._seen:
+    def reload_if_changed(self) -> None:
+        """Reads the file again if it has changed since the last time."""
+        self._checked_at = time.monotonic()
+        fingerprint = _fingerprint(self.path)  # before reading, so that no later change is missed
+        if fingerprint == self._fingerprint:
             return
-        self._seen = fingerprint
+        self._fingerprint = fingerprint
         try:
-            self._known = _known(self.path)
+            self._clients = _clients_by_hash(self.path)
         except (SettingsError, OSError) as error:
-            logger.error("%s; the keys that were read before stay in force", error)
+            logger.error("%s; the previous keys stay valid", error)
         else:
-            logger.info("%s: read again, %d active keys", self.path, len(self._known))
+            logger.info("%s: reloaded, %d active keys", self.path, len(self._clients))
 
 
-def _known(path: Path) -> tuple[tuple[bytes, Client], ...]:
+def _clients_by_hash(path: Path) -> tuple[tuple[bytes, Client], ...]:
     clients = read_clients(path)
     if not clients:
-        logger.warning("%s: has no clients; nobody may ask", path)
+        logger.warning("%s: contains no clients; every request will be refused", path)
     warn_if_world_readable(path)
     return tuple((bytes.fromhex(key.sha256), client) for client in clients for key in client.keys)
 
 
 def _fingerprint(path: Path) -> tuple[int, ...] | None:
-    """What changes when the file does; None where it cannot be looked at."""
+    """Returns inode, size and modification time of the file; None if it cannot be accessed."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,14 +1,14 @@
-"""Clients for tests of keys, with keys that are known."""
+"""Clients with known keys, for tests."""
 
 from datetime import UTC, datetime
 
 from service.auth.key_file import ActiveKey, Client
 from service.auth.keys import key_hash
 
-MADE = datetime(2026, 11, 21, tzinfo=UTC)
+CREATED = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def client(name: str, *keys: str) -> Client:
-    """A client with these keys."""
-    active = [ActiveKey(sha256=key_hash(key.encode()).hex(), created=MADE) for key in keys]
+    """Returns a client with these keys."""
+    active = [ActiveKey(sha256=key_hash(key.encode()).hex(), created=CREATED) for key in keys]
     return Client(client=name, keys=tuple(active))

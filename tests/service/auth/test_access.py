@@ -1,4 +1,4 @@
-"""Who may ask and how often, decided before the body is read."""
+"""Authentication and rate limits, decided before the body is read."""
 
 import asyncio
 import socket
@@ -28,8 +28,8 @@ Get = Callable[..., Any]
 BEARER = {"Authorization": "Bearer clinic-key"}
 
 
-async def who(scope: Scope, receive: Receive, send: Send) -> None:
-    """An application that tells which client it was told of."""
+async def echo_client(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application that returns the client in the request state."""
     request = Request(scope)
     answer = JSONResponse({"client": getattr(request.state, "client", None)})
     await answer(scope, receive, send)
@@ -40,7 +40,7 @@ def application(tmp_path: Path) -> RequestIdMiddleware:
     path = tmp_path / "keys.jsonl"
     limited = client_with("limited", "limited-key").model_copy(update={"requests_per_minute": 2})
     write_clients(path, [client_with("clinic", "clinic-key"), limited])
-    return RequestIdMiddleware(AccessMiddleware(who, Keys(path)))
+    return RequestIdMiddleware(AccessMiddleware(echo_client, Keys(path)))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def get(application: RequestIdMiddleware) -> Get:
 
 @pytest.fixture
 def clock(monkeypatch) -> SimpleNamespace:
-    """The clock of the quotas; `now` is in seconds and may be set."""
+    """The clock of the quotas; a test sets `now` (seconds)."""
     clock = SimpleNamespace(now=1_000_000.0)
     fake = SimpleNamespace(time=lambda: clock.now)
     monkeypatch.setattr(limits.aio.storage.memory, "time", fake)
@@ -64,12 +64,12 @@ def clock(monkeypatch) -> SimpleNamespace:
     "headers",
     [BEARER, {"authorization": "bEARER  clinic-key "}, {"X-API-Key": "clinic-key"}],
 )
-def test_a_known_key_passes_and_its_client_is_named(get: Get, headers) -> None:
+def test_a_known_key_passes_and_sets_the_client(get: Get, headers) -> None:
     response = get(headers=headers)
     assert (response.status_code, response.json()) == (200, {"client": "clinic"})
 
 
-def test_another_scheme_beside_the_key_is_somebody_elses(get: Get) -> None:
+def test_another_authorization_scheme_beside_the_key_is_ignored(get: Get) -> None:
     headers = {"Authorization": "Basic Y2xpbmlj", "X-API-Key": "clinic-key"}
     assert get(headers=headers).status_code == 200
 
@@ -90,7 +90,7 @@ def test_another_scheme_beside_the_key_is_somebody_elses(get: Get) -> None:
         BEARER | {"X-API-Key": "clinic-key"},
     ],
 )
-def test_anything_else_is_401_and_repeats_nothing(get: Get, headers) -> None:
+def test_anything_else_is_401_without_echo(get: Get, headers) -> None:
     response = get(headers=headers)
     body = response.json()
     assert (response.status_code, body["code"]) == (401, "not_authenticated")
@@ -109,7 +109,7 @@ def test_the_body_of_a_refused_request_is_not_read(application: RequestIdMiddlew
         sent.append(message)
 
     async def receive() -> Message:
-        raise AssertionError("the body was asked for")
+        raise AssertionError("the middleware reads the body")
 
     scope = {"type": "http", "method": "POST", "path": "/predict", "headers": []}
     asyncio.run(application(scope, receive, send))
@@ -137,17 +137,17 @@ def test_the_body_of_a_refused_request_is_not_read(application: RequestIdMiddlew
         ("/nowhere", 401),
     ],
 )
-def test_what_is_served_without_a_key(get: Get, path: str, status: int) -> None:
+def test_only_open_paths_are_served_without_a_key(get: Get, path: str, status: int) -> None:
     assert get(f"http://testserver{path}").status_code == status
 
 
-def test_one_request_too_many_is_429_and_retry_after_is_when_it_may(get: Get, clock) -> None:
+def test_a_request_over_the_limit_is_429_with_the_exact_retry_after(get: Get, clock) -> None:
     headers = {"X-API-Key": "limited-key"}
     assert get(headers=headers).status_code == 200
     clock.now += 20
     assert get(headers=headers).status_code == 200
     clock.now += 20
-    for _ in range(3):  # what is refused is not counted
+    for _ in range(3):  # refused requests do not count
         response = get(headers=headers)
         assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
         assert response.headers["Retry-After"] == "20"
@@ -155,7 +155,7 @@ def test_one_request_too_many_is_429_and_retry_after_is_when_it_may(get: Get, cl
     assert [get(headers=headers).status_code for _ in range(2)] == [200, 429]
 
 
-def test_one_clients_quota_is_not_anothers(get: Get, clock) -> None:
+def test_the_quota_of_one_client_does_not_affect_another(get: Get, clock) -> None:
     limited = {"X-API-Key": "limited-key"}
     assert [get(headers=limited).status_code for _ in range(3)] == [200, 200, 429]
     assert all(get(headers=BEARER).status_code == 200 for _ in range(5))
@@ -164,11 +164,11 @@ def test_one_clients_quota_is_not_anothers(get: Get, clock) -> None:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory, make_app, model) -> Iterator[tuple[str, int]]:
-    """The address of a real server that wants a key."""
+    """The address of a real server that requires a key."""
     path = tmp_path_factory.mktemp("keys") / "keys.jsonl"
     write_clients(path, [client_with("clinic", "clinic-key")])
     app = make_app(model)
-    app.user_middleware.append(Middleware(AccessMiddleware, keys=Keys(path)))  # the innermost
+    app.user_middleware.append(Middleware(AccessMiddleware, keys=Keys(path)))  # innermost
     with running(app) as port:
         yield "127.0.0.1", port
 
@@ -176,19 +176,19 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, make_app, model) -> Iterat
 @pytest.mark.parametrize(
     "key", [b"", b"X-API-Key: wrong\r\n", b"X-API-Key: \xff\xc3\xa9\r\n", b"X-API-Key:\r\n"]
 )
-def test_over_a_socket_401_comes_before_any_of_the_body(guarded, key: bytes) -> None:
+def test_over_a_socket_401_arrives_before_the_body_is_sent(guarded, key: bytes) -> None:
     head = (
         b"POST /predict HTTP/1.1\r\nHost: test\r\nContent-Type: image/png\r\n"
         b"Content-Length: 1000000\r\nExpect: 100-continue\r\n" + key + b"\r\n"
     )
     with socket.create_connection(guarded, timeout=PATIENCE_S) as connection:
         connection.sendall(head)
-        answer = b"".join(iter(lambda: connection.recv(65536), b""))  # until it is closed
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))  # until the server closes
     assert answer.startswith(b"HTTP/1.1 401 ")
     assert b'"code":"not_authenticated"' in answer
 
 
-def test_over_a_socket_a_known_key_is_answered(guarded, png: bytes) -> None:
+def test_over_a_socket_a_known_key_is_accepted(guarded, png: bytes) -> None:
     url = f"http://{guarded[0]}:{guarded[1]}"
     headers = BEARER | {"Content-Type": "image/png"}
     with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:

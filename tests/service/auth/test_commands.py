@@ -1,4 +1,4 @@
-"""`eulerlora keys`: a key is shown once, rotated and retired; its file never holds it."""
+"""`eulerlora keys`: keys are shown once, rotated and retired; the file stores only hashes."""
 
 from pathlib import Path
 
@@ -14,35 +14,35 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "keys.jsonl"
 
 
-def new(path: Path, name: str = "clinic", *options: str) -> str:
+def create(path: Path, name: str = "clinic", *options: str) -> str:
     done = run("keys", "new", name, "--file", path, *options)
     assert done.status == 0, done.err
     assert done.out.count("\n") == 1
     return done.out.strip()
 
 
-def known(path: Path, key: str) -> bool:
+def is_valid(path: Path, key: str) -> bool:
     return Keys(path).client_of(key.encode()) is not None
 
 
 def test_a_new_key_is_printed_once_and_only_its_hash_is_stored(path: Path) -> None:
-    key = new(path)
+    key = create(path)
     assert key.startswith("elk_")
-    assert known(path, key)
+    assert is_valid(path, key)
     assert key not in path.read_text()
 
 
-def test_rotation_is_a_new_key_and_the_older_one_retired(path: Path) -> None:
-    older, other = new(path), new(path, "lab")
-    newer = new(path)
-    assert all(known(path, key) for key in (older, newer, other))
+def test_rotation_creates_a_new_key_and_retires_the_older_one(path: Path) -> None:
+    older, other = create(path), create(path, "lab")
+    newer = create(path)
+    assert all(is_valid(path, key) for key in (older, newer, other))
     assert run("keys", "retire", "clinic", "--file", path).status == 0
-    assert [known(path, key) for key in (older, newer, other)] == [False, True, True]
+    assert [is_valid(path, key) for key in (older, newer, other)] == [False, True, True]
 
 
-def test_a_third_key_is_refused_and_the_line_says_what_to_do(path: Path) -> None:
-    new(path)
-    new(path)
+def test_a_third_key_is_refused_with_advice(path: Path) -> None:
+    create(path)
+    create(path)
     before = path.read_bytes()
     done = run("keys", "new", "clinic", "--file", path)
     assert (done.status, done.out) == (1, "")
@@ -50,26 +50,26 @@ def test_a_third_key_is_refused_and_the_line_says_what_to_do(path: Path) -> None
     assert path.read_bytes() == before
 
 
-def test_with_its_last_key_a_client_goes(path: Path) -> None:
-    key = new(path)
+def test_retiring_the_last_key_removes_the_client(path: Path) -> None:
+    key = create(path)
     done = run("keys", "retire", "clinic", "--file", path)
     assert (done.status, "no longer a client" in done.out) == (0, True)
-    assert not known(path, key)
+    assert not is_valid(path, key)
     assert run("keys", "retire", "clinic", "--file", path).status == 1
 
 
-def test_a_limit_stays_until_another_is_given(path: Path) -> None:
-    new(path, "clinic", "--requests-per-minute", "5")
-    new(path)
+def test_a_limit_stays_until_it_is_replaced(path: Path) -> None:
+    create(path, "clinic", "--requests-per-minute", "5")
+    create(path)
     assert read_clients(path)[0].requests_per_minute == 5
     run("keys", "retire", "clinic", "--file", path)
-    new(path, "clinic", "--requests-per-minute", "9")
+    create(path, "clinic", "--requests-per-minute", "9")
     assert read_clients(path)[0].requests_per_minute == 9
 
 
-def test_the_list_names_clients_and_never_keys(path: Path) -> None:
-    key = new(path, "clinic", "--requests-per-minute", "5")
-    new(path, "lab")
+def test_the_list_shows_clients_and_no_keys(path: Path) -> None:
+    key = create(path, "clinic", "--requests-per-minute", "5")
+    create(path, "lab")
     done = run("keys", "list", "--file", path)
     stored = read_clients(path)[0].keys[0].sha256
     assert done.status == 0
@@ -81,9 +81,7 @@ def test_the_list_names_clients_and_never_keys(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a clinic", "../x", "", "ä"])
-def test_a_name_that_could_not_stand_in_a_log_is_refused_and_nothing_written(
-    path: Path, name: str
-) -> None:
+def test_an_unsafe_client_name_is_refused_without_writing(path: Path, name: str) -> None:
     done = run("keys", "new", name, "--file", path)
     assert (done.status, done.out, done.err.count("\n")) == (1, "", 1)
     assert not path.exists()

@@ -1,4 +1,4 @@
-"""What a file of keys may hold, and how it is replaced."""
+"""Validation and atomic replacement of the key file."""
 
 import json
 import stat
@@ -11,7 +11,7 @@ from eulerlora.errors import SettingsError, StorageError
 from service.auth.key_file import ActiveKey, Client, read_clients, write_clients
 from tests.full_disk import file_size_limit
 
-MADE = datetime(2026, 11, 21, 14, 42, tzinfo=UTC)
+CREATED = datetime(2026, 11, 21, 14, 42, tzinfo=UTC)
 KEYS = [{"sha256": digit * 64, "created": "2026-11-21T14:42:00Z"} for digit in "abc"]
 
 
@@ -21,7 +21,7 @@ def line(client: str = "clinic", keys: object = KEYS[:1], **others: object) -> s
 
 def client(name: str, *digits: str) -> Client:
     return Client(
-        client=name, keys=tuple(ActiveKey(sha256=each * 64, created=MADE) for each in digits)
+        client=name, keys=tuple(ActiveKey(sha256=each * 64, created=CREATED) for each in digits)
     )
 
 
@@ -30,22 +30,22 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "keys.jsonl"
 
 
-def test_what_is_written_is_read_back(path: Path) -> None:
+def test_written_clients_are_read_back(path: Path) -> None:
     clients = (client("clinic", "a", "b"), client("lab", "c"))
     write_clients(path, clients)
     assert read_clients(path) == clients
 
 
-def test_a_limit_is_read_and_empty_lines_are_nothing(path: Path) -> None:
+def test_a_limit_is_read_and_empty_lines_are_ignored(path: Path) -> None:
     path.write_text(f"\n{line(requests_per_minute=7)}\n\n")
-    (found,) = read_clients(path)
-    assert (found.client, found.requests_per_minute) == ("clinic", 7)
+    (only,) = read_clients(path)
+    assert (only.client, only.requests_per_minute) == ("clinic", 7)
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (line(keys=KEYS), "keys: "),  # a third
+        (line(keys=KEYS), "keys: "),  # three keys
         (line(keys=[]), "keys: "),
         (line(keys=[KEYS[0] | {"sha256": "A" * 64}]), "keys.0.sha256: "),
         (line(keys=[KEYS[0] | {"created": "2026-11-21T14:42:00"}]), "keys.0.created: "),
@@ -57,14 +57,14 @@ def test_a_limit_is_read_and_empty_lines_are_nothing(path: Path) -> None:
         (line(requests_per_minute=True), "requests_per_minute: "),
         (line()[:-1], "not JSON"),
         ("[" * 100_000, "not JSON"),
-        ("[]", "wanted a JSON object"),
-        (line()[:-1] + ', "client": "lab"}', "the same field is there twice"),
-        (line(keys=KEYS[1:2]), "the client clinic is there twice"),
-        (line(client="lab"), "the key aaaaaaaa… is there twice"),
-        (line(client="lab", keys=[KEYS[1], KEYS[1]]), "the key bbbbbbbb… is there twice"),
+        ("[]", "expected a JSON object"),
+        (line()[:-1] + ', "client": "lab"}', "duplicate field"),
+        (line(keys=KEYS[1:2]), "duplicate client clinic"),
+        (line(client="lab"), "duplicate key aaaaaaaa…"),
+        (line(client="lab", keys=[KEYS[1], KEYS[1]]), "duplicate key bbbbbbbb…"),
     ],
 )
-def test_a_slip_is_told_in_one_line_with_file_and_line(path: Path, text: str, reason: str) -> None:
+def test_an_invalid_line_is_reported_with_its_number(path: Path, text: str, reason: str) -> None:
     path.write_text(f"{line()}\n{text}\n")
     with pytest.raises(SettingsError) as caught:
         read_clients(path)
@@ -73,7 +73,7 @@ def test_a_slip_is_told_in_one_line_with_file_and_line(path: Path, text: str, re
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe"])
-def test_an_unreadable_file_is_told_with_its_name(path: Path, content: bytes | None) -> None:
+def test_an_unreadable_file_is_reported_with_its_name(path: Path, content: bytes | None) -> None:
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(SettingsError, match="not a readable key file") as caught:
@@ -81,7 +81,7 @@ def test_an_unreadable_file_is_told_with_its_name(path: Path, content: bytes | N
     assert str(path) in str(caught.value)
 
 
-def test_a_new_file_is_private_and_an_older_one_keeps_its_mode(path: Path) -> None:
+def test_a_new_file_is_private_and_an_existing_one_keeps_its_mode(path: Path) -> None:
     write_clients(path, [client("clinic", "a")])
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o640)
@@ -89,7 +89,7 @@ def test_a_new_file_is_private_and_an_older_one_keeps_its_mode(path: Path) -> No
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
-def test_a_full_disk_leaves_the_older_file(path: Path) -> None:
+def test_a_full_disk_leaves_the_existing_file(path: Path) -> None:
     write_clients(path, [client("clinic", "a")])
     before = path.read_bytes()
     with file_size_limit(100), pytest.raises(StorageError, match="disk full"):

@@ -1,4 +1,4 @@
-"""Whose key it is, also while the file changes."""
+"""Lookup of keys, also while the key file changes."""
 
 import hmac
 import logging
@@ -17,8 +17,8 @@ from tests.service.key_clients import client
 
 
 def name_of(keys: Keys, key: bytes | str) -> str | None:
-    found = keys.client_of(key.encode() if isinstance(key, str) else key)
-    return found and found.client
+    client = keys.client_of(key.encode() if isinstance(key, str) else key)
+    return client and client.client
 
 
 @pytest.fixture
@@ -30,32 +30,32 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def keys(path: Path) -> Keys:
-    """They look at the file for every key."""
-    return Keys(path, recheck_s=0)
+    """Keys that check the file at every lookup."""
+    return Keys(path, check_interval_s=0)
 
 
-def test_a_new_key_is_256_random_bits_and_never_the_same() -> None:
-    made = {new_key() for _ in range(50)}
-    assert len(made) == 50
-    assert all(key.startswith("elk_") and len(key) == 4 + 43 for key in made)
+def test_a_new_key_has_256_random_bits() -> None:
+    keys = {new_key() for _ in range(50)}
+    assert len(keys) == 50
+    assert all(key.startswith("elk_") and len(key) == 4 + 43 for key in keys)
 
 
-def test_both_active_keys_of_a_client_are_its_own(keys: Keys) -> None:
-    shown = ("old", "new", "other", "older", "")
-    assert [name_of(keys, key) for key in shown] == ["clinic", "clinic", "lab", None, None]
+def test_both_active_keys_belong_to_their_client(keys: Keys) -> None:
+    sent = ("old", "new", "other", "older", "")
+    assert [name_of(keys, key) for key in sent] == ["clinic", "clinic", "lab", None, None]
 
 
 @pytest.mark.parametrize("key", ["schlüssel".encode(), b"\xff\x00", b"k" * 1_000_000])
-def test_any_bytes_are_a_key_that_nobody_has(keys: Keys, key: bytes) -> None:
+def test_arbitrary_bytes_are_an_unknown_key(keys: Keys, key: bytes) -> None:
     assert name_of(keys, key) is None
 
 
-def test_every_hash_is_compared_whatever_the_key(keys: Keys, monkeypatch) -> None:
+def test_every_hash_is_compared_for_every_key(keys: Keys, monkeypatch) -> None:
     compared: list[bytes] = []
 
-    def counting(shown: bytes, stored: bytes) -> bool:
+    def counting(sent: bytes, stored: bytes) -> bool:
         compared.append(stored)
-        return hmac.compare_digest(shown, stored)
+        return hmac.compare_digest(sent, stored)
 
     monkeypatch.setattr(keys_module, "hmac", SimpleNamespace(compare_digest=counting))
     for key in ("old", "other", "unknown"):
@@ -64,17 +64,17 @@ def test_every_hash_is_compared_whatever_the_key(keys: Keys, monkeypatch) -> Non
         assert len(compared) == 3
 
 
-def test_a_changed_file_counts_without_a_restart(path: Path, keys: Keys) -> None:
+def test_a_changed_file_applies_without_a_restart(path: Path, keys: Keys) -> None:
     write_clients(path, [client("clinic", "new"), client("ward", "third")])
-    shown = ("old", "new", "third", "other")
-    assert [name_of(keys, key) for key in shown] == [None, "clinic", "ward", None]
+    sent = ("old", "new", "third", "other")
+    assert [name_of(keys, key) for key in sent] == [None, "clinic", "ward", None]
 
 
-def test_between_two_looks_the_file_is_left_alone(path: Path) -> None:
-    keys = Keys(path, recheck_s=3600)
+def test_the_file_is_not_read_within_the_check_interval(path: Path) -> None:
+    keys = Keys(path, check_interval_s=3600)
     write_clients(path, [client("ward", "third")])
     assert name_of(keys, "third") is None
-    keys.reread()
+    keys.reload_if_changed()
     assert name_of(keys, "third") == "ward"
 
 
@@ -87,7 +87,7 @@ def garble(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [remove, garble])
-def test_a_broken_file_keeps_the_keys_and_is_logged_once_until_it_is_whole(
+def test_an_invalid_file_leaves_the_keys_valid_and_is_logged_once(
     path: Path, keys: Keys, caplog, damage: Callable[[Path], None]
 ) -> None:
     damage(path)
@@ -100,19 +100,19 @@ def test_a_broken_file_keeps_the_keys_and_is_logged_once_until_it_is_whole(
         assert [name_of(keys, key) for key in ("old", "third")] == [None, "ward"]
 
 
-def test_a_broken_file_at_the_start_is_refused(path: Path) -> None:
+def test_an_invalid_file_is_refused_at_start(path: Path) -> None:
     garble(path)
     with pytest.raises(SettingsError, match="line 1"):
         Keys(path)
 
 
-def test_an_emptied_file_lets_nobody_in_and_says_so(path: Path, keys: Keys, caplog) -> None:
+def test_an_empty_file_refuses_everyone_and_logs_it(path: Path, keys: Keys, caplog) -> None:
     path.write_text("")
     assert name_of(keys, "old") is None
-    assert "nobody may ask" in caplog.text
+    assert "every request will be refused" in caplog.text
 
 
-def test_a_file_that_everybody_may_read_is_warned_of(path: Path, caplog) -> None:
+def test_a_world_readable_file_logs_a_warning(path: Path, caplog) -> None:
     Keys(path)
     assert caplog.text == ""
     path.chmod(0o644)
