@@ -119,7 +119,7 @@ def _key_in(file: Path) -> str:
 
 
 async def _details(run: _Run) -> ModelDetails:
-    """What is known of the model. Raises a ServiceProblem where not even that can be asked."""
+    """What is known of the model. Raises a Problem where not even that can be asked."""
     async with run.client(FIRST) as client:
         return await client.model(run.question.model or (await client.models())[0].name)
 

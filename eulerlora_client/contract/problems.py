@@ -1,12 +1,15 @@
-"""Why there is no answer: one exception for each problem code of the service, and a few of ours.
+"""Problems: one exception class for each error code of the HTTP contract (RFC 9457).
 
-ServiceProblem
-├── UnreadableFile       unreadable_file       an image file cannot be read on this machine
-├── NoAnswer             no_answer             the service gave no answer
-│   ├── Unreachable      unreachable           no connection to it can be had
-│   ├── ConnectionLost   connection_lost       the connection ended before the answer
-│   └── TimedOut         timed_out             the answer did not come in time
-├── UnexpectedAnswer     unexpected_answer     what answered does not keep the contract
+The service raises these classes; the SDK raises them again from a problem document. The first four
+below are raised by the client alone, without a response.
+
+Problem
+├── UnreadableFile       unreadable_file       a local image file cannot be read
+├── NoAnswer             no_answer             the service sent no response
+│   ├── Unreachable      unreachable           no connection can be made
+│   ├── ConnectionLost   connection_lost       the connection ended before the response
+│   └── TimedOut         timed_out             the response did not arrive in time
+├── UnexpectedAnswer     unexpected_answer     the response does not follow the contract
 ├── RequestRefused       4xx refused
 │   ├── BadRequest       400 bad_request
 │   │   ├── MalformedRequest   malformed_request
@@ -35,34 +38,35 @@ ServiceProblem
     │   └── AuditUnavailable   audit_unavailable
     └── DeadlinePassed   504 deadline_passed
 
-A code that is not among them, of a later service or of what stands before it, is told by the
-class of its status.
+A detail never repeats what the client sent, except the name of a parameter.
 """
 
-from eulerlora.errors import EulerLoRAError
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 
-class ServiceProblem(EulerLoRAError):  # noqa: N818 - the word of RFC 9457
-    """Base of every reason for which there is no answer.
+class Problem(Exception):  # noqa: N818 - the word of RFC 9457
+    """Base of every reason for which a request has no result.
 
-    code: stable, for programs. status: of the HTTP response, None where there was none. title,
-    detail: for people. request_id: under which the service logged it. retry_after_s: seconds
-    after which another attempt makes sense, where the service said so.
+    code: stable, for programs. status: HTTP status, None without a response. title, detail: text
+    for people. request_id: the id under which the service logged the request. retry_after_s:
+    seconds after which a new attempt is useful, None if unknown.
     """
 
+    exit_status: ClassVar[int] = 1
     code: str = "problem"
     status: int | None = None
-    title: str = "There is no answer"
+    title: str = "The request has no result"
 
     def __init__(
         self,
         detail: str,
+        retry_after_s: float | None = None,
         *,
         code: str | None = None,
         status: int | None = None,
         title: str | None = None,
         request_id: str | None = None,
-        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(detail)
         self.detail = detail
@@ -76,43 +80,43 @@ class ServiceProblem(EulerLoRAError):  # noqa: N818 - the word of RFC 9457
         return f"{self.title}: {self.detail}"
 
 
-class UnreadableFile(ServiceProblem):
-    """An image file cannot be read on this machine."""
+class UnreadableFile(Problem):
+    """A local image file cannot be read."""
 
     code, title = "unreadable_file", "The file cannot be read"
 
 
-class NoAnswer(ServiceProblem):
-    """The service gave no answer."""
+class NoAnswer(Problem):
+    """The service sent no response."""
 
-    code, title = "no_answer", "The service gave no answer"
+    code, title = "no_answer", "The service sent no response"
 
 
 class Unreachable(NoAnswer):
-    """No connection to the service can be had."""
+    """No connection to the service can be made."""
 
-    code, title = "unreachable", "No service can be reached"
+    code, title = "unreachable", "The service cannot be reached"
 
 
 class ConnectionLost(NoAnswer):
-    """The connection ended before the answer had come."""
+    """The connection ended before the response was complete."""
 
     code, title = "connection_lost", "The connection was lost"
 
 
 class TimedOut(NoAnswer):
-    """The answer did not come in time."""
+    """The response did not arrive in time."""
 
-    code, title = "timed_out", "The answer did not come in time"
-
-
-class UnexpectedAnswer(ServiceProblem):
-    """What answered does not keep the contract: perhaps another server, or another address."""
-
-    code, title = "unexpected_answer", "The answer is not one of this service"
+    code, title = "timed_out", "The response did not arrive in time"
 
 
-class RequestRefused(ServiceProblem):
+class UnexpectedAnswer(Problem):
+    """The response does not follow the contract; the address may belong to another server."""
+
+    code, title = "unexpected_answer", "The response is not one of this service"
+
+
+class RequestRefused(Problem):
     """The request was refused (4xx)."""
 
     code, title = "refused", "The request was refused"
@@ -125,7 +129,7 @@ class BadRequest(RequestRefused):
 
 
 class MalformedRequest(BadRequest):
-    """What came is not HTTP, or in a form that no two readers might read alike."""
+    """The request is not valid HTTP, or its framing is ambiguous."""
 
     code = "malformed_request"
 
@@ -137,111 +141,111 @@ class MalformedBody(BadRequest):
 
 
 class NotAuthenticated(RequestRefused):
-    """No key was sent, or not one that is known."""
+    """The request has no valid API key."""
 
-    status, code, title = 401, "not_authenticated", "A key is wanted"
+    status, code, title = 401, "not_authenticated", "An API key is required"
 
 
 class NotFound(RequestRefused):
-    """Nothing is served at this address."""
+    """No resource has this address."""
 
     status, code, title = 404, "not_found", "No such resource"
 
 
 class UnknownModel(NotFound):
-    """No model of that name is served."""
+    """No served model has this name."""
 
     code, title = "unknown_model", "No such model"
 
 
 class MethodNotAllowed(RequestRefused):
-    """The address does not take this method."""
+    """The resource does not support this method."""
 
     status, code, title = 405, "method_not_allowed", "The method is not allowed here"
 
 
 class UploadTooSlow(RequestRefused):
-    """The body was not whole by its deadline."""
+    """The body was not complete by its deadline."""
 
     status, code, title = 408, "upload_too_slow", "The upload took too long"
 
 
 class BodyTooLarge(RequestRefused):
-    """The image file is over the service's limit."""
+    """The body is over the size limit; the rest of it is not read."""
 
     status, code, title = 413, "body_too_large", "The body is too large"
 
 
 class UnsupportedMedia(RequestRefused):
-    """The file is neither JPEG, PNG nor WebP."""
+    """The body is neither multipart nor a JPEG, PNG or WebP image."""
 
     status, code, title = 415, "unsupported_media", "The media type is not supported"
 
 
 class Unprocessable(RequestRefused):
-    """The request is well-formed and cannot be answered (422)."""
+    """The request is well-formed but cannot be processed (422)."""
 
-    status, code, title = 422, "unprocessable", "The request cannot be answered"
+    status, code, title = 422, "unprocessable", "The request cannot be processed"
 
 
 class InvalidParameter(Unprocessable):
-    """A parameter is unknown to the service or out of range."""
+    """A query parameter is unknown, repeated or out of range."""
 
     code, title = "invalid_parameter", "A parameter is invalid"
 
 
 class InvalidUpload(Unprocessable):
-    """The upload is not one file with some content."""
+    """The upload is not exactly one non-empty file."""
 
     code, title = "invalid_upload", "The upload is not one file"
 
 
 class UnusableImage(Unprocessable):
-    """The image is broken, too small, too large or animated."""
+    """The image is damaged, too small, too large or animated."""
 
     code, title = "unusable_image", "The image cannot be used"
 
 
 class PolicyNotApplicable(Unprocessable):
-    """The service's triage policy does not fit the model; it can still be asked to predict."""
+    """The triage policy names classes that the model does not have; /predict still works."""
 
     code, title = "policy_not_applicable", "The triage policy does not fit the model"
 
 
 class QuotaExceeded(RequestRefused):
-    """More requests than the key may make in a minute."""
+    """The key has used up its requests per minute."""
 
     status, code, title = 429, "quota_exceeded", "The quota is used up"
 
 
 class HeadersTooLarge(RequestRefused):
-    """The request's headers are over the limit."""
+    """The request's target and headers are over the size limit."""
 
     status, code, title = 431, "headers_too_large", "The headers are too large"
 
 
-class ServiceFailed(ServiceProblem):
-    """The service, or what stands before it, failed (5xx)."""
+class ServiceFailed(Problem):
+    """The service, or a proxy in front of it, failed (5xx)."""
 
     code, title = "service_failed", "The service failed"
 
 
 class InternalError(ServiceFailed):
-    """A defect of the service."""
+    """The service has a defect."""
 
     status, code = 500, "internal_error"
 
 
 class ModelFailure(ServiceFailed):
-    """The model gave no finite answer for this image."""
+    """The model output for this image is not finite."""
 
     status, code, title = 500, "model_failure", "The model failed"
 
 
 class Unavailable(ServiceFailed):
-    """The service cannot answer now (503)."""
+    """The service cannot process the request now (503)."""
 
-    status, code, title = 503, "unavailable", "The service cannot answer now"
+    status, code, title = 503, "unavailable", "The service is unavailable"
 
 
 class NotReady(Unavailable):
@@ -251,24 +255,55 @@ class NotReady(Unavailable):
 
 
 class Overloaded(Unavailable):
-    """More work waits than can be done in time."""
+    """The queue is longer than can be processed in time; nothing of this request was run."""
 
     code, title = "overloaded", "The service is overloaded"
 
 
 class OutOfMemory(Unavailable):
-    """The device had no memory for this image."""
+    """The device has too little memory for this image, even in a smaller batch."""
 
     code, title = "out_of_memory", "The device is out of memory"
 
 
 class AuditUnavailable(Unavailable):
-    """The audit log cannot be written, so that no decision is given."""
+    """The audit log cannot be written; no decision is returned without it."""
 
     code, title = "audit_unavailable", "The audit log cannot be written"
 
 
 class DeadlinePassed(ServiceFailed):
-    """The answer would have come after its deadline; it was not computed."""
+    """The request waited until its deadline; it was not run."""
 
     status, code, title = 504, "deadline_passed", "The deadline has passed"
+
+
+def _tree(base: type[Problem]) -> Iterator[type[Problem]]:
+    yield base
+    for problem_class in base.__subclasses__():
+        yield from _tree(problem_class)
+
+
+GROUPS = (BadRequest, Unprocessable, Unavailable, ServiceFailed)
+"""Classes for clients to catch; the service raises only their subclasses."""
+
+RESPONSE_PROBLEMS = (*_tree(RequestRefused), *_tree(ServiceFailed))
+SENT_BY_SERVICE = tuple(kind for kind in RESPONSE_PROBLEMS if kind not in GROUPS)
+
+_BY_CODE: Mapping[str, type[Problem]] = {kind.code: kind for kind in RESPONSE_PROBLEMS}
+_BY_STATUS: Mapping[int, type[Problem]] = {
+    kind.status: kind for kind in reversed(RESPONSE_PROBLEMS) if kind.status is not None
+}  # the first class of a status in the tree: its group, or the most general one
+
+
+def problem_class(code: str | None, status: int) -> type[Problem]:
+    """Returns the class of a response without a result; an unknown code falls back on the status.
+
+    A later service or a proxy may send codes that are not in this module.
+    """
+    if code in _BY_CODE:
+        return _BY_CODE[code]
+    for first_status, base in ((500, ServiceFailed), (400, RequestRefused)):
+        if status >= first_status:
+            return _BY_STATUS.get(status, base)
+    return UnexpectedAnswer

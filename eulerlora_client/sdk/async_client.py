@@ -9,7 +9,7 @@ import httpx
 
 from eulerlora.settings import Auto
 from eulerlora_client.contract.answers import ModelDetails, ModelList, ModelSummary, Prediction
-from eulerlora_client.contract.problems import ServiceProblem
+from eulerlora_client.contract.problems import Problem
 from eulerlora_client.sdk.client import CONCURRENCY
 from eulerlora_client.sdk.concurrency import in_order_async
 from eulerlora_client.sdk.images import ImageFile, content_of
@@ -62,13 +62,13 @@ class AsyncTriageClient:
         seed: int | None = None,
         model: str | None = None,
         detail: bool = False,
-    ) -> AsyncGenerator[Prediction | ServiceProblem, None]:
+    ) -> AsyncGenerator[Prediction | Problem, None]:
         """The answers for many images in order, as `TriageClient.predict_many`."""
 
-        async def outcome(image: ImageFile) -> Prediction | ServiceProblem:
+        async def outcome(image: ImageFile) -> Prediction | Problem:
             try:
                 return await self.predict(image, mode, samples, seed, model, detail)
-            except ServiceProblem as problem:
+            except Problem as problem:
                 return problem
 
         return in_order_async(outcome, images, concurrency)

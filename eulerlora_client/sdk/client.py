@@ -9,7 +9,7 @@ import httpx
 
 from eulerlora.settings import Auto
 from eulerlora_client.contract.answers import ModelDetails, ModelList, ModelSummary, Prediction
-from eulerlora_client.contract.problems import ServiceProblem
+from eulerlora_client.contract.problems import Problem
 from eulerlora_client.sdk.concurrency import in_order
 from eulerlora_client.sdk.images import ImageFile, content_of
 from eulerlora_client.sdk.requests import (
@@ -30,7 +30,7 @@ class TriageClient:
     """Asks a running service; may be shared by threads. To be closed, or used in a `with` block.
 
     url: such as "http://127.0.0.1:8000". key: one of the service's keys, where it wants one.
-    Every reason for which there is no answer is a `ServiceProblem`. Raises SettingsError for an
+    Every reason for which there is no answer is a `Problem`. Raises SettingsError for an
     address or a key that cannot be one.
     """
 
@@ -71,7 +71,7 @@ class TriageClient:
         seed: int | None = None,
         model: str | None = None,
         detail: bool = False,
-    ) -> Generator[Prediction | ServiceProblem, None, None]:
+    ) -> Generator[Prediction | Problem, None, None]:
         """The answers for many images, in order; where one has none, the problem in its place.
 
         concurrency: images that are asked about at the same time. Images are taken from the
@@ -79,10 +79,10 @@ class TriageClient:
         """
         question, given_up = Question(mode, samples, seed, model, detail), Event()
 
-        def outcome(image: ImageFile) -> Prediction | ServiceProblem:
+        def outcome(image: ImageFile) -> Prediction | Problem:
             try:
                 return self._prediction(image, question, given_up)
-            except ServiceProblem as problem:
+            except Problem as problem:
                 return problem
 
         return in_order(outcome, images, concurrency, given_up)

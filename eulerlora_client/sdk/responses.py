@@ -11,30 +11,17 @@ import httpx
 from pydantic import ValidationError
 
 from eulerlora.settings import first_fault
-from eulerlora_client.contract import problems
 from eulerlora_client.contract.answers import Answer
 from eulerlora_client.contract.problems import (
     ConnectionLost,
-    RequestRefused,
-    ServiceFailed,
-    ServiceProblem,
+    Problem,
     TimedOut,
     UnexpectedAnswer,
     Unreachable,
+    problem_class,
 )
 
 AnyAnswer = TypeVar("AnyAnswer", bound=Answer)
-
-TOLD: tuple[type[ServiceProblem], ...] = tuple(
-    kind
-    for kind in vars(problems).values()
-    if isinstance(kind, type) and issubclass(kind, (RequestRefused, ServiceFailed))
-)
-BY_CODE: Mapping[str, type[ServiceProblem]] = {kind.code: kind for kind in TOLD}
-BY_STATUS: Mapping[int, type[ServiceProblem]] = {
-    kind.status: kind for kind in reversed(TOLD) if kind.status is not None
-}
-"""Of the classes with a status, the first: that which the others are made from."""
 
 
 def result_in(response: httpx.Response, kind: type[AnyAnswer]) -> AnyAnswer:
@@ -51,13 +38,12 @@ def result_in(response: httpx.Response, kind: type[AnyAnswer]) -> AnyAnswer:
         ) from error
 
 
-def problem_in(response: httpx.Response) -> ServiceProblem:
+def problem_in(response: httpx.Response) -> Problem:
     """The problem that a response without a result tells of; any response has one."""
     status = response.status_code
     document = _document(response)
     code = _text(document, "code")
-    kind = BY_CODE.get(code or "") or _kind_by_status(status)
-    return kind(
+    return problem_class(code, status)(
         _text(document, "detail") or f"status {status} without a problem document",
         code=code,
         status=status,
@@ -80,13 +66,6 @@ def transport_problems(url: httpx.URL) -> Iterator[None]:
         raise ConnectionLost(f"to {url} ({_words(error)})") from error
     except httpx.RequestError as error:
         raise UnexpectedAnswer(f"of {url} ({_words(error)})") from error
-
-
-def _kind_by_status(status: int) -> type[ServiceProblem]:
-    for first, kind in ((500, ServiceFailed), (400, RequestRefused)):
-        if status >= first:
-            return BY_STATUS.get(status, kind)
-    return UnexpectedAnswer
 
 
 def _document(response: httpx.Response) -> Mapping[str, Any]:

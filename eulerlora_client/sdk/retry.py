@@ -23,8 +23,8 @@ from tenacity import (
 from eulerlora.settings import Settings
 from eulerlora_client.contract.problems import (
     ConnectionLost,
+    Problem,
     QuotaExceeded,
-    ServiceProblem,
     Unreachable,
 )
 
@@ -82,7 +82,7 @@ def repeating_async(patience: Patience) -> AsyncRetrying:
 def may_pass(error: BaseException) -> bool:
     """Whether the same question may have an answer a little later."""
     return isinstance(error, (Unreachable, ConnectionLost)) or (
-        isinstance(error, ServiceProblem) and error.status in PASSING
+        isinstance(error, Problem) and error.status in PASSING
     )
 
 
@@ -103,8 +103,8 @@ def _too_long(patience: Patience) -> Callable[[RetryCallState], bool]:
     return too_long
 
 
-def _problem(state: RetryCallState) -> ServiceProblem:
+def _problem(state: RetryCallState) -> Problem:
     assert state.outcome is not None
     problem = state.outcome.exception()
-    assert isinstance(problem, ServiceProblem)
+    assert isinstance(problem, Problem)
     return problem

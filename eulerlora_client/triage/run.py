@@ -11,7 +11,7 @@ from PIL import Image
 from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.contract.problems import (
     BodyTooLarge,
-    ServiceProblem,
+    Problem,
     Unreachable,
     UnreadableFile,
 )
@@ -86,7 +86,7 @@ class _Run:
         try:
             content = await asyncio.to_thread(_read, path, self.most_bytes)
             prediction = await self.client.predict(content, **asdict(self.question))
-        except ServiceProblem as problem:
+        except Problem as problem:
             if isinstance(problem, Unreachable):
                 self.gone = problem
             return _without_answer(path, problem)
@@ -108,7 +108,7 @@ def decided(path: Path, content: bytes, prediction: Prediction, policy: Policy) 
         return TriageRow(path, prediction, quality, problem=problem)
 
 
-def _without_answer(path: Path, problem: ServiceProblem) -> TriageRow:
+def _without_answer(path: Path, problem: Problem) -> TriageRow:
     return TriageRow(path, problem=RowProblem(problem.code, str(problem)))
 
 

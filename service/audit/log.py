@@ -11,11 +11,11 @@ from typing import Self
 
 from eulerlora.errors import EulerLoRAError
 from eulerlora.settings import Auto, Settings
+from eulerlora_client.contract.problems import AuditUnavailable
 from eulerlora_client.policy import policy
 from service.audit.chain import DECISION, Link, Record
 from service.audit.file import AuditFile
 from service.audit.secret import image_hash, secret_id
-from service.errors import AuditUnavailable
 from service.schemas import PredictionBody
 
 RECORDED = {

@@ -1,4 +1,4 @@
-"""Who may ask, and how often: decided from the head of a request, before any of its body."""
+"""Authentication and rate limits, decided from the request headers before the body is read."""
 
 import time
 from collections.abc import Iterable
@@ -8,9 +8,9 @@ from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import MovingWindowRateLimiter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from eulerlora_client.contract.problems import NotAuthenticated, Problem, QuotaExceeded
 from service.auth.key_file import Client
 from service.auth.keys import Keys
-from service.errors import NotAuthenticated, Problem, QuotaExceeded
 from service.http.problem_responses import problem_response
 
 OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/livez", "/readyz", "/metrics"})
@@ -18,12 +18,11 @@ OPEN_FOLDERS = ("/page/",)
 
 
 class AccessMiddleware:
-    """Lets requests with a known key pass, no more of them a minute than the client may make.
+    """Passes requests with a valid key on, within the rate limit of the client.
 
-    The client's name goes into the request's state as `client`. One request counts as one, a
-    batch too: how many images it holds is not known before its body is read, and the limit on
-    the body bounds them. What was refused here is not counted. Needs RequestIdMiddleware outside
-    of it.
+    Stores the client's name in the request state as `client`. A batch counts as one request: its
+    number of images is unknown before the body is read, and is bounded by the body limits. Refused
+    requests do not count. Must run inside RequestIdMiddleware.
     """
 
     def __init__(self, app: ASGIApp, keys: Keys) -> None:
@@ -36,7 +35,7 @@ class AccessMiddleware:
             await self.app(scope, receive, send)
             return
         try:
-            client = await self._admitted(scope["headers"])
+            client = await self._authenticate(scope["headers"])
         except Problem as problem:
             refusal = problem_response(problem, scope["state"]["request_id"])
             await refusal(scope, receive, send)
@@ -44,22 +43,22 @@ class AccessMiddleware:
         scope["state"]["client"] = client.client
         await self.app(scope, receive, send)
 
-    async def _admitted(self, headers: Iterable[tuple[bytes, bytes]]) -> Client:
-        client = self._keys.client_of(shown_key(headers))
+    async def _authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> Client:
+        client = self._keys.client_of(sent_key(headers))
         if client is None:
-            raise NotAuthenticated("the key is not one that is known")
+            raise NotAuthenticated("the key is unknown")
         await self._quotas.count(client)
         return client
 
 
 class Quotas:
-    """How often each client asked within the last minute; in memory, of this process alone."""
+    """Counts the requests of every client in a moving window of one minute, in memory."""
 
     def __init__(self) -> None:
         self._window = MovingWindowRateLimiter(MemoryStorage())
 
     async def count(self, client: Client) -> None:
-        """Counts one request. Raises QuotaExceeded where it is one too many."""
+        """Counts one request. Raises QuotaExceeded if the client has reached its limit."""
         if client.requests_per_minute is None:
             return
         limit = RateLimitItemPerMinute(client.requests_per_minute)
@@ -72,26 +71,26 @@ class Quotas:
 
 
 def is_open(path: str) -> bool:
-    """Whether a path is served without a key: probes, metrics, the page and the description."""
+    """Returns whether a path is served without a key: probes, metrics, page, documentation."""
     return path in OPEN_PATHS or path.startswith(OPEN_FOLDERS)
 
 
-def shown_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The one key among a request's headers, as the bytes that came.
+def sent_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Returns the key in the request headers as raw bytes.
 
-    `Authorization: Bearer KEY` (RFC 6750, 2.1; other schemes are somebody else's) or
-    `X-API-Key: KEY`. Raises NotAuthenticated for none, and for more than one.
+    Accepts `Authorization: Bearer KEY` (RFC 6750, 2.1) and `X-API-Key: KEY`; ignores other
+    authorization schemes. Raises NotAuthenticated for no key, and for more than one.
     """
-    shown = []
+    keys = []
     for name, value in headers:
         if name == b"x-api-key":
-            shown.append(value.strip())
+            keys.append(value.strip())
         elif name == b"authorization":
             scheme, _, credentials = value.strip().partition(b" ")
-            if scheme.lower() == b"bearer":  # schemes in any case: RFC 9110, 11.1
-                shown.append(credentials.strip())
-    if len(shown) != 1:
+            if scheme.lower() == b"bearer":  # case-insensitive, RFC 9110, 11.1
+                keys.append(credentials.strip())
+    if len(keys) != 1:
         raise NotAuthenticated(
-            f"wanted one key, as Authorization: Bearer KEY or X-API-Key: KEY; found {len(shown)}"
+            f"expected one key, as Authorization: Bearer KEY or X-API-Key: KEY; got {len(keys)}"
         )
-    return shown[0]
+    return keys[0]

@@ -13,7 +13,7 @@ from PIL import Image
 
 from eulerlora.errors import ImageError
 from eulerlora.preprocess import Picture, channels_first, move_to_upright, upright_rgb
-from service.errors import UnsupportedMedia, UnusableImage
+from eulerlora_client.contract.problems import UnsupportedMedia, UnusableImage
 from service.settings import ImageLimits
 
 Format = Literal["JPEG", "PNG", "WEBP"]

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eulerlora_client.contract.problems import NotReady, UnusableImage
 from eulerlora_client.policy.quality import Quality
 from service.decoding.decode import Declared
 from service.decoding.process import DecodingProcess, LostError, Outcome
 from service.decoding.worker import Job
-from service.errors import NotReady, UnusableImage
 from service.settings import DecodingSettings, ImageLimits
 
 START_AGAIN_S = 1.0

@@ -4,9 +4,9 @@ from collections.abc import Container
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.errors import NotReady, Overloaded
+from eulerlora_client.contract.problems import NotReady, Overloaded
 from service.http.problem_responses import problem_response
-from service.inference.queue import WaitingRoom
+from service.inference.queue import RequestQueue
 
 
 class AdmissionMiddleware:
@@ -17,16 +17,16 @@ class AdmissionMiddleware:
     RequestIdMiddleware outside of it.
     """
 
-    def __init__(self, app: ASGIApp, room: WaitingRoom, paths: Container[str]) -> None:
+    def __init__(self, app: ASGIApp, queue: RequestQueue, paths: Container[str]) -> None:
         self.app = app
-        self._room = room
+        self._queue = queue
         self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self.app
         if scope["type"] == "http" and scope["path"] in self._paths:
             try:
-                self._room.check(1)
+                self._queue.check_capacity()
             except (Overloaded, NotReady) as problem:
                 app = problem_response(problem, scope["state"]["request_id"])
         await app(scope, receive, send)

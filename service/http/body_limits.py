@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import BodyTooLarge, Overloaded, UploadTooSlow
+from eulerlora_client.contract.problems import BodyTooLarge, Overloaded, UploadTooSlow
 from service.http.problem_responses import problem_response
 from service.settings import BodySettings
 
@@ -42,7 +42,8 @@ class BodyLimitsMiddleware:
         reserved = max_bytes if expected is None else expected
         refusal = self._refusal(reserved, max_bytes)
         if refusal is not None:
-            await problem_response(refusal, scope["state"]["request_id"])(scope, receive, send)
+            response = problem_response(refusal, scope["state"]["request_id"], closes=True)
+            await response(scope, receive, send)
             return
         self._in_flight += reserved
         try:
@@ -54,7 +55,7 @@ class BodyLimitsMiddleware:
         if reserved > max_bytes:
             return _too_large(max_bytes)
         if self._in_flight + reserved > self._settings.max_bytes_in_flight:
-            return Overloaded("too many uploads are in flight", RETRY_AFTER_S, closes=True)
+            return Overloaded("too many uploads are in flight", RETRY_AFTER_S)
         return None
 
 

@@ -1,6 +1,7 @@
 """Every 4xx and 5xx as `application/problem+json`, whatever raised it."""
 
 import logging
+import math
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -13,7 +14,20 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import InvalidParameter, Problem
+from eulerlora_client.contract.problems import (
+    BodyTooLarge,
+    HeadersTooLarge,
+    InternalError,
+    InvalidParameter,
+    MalformedRequest,
+    MethodNotAllowed,
+    NotAuthenticated,
+    NotFound,
+    Problem,
+    QuotaExceeded,
+    RequestRefused,
+    UploadTooSlow,
+)
 from service.schemas import ProblemBody
 from service.telemetry.request_id import HEADER, request_id_of
 
@@ -23,12 +37,10 @@ MEDIA_TYPE = "application/problem+json"
 CLIENT_LEFT = 499  # as nginx logs it
 PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
-HTTP_PROBLEMS = {
-    404: ("not_found", "No such resource"),
-    405: ("method_not_allowed", "The method is not allowed here"),
-}
-OTHER_HTTP_PROBLEM = ("refused", "The request was refused")
-HTTP_CODES = tuple(code for code, _ in (*HTTP_PROBLEMS.values(), OTHER_HTTP_PROBLEM))
+UNREAD_BODY = (
+    MalformedRequest, NotAuthenticated, UploadTooSlow, BodyTooLarge, QuotaExceeded, HeadersTooLarge,
+)  # fmt: skip
+"""Problems that leave the rest of the body unread, so that the connection cannot be used again."""
 
 
 def install(app: FastAPI) -> None:
@@ -48,24 +60,40 @@ def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def problem_body(problem: Problem, request_id: str) -> ProblemBody:
-    """The document that tells of a problem in answer to a request."""
-    return _body(request_id, problem.status, problem.code, problem.title, problem.detail)
-
-
-def problem_response(problem: Problem, request_id: str) -> JSONResponse:
-    """The response that tells of a problem; also an ASGI application, for use in a middleware."""
-    return _ProblemResponse(problem_body(problem, request_id), problem.headers())
-
-
-def _body(request_id: str, status: int, code: str, title: str, detail: str) -> ProblemBody:
+    """Returns the problem document for the response to a request."""
+    assert problem.status is not None, "client-side problems have no response"
     return ProblemBody(
-        type=f"urn:eulerlora:problem:{code}",
-        title=title,
-        status=status,
-        detail=detail,
-        code=code,
+        type=f"urn:eulerlora:problem:{problem.code}",
+        title=problem.title,
+        status=problem.status,
+        detail=problem.detail,
+        code=problem.code,
         request_id=request_id,
     )
+
+
+def problem_response(problem: Problem, request_id: str, closes: bool | None = None) -> JSONResponse:
+    """Returns the response to a problem, which is also an ASGI application for middlewares.
+
+    closes: as in `problem_headers`.
+    """
+    return _ProblemResponse(problem_body(problem, request_id), problem_headers(problem, closes))
+
+
+def problem_headers(problem: Problem, closes: bool | None = None) -> dict[str, str]:
+    """Returns the headers that are specific to a problem.
+
+    closes: whether the connection ends after the response; None takes the default of the class.
+    """
+    headers = {}
+    if isinstance(problem, UNREAD_BODY) if closes is None else closes:
+        headers["Connection"] = "close"
+    if problem.retry_after_s is not None:
+        seconds = max(1, math.ceil(problem.retry_after_s))  # RFC 9110, 10.2.3: whole seconds
+        headers["Retry-After"] = str(seconds)
+    if isinstance(problem, NotAuthenticated):
+        headers["WWW-Authenticate"] = "Bearer"  # RFC 9110, 15.5.2 requires a challenge
+    return headers
 
 
 class _ProblemResponse(JSONResponse):
@@ -126,15 +154,15 @@ async def _on_validation_error(request: Request, error: Exception) -> JSONRespon
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     status = error.status_code
-    code, title = HTTP_PROBLEMS.get(status, OTHER_HTTP_PROBLEM)
-    body = _body(request_id_of(request), status, code, title, "see /docs for what is served")
-    return _ProblemResponse(body, error.headers)
+    kind = {404: NotFound, 405: MethodNotAllowed}.get(status, RequestRefused)
+    problem = kind("see /docs for what is served", status=status)
+    return _ProblemResponse(problem_body(problem, request_id_of(request)), error.headers)
 
 
 async def _on_defect(request: Request, error: Exception) -> JSONResponse:
     logger.exception("request %s failed", request_id_of(request), exc_info=error)
     body = problem_body(
-        Problem("the failure was logged under the request id"), request_id_of(request)
+        InternalError("the failure was logged under the request id"), request_id_of(request)
     )
     return _ProblemResponse(body, {HEADER: body.request_id})  # also used outside the middleware
 

@@ -14,8 +14,18 @@ import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-from service.errors import HeadersTooLarge, MalformedRequest, Overloaded, Problem
-from service.http.problem_responses import MEDIA_TYPE, problem_body, problem_response
+from eulerlora_client.contract.problems import (
+    HeadersTooLarge,
+    MalformedRequest,
+    Overloaded,
+    Problem,
+)
+from service.http.problem_responses import (
+    MEDIA_TYPE,
+    problem_body,
+    problem_headers,
+    problem_response,
+)
 from service.settings import ConnectionSettings
 from service.telemetry.request_id import HEADER
 
@@ -98,15 +108,16 @@ class Protocol(H11Protocol):
 
     def _send(self, problem: Problem) -> None:
         request_id = uuid.uuid4().hex
-        body = problem_body(problem, request_id).model_dump_json().encode()
+        document = problem_body(problem, request_id)
+        body = document.model_dump_json().encode()
         headers = {
-            **problem.headers(),
+            **problem_headers(problem),
             "Content-Type": MEDIA_TYPE,
             "Content-Length": str(len(body)),
             HEADER: request_id,
         }
         response = h11.Response(
-            status_code=problem.status,
+            status_code=document.status,
             headers=list(headers.items()),
             reason=STATUS_PHRASES[problem.status],
         )
@@ -153,8 +164,8 @@ class ConnectionLimitsMiddleware:
             state.get(OPEN_CONNECTIONS, 0) > self._settings.max_connections
             and scope["path"] not in PROBES
         ):
-            problem = Overloaded("too many connections are open", RETRY_AFTER_S, closes=True)
-            app = problem_response(problem, state["request_id"])
+            problem = Overloaded("too many connections are open", RETRY_AFTER_S)
+            app = problem_response(problem, state["request_id"], closes=True)
         await app(scope, receive, send)
 
 

@@ -8,8 +8,13 @@ from python_multipart.exceptions import FormParserError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
+from eulerlora_client.contract.problems import (
+    InvalidUpload,
+    MalformedBody,
+    Problem,
+    UnsupportedMedia,
+)
 from service.decoding.decode import MEDIA_TYPES, Declared
-from service.errors import InvalidUpload, MalformedBody, Problem, UnsupportedMedia
 
 FILE_PART = "file"
 FILES_PART = "files"

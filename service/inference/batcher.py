@@ -1,6 +1,6 @@
-"""The threads that run the models, on batches of the questions that wait.
+"""The worker threads that run batches from the request queue.
 
-A batch starts as soon as a thread is idle; what arrives while all work forms the next ones.
+A batch starts as soon as a worker is idle; items that arrive meanwhile form the next batches.
 """
 
 import logging
@@ -14,146 +14,123 @@ from functools import partial
 
 from torch import Tensor
 
-from service.errors import Problem
-from service.inference.cores import Cores
+from eulerlora_client.contract.problems import Problem
 from service.inference.device_errors import DeviceFailed
-from service.inference.engine import Engine, Question
-from service.inference.queue import WaitingRoom
-from service.inference.retry import outcomes
-from service.inference.throughput import Pace
-from service.inference.ticket import Answered, Batch, Place
-from service.settings import ServiceSettings
+from service.inference.engine import CoreAllocation, Engine, InferenceItem
+from service.inference.queue import RequestQueue
+from service.inference.retry import run_with_retry
+from service.inference.ticket import Batch, InferenceResult, Ticket
 from service.telemetry.events import BatchRun
 
 logger = logging.getLogger(__name__)
 
-LOOKS = 10  # of the watching thread, in the longest time that a pass may take
+CHECKS_PER_LIMIT = 10  # checks for hung passes per `max_batch_s`
 
 
 class Batcher:
-    """The questions of all served models, and the threads that answer them.
+    """Runs the items of a queue in worker threads.
 
-    A batch holds questions of one engine, the oldest first, within the row budget; a question
-    over the budget runs alone. ran: told of every batch. on_fatal: told once of a lost device or
-    a pass without an end; nothing is run after it, and every question gets NotReady. Both are
-    called from the batcher's own threads and must not wait for it. lanes: how many batches run
-    at the same time, none of which waits for another.
+    max_batch_s: a pass that takes longer means a lost device. on_batch: called after every batch.
+    on_fatal: called once if the device is lost; no batch runs after that, and every item gets
+    NotReady. Worker threads call both, which must not wait for the batcher. workers: the number of
+    batches that run at the same time.
     """
 
     def __init__(
         self,
-        settings: ServiceSettings,
-        ran: Callable[[BatchRun], None],
+        queue: RequestQueue,
+        max_batch_s: float,
+        on_batch: Callable[[BatchRun], None],
         on_fatal: Callable[[Exception], None],
-        lanes: int = 1,
+        workers: int = 1,
     ) -> None:
-        self.room = WaitingRoom(settings, lanes, Pace())
-        self._max_batch_s = settings.max_batch_s
-        self._ran = ran
+        self._queue = queue
+        self._max_batch_s = max_batch_s
+        self._on_batch = on_batch
         self._on_fatal = on_fatal
-        self._cores = Cores()
-        self._passes: dict[int, float] = {}  # when each began, by its thread
-        self._at_work = lanes
+        self._cores = CoreAllocation()
+        self._pass_started_at: dict[int, float] = {}  # by thread id
+        self._active_workers = workers
         self._ended = threading.Event()
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
         self._failed = False
         self._threads = [
-            threading.Thread(target=self._work, name=f"engine-{lane}", daemon=True)
-            for lane in range(lanes)
+            threading.Thread(target=self._work, name=f"engine-{index}", daemon=True)
+            for index in range(workers)
         ]
-        self._watcher = threading.Thread(target=self._watch, name="engine-watch", daemon=True)
-
-    @property
-    def waiting_rows(self) -> int:
-        """Rows of accepted questions that do not run yet."""
-        return self.room.rows
-
-    @property
-    def waiting_questions(self) -> int:
-        """Accepted questions that do not run yet."""
-        return self.room.questions
+        self._watchdog = threading.Thread(target=self._watch, name="engine-watchdog", daemon=True)
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Answers questions; on the way out, those that were accepted, and no more."""
-        for thread in (*self._threads, self._watcher):
+        """Runs the workers while the context is open; on exit, closes and drains the queue."""
+        for thread in (*self._threads, self._watchdog):
             thread.start()
         try:
             yield
         finally:
-            self.room.close()
+            self._queue.close()
             self._ended.wait()
-            self._watcher.join()
-            if not self._failed:  # the thread of a batch without an end cannot be waited for
+            self._watchdog.join()
+            if not self._failed:  # a hung worker would never be joined
                 for thread in self._threads:
                     thread.join()
 
-    @contextmanager
-    def places(self, engine: Engine, rows: int, count: int = 1) -> Iterator[list[Place]]:
-        """Room for so many questions of so many rows each, free again on the way out at the latest.
+    def submit(
+        self, engine: Engine, item: InferenceItem, deadline: float
+    ) -> "Future[InferenceResult]":
+        """Returns a future of an internal item's result; the capacity does not limit it.
 
-        Raises Overloaded where there is not room for all, and NotReady.
+        deadline: on the monotonic clock. Cancelling the future before its batch starts removes
+        the item. Raises NotReady.
         """
-        places = self.room.enter(engine, rows, count)
-        try:
-            yield places
-        finally:
-            for place in places:
-                self.room.leave(place)
-
-    def submit(self, engine: Engine, question: Question, deadline: float) -> "Future[Answered]":
-        """A future of the answer to a question of the service's own, never refused for load.
-
-        deadline: on the monotonic clock. Cancelling the future before its batch starts drops the
-        question. Raises NotReady.
-        """
-        place = Place(engine, engine.rows(question.draw.count))
-        self.room.ask(place, question, deadline)
-        return place.future
+        ticket = Ticket(engine, engine.rows(item.draw.count))
+        self._queue.enqueue(ticket, item, deadline)
+        return ticket.future
 
     def _work(self) -> None:
         try:
-            while batch := self.room.next_batch():
+            while batch := self._queue.next_batch():
                 self._run(batch)
         except Exception as error:
             self._fail(error)
-        with self._changing:
-            self._at_work -= 1
-            if not self._at_work:
+        with self._lock:
+            self._active_workers -= 1
+            if not self._active_workers:
                 self._ended.set()
 
     def _run(self, batch: Batch) -> None:
-        started = time.monotonic()
-        with self._cores.share():
-            found = outcomes(partial(self._pass, batch.engine), batch.questions)
-        seconds = time.monotonic() - started
-        self.room.ended(batch)
-        self._ran(BatchRun(batch.engine.name, batch.rows, len(batch.places), seconds))
-        for place, outcome in zip(batch.places, found, strict=True):
-            if isinstance(outcome, Problem):
-                place.settle(outcome)
+        started_at = time.monotonic()
+        with self._cores.allocate():
+            outputs = run_with_retry(partial(self._infer, batch.engine), batch.items)
+        seconds = time.monotonic() - started_at
+        self._queue.finish(batch)
+        self._on_batch(BatchRun(batch.engine.name, batch.rows, len(batch.tickets), seconds))
+        for ticket, output in zip(batch.tickets, outputs, strict=True):
+            if isinstance(output, Problem):
+                ticket.resolve(output)
             else:
-                place.settle(Answered(outcome, started - place.since, seconds))
+                queued_s = started_at - ticket.queued_at
+                ticket.resolve(InferenceResult(output, queued_s, seconds))
 
-    def _pass(self, engine: Engine, questions: Sequence[Question]) -> list[Tensor]:
-        lane = threading.get_ident()
-        self._passes[lane] = time.monotonic()
+    def _infer(self, engine: Engine, items: Sequence[InferenceItem]) -> list[Tensor]:
+        thread_id = threading.get_ident()
+        self._pass_started_at[thread_id] = time.monotonic()
         try:
-            return engine.answer(questions)
+            return engine.infer(items)
         finally:
-            del self._passes[lane]
+            del self._pass_started_at[thread_id]
 
     def _watch(self) -> None:
-        while not self._ended.wait(self._max_batch_s / LOOKS):
-            longest_s = time.monotonic() - min(self._passes.copy().values(), default=math.inf)
-            if longest_s > self._max_batch_s:
-                self._fail(DeviceFailed(f"a pass runs for more than {self._max_batch_s:g} s"))
+        while not self._ended.wait(self._max_batch_s / CHECKS_PER_LIMIT):
+            started_at = min(self._pass_started_at.copy().values(), default=math.inf)
+            if time.monotonic() - started_at > self._max_batch_s:
+                self._fail(DeviceFailed(f"a pass takes more than {self._max_batch_s:g} s"))
 
     def _fail(self, error: Exception) -> None:
-        with self._changing:
-            first, self._failed = not self._failed, True
-        if first:
-            logger.critical("nothing more is run: %s", error, exc_info=error)
-            self.room.clear("the device failed")
+        with self._lock:
+            is_first, self._failed = not self._failed, True
+        if is_first:
+            logger.critical("inference stopped: %s", error, exc_info=error)
+            self._queue.abort("the device failed")
             self._ended.set()
             self._on_fatal(error)

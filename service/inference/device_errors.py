@@ -1,51 +1,51 @@
-"""What a failing device raises, told apart: no memory for this batch, or no device any more."""
+"""Classification of device errors: out of memory, or a lost device."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 
-from service.errors import OutOfMemory
+from eulerlora_client.contract.problems import OutOfMemory
 
 Result = TypeVar("Result")
 
-FULL = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator")
-"""In messages of allocations outside torch's own allocator for a device."""
+OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator")
+"""Parts of the messages of allocation errors that torch raises as a plain RuntimeError."""
 
-LOST = ("CUDA error", "CUDA driver error", "cuDNN error", "Triton Error [CUDA]")
-"""How messages of a device begin where torch raises a plain RuntimeError; after any of these, a
-CUDA context may give wrong answers or none.
+LOST_DEVICE = ("CUDA error", "CUDA driver error", "cuDNN error", "Triton Error [CUDA]")
+"""Prefixes of the messages of device errors that torch raises as a plain RuntimeError. After one of
+them, the results of a CUDA context are undefined.
 """
 
 
-class DeviceFailed(Exception):  # noqa: N818 - told of the device, not of a request
-    """The device can no longer be trusted; only a new process gets it back."""
+class DeviceFailed(Exception):  # noqa: N818 - describes the device, not a request
+    """The device is lost; only a new process can use it again."""
 
 
 def with_device_errors(run: Callable[[], Result]) -> Result:
-    """What `run` returns. Raises OutOfMemory and DeviceFailed for what a device raises.
+    """Returns the result of `run`. Raises OutOfMemory or DeviceFailed for a device's error.
 
-    They are raised outside the handler: a traceback would keep the batch's tensors in memory.
+    Both are raised outside the `except` block: a traceback would keep the batch's tensors alive.
     """
     try:
         return run()
     except (RuntimeError, MemoryError) as error:
-        full, lost = is_full(error), is_lost(error)
-        if not full and not lost:
+        out_of_memory, lost = is_out_of_memory(error), is_lost_device(error)
+        if not out_of_memory and not lost:
             raise
-        told = str(error).partition("\n")[0]
-    if full:
+        message = str(error).partition("\n")[0]
+    if out_of_memory:
         raise OutOfMemory("the device had no memory for this image")
-    raise DeviceFailed(told)
+    raise DeviceFailed(message)
 
 
-def is_full(error: Exception) -> bool:
-    """Whether the error says that memory ran out, after which the device is as good as before."""
+def is_out_of_memory(error: Exception) -> bool:
+    """Returns True if an allocation failed; the device stays usable."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return any(words in str(error) for words in FULL)
+    return any(part in str(error) for part in OUT_OF_MEMORY)
 
 
-def is_lost(error: Exception) -> bool:
-    """Whether the error is the device's own."""
-    return isinstance(error, torch.AcceleratorError) or str(error).startswith(LOST)
+def is_lost_device(error: Exception) -> bool:
+    """Returns True if the device itself failed."""
+    return isinstance(error, torch.AcceleratorError) or str(error).startswith(LOST_DEVICE)

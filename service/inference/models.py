@@ -1,4 +1,4 @@
-"""The models being served, each under its name."""
+"""The served models by name."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -7,25 +7,25 @@ from typing import Self
 
 from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
-from service.errors import UnknownModel
+from eulerlora_client.contract.problems import UnknownModel
 from service.inference.engine import Engine
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """One revision of a model, and the engine that runs it."""
+    """One revision of a model and its engine."""
 
     model: EulerLoRA
     engine: Engine
 
     @classmethod
     def of(cls, model: EulerLoRA) -> Self:
-        """The model with an engine of its own."""
+        """Returns the model with a new engine."""
         return cls(model, Engine(model))
 
     @property
     def name(self) -> str:
-        """What clients call it."""
+        """The model's name in requests."""
         return self.model.config.name
 
     @property
@@ -35,15 +35,18 @@ class ServedModel:
 
 
 class ServedModels(Mapping[str, ServedModel]):
-    """The served models by name; the first is the default."""
+    """The served models by name; the first is the default.
+
+    Raises SettingsError if two models have the same name.
+    """
 
     def __init__(self, models: Iterable[ServedModel]) -> None:
-        found: dict[str, ServedModel] = {}
-        for each in models:
-            if each.name in found:
-                raise SettingsError(f"two checkpoints have the name {each.name}; give each its own")
-            found[each.name] = each
-        self._models = found
+        by_name: dict[str, ServedModel] = {}
+        for model in models:
+            if model.name in by_name:
+                raise SettingsError(f"expected distinct model names, got {model.name} twice")
+            by_name[model.name] = model
+        self._models = by_name
 
     def __getitem__(self, name: str) -> ServedModel:
         return self._models[name]
@@ -56,20 +59,20 @@ class ServedModels(Mapping[str, ServedModel]):
 
     @property
     def default(self) -> str:
-        """The name of the model that answers where none is asked for."""
+        """The name of the model for requests that name none."""
         return next(iter(self._models))
 
     def named(self, name: str | None) -> ServedModel:
-        """The model of that name, or the default. Raises UnknownModel."""
+        """Returns the model of that name, or the default for None. Raises UnknownModel."""
         with suppress(KeyError):
             return self._models[self.default if name is None else name]
-        raise UnknownModel(f"served are: {', '.join(self._models)}")
+        raise UnknownModel(f"the served models are: {', '.join(self._models)}")
 
     def replace(self, served: ServedModel) -> None:
-        """Serves another revision under a name that is served already, from the next question on.
+        """Serves another revision of a model; requests that hold the old one keep it.
 
-        Who holds the old one keeps it. Raises SettingsError for a name that is not served.
+        Raises SettingsError for a name that is not served.
         """
         if served.name not in self._models:
-            raise SettingsError(f"no model of the name {served.name} is served")
-        self._models = {**self._models, served.name: served}  # a reader sees the old or the new
+            raise SettingsError(f"no model named {served.name} is served")
+        self._models = {**self._models, served.name: served}  # atomic for concurrent readers

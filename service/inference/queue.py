@@ -1,199 +1,223 @@
-"""Where questions wait for the engine: bounded by rows and by time, oldest first."""
+"""The request queue: reserved and waiting items, bounded by rows and by estimated time."""
 
 import math
 import threading
 import time
 from bisect import insort
 from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from service.errors import DeadlinePassed, NotReady, Overloaded
-from service.inference.engine import Engine, Question
-from service.inference.throughput import Pace
-from service.inference.ticket import Batch, Place
+from eulerlora_client.contract.problems import DeadlinePassed, NotReady, Overloaded
+from service.inference.engine import Engine, InferenceItem
+from service.inference.throughput import ThroughputEstimate
+from service.inference.ticket import Batch, Ticket
 from service.settings import ServiceSettings
 
 
-class WaitingRoom:
-    """Places taken and questions asked, by engine; any thread may call any method.
+class RequestQueue:
+    """Tickets by engine, oldest first; owns the capacity of the service. Thread-safe.
 
-    settings: max_waiting_rows, of all places; max_wait_s, of the estimate of how long those that
-    are there will take; max_batch_rows. An empty room lets any question in. lanes: how many
-    batches may run at the same time.
+    settings: max_waiting_rows limits the rows of all tickets, deadline_s the estimated time until
+    they have run; max_batch_rows limits a batch. An empty queue admits an item of any size.
+    workers: the number of batches that may run at the same time.
     """
 
-    def __init__(self, settings: ServiceSettings, lanes: int, pace: Pace) -> None:
+    def __init__(
+        self, settings: ServiceSettings, workers: int, throughput: ThroughputEstimate
+    ) -> None:
         self._settings = settings
-        self._lanes = lanes
-        self._pace = pace
-        self._places: set[Place] = set()
-        self._rows: Counter[Engine] = Counter()  # of the places
-        self._asked: dict[Engine, deque[Place]] = {}
+        self._workers = workers
+        self._throughput = throughput
+        self._tickets: set[Ticket] = set()
+        self._rows: Counter[Engine] = Counter()  # of `_tickets`
+        self._waiting: dict[Engine, deque[Ticket]] = {}  # tickets with an item, oldest first
         self._running: set[Batch] = set()
         self._changed = threading.Condition()
         self._refusal: str | None = None
 
     @property
     def rows(self) -> int:
-        """Rows of all places, those whose image is still being decoded included."""
+        """Rows of all tickets, including those whose image is being decoded."""
         with self._changed:
             return self._rows.total()
 
     @property
-    def questions(self) -> int:
-        """How many places are taken; one that is asked in parts counts until it is left."""
+    def items(self) -> int:
+        """The number of tickets; an item that runs in rounds counts once."""
         with self._changed:
-            return sum(place.whole is None for place in self._places)
+            return sum(ticket.parent is None for ticket in self._tickets)
 
-    def wait_s(self) -> float:
-        """How long everything that waits or runs will take, by what past batches took."""
+    def wait_s(self, engine: Engine | None = None, rows: int = 0) -> float:
+        """Returns the estimated seconds until all accepted work has run.
+
+        engine, rows: additional work to include.
+        """
         with self._changed:
-            return self._pace.left() + sum(
-                self._pace.seconds(engine, rows, math.ceil(rows / self._batch_rows(engine)))
-                for engine, rows in self._rows.items()
+            rows_by_engine = self._rows.copy()
+            if engine is not None:
+                rows_by_engine[engine] += rows
+            return self._throughput.remaining_s() + sum(
+                self._throughput.seconds(engine, rows, math.ceil(rows / self._batch_rows(engine)))
+                for engine, rows in rows_by_engine.items()
             )
 
-    def load(self, rows: int = 0) -> float:
-        """How full the room would be with so many rows more; over 1 is too full."""
+    def utilization(self, rows: int = 0, engine: Engine | None = None) -> float:
+        """Returns the used fraction of the capacity with `rows` more rows; above 1 is overload."""
         with self._changed:
             return max(
                 (self.rows + rows) / self._settings.max_waiting_rows,
-                self.wait_s() / self._settings.max_wait_s,
+                self.wait_s(engine, rows) / self._settings.deadline_s,
             )
 
-    def check(self, rows: int) -> None:
-        """Raises Overloaded where there is no room for so many rows, NotReady where for none."""
-        with self._changed:
-            if self._refusal is not None:
-                raise NotReady(self._refusal)
-            if self._places and self.load(rows) > 1:
-                raise Overloaded("more work waits than can be done in time", self.wait_s())
+    def check_capacity(self, rows: int = 1, engine: Engine | None = None) -> None:
+        """Raises Overloaded if `rows` more rows exceed the capacity, NotReady if it is closed.
 
-    def enter(self, engine: Engine, rows: int, count: int = 1) -> list[Place]:
-        """So many places, all of them or none. Raises as `check`."""
-        with self._changed:
-            self.check(rows * count)
-            places = [Place(engine, rows) for _ in range(count)]
-            for place in places:
-                self._add(place)
-            return places
-
-    def part(self, place: Place, rows: int) -> Place:
-        """A part of a place that is taken; so many rows are there, whether it has them or not."""
-        with self._changed:
-            self._remove(place)
-            place.rows = max(0, place.rows - rows)
-            part = Place(place.engine, rows, whole=place)
-            for each in (place, part):
-                self._add(each)
-            return part
-
-    def ask(
-        self, place: Place, question: Question, deadline: float, since: float | None = None
-    ) -> None:
-        """Puts a question into the queue, whether its place was taken before or not.
-
-        deadline, since: on the monotonic clock. It comes after those that were asked by `since`,
-        None for now. Raises NotReady.
+        engine: the engine of the rows, to include their own run time.
         """
         with self._changed:
             if self._refusal is not None:
                 raise NotReady(self._refusal)
-            place.question, place.deadline = question, deadline
-            place.since = time.monotonic() if since is None else since
-            self._add(place)
-            queue = self._asked.setdefault(place.engine, deque())
-            insort(queue, place, key=lambda each: each.since)
+            if self._tickets and self.utilization(rows, engine) > 1:
+                detail = "the accepted requests take longer than the deadline allows"
+                raise Overloaded(detail, self.wait_s())
+
+    @contextmanager
+    def reserve(self, engine: Engine, rows: int, count: int = 1) -> Iterator[list[Ticket]]:
+        """Yields `count` tickets of `rows` rows each, and releases them on exit.
+
+        Raises Overloaded if there is no capacity for all of them, and NotReady.
+        """
+        with self._changed:
+            self.check_capacity(rows * count, engine)
+            tickets = [Ticket(engine, rows) for _ in range(count)]
+            for ticket in tickets:
+                self._add(ticket)
+        try:
+            yield tickets
+        finally:
+            for ticket in tickets:
+                self.release(ticket)
+
+    def split(self, ticket: Ticket, rows: int) -> Ticket:
+        """Moves rows of a reserved ticket to a new ticket for one round, and returns it.
+
+        The new ticket gets `rows` rows even if the reservation has fewer left.
+        """
+        with self._changed:
+            self._remove(ticket)
+            ticket.rows = max(0, ticket.rows - rows)
+            part = Ticket(ticket.engine, rows, parent=ticket)
+            self._add(ticket)
+            self._add(part)
+            return part
+
+    def enqueue(
+        self, ticket: Ticket, item: InferenceItem, deadline: float, queued_at: float | None = None
+    ) -> None:
+        """Adds an item to the queue, with or without an earlier reservation.
+
+        deadline, queued_at: on the monotonic clock. The item follows those that were queued at or
+        before `queued_at`, by default now. Raises NotReady.
+        """
+        with self._changed:
+            if self._refusal is not None:
+                raise NotReady(self._refusal)
+            ticket.item, ticket.deadline = item, deadline
+            ticket.queued_at = time.monotonic() if queued_at is None else queued_at
+            self._add(ticket)
+            waiting = self._waiting.setdefault(ticket.engine, deque())
+            insort(waiting, ticket, key=lambda other: other.queued_at)
             self._changed.notify()
 
-    def leave(self, place: Place) -> None:
-        """Frees the place's rows; a question that does not run yet never will."""
+    def release(self, ticket: Ticket) -> None:
+        """Frees the ticket's rows; removes its item if it has not started."""
         with self._changed:
-            self._remove(place)
-            place.future.cancel()
-            queue = self._asked.get(place.engine, deque())
-            if place in queue:
-                queue.remove(place)
-                if not queue:
-                    del self._asked[place.engine]
+            self._remove(ticket)
+            ticket.future.cancel()
+            waiting = self._waiting.get(ticket.engine, deque())
+            if ticket in waiting:
+                waiting.remove(ticket)
+                if not waiting:
+                    del self._waiting[ticket.engine]
 
     def next_batch(self) -> Batch | None:
-        """The oldest question and those of the same engine after it, as far as they fit; it runs
-        from now on.
+        """Waits for and starts a batch: the oldest item and those of its engine that fit.
 
-        Waits for a question. None once the room is closed and nobody waits.
+        Returns None once the queue is closed and empty.
         """
         with self._changed:
             while True:
-                self._changed.wait_for(lambda: self._asked or self._refusal is not None)
-                if not self._asked:
+                self._changed.wait_for(lambda: self._waiting or self._refusal is not None)
+                if not self._waiting:
                     return None
-                places = self._oldest()
-                if places:
-                    batch = Batch(places)
+                tickets = self._take_oldest()
+                if tickets:
+                    batch = Batch(tickets)
                     self._running.add(batch)
-                    self._pace.started(batch)
+                    self._throughput.start(batch)
                     return batch
 
-    def ended(self, batch: Batch) -> None:
-        """The batch has run."""
+    def finish(self, batch: Batch) -> None:
+        """Records that a batch has run."""
         with self._changed:
             self._running.remove(batch)
-            self._pace.ended(batch)
+            self._throughput.finish(batch)
 
     def close(self) -> None:
-        """Lets nobody in any more; who waits is still answered."""
+        """Stops admitting items; those in the queue still run."""
         with self._changed:
             self._refusal = self._refusal or "the service is stopping"
             self._changed.notify_all()
 
-    def clear(self, refusal: str) -> None:
-        """Lets nobody in any more; whoever waits, or runs, gets NotReady."""
+    def abort(self, reason: str) -> None:
+        """Stops admitting items and resolves all waiting and running ones with NotReady."""
         with self._changed:
-            self._refusal = refusal
-            running = [place for batch in self._running for place in batch.places]
-            for place in (*self._places, *running):
-                place.settle(NotReady(refusal))
-            self._asked.clear()
+            self._refusal = reason
+            running = [ticket for batch in self._running for ticket in batch.tickets]
+            for ticket in (*self._tickets, *running):
+                ticket.resolve(NotReady(reason))
+            self._waiting.clear()
             self._changed.notify_all()
 
-    def _add(self, place: Place) -> None:
-        if place not in self._places:
-            self._places.add(place)
-            self._rows[place.engine] += place.rows
+    def _add(self, ticket: Ticket) -> None:
+        if ticket not in self._tickets:
+            self._tickets.add(ticket)
+            self._rows[ticket.engine] += ticket.rows
 
-    def _remove(self, place: Place) -> None:
-        if place in self._places:
-            self._places.remove(place)
-            self._rows[place.engine] -= place.rows
-            if not self._rows[place.engine]:
-                del self._rows[place.engine]  # a replaced engine's memory is wanted back
+    def _remove(self, ticket: Ticket) -> None:
+        if ticket in self._tickets:
+            self._tickets.remove(ticket)
+            self._rows[ticket.engine] -= ticket.rows
+            if not self._rows[ticket.engine]:
+                del self._rows[ticket.engine]  # do not keep a replaced engine in memory
 
-    def _oldest(self) -> list[Place]:
-        """The places of the next batch, which are free again; empty where all came too late.
+    def _take_oldest(self) -> list[Ticket]:
+        """Removes and returns the tickets of the next batch; empty if all deadlines have passed.
 
-        A lane takes its share of what waits, so that the others have something to do as well.
+        A batch takes at most one worker's part of the waiting rows, so that no worker is idle.
         """
-        engine = min(self._asked, key=lambda each: self._asked[each][0].since)
-        queue = self._asked[engine]
-        share = math.ceil(sum(place.rows for place in queue) / self._lanes)
-        max_rows = min(share, self._batch_rows(engine))
-        batch: list[Place] = []
+        engine = min(self._waiting, key=lambda engine: self._waiting[engine][0].queued_at)
+        waiting = self._waiting[engine]
+        rows_per_worker = math.ceil(sum(ticket.rows for ticket in waiting) / self._workers)
+        max_rows = min(rows_per_worker, self._batch_rows(engine))
+        batch: list[Ticket] = []
         rows = 0
-        while queue and (not batch or rows + queue[0].rows <= max_rows):
-            place = queue.popleft()
-            self._remove(place)
-            if place.deadline <= time.monotonic():
-                place.settle(DeadlinePassed("the deadline passed while the question waited"))
-            elif place.future.set_running_or_notify_cancel():
-                batch.append(place)
-                rows += place.rows
-        if not queue:
-            del self._asked[engine]
+        while waiting and (not batch or rows + waiting[0].rows <= max_rows):
+            ticket = waiting.popleft()
+            self._remove(ticket)
+            if ticket.deadline <= time.monotonic():
+                ticket.resolve(DeadlinePassed("the deadline passed while the request was queued"))
+            elif ticket.future.set_running_or_notify_cancel():
+                batch.append(ticket)
+                rows += ticket.rows
+        if not waiting:
+            del self._waiting[engine]
         return batch
 
     def _batch_rows(self, engine: Engine) -> int:
-        """Rows of a batch, at most; a question of more runs alone.
+        """Returns the maximum rows of a batch; a larger item runs alone.
 
-        What the engine passes at once is for the whole device: the lanes share its caches.
+        The engine's limit is for the whole device, whose caches the workers share.
         """
-        return max(1, min(self._settings.max_batch_rows, engine.rows_at_once // self._lanes))
+        return max(1, min(self._settings.max_batch_rows, engine.rows_at_once // self._workers))

@@ -1,45 +1,43 @@
-"""A batch's answers, in which a question that cannot be answered does not hurt its neighbours."""
+"""Retries of a failed batch, so that one bad item does not affect the others."""
 
 import logging
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from service.errors import ModelFailure, OutOfMemory, Problem
+from eulerlora_client.contract.problems import ModelFailure, OutOfMemory, Problem
 from service.inference.device_errors import DeviceFailed
-from service.inference.engine import Question
+from service.inference.engine import InferenceItem
 
 logger = logging.getLogger(__name__)
 
-Outcome = Tensor | Problem
-Answer = Callable[[Sequence[Question]], list[Tensor]]
+Infer = Callable[[Sequence[InferenceItem]], list[Tensor]]
 
 
-def outcomes(
-    answer: Answer, questions: Sequence[Question], may_split: bool = True
-) -> list[Outcome]:
-    """An answer or a problem for each question, in order.
+def run_with_retry(
+    infer: Infer, items: Sequence[InferenceItem], may_split: bool = True
+) -> list[Tensor | Problem]:
+    """Returns the output of `infer` or a problem for each item, in order.
 
-    answer: an engine's pass, which is run several times where it fails.
-    A batch without enough memory is split in two, once; of a batch that fails otherwise each
-    question is run again alone, once. Raises DeviceFailed.
+    A batch that is out of memory is split in two once. A batch that fails otherwise is run again
+    item by item, once. Raises DeviceFailed.
     """
-    count = len(questions)
+    count = len(items)
     try:
-        answers = answer(questions)
-        assert len(answers) == count
-        return list(answers)
+        outputs = infer(items)
+        assert len(outputs) == count
+        return list(outputs)
     except DeviceFailed:
         raise
     except OutOfMemory as problem:
-        logger.warning("no memory for a batch of %d questions", count)
+        logger.warning("out of memory for a batch of %d items", count)
         if count == 1 or not may_split:
-            return [OutOfMemory(problem.detail) for _ in questions]
+            return [OutOfMemory(problem.detail) for _ in items]
         size = -(-count // 2)
     except Exception:
-        logger.exception("a batch of %d questions failed", count)
+        logger.exception("a batch of %d items failed", count)
         if count == 1:
             return [ModelFailure("the model failed on this image")]
         size = 1
-    parts = [questions[start : start + size] for start in range(0, count, size)]
-    return [each for part in parts for each in outcomes(answer, part, may_split=False)]
+    parts = [items[start : start + size] for start in range(0, count, size)]
+    return [result for part in parts for result in run_with_retry(infer, part, may_split=False)]

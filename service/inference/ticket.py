@@ -1,4 +1,4 @@
-"""Places of questions among those that wait, their answers, and the batches they run in."""
+"""Tickets: reserved rows of the request queue, and the batches that tickets run in."""
 
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from service.errors import Problem
-from service.inference.engine import Engine, Question
+from eulerlora_client.contract.problems import Problem
+from service.inference.engine import Engine, InferenceItem
 
 
 @dataclass(frozen=True)
-class Answered:
-    """An engine's answer, with the seconds its question waited and the seconds its batch ran.
+class InferenceResult:
+    """The engine's output for one item and its times in seconds.
 
-    log_probabilities: (trajectories, classes).
+    log_probabilities: (trajectories, classes). queued_s: in the queue. ran_s: of its batch.
     """
 
     log_probabilities: Tensor
@@ -22,54 +22,49 @@ class Answered:
     ran_s: float
 
 
-@dataclass(eq=False, repr=False)  # the words for a tensor take long to find
-class Place:
-    """Room for the rows of one question, which may still have to be decoded.
+@dataclass(eq=False, repr=False)  # a generated repr would print the item's tensor, which is slow
+class Ticket:
+    """A reservation of rows for one item, which is set once its image is decoded.
 
-    deadline: on the monotonic clock, after which it is not run. since: when it was asked; of a
-    later round, when the first one was. whole: the place that this one is a part of, if it is.
+    deadline: on the monotonic clock; the item does not start after it. queued_at: when the item
+    entered the queue, for a later round when the first round did. parent: the ticket that this
+    round's ticket was split from, or None.
     """
 
     engine: Engine
     rows: int
-    future: "Future[Answered]" = field(default_factory=Future)
-    question: Question | None = None
+    future: "Future[InferenceResult]" = field(default_factory=Future)
+    item: InferenceItem | None = None
     deadline: float = 0.0
-    since: float = 0.0
-    whole: "Place | None" = None
+    queued_at: float = 0.0
+    parent: "Ticket | None" = None
 
-    @property
-    def asked(self) -> Question:
-        """The question of a place that is in the queue."""
-        assert self.question is not None
-        return self.question
-
-    def settle(self, outcome: Answered | Problem) -> None:
-        """Answers whoever waits for it, if anybody still does."""
+    def resolve(self, result: InferenceResult | Problem) -> None:
+        """Sets the future's result or exception, unless it is already done or cancelled."""
         with suppress(InvalidStateError):
-            if isinstance(outcome, Problem):
-                self.future.set_exception(outcome)
+            if isinstance(result, Problem):
+                self.future.set_exception(result)
             else:
-                self.future.set_result(outcome)
+                self.future.set_result(result)
 
 
 @dataclass(eq=False, repr=False)
 class Batch:
-    """Questions of one engine that run together."""
+    """Tickets of one engine that run in one forward pass."""
 
-    places: list[Place]
+    tickets: list[Ticket]
 
     @property
     def engine(self) -> Engine:
-        """The engine of all of them."""
-        return self.places[0].engine
+        """The engine of all tickets."""
+        return self.tickets[0].engine
 
     @property
     def rows(self) -> int:
-        """The rows of all of them."""
-        return sum(place.rows for place in self.places)
+        """The total number of rows."""
+        return sum(ticket.rows for ticket in self.tickets)
 
     @property
-    def questions(self) -> list[Question]:
-        """What is asked, in order."""
-        return [place.asked for place in self.places]
+    def items(self) -> list[InferenceItem]:
+        """The items of the tickets, in order."""
+        return [ticket.item for ticket in self.tickets if ticket.item is not None]

@@ -1,4 +1,4 @@
-"""The way to the application, which follows the process's life."""
+"""The gate in front of the application: it follows the lifecycle."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import NotReady
+from eulerlora_client.contract.problems import NotReady
 from service.http.problem_responses import problem_response
 from service.lifecycle.phase import Lifecycle
 from service.schemas import Status
@@ -18,47 +18,58 @@ RETRY_AFTER_S = 5
 
 
 class Gate:
-    """Lets requests through while the models are served and right.
+    """An ASGI application that forwards requests to the service while its models are healthy.
 
-    application: what serves the models, once they are loaded. Before that, and once a check has
-    failed, the answer is 503; the process is alive all the time. On the way to a clean end
-    requests still pass, and their connections are closed behind them. count: of the application,
-    counts a problem by its code.
+    Before `open`, and after a failed health check, it answers with 503; /livez is always 200.
+    During a normal shutdown it still forwards requests and closes their connections.
     """
 
     def __init__(self, lifecycle: Lifecycle) -> None:
-        self.application: ASGIApp | None = None
-        self.count: Callable[[str], None] | None = None
+        self._application: ASGIApp | None = None
+        self._count_problem: Callable[[str], None] | None = None
         self._lifecycle = lifecycle
-        self._answer = RequestIdMiddleware(self._answer_itself)
+        self._respond = RequestIdMiddleware(self._respond_alone)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.application is None or self._refusal(scope["path"]) is not None:
-            await self._answer(scope, receive, send)
+        if self._application is None or self._refusal(scope["path"]) is not None:
+            await self._respond(scope, receive, send)
         else:
-            await self.application(scope, receive, self._closing(send))
+            await self._application(scope, receive, self._closing(send))
+
+    @property
+    def is_open(self) -> bool:
+        """True once there is an application; the lifecycle may still refuse requests."""
+        return self._application is not None
+
+    def open(self, application: ASGIApp, count_problem: Callable[[str], None]) -> None:
+        """Forwards requests to `application` from now on.
+
+        count_problem: counts the code of a problem that was answered outside of the application.
+        """
+        self._application = application
+        self._count_problem = count_problem
 
     def refused(self, code: str) -> None:
-        """Has a problem counted that was answered without coming this way."""
-        if self.count is not None:
-            self.count(code)
+        """Counts a problem that was answered without the gate."""
+        if self._count_problem is not None:
+            self._count_problem(code)
 
     def _refusal(self, path: str) -> NotReady | None:
-        """Why a request may not pass."""
+        """Returns the problem to answer a request with, or None to forward it."""
         if path == ALIVE:
             return None
         if self._lifecycle.phase == "starting":
             return NotReady("the models are being loaded", RETRY_AFTER_S)
         if self._lifecycle.failure is not None:
-            return NotReady("a check of the models has failed; the service ends", RETRY_AFTER_S)
-        if self._lifecycle.phase == "stopping" and (self.application is None or path == READY):
+            return NotReady("a health check failed; the service is stopping", RETRY_AFTER_S)
+        if self._lifecycle.phase == "stopping" and (not self.is_open or path == READY):
             return NotReady("the service is stopping")
         return None
 
     def _closing(self, send: Send) -> Send:
-        """Tells that the connection is closed behind a response (RFC 9112, 9.6), once it will be.
+        """Adds `Connection: close` to a response during shutdown (RFC 9112, 9.6).
 
-        A client that is not told sends its next request into the closing connection.
+        Without it a client would send its next request on a connection that is about to close.
         """
 
         async def send_closing(message: Message) -> None:
@@ -68,7 +79,7 @@ class Gate:
 
         return send_closing
 
-    async def _answer_itself(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _respond_alone(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope["path"])
         if refusal is None:
             response = JSONResponse(Status(status="alive").model_dump())

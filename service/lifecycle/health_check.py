@@ -1,4 +1,4 @@
-"""A served model asked for its known answer, as a client would ask."""
+"""Health check of a served model: it must give its known answer through the request queue."""
 
 import asyncio
 import math
@@ -8,45 +8,49 @@ from torch import Tensor
 
 from eulerlora.known_answer import DRAWS
 from eulerlora.settings import Draw
-from service.errors import OutOfMemory
-from service.inference.engine import Question
+from eulerlora_client.contract.problems import OutOfMemory
+from service.inference.engine import InferenceItem
 from service.lifecycle.loading import CheckedModel
 
-Ask = Callable[[Question], Awaitable[Tensor]]
+Infer = Callable[[InferenceItem], Awaitable[Tensor]]
 
-RETRY_S = 0.1
+RETRY_INTERVAL_S = 0.1
 
 
-async def fault_of(checked: CheckedModel, ask: Ask, timeout_s: float | None) -> str | None:
-    """Why a model is not fit to serve, in one line; None where it gives its known answer.
+async def health_check(checked: CheckedModel, infer: Infer, timeout_s: float | None) -> str | None:
+    """Returns why a model is unhealthy, in one line, or None if it gives its known answer.
 
-    ask: the answer (trajectories, classes) to a question, through the queue that clients use. A
-    full device is not the model's fault: it is asked again while there is time. timeout_s: for
-    the answers to all modes.
+    infer: returns the log-probabilities (trajectories, classes) of an item, through the queue
+    that requests use. timeout_s: for all draws together. Retries after OutOfMemory, which is not
+    a fault of the model, until the timeout.
     """
-    given: list[Tensor] = []
+    answers: list[Tensor] = []
     try:
         async with asyncio.timeout(timeout_s):
             for draw in DRAWS:
-                given.append(await _patiently(ask, Question(checked.known.pixels, draw)))
+                item = InferenceItem(checked.known.pixels, draw)
+                answers.append(await _retry_out_of_memory(infer, item))
     except TimeoutError:
         return f"model {checked.name}: no known answer within {timeout_s:g} s"
     except Exception as error:
         return f"model {checked.name}: no known answer ({type(error).__name__}: {error})"
-    fault = checked.known.fault(given, checked.precision)
+    fault = checked.known.fault(answers, checked.precision)
     return None if fault is None else f"model {checked.name}: {fault}"
 
 
-async def warm_up(checked: CheckedModel, ask: Ask, rows: int) -> None:
-    """Has batches of so many rows run, so that it is known what they take. It may fail."""
-    question = Question(checked.known.pixels, Draw())
+async def warm_up(checked: CheckedModel, infer: Infer, rows: int) -> None:
+    """Runs items of `rows` rows in total, so that the queue can estimate its throughput.
+
+    Ignores errors.
+    """
+    item = InferenceItem(checked.known.pixels, Draw())
     count = math.ceil(rows / checked.model.network.settings.adapters)
-    await asyncio.gather(*(ask(question) for _ in range(count)), return_exceptions=True)
+    await asyncio.gather(*(infer(item) for _ in range(count)), return_exceptions=True)
 
 
-async def _patiently(ask: Ask, question: Question) -> Tensor:
+async def _retry_out_of_memory(infer: Infer, item: InferenceItem) -> Tensor:
     while True:
         try:
-            return await ask(question)
+            return await infer(item)
         except OutOfMemory:
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(RETRY_INTERVAL_S)

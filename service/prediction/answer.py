@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eulerlora.adaptive_sampling import standard_errors
 from eulerlora.settings import AUTO, Auto, Draw
-from service.errors import InvalidParameter, ModelFailure
+from eulerlora_client.contract.problems import InvalidParameter, ModelFailure
 from service.inference.models import ServedModel
 from service.schemas import PredictionBody, PredictQuery, StandardErrorBody
 from service.settings import DEFAULT_SAMPLES

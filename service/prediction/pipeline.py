@@ -1,4 +1,4 @@
-"""One request's way: room -> upload -> place -> pixels -> answer -> response body."""
+"""One request's way: room -> upload -> ticket -> pixels -> answer -> response body."""
 
 import asyncio
 import logging
@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 from fastapi import Request
 
 from eulerlora.settings import AUTO
+from eulerlora_client.contract.problems import DeadlinePassed, InternalError, InvalidUpload, Problem
 from eulerlora_client.policy import policy
 from eulerlora_client.policy.quality import Quality
 from service.audit.log import AuditLog, Decision
 from service.decoding.pool import Decoded, Decoder
-from service.errors import DeadlinePassed, InvalidUpload, Problem
 from service.http.disconnect import while_connected
 from service.http.problem_responses import problem_body
 from service.http.upload import Upload, read_file, read_files
-from service.inference.batcher import Batcher
-from service.inference.engine import Question
+from service.inference.engine import InferenceItem
 from service.inference.models import ServedModels
-from service.inference.ticket import Place
+from service.inference.queue import RequestQueue
+from service.inference.ticket import Ticket
 from service.prediction.answer import fewer_samples, prediction_body, samples_of
 from service.prediction.request import Asked
 from service.prediction.rounds import Asking, Settled
@@ -64,7 +64,7 @@ class Pipeline:
         models: ServedModels,
         settings: ServiceSettings,
         decoder: Decoder,
-        batcher: Batcher,
+        queue: RequestQueue,
         answered: Callable[[PredictionBody, Timing], None],
         refused: Callable[[str], None],
         audit: AuditLog | None = None,
@@ -72,8 +72,8 @@ class Pipeline:
         self._models = models
         self._settings = settings
         self._decoder = decoder
-        self._batcher = batcher
-        self._asking = Asking(batcher.room)
+        self._queue = queue
+        self._asking = Asking(queue)
         self._answered = answered
         self._refused = refused
         self._audit = audit
@@ -85,12 +85,12 @@ class Pipeline:
 
         Raises Problem and ClientDisconnect, and PolicyError as `Policy.decide`.
         """
-        asked = replace(self._admitted(request, query), decider=decider)
+        asked = replace(self._asked(request, query), decider=decider)
         uploads = [await read_file(request)]
         asked = self._under_load(asked)
-        with self._batcher.places(asked.served.engine, self._rows(asked)) as (place,):
+        with self._queue.reserve(asked.served.engine, self._rows(asked)) as (ticket,):
             async with while_connected(request):
-                predicted = await self._predicted(uploads.pop(), asked, place)
+                predicted = await self._predicted(uploads.pop(), asked, ticket)
         return predicted
 
     async def predict_batch(
@@ -100,13 +100,14 @@ class Pipeline:
 
         Raises Problem where the request as a whole cannot be met, and ClientDisconnect.
         """
-        asked = self._admitted(request, query)
+        asked = self._asked(request, query)
         uploads = await read_files(request, self._settings.bodies.max_files)
         asked = self._under_load(asked)
-        with self._batcher.places(asked.served.engine, self._rows(asked), len(uploads)) as places:
+        rows = self._rows(asked)
+        with self._queue.reserve(asked.served.engine, rows, len(uploads)) as tickets:
             async with while_connected(request):
                 results = await asyncio.gather(
-                    *(self._predicted(uploads.pop(0), asked, place) for place in places),
+                    *(self._predicted(uploads.pop(0), asked, ticket) for ticket in tickets),
                     return_exceptions=True,
                 )
         outcomes = [outcome(result, asked.request_id) for result in results]
@@ -115,10 +116,10 @@ class Pipeline:
                 self._refused(each.code)
         return outcomes
 
-    def _admitted(self, request: Request, query: PredictQuery) -> Asked:
+    def _asked(self, request: Request, query: PredictQuery) -> Asked:
         """What a request asks; raises, before its body is read, where it cannot be answered."""
         served = self._models.named(query.model)
-        asked = Asked(
+        return Asked(
             query=query,
             served=served,
             samples=samples_of(query),
@@ -126,8 +127,6 @@ class Pipeline:
             request_id=request_id_of(request),
             client=getattr(request.state, "client", None),
         )
-        self._batcher.room.check(self._rows(self._under_load(asked)))
-        return asked
 
     def _rows(self, asked: Asked) -> int:
         """Rows of each image."""
@@ -135,7 +134,7 @@ class Pipeline:
 
     def _under_load(self, asked: Asked) -> Asked:
         """The same with fewer samples, where that is allowed and the queue is long."""
-        strained = self._settings.fewer_samples and self._batcher.room.load() > STRAINED
+        strained = self._settings.fewer_samples and self._queue.utilization() > STRAINED
         if not strained or asked.query.mode == "det":
             return asked
         samples = fewer_samples(asked.served, asked.samples)
@@ -144,14 +143,14 @@ class Pipeline:
         warning = f"samples reduced from {asked.samples} to {samples} under load"
         return replace(asked, samples=samples, warnings=(warning,))
 
-    async def _predicted(self, upload: Upload, asked: Asked, place: Place) -> Predicted:
+    async def _predicted(self, upload: Upload, asked: Asked, ticket: Ticket) -> Predicted:
         if not upload.content:
             raise InvalidUpload("the file is empty")
         found = await self._decoded(upload, asked)
         image = b"" if self._audit is None else upload.content
         del upload  # its bytes are not kept while the question waits, unless they are recorded
         seed = found.content_seed if asked.query.seed is None else asked.query.seed
-        settled = await self._settled(asked, Question(found.pixels, asked.draw(seed)), place)
+        settled = await self._settled(asked, InferenceItem(found.pixels, asked.draw(seed)), ticket)
         answered = settled.answered
         body = prediction_body(
             answered.log_probabilities,
@@ -190,12 +189,12 @@ class Pipeline:
                 raise DeadlinePassed("the deadline passed before the image was decoded") from error
             raise
 
-    async def _settled(self, asked: Asked, question: Question, place: Place) -> Settled:
+    async def _settled(self, asked: Asked, question: InferenceItem, ticket: Ticket) -> Settled:
         if asked.samples != AUTO:
-            answered = await self._asking.answer(question, asked.deadline, place)
+            answered = await self._asking.answer(question, asked.deadline, ticket)
             return Settled(answered, question.draw)
-        threshold = asked.served.model.config.settling_threshold()
-        return await self._asking.settle(question, threshold, asked.deadline, place)
+        threshold = asked.served.model.config.convergence_threshold()
+        return await self._asking.settle(question, threshold, asked.deadline, ticket)
 
 
 def _triaged(
@@ -215,4 +214,4 @@ def outcome(result: Predicted | BaseException, request_id: str) -> Predicted | P
     if not isinstance(result, Exception):
         raise result
     logger.error("request %s failed for one image", request_id, exc_info=result)
-    return problem_body(Problem("the failure was logged under the request id"), request_id)
+    return problem_body(InternalError("the failure was logged under the request id"), request_id)

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from service.errors import NotReady
+from eulerlora_client.contract.problems import NotReady
 from service.http.problem_responses import described
 from service.lifecycle.phase import Lifecycle
 from service.schemas import Status

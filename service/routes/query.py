@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
-from service.errors import InvalidParameter
+from eulerlora_client.contract.problems import InvalidParameter
 
 Query = TypeVar("Query", bound=BaseModel)
 

@@ -5,10 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
+from eulerlora_client.contract.problems import PolicyNotApplicable
 from eulerlora_client.policy.policy import Disposition, Policy, Reason
 from eulerlora_client.policy.quality import Quality
 from eulerlora_client.policy.wording import NOT_FITTED, REASONS, TITLES, WARNING, pathway
-from service.errors import PolicyNotApplicable
 from service.inference.models import ServedModel, ServedModels
 from service.prediction.pipeline import Pipeline, Predicted
 from service.routes.predict import PROBLEMS, UPLOAD, answer

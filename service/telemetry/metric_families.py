@@ -10,8 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from eulerlora.adaptive_sampling import ROUNDS as AUTO_SAMPLES
-from service.errors import Problem
-from service.http.problem_responses import HTTP_CODES
+from eulerlora_client.contract.problems import SENT_BY_SERVICE
 from service.schemas import PredictionBody
 from service.telemetry.events import BatchRun, Gauges, RequestOutcome, Timing
 
@@ -148,10 +147,4 @@ class GaugeCollector(Collector):
         yield served
 
 
-def _codes(kind: type[Problem]) -> Iterator[str]:
-    yield kind.code
-    for each in kind.__subclasses__():
-        yield from _codes(each)
-
-
-REASONS = frozenset((*_codes(Problem), *HTTP_CODES))
+REASONS = frozenset(problem.code for problem in SENT_BY_SERVICE)

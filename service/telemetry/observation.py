@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import Problem
+from eulerlora_client.contract.problems import InternalError
 from service.http.problem_responses import CLIENT_LEFT
 from service.schemas import PredictionBody
 from service.telemetry.events import RequestOutcome, Timing
@@ -144,7 +144,7 @@ class ObservationMiddleware:
             observation.client_left = True
             raise
         except Exception:
-            scope["state"]["problem"] = Problem.code
+            scope["state"]["problem"] = InternalError.code
             raise
         finally:
             _current.reset(token)

@@ -18,7 +18,7 @@ from eulerlora_client import (
     Patience,
     Prediction,
     QuotaExceeded,
-    ServiceProblem,
+    Problem,
     TriageClient,
     UnknownModel,
     UnsupportedMedia,
@@ -61,7 +61,7 @@ def test_the_answer_is_the_service_s_own(client: TriageClient, live: int) -> Non
 def test_both_clients_give_the_same(client: TriageClient, live: int) -> None:
     images = [picture(seed) for seed in range(5)]
 
-    async def ask() -> list[Prediction | ServiceProblem]:
+    async def ask() -> list[Prediction | Problem]:
         async with AsyncTriageClient(f"http://127.0.0.1:{live}") as other:
             return [each async for each in other.predict_many(images, 2)]
 
@@ -143,7 +143,7 @@ def test_the_command_shows_its_key_from_a_file_or_a_variable(
     key.write_text("clinic-key\n")
     options = (image, "--url", guarded.url, "--policy", mel_policy_file(tmp_path / "policy.toml"))
     done = triage(*options)
-    assert (done.status, "A key is wanted" in done.err, done.out) == (1, True, "")
+    assert (done.status, "An API key is required" in done.err, done.out) == (1, True, "")
     assert triage(*options, "--key-file", key).status == 0
     monkeypatch.setenv("EULERLORA_KEY", "clinic-key")
     assert triage(*options).status == 0

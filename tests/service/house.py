@@ -92,7 +92,7 @@ class House:
             self.models,
             chosen,
             self.decoder,
-            self.batcher,
+            self.batcher.room,
             lambda body, timing: self.told.append((body, timing)),
             self.refused.append,
             audit,

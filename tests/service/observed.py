@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.errors import NotAuthenticated, Overloaded
+from eulerlora_client.contract.problems import NotAuthenticated, Overloaded
 from service.http import problem_responses as problems
 from service.routes.metrics_ import metrics_routes
 from service.schemas import PredictionBody, StandardErrorBody

@@ -8,8 +8,8 @@ import warnings
 import pytest
 from fastapi import Request
 
+from eulerlora_client.contract.problems import InvalidUpload, MalformedBody, UnsupportedMedia
 from service.decoding.decode import Declared
-from service.errors import InvalidUpload, MalformedBody, UnsupportedMedia
 from service.http.upload import Upload, read_file, read_files
 
 BOUNDARY = "frontier"

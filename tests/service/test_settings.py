@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eulerlora.errors import SettingsError
-from service import errors
+from eulerlora_client.contract.problems import SENT_BY_SERVICE
 from service.settings import PREFIX, ServiceSettings, settings_of_environment, variables
 
 PAGE = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
@@ -32,8 +32,10 @@ def default_of(variable: str) -> float:
 
 def test_the_page_lists_every_problem() -> None:
     listed = set(re.findall(r"^\| (\d{3}) \| `(\w+)` \|", PAGE, re.MULTILINE))
-    drawn = re.findall(r"[├└]── \w+\s+(\d+) (\w+)", errors.__doc__ or "")
-    assert listed == {*drawn, ("500", "internal_error")}
+    expected = {
+        (str(each.status), each.code) for each in SENT_BY_SERVICE if each.status is not None
+    }
+    assert listed == expected
 
 
 def test_variables_set_plain_and_grouped_settings(monkeypatch) -> None:

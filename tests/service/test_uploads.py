@@ -6,8 +6,13 @@ from typing import Any
 import pytest
 from fastapi import Request
 
+from eulerlora_client.contract.problems import (
+    InvalidUpload,
+    MalformedBody,
+    Problem,
+    UnsupportedMedia,
+)
 from service.decoding.decode import Declared
-from service.errors import InvalidUpload, MalformedBody, Problem, UnsupportedMedia
 from service.http.upload import Upload, read_files
 
 MULTIPART = "multipart/form-data; boundary=b"

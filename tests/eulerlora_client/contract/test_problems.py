@@ -6,9 +6,6 @@ from collections.abc import Iterator
 import pytest
 
 from eulerlora_client.contract import problems
-from eulerlora_client.sdk.responses import BY_CODE
-from service import errors
-from service.http.problem_responses import HTTP_CODES
 
 
 def tree(kind: type) -> Iterator[type]:
@@ -17,37 +14,37 @@ def tree(kind: type) -> Iterator[type]:
         yield from tree(each)
 
 
-SERVER = [each for each in tree(errors.Problem) if each.__module__ == errors.__name__]
-OURS = list(tree(problems.ServiceProblem))
+TREE = list(tree(problems.Problem))
 
 
-@pytest.mark.parametrize("served", SERVER, ids=lambda each: each.code)
-def test_every_problem_of_the_service_has_its_exception(served: type[errors.Problem]) -> None:
-    ours = BY_CODE[served.code]
-    assert (ours.code, ours.status) == (served.code, served.status)
-    if served is not errors.Problem:
-        assert ours.__name__ == served.__name__
+@pytest.mark.parametrize("kind", problems.RESPONSE_PROBLEMS, ids=lambda kind: kind.code)
+def test_a_code_selects_its_class_whatever_the_status(kind: type[problems.Problem]) -> None:
+    assert problems.problem_class(kind.code, 418) is kind
 
 
-def test_codes_of_routing_have_theirs_too() -> None:
-    assert set(HTTP_CODES) <= set(BY_CODE)
+def test_the_service_sends_every_response_problem_except_the_groups() -> None:
+    grouped = {parent for kind in problems.RESPONSE_PROBLEMS for parent in kind.__bases__}
+    assert set(problems.GROUPS) <= grouped
+    assert {problems.NotFound, problems.RequestRefused} <= set(problems.SENT_BY_SERVICE)
 
 
-def test_no_two_exceptions_have_the_same_code() -> None:
-    codes = [each.code for each in OURS]
+def test_codes_and_titles_are_unique() -> None:
+    codes = [kind.code for kind in TREE]
     assert len(set(codes)) == len(codes)
+    titles = [kind.title for kind in problems.SENT_BY_SERVICE]
+    assert len(set(titles)) == len(titles)
 
 
 def test_the_docstring_draws_the_tree() -> None:
     assert problems.__doc__ is not None
     drawn = problems.__doc__.split()
-    for each in OURS:
+    for each in TREE:
         assert each.__name__ in drawn
-        assert each.code in drawn or each is problems.ServiceProblem
+        assert each.code in drawn or each is problems.Problem
 
 
 def test_a_kind_has_the_status_of_the_kind_it_is_made_from() -> None:
-    for each in OURS:
+    for each in TREE:
         (parent,) = each.__bases__
         if getattr(parent, "status", None) is not None:
             assert each.status == parent.status

@@ -12,10 +12,10 @@ from eulerlora_client.contract.problems import (
     InternalError,
     NotAuthenticated,
     Overloaded,
+    Problem,
     QuotaExceeded,
     RequestRefused,
     ServiceFailed,
-    ServiceProblem,
     Unavailable,
     UnexpectedAnswer,
     UnsupportedMedia,
@@ -38,7 +38,7 @@ BY_STATUS = [
 
 
 @pytest.mark.parametrize(("status", "kind"), BY_STATUS)
-def test_a_code_of_tomorrow_is_told_by_its_status(status: int, kind: type[ServiceProblem]) -> None:
+def test_a_code_of_tomorrow_is_told_by_its_status(status: int, kind: type[Problem]) -> None:
     document = {"code": "code_of_tomorrow", "detail": "D", "title": "T", "request_id": "r1"}
     found = problem_in(httpx.Response(status, json=document))
     assert type(found) is kind
@@ -48,7 +48,7 @@ def test_a_code_of_tomorrow_is_told_by_its_status(status: int, kind: type[Servic
 @pytest.mark.parametrize(("status", "kind"), BY_STATUS)
 @pytest.mark.parametrize("body", [b"", b"<html>Bad Gateway</html>", b"null", b'{"code": 3}'])
 def test_what_is_no_document_is_told_by_its_status(
-    status: int, kind: type[ServiceProblem], body: bytes
+    status: int, kind: type[Problem], body: bytes
 ) -> None:
     found = problem_in(httpx.Response(status, content=body, headers={"X-Request-ID": "r1"}))
     assert type(found) is kind

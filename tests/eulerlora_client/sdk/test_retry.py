@@ -7,8 +7,8 @@ import pytest
 from eulerlora_client.contract.problems import (
     ConnectionLost,
     Overloaded,
+    Problem,
     QuotaExceeded,
-    ServiceProblem,
     TimedOut,
     Unreachable,
 )
@@ -28,7 +28,7 @@ class Waits(Event):
         return self.is_set()
 
 
-def waits_s(*problems: ServiceProblem, patience: Patience) -> list[float]:
+def waits_s(*problems: Problem, patience: Patience) -> list[float]:
     """How long it waited between attempts that met these problems, until one met none."""
     left, waits = list(problems), Waits()
 

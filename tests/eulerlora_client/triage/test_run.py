@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from eulerlora_client.contract.answers import Prediction
-from eulerlora_client.contract.problems import Overloaded, ServiceProblem, Unreachable
+from eulerlora_client.contract.problems import Overloaded, Problem, Unreachable
 from eulerlora_client.policy.policy import Disposition, default_policy
 from eulerlora_client.policy.quality import quality_of
 from eulerlora_client.sdk.requests import Question
@@ -26,14 +26,14 @@ MEGABYTE = 1_000_000
 class StandIn:
     """Answers as told, in turn; the last for ever. Remembers what it was asked."""
 
-    def __init__(self, *answers: Prediction | ServiceProblem) -> None:
+    def __init__(self, *answers: Prediction | Problem) -> None:
         self.answers = list(answers)
         self.asked: list[tuple[bytes, dict[str, Any]]] = []
 
     async def predict(self, content: bytes, **question: Any) -> Prediction:
         self.asked.append((content, question))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, ServiceProblem):
+        if isinstance(answer, Problem):
             raise answer
         return answer
 

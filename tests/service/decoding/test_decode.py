@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 from eulerlora.image_files import read_pixels
+from eulerlora_client.contract.problems import Problem, UnsupportedMedia, UnusableImage
 from service.decoding.decode import MEDIA_TYPES, Declared, check_size, decode, sniff
-from service.errors import Problem, UnsupportedMedia, UnusableImage
 from service.settings import ImageLimits
 
 LIMITS = ImageLimits()

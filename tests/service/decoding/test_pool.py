@@ -21,13 +21,13 @@ from PIL import Image
 
 from eulerlora.preprocess import resize
 from eulerlora.seeds import content_seed
+from eulerlora_client.contract.problems import NotReady, UnsupportedMedia, UnusableImage
 from service.decoding import pool as decoding_processes
 from service.decoding import worker as decoding_worker
 from service.decoding.decode import Declared, decode
 from service.decoding.messages import received
 from service.decoding.pool import Decoded, Decoder
 from service.decoding.process import DecodingProcess
-from service.errors import NotReady, UnsupportedMedia, UnusableImage
 from service.settings import DecodingSettings, ImageLimits
 
 LIMITS = ImageLimits()
@@ -136,9 +136,8 @@ def test_a_worker_gives_what_decoding_here_gives(decoder, png) -> None:
 def test_warnings_and_problems_are_those_of_decoding_here(decoder, png, photo, encode) -> None:
     decoded = answer(decoder, encode(photo.convert("LA"), "PNG"))
     assert decoded.warnings == ("converted from LA to RGB",)
-    with pytest.raises(UnsupportedMedia, match="wanted a JPEG, PNG or WebP") as unsupported:
+    with pytest.raises(UnsupportedMedia, match="wanted a JPEG, PNG or WebP"):
         answer(decoder, b"GIF89a")
-    assert unsupported.value.headers() == {}
     with pytest.raises(UnusableImage, match="the PNG data is broken or truncated"):
         answer(decoder, png[:-30])
 
@@ -267,7 +266,7 @@ def test_a_parent_that_forgets_to_close_still_ends_with_its_own_status(program) 
 
 
 def test_a_worker_sees_no_gpu(faulty, png) -> None:
-    with pytest.raises(UnusableImage, match=r"^''$"):
+    with pytest.raises(UnusableImage, match=r": ''$"):
         answer(faulty, png, "device")
 
 

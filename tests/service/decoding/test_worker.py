@@ -5,10 +5,10 @@ from PIL import ExifTags, Image
 
 from eulerlora.preprocess import resize, upright_rgb
 from eulerlora.seeds import content_seed
+from eulerlora_client.contract.problems import UnusableImage
 from eulerlora_client.policy.quality import quality_of
 from service.decoding.decode import Declared
 from service.decoding.worker import Done, Job, perform
-from service.errors import UnusableImage
 from service.settings import ImageLimits
 
 LIMITS = ImageLimits()

@@ -24,8 +24,15 @@ def room() -> WaitingRoom:
 
 
 @pytest.fixture
-def client(room: WaitingRoom) -> TestClient:
+def bodies_read() -> list[str]:
+    """The paths of the requests that reached the application."""
+    return []
+
+
+@pytest.fixture
+def client(room: WaitingRoom, bodies_read: list[str]) -> TestClient:
     async def answer(request: Request) -> PlainTextResponse:
+        bodies_read.append(request.url.path)
         return PlainTextResponse(f"{len(await request.body())} bytes")
 
     routes = [Route(path, answer, methods=["POST"]) for path in ("/predict", "/other")]
@@ -42,7 +49,7 @@ def test_a_request_that_may_find_room_passes_with_its_body(client, room) -> None
     assert client.post("/predict", content=b"image").text == "5 bytes"
 
 
-def test_a_full_room_refuses_with_a_problem_that_says_when_to_come_again(client, room) -> None:
+def test_a_full_queue_refuses_a_request_before_its_body_is_read(client, room, bodies_read) -> None:
     engine: Any = Numbers()
     (place,) = room.enter(engine, 10)
     refusal = client.post("/predict", content=b"image", headers={"X-Request-ID": "mine"})
@@ -50,6 +57,7 @@ def test_a_full_room_refuses_with_a_problem_that_says_when_to_come_again(client,
     assert refusal.headers["Content-Type"] == "application/problem+json"
     assert int(refusal.headers["Retry-After"]) >= 1
     assert refusal.json()["request_id"] == "mine"
+    assert bodies_read == []
     assert client.post("/other", content=b"image").text == "5 bytes"
     room.leave(place)
     assert client.post("/predict", content=b"image").text == "5 bytes"

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from fastapi import Request
 
+from eulerlora_client.contract.problems import InvalidUpload, MalformedBody, UnsupportedMedia
 from service.decoding.decode import Declared
-from service.errors import InvalidUpload, MalformedBody, UnsupportedMedia
 from service.http.upload import MAX_PARTS, Upload, read_file
 from tests.service.real_server import PATIENCE_S
 

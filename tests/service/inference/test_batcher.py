@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.errors import DeadlinePassed, ModelFailure, NotReady, Overloaded
+from eulerlora_client.contract.problems import DeadlinePassed, ModelFailure, NotReady, Overloaded
 from service.inference.device_errors import DeviceFailed
 from tests.service.stage import LATER, TIMEOUT_S, Numbers, Stage, answers, number
 
@@ -152,7 +152,7 @@ def test_every_batch_is_told_of_with_its_model_rows_questions_and_seconds(stage:
 def test_a_lost_device_ends_all_work_and_is_told_once(stage: Stage) -> None:
     lost = DeviceFailed("CUDA error: an illegal memory access was encountered")
     stage.engine.raises = lambda _: lost
-    with stage.batcher.places(stage.engine, 1) as (decoding,):
+    with stage.batcher.room.reserve(stage.engine, 1) as (decoding,):
         running = stage.blocked_by(6)
         waiting = stage.submit(1, 2, 3, 6)
         stage.engine.gate.set()
@@ -164,7 +164,7 @@ def test_a_lost_device_ends_all_work_and_is_told_once(stage: Stage) -> None:
             stage.batcher.room.ask(decoding, number(1), LATER)
     with pytest.raises(NotReady):
         stage.submit(1)
-    with pytest.raises(NotReady), stage.batcher.places(stage.engine, 1):
+    with pytest.raises(NotReady), stage.batcher.room.reserve(stage.engine, 1):
         pass
     assert stage.engine.batches == [[6]]
     assert stage.fatal == [lost]
@@ -242,11 +242,11 @@ def test_the_times_tell_how_long_a_question_waited_and_its_batch_ran(stage: Stag
 
 def test_places_are_taken_all_or_none_and_are_free_again_afterwards() -> None:
     stage = Stage(max_waiting_rows=10)
-    with stage.batcher.places(stage.engine, 2, count=3):
+    with stage.batcher.room.reserve(stage.engine, 2, count=3):
         assert (stage.batcher.waiting_rows, stage.batcher.waiting_questions) == (6, 3)
-        with pytest.raises(Overloaded), stage.batcher.places(stage.engine, 3, count=2):
+        with pytest.raises(Overloaded), stage.batcher.room.reserve(stage.engine, 3, count=2):
             pass
-        with stage.batcher.places(stage.engine, 2, count=2):
+        with stage.batcher.room.reserve(stage.engine, 2, count=2):
             assert stage.batcher.waiting_rows == 10
     assert (stage.batcher.waiting_rows, stage.batcher.waiting_questions) == (0, 0)
 

@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 
-from service.errors import OutOfMemory
+from eulerlora_client.contract.problems import OutOfMemory
 from service.inference.device_errors import DeviceFailed, with_device_errors
 
 FULL = [

@@ -6,7 +6,7 @@ import torch
 from eulerlora.checkpoint import Checkpoint
 from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
-from service.errors import UnknownModel
+from eulerlora_client.contract.problems import UnknownModel
 from service.inference.models import ServedModel, ServedModels
 
 

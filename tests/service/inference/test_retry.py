@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from service.errors import ModelFailure, OutOfMemory, Problem
+from eulerlora_client.contract.problems import ModelFailure, OutOfMemory, Problem
 from service.inference.device_errors import DeviceFailed
 from service.inference.retry import outcomes
 from tests.service.stage import Numbers, number

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eulerlora.predict import predict_rows
 from eulerlora.settings import PLAIN
-from service.errors import OutOfMemory
+from eulerlora_client.contract.problems import OutOfMemory
 from service.inference.engine import Question
 from service.lifecycle.health_check import fault_of, warm_up
 from service.lifecycle.loading import CheckedModel, load_checked

@@ -159,7 +159,7 @@ def test_a_key_is_asked_for_refused_and_then_taken(go, checkpoint_folder, tmp_pa
             field = visit.page.get_by_label("This server asks for a key")
             expect(field).to_be_focused()
             visit.add(lesion("lesion.jpg"))
-            expect(visit.card("lesion.jpg")).to_contain_text("A key is wanted.")
+            expect(visit.card("lesion.jpg")).to_contain_text("An API key is required.")
             field.fill("wrong")
             field.press("Enter")
             expect(visit.page.get_by_text("The server does not take this key.")).to_be_visible()
