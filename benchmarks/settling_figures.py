@@ -12,8 +12,8 @@ from torch import Tensor
 from eulerlora.adaptive_sampling import ROUNDS, samples_until_converged
 from eulerlora.settings import Sampler
 from eulerlora.uncertainty import summarise
-from training.evaluation.calibration import KEPT, keeping_threshold
-from training.evaluation.intervals import once
+from training.evaluation.calibration import TARGET_TPR, threshold_at_tpr
+from training.evaluation.intervals import unit_weights
 from training.evaluation.metrics import classification_metrics, ood_metrics
 from training.reporting.charts import COLOURS
 
@@ -44,7 +44,7 @@ class Verdicts:
     def of(cls, means: Tensor) -> "Verdicts":
         """means: (repeats, images, classes). The threshold is the one that keeps 95% of them."""
         flat = summarise(means.flatten(0, -2).unsqueeze(1))
-        threshold = keeping_threshold(flat.msp, KEPT)
+        threshold = threshold_at_tpr(flat.msp, TARGET_TPR)
         shape = means.shape[:-1]
         return cls(
             label=means.argmax(dim=-1),
@@ -70,7 +70,7 @@ def worth_table(found: Found, labels: Tensor) -> str:
 
 def _worth_line(name: str, means: Tensor, outside: Tensor | None, labels: Tensor) -> str:
     """means, outside: (repeats, images, classes)."""
-    truth, weights = labels.numpy(), once(len(labels))
+    truth, weights = labels.numpy(), unit_weights(len(labels))
     figures = [classification_metrics(each.log().unsqueeze(1), truth, weights) for each in means]
     mean = {key: fmean(each[key].item() for each in figures) for key in figures[0]}
     auroc = "" if outside is None else f"{_auroc(means, outside):.4f}"
@@ -82,7 +82,7 @@ def _worth_line(name: str, means: Tensor, outside: Tensor | None, labels: Tensor
 
 def _auroc(inside: Tensor, outside: Tensor) -> float:
     """Of the MSP; the mean over the repeats."""
-    weights = once(inside.shape[1] + outside.shape[1])
+    weights = unit_weights(inside.shape[1] + outside.shape[1])
     pairs = zip(inside.amax(dim=-1).numpy(), outside.amax(dim=-1).numpy(), strict=True)
     return fmean(ood_metrics(own, other, weights)["auroc"].item() for own, other in pairs)
 
@@ -94,7 +94,7 @@ def deviation(means: Tensor) -> float:
 
 def settling_threshold(inside: Tensor) -> float:
     """That of the most samples, as `eulerlora calibrate` would set it on these images."""
-    return keeping_threshold(inside.mean(dim=(2, 3)).amax(dim=-1).flatten(), KEPT)
+    return threshold_at_tpr(inside.mean(dim=(2, 3)).amax(dim=-1).flatten(), TARGET_TPR)
 
 
 def settled_means(found: Tensor, threshold: float | None = None) -> Tensor:

@@ -8,10 +8,10 @@ from eulerlora import EulerLoRA
 from eulerlora.uncertainty import summarise
 from service.commands import EMBEDDED
 from training.data.datasets import read_dataset
-from training.evaluation.inference import Question, predict_all
+from training.evaluation.inference import SamplingOptions, predict_all
 from training.recipe.schema import DataSettings
 
-QUESTIONS: list[Question] = [("det", 1), ("stoch", 4)]
+OPTIONS = [SamplingOptions("det"), SamplingOptions("stoch", 4)]
 
 
 @pytest.mark.data
@@ -20,14 +20,14 @@ def test_bfloat16_keeps_the_labels_and_flags_of_the_ham10000_test_images(real_da
     plain = EulerLoRA.load(EMBEDDED, "cpu")
     rounded = EulerLoRA.load(EMBEDDED, "cpu", precision="bfloat16")
     test = read_dataset(DataSettings(kind="ham10000"), real_data).parts["test"]
-    expected = predict_all(plain, test, QUESTIONS, "float32")
-    found = predict_all(rounded, test, QUESTIONS, "bfloat16")
-    for (mode, samples), theirs, ours in zip(QUESTIONS, expected, found, strict=True):
+    expected = predict_all(plain, test, OPTIONS, "float32")
+    found = predict_all(rounded, test, OPTIONS, "bfloat16")
+    for options, theirs, ours in zip(OPTIONS, expected, found, strict=True):
         exact, close = (summarise(each.flatten(1, 2).exp()) for each in (theirs, ours))
         assert (exact.probabilities - close.probabilities).abs().max() <= 0.03
         same = exact.probabilities.argmax(dim=-1) == close.probabilities.argmax(dim=-1)
         assert same.double().mean() >= 0.99
-        threshold = plain.config.threshold(mode, samples)
+        threshold = plain.config.threshold(options.mode, options.samples)
         assert threshold is not None
         flags = (exact.msp < threshold) == (close.msp < threshold)
         assert flags.double().mean() >= 0.985

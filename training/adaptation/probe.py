@@ -15,7 +15,7 @@ from eulerlora.preprocess import resize
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.data.datasets import ImageParts, LabelledImage
 from training.data.image_sources import read_image
-from training.evaluation.intervals import Floats, Ints, once
+from training.evaluation.intervals import Floats, Ints, unit_weights
 from training.evaluation.metrics import macro_auroc
 
 BATCH = 256
@@ -48,7 +48,7 @@ def linear_probe(backbone: VisionTransformer, images: ImageParts, device: torch.
         images=len(held_out),
         accuracy=float(accuracy_score(labels, predicted)),
         balanced_accuracy=float(balanced_accuracy_score(labels, predicted)),
-        macro_auroc=macro_auroc(probabilities, labels, once(len(labels))).item(),
+        macro_auroc=macro_auroc(probabilities, labels, unit_weights(len(labels))).item(),
     )
 
 

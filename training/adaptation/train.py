@@ -20,7 +20,6 @@ from eulerlora.config import (
 from eulerlora.errors import NonFiniteError, SettingsError
 from eulerlora.model import EulerLoRA
 from eulerlora.safetensor_files import tensors_sha256
-from eulerlora.settings import Mode
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.adaptation.objective import AdapterObjective
 from training.adaptation.probe import fit_heads
@@ -37,12 +36,13 @@ from training.data.datasets import (
 from training.energy import energy_used
 from training.evaluation.calibration import calibrate
 from training.evaluation.evaluate import evaluate
+from training.evaluation.inference import SamplingOptions
 from training.fit.class_weights import effective_number_weights
 from training.fit.loop import fit
 from training.fit.provenance import data_facts, provenance_of
 from training.fit.run import Run, accelerator_on
 from training.recipe.schema import AdapterRecipe, AdapterTraining, BackboneSource
-from training.reporting.model_card import leave_card, model_card
+from training.reporting.model_card import model_card, write_model_card
 from training.reporting.report import write_report
 
 REPORT = "report"
@@ -100,13 +100,11 @@ def train(
         asked = recipe.evaluation
         calibrate(out, images, device, asked.calibrated, asked.sampler)
         checkpoint = load_checkpoint(out)
-        questions: list[tuple[Mode, int]] = [("det", 1), ("stoch", asked.samples)]
+        options = [SamplingOptions("det"), SamplingOptions("stoch", asked.samples)]
         ood = {each.name: each.images for each in outside}
-        evaluation = evaluate(
-            EulerLoRA(checkpoint, device), images, ood, questions, asked.ood_images
-        )
+        evaluation = evaluate(EulerLoRA(checkpoint, device), images, ood, options, asked.ood_images)
         write_report(out / REPORT, evaluation)
-        leave_card(out, out / REPORT)
+        write_model_card(out, out / REPORT)
     accelerator.wait_for_everyone()
 
 

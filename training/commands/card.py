@@ -6,7 +6,7 @@ import click
 
 from eulerlora.errors import DataError
 from training.commands.options import PATH
-from training.reporting.model_card import leave_card
+from training.reporting.model_card import write_model_card
 
 
 @click.command("card")
@@ -15,7 +15,7 @@ from training.reporting.model_card import leave_card
 @click.option("--comparison", type=PATH, help="Markdown on other methods, for a section of it.")
 def card_command(checkpoint: Path, report: Path, comparison: Path | None) -> None:
     """Write the model card of a checkpoint from a report on it."""
-    leave_card(checkpoint, report, "" if comparison is None else _text(comparison))
+    write_model_card(checkpoint, report, "" if comparison is None else _text(comparison))
 
 
 def _text(path: Path) -> str:

@@ -7,17 +7,18 @@ import click
 
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA, choose_device
-from eulerlora.settings import SAMPLERS, Mode, Sampler
+from eulerlora.settings import SAMPLERS, Sampler
 from training.commands.options import PATH, data_option, device_option, skip_bad_option
 from training.data.bad_images import announce
 from training.data.datasets import ImageParts, read_dataset, read_ood_set
 from training.evaluation.calibration import calibrate
 from training.evaluation.evaluate import evaluate
+from training.evaluation.inference import SamplingOptions
 from training.evaluation.report_schema import TEST
 from training.recipe.schema import DataSettings, OodSettings
 from training.reporting.report import markdown, write_report
 
-QUESTIONS = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
+MODES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
 
 
 @click.command("evaluate")
@@ -38,7 +39,7 @@ QUESTIONS = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     show_default=True,
     help="N evenly spaced test images are blurred, made noisy, darker and brighter; 0 for none.",
 )
-@click.option("--mode", type=click.Choice(list(QUESTIONS)), default="both")
+@click.option("--mode", type=click.Choice(list(MODES)), default="both")
 @click.option("--samples", type=click.IntRange(1, 64), default=4, help="Per adapter, in stoch.")
 @click.option(
     "--sampler", type=click.Choice(SAMPLERS), help="Of stoch; the checkpoint's if left out."
@@ -61,8 +62,9 @@ def evaluate_command(
 ) -> None:
     """Measure a checkpoint on the test part of its data set."""
     model = EulerLoRA.load(checkpoint, device)
-    questions: list[tuple[Mode, int]] = [
-        ("det", 1) if each == "det" else ("stoch", samples) for each in QUESTIONS[mode]
+    options = [
+        SamplingOptions("det") if each == "det" else SamplingOptions("stoch", samples)
+        for each in MODES[mode]
     ]
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # better refused now than after the work
@@ -73,7 +75,7 @@ def evaluate_command(
     }
     announce(images, *sets.values())
     outside = {name: each.images for name, each in sets.items()}
-    evaluation = evaluate(model, images, outside, questions, ood_images, corrupted_images, sampler)
+    evaluation = evaluate(model, images, outside, options, ood_images, corrupted_images, sampler)
     click.echo(markdown(evaluation.report))
     if out is not None:
         write_report(out, evaluation)

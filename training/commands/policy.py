@@ -11,11 +11,11 @@ from training.commands.evaluate import dataset_of, settings_of
 from training.commands.options import PATH, data_option, device_option, skip_bad_option
 from training.data.bad_images import announce
 from training.data.ham10000 import METADATA, read_metadata
-from training.evaluation.inference import Question
-from training.evaluation.report_schema import TEST
-from training.policy.file import begin, read_rules, set_urgent
-from training.policy.fit import TARGET, Fit, ask, evidence_of, fit
-from training.policy.threshold import Coverage, least_lesions
+from training.evaluation.inference import SamplingOptions
+from training.evaluation.report_schema import MELANOMA, TEST
+from training.policy.file import create, read_rules, set_urgent
+from training.policy.fit import ThresholdFit, evidence_table, fit_threshold, score_images
+from training.policy.threshold import ThresholdCoverage, min_lesions
 from training.recipe.schema import DataSettings
 
 
@@ -61,19 +61,19 @@ def fit_command(
     """
     if mode == "det" and samples is not None:
         raise click.UsageError("--samples belongs to --mode stoch")
-    question: Question = (mode, 1 if mode == "det" else samples or 4)
+    options = SamplingOptions(mode, 1 if mode == "det" else samples or 4)
     if not policy.exists():
-        begin(policy, packaged)
+        create(policy, packaged)
     rules = read_rules(policy)
     model = EulerLoRA.load(checkpoint, device)
     settings = settings_of(model)
     images = dataset_of(model, data, skip_bad)
     announce(images)
     name = f"{images.name}, {TEST} part"
-    answers = ask(model, images.parts[TEST], _lesions(settings, data), question, rules)
-    found = fit(answers, sensitivity)
-    version = set_urgent(policy, found.threshold, evidence_of(found, model, question, name))
-    click.echo("\n".join(_lines(found, name)))
+    scored = score_images(model, images.parts[TEST], _lesions(settings, data), options, rules)
+    fitted = fit_threshold(scored, sensitivity)
+    version = set_urgent(policy, fitted.threshold, evidence_table(fitted, model, options, name))
+    click.echo("\n".join(_lines(fitted, name)))
     if settings.kind == "ham10000" and settings.split == "paper":
         click.echo("This split shares lesions with training: on new lesions expect less.")
     click.echo(f"{policy}: version {version}")
@@ -87,32 +87,33 @@ def _lesions(settings: DataSettings, data: Path) -> Mapping[str, str]:
     return {row.image_id: row.lesion_id for row in rows}
 
 
-def _lines(found: Fit, data: str) -> Iterator[str]:
-    melanoma, (images_found, images) = found.melanoma, found.melanoma_images
-    yield f"Measured on {data}: {found.images:,} images of {found.lesions:,} lesions."
-    yield f"urgent threshold: {found.threshold}"
+def _lines(fit: ThresholdFit, data: str) -> Iterator[str]:
+    melanoma = fit.melanoma
+    yield f"Measured on {data}: {fit.images:,} images of {fit.lesions:,} lesions."
+    yield f"urgent threshold: {fit.threshold}"
     yield (
-        f"sensitivity: {melanoma.share:.3f} ({melanoma.found} of {melanoma.lesions} lesions of "
-        f"{TARGET} with all images at or above it; {images_found} of {images} images), "
+        f"sensitivity: {melanoma.share:.3f} ({melanoma.hits} of {melanoma.lesions} lesions of "
+        f"{MELANOMA} with all images at or above it; {fit.melanoma_hits} of "
+        f"{fit.melanoma_images} images), "
         f"one-sided 95% lower bound {melanoma.lower_bound:.3f}"
     )
-    yield f"wanted: {melanoma.wanted}, {_verdict(found)}"
-    yield f"specificity: {found.specificity:.3f} (of {found.others:,} images not malignant)"
-    yield f"referral rate: {found.referral_rate:.3f} (urgent or refer; picture quality aside)"
-    yield f"urgent {found.urgent:.3f}, refer {found.refer:.3f}, routine {found.routine:.3f}"
+    yield f"required: {melanoma.required}, {_verdict(fit)}"
+    yield f"specificity: {fit.specificity:.3f} (of {fit.other_images:,} images not malignant)"
+    yield f"referral rate: {fit.referral_rate:.3f} (urgent or refer; image quality aside)"
+    yield f"urgent {fit.urgent:.3f}, refer {fit.refer:.3f}, routine {fit.routine:.3f}"
     yield "Missed, were the threshold so high that this share of all images lay below it:"
     yield "coverage  threshold  lesions missed  images missed"
-    yield from (_row(each) for each in found.coverages)
+    yield from (_row(each) for each in fit.coverages)
 
 
-def _verdict(found: Fit) -> str:
-    if found.melanoma.established:
+def _verdict(fit: ThresholdFit) -> str:
+    if fit.melanoma.established:
         return "established"
-    least = least_lesions(found.melanoma.wanted)
+    least = min_lesions(fit.melanoma.required)
     return f"not established: {least} lesions without a miss are the least for it"
 
 
-def _row(each: Coverage) -> str:
+def _row(each: ThresholdCoverage) -> str:
     return (
         f"{each.coverage:8.3f}  {each.threshold:9.4f}  {each.missed_lesions:14}  "
         f"{each.missed_images:13}"

@@ -1,4 +1,4 @@
-"""OOD thresholds on the maximum softmax probability, from held-out in-distribution images."""
+"""Calibration of OOD thresholds on the MSP, from held-out in-distribution images."""
 
 import math
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from eulerlora.model import EulerLoRA
 from eulerlora.settings import AUTO, Auto, Mode, Sampler
 from eulerlora.uncertainty import summarise
 from training.data.datasets import ImageParts, LabelledImage
-from training.evaluation.inference import Question, predict_all
+from training.evaluation.inference import SamplingOptions, predict_all
 from training.recipe.schema import SAMPLES
 
-KEPT = 0.95
+TARGET_TPR = 0.95
 
 
 def calibrate(
@@ -28,63 +28,93 @@ def calibrate(
     samples: Sequence[int | Auto] = SAMPLES,
     sampler: Sampler | None = None,
 ) -> tuple[Threshold, ...]:
-    """Sets the thresholds of the checkpoint in `folder`: `det`, and `stoch` at `samples`.
+    """Sets the OOD thresholds of the checkpoint in `folder`: `det`, and `stoch` with `samples`.
 
-    The calibration part is used, or, in a split without one, the test part; the thresholds say
-    which. Only `config.json` changes, in one step. The draws are those of the checkpoint before it
-    had any thresholds: calibrating again gives the same.
-    sampler: how the checkpoint draws samples from now on; None leaves it as it is.
+    Uses the calibration part, or the test part of a split without one; the thresholds name it.
+    Replaces `config.json` atomically and changes no other file. The seeds come from the revision
+    without thresholds, so a second calibration gives the same thresholds.
+    sampler: new sampler of the checkpoint; None keeps the present one.
     """
     checkpoint = load_checkpoint(folder)
-    blank = checkpoint.config.model_copy(
+    uncalibrated = checkpoint.config.model_copy(
         update={"sampler": sampler or checkpoint.config.sampler, "thresholds": ()}
     )
-    model = EulerLoRA(replace(checkpoint, config=blank, revision=revision_of(blank)), device)
+    revision = revision_of(uncalibrated)
+    model = EulerLoRA(replace(checkpoint, config=uncalibrated, revision=revision), device)
     part = "calibration" if "calibration" in images.parts else "test"
-    thresholds = find_thresholds(model, images.parts[part], f"{images.name}, {part} part", samples)
-    write_config(folder, blank.model_copy(update={"thresholds": thresholds}))
+    data = f"{images.name}, {part} part"
+    thresholds = compute_thresholds(model, images.parts[part], data, samples)
+    write_config(folder, uncalibrated.model_copy(update={"thresholds": thresholds}))
     return thresholds
 
 
-def find_thresholds(
+def compute_thresholds(
     model: EulerLoRA,
     images: Sequence[LabelledImage],
     data: str,
     samples: Sequence[int | Auto] = SAMPLES,
 ) -> tuple[Threshold, ...]:
-    """One threshold for each mode and sample count, each keeping at least 95% of `images`.
+    """Returns a threshold for each mode and number of samples, with a TPR of at least 95%.
 
-    That of `auto` is the last one. The counts of `stoch` share one set of draws: the first s of the
-    most samples, which have the law of s samples with either sampler.
+    All numbers of samples share one set of draws: the first s of the largest number, which have
+    the distribution of s samples with both samplers.
     """
-    counts = [each for each in samples if isinstance(each, int)]
-    auto = AUTO in samples
-    questions: list[Question] = [("det", 1), ("stoch", max([*counts, MAX_SAMPLES * auto]))]
-    det, stoch = (each.exp() for each in predict_all(model, images, questions, "calibrate"))
-    of_counts = {count: _threshold("stoch", count, _msp(stoch, count), data) for count in counts}
-    found = [_threshold("det", 1, _msp(det, 1), data), *of_counts.values()]
-    if auto:
-        most = of_counts[max(counts)].msp if counts else None
-        found.append(_threshold("stoch", AUTO, _settled_msp(stoch, most), data))
-    return tuple(found)
+    largest = max(count if isinstance(count, int) else MAX_SAMPLES for count in samples)
+    options = [SamplingOptions("det"), SamplingOptions("stoch", largest)]
+    det, stoch = (each.exp() for each in predict_all(model, images, options, "calibrate"))
+    return (
+        _threshold("det", 1, _msp(det, 1), data),
+        *stochastic_thresholds(stoch, samples, data),
+    )
 
 
-def _settled_msp(trajectories: Tensor, threshold: float | None) -> Tensor:
-    """(n,), with the samples that `auto` takes; threshold: as `samples_until_converged` has it."""
+def stochastic_thresholds(
+    trajectories: Tensor, samples: Sequence[int | Auto], data: str
+) -> list[Threshold]:
+    """Returns a threshold for each number of samples, `auto` last.
+
+    trajectories: (n, adapters, samples, classes) probabilities, with the largest of `samples`.
+    """
+    counts = [count for count in samples if isinstance(count, int)]
+    thresholds = {
+        count: _threshold("stoch", count, _msp(trajectories, count), data) for count in counts
+    }
+    if AUTO not in samples:
+        return list(thresholds.values())
+    # The same as CheckpointConfig.convergence_threshold, by which predictions decide.
+    convergence = thresholds[max(counts)].msp if counts else None
+    msp = _adaptive_msp(trajectories, convergence)
+    return [*thresholds.values(), _threshold("stoch", AUTO, msp, data)]
+
+
+def threshold_at_tpr(scores: Tensor, tpr: float) -> float:
+    """Returns the highest threshold that at least a share `tpr` of the scores reach.
+
+    scores: (n,).
+    """
+    accepted = math.ceil(tpr * len(scores))
+    return float(scores.sort(descending=True).values[accepted - 1])
+
+
+def _adaptive_msp(trajectories: Tensor, convergence_threshold: float | None) -> Tensor:
+    """Returns (n,) the MSP over the samples that `auto` runs for each image."""
     by_round = torch.stack([_msp(trajectories, count) for count in ROUNDS])
-    taken = samples_until_converged(trajectories, threshold)
-    which = torch.searchsorted(torch.tensor(ROUNDS), taken)
-    return by_round.gather(0, which.unsqueeze(0))[0]
+    counts = samples_until_converged(trajectories, convergence_threshold)
+    rounds = torch.searchsorted(torch.tensor(ROUNDS), counts)
+    return by_round.gather(0, rounds.unsqueeze(0))[0]
 
 
 def _msp(trajectories: Tensor, count: int) -> Tensor:
-    """(n,), with the first `count` samples; trajectories: (n, adapters, samples, classes)."""
+    """Returns (n,) the MSP over the first `count` samples.
+
+    trajectories: (n, adapters, samples, classes).
+    """
     return summarise(trajectories[:, :, :count].flatten(1, 2)).msp
 
 
 def _threshold(mode: Mode, samples: int | Auto, msp: Tensor, data: str) -> Threshold:
     """msp: (n,)."""
-    threshold = keeping_threshold(msp, KEPT)
+    threshold = threshold_at_tpr(msp, TARGET_TPR)
     return Threshold(
         mode=mode,
         samples=samples,
@@ -93,9 +123,3 @@ def _threshold(mode: Mode, samples: int | Auto, msp: Tensor, data: str) -> Thres
         images=len(msp),
         data=data,
     )
-
-
-def keeping_threshold(scores: Tensor, share: float) -> float:
-    """The highest threshold that at least `share` of the scores reach; scores: (n,)."""
-    kept = math.ceil(share * len(scores))
-    return float(scores.sort(descending=True).values[kept - 1])

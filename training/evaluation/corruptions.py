@@ -1,4 +1,4 @@
-"""Corruptions of pictures, the same each time for the same picture."""
+"""Deterministic image corruptions."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,19 +19,19 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Corruption:
-    """A change of (3, height, width) uint8 pixels at their own size, and its exact name."""
+    """A corruption of (3, height, width) uint8 pixels; its name states the parameters."""
 
     name: str
-    change: Callable[[Tensor], Tensor]
+    transform: Callable[[Tensor], Tensor]
 
-    def of(self, pixels: Tensor) -> Tensor:
-        """The changed pixels, uint8; what is drawn hangs on the pixels and the name alone."""
+    def apply(self, pixels: Tensor) -> Tensor:
+        """Returns the corrupted pixels, uint8. Random numbers depend on pixels and name only."""
         with seeded(CPU, content_seed(pixels, self.name)):
-            return self.change(pixels)
+            return self.transform(pixels)
 
 
-class Corrupted(Sequence[LabelledImage]):
-    """Images under a corruption, each decoded and changed when it is asked for."""
+class CorruptedImages(Sequence[LabelledImage]):
+    """Images under a corruption, decoded and corrupted on access."""
 
     def __init__(self, images: Sequence[LabelledImage], corruption: Corruption) -> None:
         self.images = images
@@ -43,22 +43,22 @@ class Corrupted(Sequence[LabelledImage]):
     @overload
     def __getitem__(self, index: int) -> LabelledImage: ...
     @overload
-    def __getitem__(self, index: slice) -> "Corrupted": ...
-    def __getitem__(self, index: int | slice) -> "LabelledImage | Corrupted":
+    def __getitem__(self, index: slice) -> "CorruptedImages": ...
+    def __getitem__(self, index: int | slice) -> "LabelledImage | CorruptedImages":
         if isinstance(index, slice):
-            return Corrupted(self.images[index], self.corruption)
+            return CorruptedImages(self.images[index], self.corruption)
         image = self.images[index]
-        pixels = self.corruption.of(read_image(image.name, image.source))
+        pixels = self.corruption.apply(read_image(image.name, image.source))
         return LabelledImage(image.name, pixels, image.label)
 
 
 def _blur(share: float) -> Corruption:
-    def change(pixels: Tensor) -> Tensor:
+    def transform(pixels: Tensor) -> Tensor:
         sigma = share * min(pixels.shape[1:])
         blurred: Tensor = F.gaussian_blur(pixels, [2 * math.ceil(3 * sigma) + 1] * 2, [sigma] * 2)
         return blurred
 
-    return Corruption(f"Gaussian blur, sigma {share:.0%} of the shorter side", change)
+    return Corruption(f"Gaussian blur, sigma {share:.0%} of the shorter side", transform)
 
 
 def _noise(share: float) -> Corruption:
@@ -77,4 +77,4 @@ CORRUPTIONS = (
     _brightness(0.7), _brightness(0.4),
     _brightness(1.3), _brightness(1.8),
 )  # fmt: skip
-"""Each kind mild, then strong."""
+"""A mild and a strong corruption of each kind; brightness is changed in both directions."""

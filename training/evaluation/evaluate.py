@@ -1,4 +1,4 @@
-"""Evaluates a checkpoint on its test part, on corruptions of it and on other images."""
+"""Evaluation of a checkpoint on its test part, corruptions of it and out-of-distribution sets."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,39 +11,39 @@ from eulerlora.settings import Sampler
 from eulerlora.uncertainty import Uncertainty, summarise
 from training.data.datasets import ImageParts, LabelledImage
 from training.data.splits import evenly_spaced
-from training.evaluation.corruptions import CORRUPTIONS, Corrupted
-from training.evaluation.inference import Question, predict_all
+from training.evaluation.corruptions import CORRUPTIONS, CorruptedImages
+from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.intervals import Ints
 from training.evaluation.mode_report import (
-    Truth,
+    GroundTruth,
+    class_metrics,
     corruption_metrics,
     flagged_share,
-    group_figures,
-    inside_metrics,
-    outside_metrics,
-    truth_of,
+    ground_truth,
+    group_metrics,
+    metric_estimates,
+    ood_estimates,
 )
 from training.evaluation.report_schema import TEST, ModeReport, Report, Subset
-from training.evaluation.sensitivity import class_figures
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What a model answered in one mode; what figures and pictures are made from.
+class Predictions:
+    """Predictions of a model in one mode; metrics and charts are computed from them.
 
-    log_probabilities: (n, trajectories, classes) of the test part. found: what they say together.
-    outside: of each out-of-distribution set, corrupted: of each corruption, by name.
+    log_probabilities: (n, trajectories, classes) of the test part. uncertainty: their summary.
+    ood: summaries by out-of-distribution set. corrupted: summaries by corruption.
     """
 
     log_probabilities: Tensor
-    found: Uncertainty
-    outside: Mapping[str, Uncertainty]
+    uncertainty: Uncertainty
+    ood: Mapping[str, Uncertainty]
     corrupted: Mapping[str, Uncertainty]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A report, and the answers behind it: one for each of the report's modes.
+    """A report and the predictions behind it, one for each of the report's modes.
 
     classes: names in the order of the probabilities. labels: (n,) of the test part.
     """
@@ -51,35 +51,35 @@ class Evaluation:
     report: Report
     classes: tuple[str, ...]
     labels: Ints
-    answers: Sequence[Answers]
+    predictions: Sequence[Predictions]
 
 
 def evaluate(
     model: EulerLoRA,
     images: ImageParts,
     ood: Mapping[str, Sequence[LabelledImage]],
-    questions: Sequence[Question],
+    options: Sequence[SamplingOptions],
     ood_images: int | None = None,
     corrupted_images: int = 0,
     sampler: Sampler | None = None,
 ) -> Evaluation:
-    """A model on a data set's test part, once for each (mode, samples); images are read once.
+    """Evaluates a model on a data set's test part, once for each of `options`.
 
-    ood: out-of-distribution sets by name, of which at most `ood_images` images each are used,
-    evenly spaced; None uses all. corrupted_images: how many of the test part are corrupted in
-    turn by each of CORRUPTIONS, evenly spaced. sampler: of the samples in `stoch`; None takes the
-    checkpoint's.
+    ood: out-of-distribution sets by name; at most `ood_images` of each are used, evenly spaced;
+    None uses all. corrupted_images: number of evenly spaced test images to which every corruption
+    of CORRUPTIONS is applied. sampler: for `stoch`; None uses the checkpoint's. Each image is
+    read once.
     """
     sampler = sampler or model.config.sampler
     test = images.parts[TEST]
     used = {name: evenly_spaced(outside, ood_images) for name, outside in ood.items()}
     chosen = evenly_spaced(range(len(test)), corrupted_images)
 
-    def ask(shown: Sequence[LabelledImage], label: str) -> list[Tensor]:
-        return predict_all(model, shown, questions, label, sampler)
+    def predict(shown: Sequence[LabelledImage], label: str) -> list[Tensor]:
+        return predict_all(model, shown, options, label, sampler)
 
-    answers = _answers(ask, test, used, [test[index] for index in chosen])
-    truth = truth_of(images)
+    predictions = _predictions(predict, test, used, [test[index] for index in chosen])
+    truth = ground_truth(images)
     report = Report(
         model=model.config.name,
         revision=model.revision,
@@ -90,30 +90,32 @@ def evaluate(
         ood_images={name: Subset(len(used[name]), len(ood[name])) for name in ood},
         corrupted=Subset(len(chosen), len(test)),
         modes=[
-            _mode_report(model, question, sampler, each, truth, np.array(chosen, dtype=np.int64))
-            for question, each in zip(questions, answers, strict=True)
+            _mode_report(model, mode, sampler, predicted, truth, np.array(chosen, dtype=np.int64))
+            for mode, predicted in zip(options, predictions, strict=True)
         ],
     )
-    return Evaluation(report, model.classes, truth.labels, answers)
+    return Evaluation(report, model.classes, truth.labels, predictions)
 
 
-def _answers(
-    ask: Callable[[Sequence[LabelledImage], str], list[Tensor]],
+def _predictions(
+    predict: Callable[[Sequence[LabelledImage], str], list[Tensor]],
     test: Sequence[LabelledImage],
     ood: Mapping[str, Sequence[LabelledImage]],
-    corrupted: Sequence[LabelledImage],
-) -> list[Answers]:
-    """To each question. corrupted: the images that are, by each corruption in turn."""
-    corruptions = {each.name: Corrupted(corrupted, each) for each in CORRUPTIONS if corrupted}
-    inside = ask(test, TEST)
-    outside = {name: ask(each, name) for name, each in ood.items()}
-    under = {name: ask(each, name) for name, each in corruptions.items()}
+    to_corrupt: Sequence[LabelledImage],
+) -> list[Predictions]:
+    """Returns the predictions for each mode. to_corrupt: the images that get corrupted."""
+    corruptions = {each.name: CorruptedImages(to_corrupt, each) for each in CORRUPTIONS}
+    inside = predict(test, TEST)
+    outside = {name: predict(shown, name) for name, shown in ood.items()}
+    corrupted = {
+        name: predict(shown, name) for name, shown in corruptions.items() if len(to_corrupt)
+    }
     return [
-        Answers(
+        Predictions(
             log_probabilities=inside[index].flatten(1, 2),
-            found=_summary(inside[index]),
-            outside={name: _summary(each[index]) for name, each in outside.items()},
-            corrupted={name: _summary(each[index]) for name, each in under.items()},
+            uncertainty=_summary(inside[index]),
+            ood={name: _summary(by_mode[index]) for name, by_mode in outside.items()},
+            corrupted={name: _summary(by_mode[index]) for name, by_mode in corrupted.items()},
         )
         for index in range(len(inside))
     ]
@@ -126,40 +128,39 @@ def _summary(log_probabilities: Tensor) -> Uncertainty:
 
 def _mode_report(
     model: EulerLoRA,
-    question: Question,
+    options: SamplingOptions,
     sampler: Sampler,
-    answers: Answers,
-    truth: Truth,
+    predictions: Predictions,
+    truth: GroundTruth,
     corrupted: Ints,
 ) -> ModeReport:
-    """corrupted: the indices of the images that were."""
-    mode, samples = question
-    threshold = model.config.threshold(mode, samples, sampler)
-    found, msp = answers.found, answers.found.msp.numpy()
-    outside = {name: each.msp.numpy() for name, each in answers.outside.items()}
-    clean = Uncertainty(**{name: each[corrupted] for name, each in vars(found).items()})
+    """corrupted: indices of the corrupted images."""
+    threshold = model.config.threshold(options.mode, options.samples, sampler)
+    uncertainty, msp = predictions.uncertainty, predictions.uncertainty.msp.numpy()
+    outside = {name: each.msp.numpy() for name, each in predictions.ood.items()}
+    clean = Uncertainty(**{name: values[corrupted] for name, values in vars(uncertainty).items()})
     return ModeReport(
-        mode=mode,
-        samples=samples,
-        sampler=sampler if mode == "stoch" else None,
-        trajectories=answers.log_probabilities.shape[1],
-        metrics=inside_metrics(answers.log_probabilities, found, truth),
-        classes=class_figures(
-            found.probabilities.argmax(dim=-1).numpy(), truth.labels, model.classes
+        mode=options.mode,
+        samples=options.samples,
+        sampler=sampler if options.mode == "stoch" else None,
+        trajectories=predictions.log_probabilities.shape[1],
+        metrics=metric_estimates(predictions.log_probabilities, uncertainty, truth),
+        classes=class_metrics(
+            uncertainty.probabilities.argmax(dim=-1).numpy(), truth.labels, model.classes
         ),
-        ood={name: outside_metrics(msp, each, truth) for name, each in outside.items()},
+        ood={name: ood_estimates(msp, scores, truth) for name, scores in outside.items()},
         threshold=threshold,
         flagged={
             TEST: flagged_share(msp, threshold, truth.clusters),
             **{
-                name: flagged_share(each, threshold, np.arange(len(each)))
-                for name, each in outside.items()
+                name: flagged_share(scores, threshold, np.arange(len(scores)))
+                for name, scores in outside.items()
             },
         },
-        groups=group_figures(found, truth, threshold),
+        groups=group_metrics(uncertainty, truth, threshold),
         corruptions=corruption_metrics(
             clean,
-            answers.corrupted,
+            predictions.corrupted,
             truth.labels[corrupted],
             np.unique(truth.clusters[corrupted], return_inverse=True)[1],
             threshold,

@@ -1,6 +1,7 @@
-"""All trajectories of a model on a set of images, as the service would answer them."""
+"""Predictions of a model for a set of images, equal to those of the service."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,14 +17,19 @@ from training.data.datasets import LabelledImage
 from training.data.image_sources import read_image
 from training.fit.progress import progress
 
-Question = tuple[Mode, int]
-"""A mode and a number of samples per adapter; 1 in `det`."""
-
 BATCH_ROWS = 256
 
 
-class _Inputs(Dataset[tuple[Tensor, int]]):
-    """Resized pictures with the seed that the service would derive for each."""
+@dataclass(frozen=True)
+class SamplingOptions:
+    """A mode and a number of samples per adapter, 1 in `det`."""
+
+    mode: Mode
+    samples: int = 1
+
+
+class _SeededImages(Dataset[tuple[Tensor, int]]):
+    """Resized images with the seeds that the service derives from their content."""
 
     def __init__(self, images: Sequence[LabelledImage], model: EulerLoRA) -> None:
         self.images = images
@@ -42,46 +48,46 @@ class _Inputs(Dataset[tuple[Tensor, int]]):
 def predict_all(
     model: EulerLoRA,
     images: Sequence[LabelledImage],
-    questions: Sequence[Question],
+    options: Sequence[SamplingOptions],
     label: str,
     sampler: Sampler | None = None,
 ) -> list[Tensor]:
-    """Log-probabilities (n, adapters, samples, classes) of all images, float64, by question.
+    """Returns log-probabilities (n, adapters, samples, classes), float64, for each of `options`.
 
-    Each image is read, decoded and resized once. label: what the progress bar calls the work.
-    sampler: of the questions in `stoch`; None takes the checkpoint's.
-    Raises NonFiniteError for a broken model.
+    Each image is read, decoded and resized once. label: name of the progress bar. sampler: for
+    `stoch`; None uses the checkpoint's. Raises NonFiniteError for NaN or infinite logits.
     """
-    chosen = sampler or model.config.sampler
-    images_at_once = max(_images_at_once(model, samples) for _, samples in questions)
-    batches = DataLoader(_Inputs(images, model), images_at_once, num_workers=1)
-    found: list[list[Tensor]] = [[] for _ in questions]
+    sampler = sampler or model.config.sampler
+    batch_size = max(_images_per_pass(model, each.samples) for each in options)
+    batches = DataLoader(_SeededImages(images, model), batch_size, num_workers=1)
+    outputs: list[list[Tensor]] = [[] for _ in options]
     for pixels, seeds in progress(batches, label):
-        for question, answers in zip(questions, found, strict=True):
-            answers.extend(_answers(model, pixels.to(model.device), seeds, question, chosen))
+        for each, output in zip(options, outputs, strict=True):
+            output.extend(_predict_batch(model, pixels.to(model.device), seeds, each, sampler))
     return [
-        _finite(torch.stack(answers).unflatten(1, (-1, samples)))
-        for answers, (_, samples) in zip(found, questions, strict=True)
+        _finite(torch.stack(output).unflatten(1, (-1, each.samples)))
+        for output, each in zip(outputs, options, strict=True)
     ]
 
 
-def _answers(
-    model: EulerLoRA, pixels: Tensor, seeds: Tensor, question: Question, sampler: Sampler
+def _predict_batch(
+    model: EulerLoRA, pixels: Tensor, seeds: Tensor, options: SamplingOptions, sampler: Sampler
 ) -> Iterator[Tensor]:
-    """Each image's (trajectories, classes), a bounded number of rows at a time."""
-    mode, samples = question
-    size = _images_at_once(model, samples)
-    for part, own in zip(pixels.split(size), seeds.split(size), strict=True):
-        asked = Draw(mode=mode, samples=samples, sampler=sampler)
-        draws = [asked.model_copy(update={"seed": seed}) for seed in own.tolist()]
-        yield from predict_rows(model.runtime, part, draws)
+    """Yields (trajectories, classes) for each image, with at most BATCH_ROWS rows in a pass."""
+    size = _images_per_pass(model, options.samples)
+    for images, image_seeds in zip(pixels.split(size), seeds.split(size), strict=True):
+        draws = [
+            Draw(mode=options.mode, samples=options.samples, sampler=sampler, seed=seed)
+            for seed in image_seeds.tolist()
+        ]
+        yield from predict_rows(model.runtime, images, draws)
 
 
-def _images_at_once(model: EulerLoRA, samples: int) -> int:
+def _images_per_pass(model: EulerLoRA, samples: int) -> int:
     return max(1, BATCH_ROWS // (model.network.settings.adapters * samples))
 
 
 def _finite(log_probabilities: Tensor) -> Tensor:
     if not log_probabilities.isfinite().all():
-        raise NonFiniteError("the network gave logits that are NaN or infinite")
+        raise NonFiniteError("expected finite logits, got NaN or infinity from the network")
     return log_probabilities

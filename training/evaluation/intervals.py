@@ -1,4 +1,4 @@
-"""95% confidence intervals of many figures at once, from the same resamples of images."""
+"""95% confidence intervals: bootstrap estimates of metrics, and exact intervals of proportions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,21 +6,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+from scipy.special import betaincinv
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 Weights = NDArray[np.float64]
-"""(resamples, n): how often each of n images counts; a row of ones is the images themselves."""
+"""(resamples, n): how often each of n images counts in each resample."""
 
 RESAMPLES = 1000
-AT_ONCE = 100
+CHUNK = 100
 CONFIDENCE = 0.95
 SEED = 0
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure, and its 95% confidence interval."""
+    """The value of a metric with its 95% confidence interval."""
 
     value: float
     low: float
@@ -28,58 +30,93 @@ class Estimate:
 
 
 Estimates = Mapping[str, Estimate | None]
-"""Figures by name; None for one that the images do not define."""
+"""Estimates by metric name; None if the images do not define the metric."""
 
 
-def estimates(
-    figures: Callable[[Weights], Mapping[str, Floats]], *samples: Ints
+@dataclass(frozen=True)
+class Proportion:
+    """hits of images; low, high: exact two-sided 95% confidence interval of their share."""
+
+    hits: int
+    images: int
+    share: float
+    low: float
+    high: float
+
+
+def bootstrap(
+    metrics: Callable[[Weights], Mapping[str, Floats]], *clusters: Ints
 ) -> dict[str, Estimate | None]:
-    """Figures of the images themselves, and the range of 95% of 1,000 resamples.
+    """Returns metrics of the images with percentile bootstrap intervals from 1,000 resamples.
 
-    A percentile bootstrap over clusters (Davison and Hinkley, Bootstrap Methods and their
-    Application, 1997, 3.8): as many clusters as there are are drawn with replacement, all images
-    of a cluster together. samples: (n,) the number of each image's cluster, one array for each
-    set of images that was sampled on its own; `figures` gets weights of all sets' images in their
-    order, and returns (resamples,) each. Whatever the figures, the resamples of equal samples are
-    the same. Resamples in which a figure is not a number are left out of its interval.
+    Each resample draws as many clusters as there are, with replacement, and keeps the images of a
+    cluster together (Davison and Hinkley, Bootstrap Methods and their Application, 1997, 3.8).
+
+    metrics: takes weights of all images and returns (resamples,) values by name.
+    clusters: (n,) cluster index of each image, one array for each independently sampled set.
+    The weights list the images of these sets in this order. Equal clusters give equal resamples,
+    whatever the metrics. Resamples without a defined value do not enter the interval.
     """
     random = np.random.default_rng(SEED)
-    found = [figures(once(sum(map(len, samples))))]
-    for _ in range(0, RESAMPLES, AT_ONCE):
-        weights = [_drawn(clusters, random) for clusters in samples]
-        found.append(figures(np.concatenate(weights, axis=1)))
-    return {name: _estimate(np.concatenate([each[name] for each in found])) for name in found[0]}
+    chunks = [metrics(unit_weights(sum(map(len, clusters))))]
+    for _ in range(0, RESAMPLES, CHUNK):
+        weights = [_resampled_weights(indices, random) for indices in clusters]
+        chunks.append(metrics(np.concatenate(weights, axis=1)))
+    return {
+        name: _percentile_estimate(np.concatenate([chunk[name] for chunk in chunks]))
+        for name in chunks[0]
+    }
 
 
-def once(images: int) -> Weights:
-    """(1, images) ones: every image counts once."""
+def unit_weights(images: int) -> Weights:
+    """Returns (1, images) ones: every image counts once."""
     return np.ones((1, images))
 
 
-def numbered(clusters: Sequence[str]) -> Ints:
-    """(n,) the number of each image's cluster, from the clusters' names."""
-    numbers: Ints = np.unique(np.array(clusters, dtype=np.str_), return_inverse=True)[1]
-    return numbers
+def cluster_indices(clusters: Sequence[str]) -> Ints:
+    """Returns (n,) cluster indices from the cluster name of each image."""
+    indices: Ints = np.unique(np.array(clusters, dtype=np.str_), return_inverse=True)[1]
+    return indices
 
 
-def share(counted: Floats, of: Floats) -> Floats:
-    """counted / of, not a number where that is 0 / 0."""
-    nothing = np.full(np.broadcast_shapes(counted.shape, of.shape), np.nan)
-    shares: Floats = np.divide(counted, of, out=nothing, where=of > 0)
-    return shares
+def ratio(numerator: Floats, denominator: Floats) -> Floats:
+    """Returns numerator / denominator, NaN where the denominator is 0."""
+    undefined = np.full(np.broadcast_shapes(numerator.shape, denominator.shape), np.nan)
+    ratios: Floats = np.divide(numerator, denominator, out=undefined, where=denominator > 0)
+    return ratios
 
 
-def _drawn(clusters: Ints, random: Generator) -> Weights:
-    """(AT_ONCE, n) how often each image is drawn."""
+def proportion(hits: int, images: int) -> Proportion | None:
+    """Returns the share of hits with its interval, or None for no images.
+
+    The interval is that of Clopper and Pearson (Biometrika 26, 404, 1934): at `low`, `hits` or
+    more have probability 2.5%; at `high`, `hits` or fewer. Both are quantiles of beta
+    distributions.
+    """
+    if not images:
+        return None
+    tail = (1 - CONFIDENCE) / 2
+    misses = images - hits
+    return Proportion(
+        hits=hits,
+        images=images,
+        share=hits / images,
+        low=float(betaincinv(hits, misses + 1, tail)) if hits else 0.0,
+        high=float(betaincinv(hits + 1, misses, 1 - tail)) if misses else 1.0,
+    )
+
+
+def _resampled_weights(clusters: Ints, random: Generator) -> Weights:
+    """Returns (CHUNK, n): how often each image is drawn."""
     count = int(clusters.max()) + 1
-    drawn = random.integers(count, size=(AT_ONCE, count)) + count * np.arange(AT_ONCE)[:, None]
-    times = np.bincount(drawn.ravel(), minlength=AT_ONCE * count).reshape(AT_ONCE, count)
+    drawn = random.integers(count, size=(CHUNK, count)) + count * np.arange(CHUNK)[:, None]
+    times = np.bincount(drawn.ravel(), minlength=CHUNK * count).reshape(CHUNK, count)
     weights: Weights = times[:, clusters].astype(np.float64)
     return weights
 
 
-def _estimate(values: Floats) -> Estimate | None:
-    """values: the figure of the images themselves, then of each resample."""
+def _percentile_estimate(values: Floats) -> Estimate | None:
+    """values: (1 + resamples,), first the value of the images themselves."""
     if np.isnan(values[0]):
         return None
     tail = 100 * (1 - CONFIDENCE) / 2

@@ -1,20 +1,16 @@
-"""The paper's metrics, on the mean probability over trajectories (method, "Metrics").
+"""Metrics of the mean probability over trajectories (method, "Metrics").
 
-Each image counts as often as its weight says, in many resamples at once: weights are
-(resamples, n), and every figure is (resamples,).
+All metrics take weights (resamples, n), how often each image counts in each resample, and return
+one value for each resample, (resamples,).
 """
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
-from training.evaluation.intervals import Floats, Ints, Weights, share
-from training.evaluation.ranking import sums_by_score
-
-Bools = NDArray[np.bool_]
+from training.evaluation.intervals import Bools, Floats, Ints, Weights, ratio
 
 ECE_BINS = 10
 TPR = 0.95
@@ -22,126 +18,190 @@ TPR = 0.95
 
 @dataclass(frozen=True)
 class CalibrationBins:
-    """What is in each bin of the top label's probability, (bins,) each.
+    """Images by the probability of their predicted label, in equal-width bins.
 
-    edges: (bins + 1,), from 0 to 1. images: how many. right: how many got their label.
-    confidence: the sum of their top probabilities.
+    edges: (bins + 1,), from 0 to 1. The other fields are (bins,): images: number of images.
+    correct: number of correct labels. confidence: sum of the top probabilities.
     """
 
     edges: Floats
     images: Ints
-    right: Ints
+    correct: Ints
     confidence: Floats
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """Selective prediction at each threshold on a score, highest threshold first.
+
+    Both fields are (resamples, distinct scores). accepted: number of images with at least that
+    score. errors: how many of them have a wrong label. The last column covers all images.
+    """
+
+    accepted: Floats
+    errors: Floats
+
+    @property
+    def coverage(self) -> Floats:
+        """Share of the images that are accepted, in [0, 1]."""
+        return ratio(self.accepted, self.accepted[:, -1:])
+
+    @property
+    def risk(self) -> Floats:
+        """Selective risk: share of the accepted images that have a wrong label."""
+        return ratio(self.errors, self.accepted)
 
 
 def classification_metrics(
     log_probabilities: Tensor, labels: Ints, weights: Weights
 ) -> dict[str, Floats]:
-    """Accuracy, macro-F1, macro-AUROC, ECE, NLL (nats) and Brier score.
+    """Returns accuracy, macro-F1, macro-AUROC, ECE, NLL (nats) and Brier score.
 
     log_probabilities: (n, trajectories, classes). labels: (n,).
     """
     log_mean = log_probabilities.logsumexp(dim=1) - math.log(log_probabilities.shape[1])
     probabilities: Floats = log_mean.exp().numpy()
-    truth = np.eye(probabilities.shape[1])[labels]
+    one_hot = np.eye(probabilities.shape[1])[labels]
     return {
-        "accuracy": mean(probabilities.argmax(axis=1) == labels, weights),
+        "accuracy": weighted_mean(probabilities.argmax(axis=1) == labels, weights),
         "macro_f1": macro_f1(probabilities, labels, weights),
         "macro_auroc": macro_auroc(probabilities, labels, weights),
         "ece": calibration_error(probabilities, labels, weights),
-        "nll": mean(-log_mean.numpy()[np.arange(len(labels)), labels], weights),
-        "brier": mean(((probabilities - truth) ** 2).sum(axis=1), weights),
+        "nll": weighted_mean(-log_mean.numpy()[np.arange(len(labels)), labels], weights),
+        "brier": weighted_mean(((probabilities - one_hot) ** 2).sum(axis=1), weights),
     }
 
 
-def mean(values: Floats | Bools, weights: Weights) -> Floats:
-    """The mean of the images' values, (n,)."""
-    return share(weights @ values, weights.sum(axis=1))
+def weighted_mean(values: Floats | Bools, weights: Weights) -> Floats:
+    """Returns the mean over images. values: (n,)."""
+    return ratio(weights @ values, weights.sum(axis=1))
 
 
 def macro_f1(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:
-    """Mean F1 over all classes; one that no image has and none gets counts 0."""
-    every_class = np.eye(probabilities.shape[1])
-    truth, predicted = every_class[labels], every_class[probabilities.argmax(axis=1)]
-    either = weights @ (truth + predicted)  # (resamples, classes)
-    f1: Floats = np.nan_to_num(share(2 * (weights @ (truth * predicted)), either)).mean(axis=1)
-    return f1
+    """Returns the mean F1 over all classes; a class without images or predictions counts as 0."""
+    identity = np.eye(probabilities.shape[1])
+    true, predicted = identity[labels], identity[probabilities.argmax(axis=1)]
+    true_or_predicted = weights @ (true + predicted)  # (resamples, classes)
+    f1 = np.nan_to_num(ratio(2 * (weights @ (true * predicted)), true_or_predicted))
+    macro: Floats = f1.mean(axis=1)
+    return macro
 
 
 def macro_auroc(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:
-    """Mean one-against-rest AUROC over the classes that some images have and others have not."""
-    each = np.stack(
+    """Returns the mean one-against-rest AUROC over classes with positives and negatives."""
+    by_class = np.stack(
         [auroc(scores, labels == k, weights) for k, scores in enumerate(probabilities.T)]
     )
-    return share(np.nansum(each, axis=0), (~np.isnan(each)).sum(axis=0).astype(np.float64))
+    defined = (~np.isnan(by_class)).sum(axis=0).astype(np.float64)
+    return ratio(np.nansum(by_class, axis=0), defined)
 
 
 def auroc(scores: Floats, positive: Bools, weights: Weights) -> Floats:
-    """The chance that a positive image scores higher than another one, ties counted half.
+    """Returns the probability that a positive scores above a negative; ties count half.
 
-    scores, positive: (n,). Not a number without images of both kinds.
+    scores, positive: (n,). NaN if there are no positives or no negatives.
     """
-    wins, losses = _both(scores, positive, weights)
-    higher = wins.cumsum(axis=1) - wins / 2  # positives above each score
-    return share((losses * higher).sum(axis=1), wins.sum(axis=1) * losses.sum(axis=1))
+    positives = sums_by_score(scores, weights * positive)
+    negatives = sums_by_score(scores, weights * ~positive)
+    above = positives.cumsum(axis=1) - positives / 2
+    pairs = positives.sum(axis=1) * negatives.sum(axis=1)
+    return ratio((negatives * above).sum(axis=1), pairs)
 
 
 def calibration_error(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:
-    """Expected calibration error of the top label: 10 equal bins (lo, hi], weighted by size."""
+    """Returns the ECE of the predicted label: 10 equal-width bins (lo, hi], weighted by size."""
     confidence = probabilities.max(axis=1)
-    right = probabilities.argmax(axis=1) == labels
-    gaps = np.eye(ECE_BINS)[_bins(confidence)] * (right - confidence)[:, None]
-    return share(np.abs(weights @ gaps).sum(axis=1), weights.sum(axis=1))
+    correct = probabilities.argmax(axis=1) == labels
+    gaps = np.eye(ECE_BINS)[_bin_indices(confidence)] * (correct - confidence)[:, None]
+    return ratio(np.abs(weights @ gaps).sum(axis=1), weights.sum(axis=1))
 
 
 def calibration_bins(probabilities: Floats, labels: Ints) -> CalibrationBins:
-    """Images by their top label's probability, in 10 equal bins (lo, hi]; 0 is in the first.
+    """Returns 10 equal-width bins (lo, hi] of the top probability; 0 belongs to the first.
 
     probabilities: (n, classes). labels: (n,).
     """
     confidence = probabilities.max(axis=1)
-    right = probabilities.argmax(axis=1) == labels
-    bins = _bins(confidence)
+    correct = probabilities.argmax(axis=1) == labels
+    bins = _bin_indices(confidence)
     return CalibrationBins(
-        edges=_edges(),
+        edges=_bin_edges(),
         images=np.bincount(bins, minlength=ECE_BINS),
-        right=np.bincount(bins[right], minlength=ECE_BINS),
+        correct=np.bincount(bins[correct], minlength=ECE_BINS),
         confidence=np.bincount(bins, weights=confidence, minlength=ECE_BINS).astype(np.float64),
     )
 
 
 def ood_metrics(inside: Floats, outside: Floats, weights: Weights) -> dict[str, Floats]:
-    """AUROC, AUPRC and FPR at 95% TPR of a score that is higher for in-distribution images.
+    """Returns AUROC, AUPRC and FPR at 95% TPR of a score that is higher in distribution.
 
-    inside, outside: (n,), (m,) scores of in- and out-of-distribution images, whole sets. weights:
-    (resamples, n + m). In-distribution is positive; AUPRC is the average precision; the FPR is
-    the least among thresholds whose TPR is at least 0.95, ties kept together.
+    inside, outside: (n,), (m,) scores of in- and out-of-distribution images. weights:
+    (resamples, n + m). In-distribution is positive. AUPRC is the average precision. The FPR is
+    the lowest among thresholds with TPR >= 0.95; equal scores are accepted together.
     """
     scores = np.concatenate([inside, outside])
     positive = np.arange(len(scores)) < len(inside)
-    kept, passed = (each.cumsum(axis=1) for each in _both(scores, positive, weights))
-    tpr, fpr = kept / kept[:, -1:], passed / passed[:, -1:]
-    precision = np.nan_to_num(share(kept, kept + passed))
-    enough = (tpr >= TPR).argmax(axis=1)
+    true_positives = sums_by_score(scores, weights * positive).cumsum(axis=1)
+    false_positives = sums_by_score(scores, weights * ~positive).cumsum(axis=1)
+    tpr = true_positives / true_positives[:, -1:]
+    fpr = false_positives / false_positives[:, -1:]
+    precision = np.nan_to_num(ratio(true_positives, true_positives + false_positives))
+    first_sufficient = (tpr >= TPR).argmax(axis=1)
     return {
         "auroc": auroc(scores, positive, weights),
         "auprc": (np.diff(tpr, prepend=0) * precision).sum(axis=1),
-        "fpr_at_95_tpr": fpr[np.arange(len(fpr)), enough],
+        "fpr_at_95_tpr": fpr[np.arange(len(fpr)), first_sufficient],
     }
 
 
-def _both(scores: Floats, positive: Bools, weights: Weights) -> tuple[Floats, Floats]:
-    """(resamples, distinct scores), the highest first: positive images, and the others."""
-    return (
-        sums_by_score(scores, weights * positive),
-        sums_by_score(scores, weights * ~positive),
-    )
+def risk_coverage(scores: Floats, wrong: Bools, weights: Weights) -> RiskCoverage:
+    """Returns risk-coverage curves of selective prediction.
+
+    scores: (n,), n > 0; images are accepted in descending order, equal scores together.
+    wrong: (n,), whether the label is wrong. weights: (resamples, n) integers.
+    """
+    accepted, errors = sums_by_score(scores, weights), sums_by_score(scores, weights * wrong)
+    return RiskCoverage(accepted.cumsum(axis=1), errors.cumsum(axis=1))
 
 
-def _edges() -> Floats:
+def selective_metrics(curve: RiskCoverage) -> dict[str, Floats]:
+    """Returns AURC and AUGRC; lower is better.
+
+    aurc: mean over k = 1..n of the selective risk of the k most confident images (Geifman, Uziel
+    and El-Yaniv, ICLR 2019). augrc: area under the generalised risk (share of all n images that
+    are accepted and wrong) against coverage, by the trapezoidal rule from (0, 0) (Traub et al.,
+    NeurIPS 2024). Within a tie, the errors among the first k images are their expectation over
+    all orders of the tie, which is linear in k.
+    """
+    tied, errors = (np.diff(sums, axis=1, prepend=0) for sums in (curve.accepted, curve.errors))
+    images = curve.accepted[:, -1]
+    before = curve.accepted - tied
+    slope = np.nan_to_num(ratio(errors, tied))
+    # Within a tie the risk of the first k images is slope + offset / k.
+    offset = curve.errors - errors - slope * before
+    harmonic = np.append(0, (1 / np.arange(1, images.max() + 1)).cumsum())
+    span = harmonic[curve.accepted.astype(int)] - harmonic[before.astype(int)]
+    return {
+        "aurc": (errors + offset * span).sum(axis=1) / images,
+        "augrc": ((curve.errors - errors / 2) * tied).sum(axis=1) / images**2,
+    }
+
+
+def sums_by_score(scores: Floats, amounts: Floats) -> Floats:
+    """Returns (..., distinct scores): sums of the amounts at each score, highest score first.
+
+    scores: (n,), finite. amounts: (..., n).
+    """
+    order = np.argsort(-scores, kind="stable")
+    starts = np.flatnonzero(np.diff(scores[order], prepend=np.inf))
+    sums: Floats = np.add.reduceat(amounts[..., order], starts, axis=-1)
+    return sums
+
+
+def _bin_edges() -> Floats:
     return np.linspace(0, 1, ECE_BINS + 1)
 
 
-def _bins(confidence: Floats) -> Ints:
-    """(n,) the bin (lo, hi] of each top probability."""
-    return np.clip(np.searchsorted(_edges(), confidence, side="left") - 1, 0, ECE_BINS - 1)
+def _bin_indices(confidence: Floats) -> Ints:
+    """Returns (n,) the index of the bin (lo, hi] of each top probability."""
+    return np.clip(np.searchsorted(_bin_edges(), confidence, side="left") - 1, 0, ECE_BINS - 1)

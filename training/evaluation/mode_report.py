@@ -1,4 +1,4 @@
-"""A model's figures in one mode, from its answers, each with its interval."""
+"""Results of a model in one mode, from its predictions, with confidence intervals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,32 +9,35 @@ from torch import Tensor
 from eulerlora.uncertainty import Uncertainty
 from training.data.datasets import ImageParts
 from training.evaluation.intervals import (
+    Bools,
     Estimate,
     Estimates,
     Floats,
     Ints,
+    Proportion,
     Weights,
-    estimates,
-    numbered,
+    bootstrap,
+    cluster_indices,
+    proportion,
 )
 from training.evaluation.metrics import (
     auroc,
     classification_metrics,
     macro_auroc,
-    mean,
     ood_metrics,
+    risk_coverage,
+    selective_metrics,
+    weighted_mean,
 )
-from training.evaluation.report_schema import CLEAN, TEST, GroupFigures
-from training.evaluation.selective import risk_coverage, selective_metrics
-from training.evaluation.sensitivity import Proportion, proportion
+from training.evaluation.report_schema import CLEAN, MELANOMA, TEST, ClassMetrics, GroupMetrics
 
 
 @dataclass(frozen=True)
-class Truth:
-    """What is known of n test images beside their pixels.
+class GroundTruth:
+    """Labels and attributes of n test images.
 
-    labels: (n,). clusters: (n,) numbers. groups: n names, by what the groups are of; where all
-    images are in one group, it is left out. target: the indices of the target classes.
+    labels: (n,). clusters: (n,) indices. groups: n values for each attribute; attributes with
+    a single value are left out. target: indices of the target classes.
     """
 
     labels: Ints
@@ -43,35 +46,64 @@ class Truth:
     target: Sequence[int]
 
 
-def truth_of(images: ImageParts) -> Truth:
-    """The test part of a data set."""
+def ground_truth(images: ImageParts) -> GroundTruth:
+    """Returns labels and attributes of the test part of a data set."""
     test = images.parts[TEST]
-    kinds = dict.fromkeys(kind for each in test for kind in each.groups)
-    groups = {kind: [each.groups.get(kind, "") for each in test] for kind in kinds}
-    names = [each.name for each in images.classes]
-    return Truth(
-        labels=np.array([each.label for each in test]),
-        clusters=numbered([each.cluster or each.name for each in test]),
-        groups={kind: found for kind, found in groups.items() if len(set(found)) > 1},
-        target=[names.index(name) for name in images.target],
+    attributes = dict.fromkeys(attribute for image in test for attribute in image.groups)
+    groups = {
+        attribute: [image.groups.get(attribute, "") for image in test] for attribute in attributes
+    }
+    classes = [each.name for each in images.classes]
+    return GroundTruth(
+        labels=np.array([image.label for image in test]),
+        clusters=cluster_indices([image.cluster or image.name for image in test]),
+        groups={attribute: values for attribute, values in groups.items() if len(set(values)) > 1},
+        target=[classes.index(name) for name in images.target],
     )
 
 
-def inside_metrics(log_probabilities: Tensor, found: Uncertainty, truth: Truth) -> Estimates:
-    """The paper's metrics, AURC and AUGRC. log_probabilities: (n, trajectories, classes)."""
-    wrong = _predicted(found) != truth.labels
+def metric_estimates(
+    log_probabilities: Tensor, uncertainty: Uncertainty, truth: GroundTruth
+) -> Estimates:
+    """Returns the paper's metrics, AURC and AUGRC.
 
-    def figures(weights: Weights) -> dict[str, Floats]:
-        curve = risk_coverage(found.msp.numpy(), wrong, weights)
-        metrics = classification_metrics(log_probabilities, truth.labels, weights)
-        return metrics | selective_metrics(curve)
+    log_probabilities: (n, trajectories, classes).
+    """
+    wrong = _predicted(uncertainty) != truth.labels
 
-    return estimates(figures, truth.clusters)
+    def metrics(weights: Weights) -> dict[str, Floats]:
+        curve = risk_coverage(uncertainty.msp.numpy(), wrong, weights)
+        scores = classification_metrics(log_probabilities, truth.labels, weights)
+        return scores | selective_metrics(curve)
+
+    return bootstrap(metrics, truth.clusters)
 
 
-def outside_metrics(inside: Floats, outside: Floats, truth: Truth) -> Estimates:
-    """How well MSP tells the test part from other images. inside: (n,). outside: (m,)."""
-    return estimates(
+def class_metrics(predicted: Ints, labels: Ints, classes: Sequence[str]) -> dict[str, ClassMetrics]:
+    """Returns sensitivity, specificity and predictive value by class, melanoma first.
+
+    predicted, labels: (n,) class indices.
+    """
+    by_class = {}
+    for index, name in enumerate(classes):
+        is_predicted, is_true = predicted == index, labels == index
+        true_positives = int((is_predicted & is_true).sum())
+        true_negatives = int((~is_predicted & ~is_true).sum())
+        by_class[name] = ClassMetrics(
+            sensitivity=proportion(true_positives, int(is_true.sum())),
+            specificity=proportion(true_negatives, int((~is_true).sum())),
+            predictive_value=proportion(true_positives, int(is_predicted.sum())),
+        )
+    first = {MELANOMA: by_class[MELANOMA]} if MELANOMA in by_class else {}
+    return first | by_class
+
+
+def ood_estimates(inside: Floats, outside: Floats, truth: GroundTruth) -> Estimates:
+    """Returns OOD metrics of the MSP: test part against another set.
+
+    inside: (n,). outside: (m,).
+    """
+    return bootstrap(
         lambda weights: ood_metrics(inside, outside, weights),
         truth.clusters,
         np.arange(len(outside)),
@@ -79,24 +111,25 @@ def outside_metrics(inside: Floats, outside: Floats, truth: Truth) -> Estimates:
 
 
 def flagged_share(msp: Floats, threshold: float | None, clusters: Ints) -> Estimate | None:
-    """The share of images below the threshold; None where there is no threshold."""
+    """Returns the share of images below the threshold, or None without a threshold."""
     if threshold is None:
         return None
-    return estimates(lambda weights: {"flagged": mean(msp < threshold, weights)}, clusters)[
+    flagged = msp < threshold
+    return bootstrap(lambda weights: {"flagged": weighted_mean(flagged, weights)}, clusters)[
         "flagged"
     ]
 
 
-def group_figures(
-    found: Uncertainty, truth: Truth, threshold: float | None
-) -> dict[str, dict[str, GroupFigures]]:
-    """Figures of each group, alphabetically, by what the groups are of."""
+def group_metrics(
+    uncertainty: Uncertainty, truth: GroundTruth, threshold: float | None
+) -> dict[str, dict[str, GroupMetrics]]:
+    """Returns the results by attribute, then by value in alphabetical order."""
     return {
-        kind: {
-            name: _group(found, truth, threshold, np.array(names) == name)
-            for name in sorted(set(names))
+        attribute: {
+            value: _group(uncertainty, truth, threshold, np.array(values) == value)
+            for value in sorted(set(values))
         }
-        for kind, names in truth.groups.items()
+        for attribute, values in truth.groups.items()
     }
 
 
@@ -107,72 +140,80 @@ def corruption_metrics(
     clusters: Ints,
     threshold: float | None,
 ) -> dict[str, Estimates]:
-    """Metrics of the same images as they are, then under each corruption, by its name."""
+    """Returns the metrics of the same images without corruption, then under each corruption."""
     if not corrupted:
         return {}
     return {
-        name: _corruption(clean, each, labels, clusters, threshold)
-        for name, each in {CLEAN: clean, **corrupted}.items()
+        name: _corruption(clean, uncertainty, labels, clusters, threshold)
+        for name, uncertainty in {CLEAN: clean, **corrupted}.items()
     }
 
 
 def _group(
-    found: Uncertainty, truth: Truth, threshold: float | None, members: np.ndarray
-) -> GroupFigures:
-    """members: (n,) bool."""
-    labels, clusters = (
-        truth.labels[members],
-        np.unique(truth.clusters[members], return_inverse=True)[1],
-    )
-    probabilities, msp = found.probabilities.numpy()[members], found.msp.numpy()[members]
+    uncertainty: Uncertainty, truth: GroundTruth, threshold: float | None, members: Bools
+) -> GroupMetrics:
+    """members: (n,)."""
+    labels = truth.labels[members]
+    clusters = np.unique(truth.clusters[members], return_inverse=True)[1]
+    probabilities = uncertainty.probabilities.numpy()[members]
+    msp = uncertainty.msp.numpy()[members]
     predicted = probabilities.argmax(axis=1)
     positive = np.isin(labels, truth.target)
 
-    def figures(weights: Weights) -> dict[str, Floats]:
-        right = predicted == labels
-        return {
-            "accuracy": mean(right, weights),
-            "overconfidence": mean(msp - right, weights),
+    def metrics(weights: Weights) -> dict[str, Floats]:
+        correct = predicted == labels
+        values = {
+            "accuracy": weighted_mean(correct, weights),
+            "overconfidence": weighted_mean(msp - correct, weights),
             "auroc": auroc(probabilities[:, truth.target].sum(axis=1), positive, weights)
             if truth.target
             else macro_auroc(probabilities, labels, weights),
-        } | ({} if threshold is None else {"flagged": mean(msp < threshold, weights)})
+        }
+        if threshold is not None:
+            values["flagged"] = weighted_mean(msp < threshold, weights)
+        return values
 
-    return GroupFigures(
+    return GroupMetrics(
         images=len(labels),
         clusters=int(clusters.max()) + 1,
         target=int(positive.sum()),
-        metrics=estimates(figures, clusters),
-        sensitivity=_sensitivity(predicted, positive, truth.target),
+        metrics=bootstrap(metrics, clusters),
+        sensitivity=_target_sensitivity(predicted, positive, truth.target),
     )
 
 
-def _sensitivity(predicted: Ints, positive: np.ndarray, target: Sequence[int]) -> Proportion | None:
+def _target_sensitivity(
+    predicted: Ints, positive: Bools, target: Sequence[int]
+) -> Proportion | None:
     return proportion(int(np.isin(predicted[positive], target).sum()), int(positive.sum()))
 
 
 def _corruption(
-    clean: Uncertainty, found: Uncertainty, labels: Ints, clusters: Ints, threshold: float | None
+    clean: Uncertainty,
+    corrupted: Uncertainty,
+    labels: Ints,
+    clusters: Ints,
+    threshold: float | None,
 ) -> Estimates:
-    msp = found.msp.numpy()
-    both = np.concatenate([clean.msp.numpy(), msp])
-    is_clean = np.arange(len(both)) < len(msp)
+    msp = corrupted.msp.numpy()
+    all_msp = np.concatenate([clean.msp.numpy(), msp])
+    is_clean = np.arange(len(all_msp)) < len(msp)
 
-    def figures(weights: Weights) -> dict[str, Floats]:
-        always = {
-            "accuracy": mean(_predicted(found) == labels, weights),
-            "msp": mean(msp, weights),
-            "entropy": mean(found.entropy.numpy(), weights),
+    def metrics(weights: Weights) -> dict[str, Floats]:
+        values = {
+            "accuracy": weighted_mean(_predicted(corrupted) == labels, weights),
+            "msp": weighted_mean(msp, weights),
+            "entropy": weighted_mean(corrupted.entropy.numpy(), weights),
         }
-        if found is not clean:  # an image and its corruption are drawn together
-            always["auroc"] = auroc(both, is_clean, np.tile(weights, 2))
+        if corrupted is not clean:  # an image and its corruption are resampled together
+            values["auroc"] = auroc(all_msp, is_clean, np.tile(weights, 2))
         if threshold is not None:
-            always["flagged"] = mean(msp < threshold, weights)
-        return always
+            values["flagged"] = weighted_mean(msp < threshold, weights)
+        return values
 
-    return estimates(figures, clusters)
+    return bootstrap(metrics, clusters)
 
 
-def _predicted(found: Uncertainty) -> Ints:
-    predicted: Ints = found.probabilities.argmax(dim=-1).numpy()
+def _predicted(uncertainty: Uncertainty) -> Ints:
+    predicted: Ints = uncertainty.probabilities.argmax(dim=-1).numpy()
     return predicted

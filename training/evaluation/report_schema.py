@@ -1,4 +1,4 @@
-"""What an evaluation found, and the JSON that keeps it."""
+"""Report schema: the results of an evaluation, and their JSON file."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,23 +8,37 @@ from pydantic import TypeAdapter, ValidationError
 
 from eulerlora.errors import DataError
 from eulerlora.settings import Mode, Sampler, first_fault
-from training.evaluation.intervals import Estimate, Estimates
-from training.evaluation.sensitivity import ClassFigures, Proportion
+from training.evaluation.intervals import Estimate, Estimates, Proportion
 
 TEST = "test"
 CLEAN = "none, the same images"
-"""The name of no corruption."""
+"""Row name of the uncorrupted images that the corruptions are compared with."""
+MELANOMA = "mel"
 JSON = "report.json"
 
 
 @dataclass(frozen=True)
-class GroupFigures:
-    """A group of the test part's images.
+class ClassMetrics:
+    """Classification results of one class; None if there are no such images.
 
-    clusters: how many lesions, or whatever images share. target: how many images are of the
-    target classes. metrics: accuracy, MSP minus accuracy, AUROC and the flagged share.
-    sensitivity: share of the target's images that get the label of a target class; None without
-    such images, or without a target.
+    sensitivity: share of the class's images with the class's label. specificity: share of the
+    other images with another label. predictive_value: share of the images with the class's label
+    that belong to the class.
+    """
+
+    sensitivity: Proportion | None
+    specificity: Proportion | None
+    predictive_value: Proportion | None
+
+
+@dataclass(frozen=True)
+class GroupMetrics:
+    """Results of a subgroup of the test images.
+
+    clusters: number of lesions, or of other units that share images. target: number of images of
+    the target classes. metrics: accuracy, MSP minus accuracy, AUROC and the flagged share.
+    sensitivity: share of the target images with the label of a target class; None without such
+    images or without target classes.
     """
 
     images: int
@@ -36,13 +50,12 @@ class GroupFigures:
 
 @dataclass(frozen=True)
 class ModeReport:
-    """A checkpoint's figures in one mode.
+    """Results of a checkpoint in one mode.
 
-    sampler: of the samples; None in `det`. metrics: of the test part. classes: by label. ood:
-    metrics by the name of the out-of-distribution set. threshold: of the checkpoint, where it has
-    one for this mode, sample count and sampler. flagged: share of each set, the test part too,
-    below it. groups: figures by group, by what the groups are of. corruptions: metrics by the
-    corruption's name.
+    sampler: None in `det`. metrics: of the test part. classes: by label. ood: metrics by the name
+    of the out-of-distribution set. threshold: the checkpoint's OOD threshold for this mode, number
+    of samples and sampler, or None. flagged: share of each set below the threshold, test part
+    included. groups: by attribute, then by value. corruptions: metrics by corruption.
     """
 
     mode: Mode
@@ -50,16 +63,16 @@ class ModeReport:
     sampler: Sampler | None
     trajectories: int
     metrics: Estimates
-    classes: Mapping[str, ClassFigures]
+    classes: Mapping[str, ClassMetrics]
     ood: Mapping[str, Estimates]
     threshold: float | None
     flagged: Mapping[str, Estimate | None]
-    groups: Mapping[str, Mapping[str, GroupFigures]]
+    groups: Mapping[str, Mapping[str, GroupMetrics]]
     corruptions: Mapping[str, Estimates]
 
     @property
     def title(self) -> str:
-        """The mode and its samples, for people."""
+        """The mode and its number of samples, as a column heading."""
         if self.mode == "det":
             return self.mode
         balanced = "balanced " if self.sampler == "balanced" else ""
@@ -68,7 +81,7 @@ class ModeReport:
 
 @dataclass(frozen=True)
 class Subset:
-    """How many images of how many were used."""
+    """The number of images used, of how many available."""
 
     images: int
     of: int
@@ -76,10 +89,10 @@ class Subset:
 
 @dataclass(frozen=True)
 class Report:
-    """All figures of one evaluation, and what they were measured on.
+    """Results of an evaluation and the data behind them.
 
-    clusters: of the test part's images; as many as images where none is known. target: classes
-    that together must not be missed. corrupted: images that were corrupted, of the test part.
+    clusters: of the test images; equal to images if no clusters are known. target: classes whose
+    sensitivity is reported together. corrupted: test images that were corrupted.
     """
 
     model: str
@@ -97,12 +110,12 @@ _JSON = TypeAdapter(Report)
 
 
 def report_json(report: Report) -> bytes:
-    """The report as JSON; null for what is not defined."""
+    """Returns the report as JSON, with null for undefined values."""
     return _JSON.dump_json(report, indent=2) + b"\n"
 
 
 def read_report(folder: Path) -> Report:
-    """Reads the report in a folder. Raises DataError if there is none."""
+    """Reads `report.json` in a folder. Raises DataError if it is missing or invalid."""
     path = folder / JSON
     try:
         return _JSON.validate_json(path.read_bytes())

@@ -1,4 +1,4 @@
-"""A triage policy file, as training sees it: a few values that it reads, and those that it sets."""
+"""The triage policy file in training: reads its rules and writes the urgent threshold."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 import tomlkit
 from tomlkit import TOMLDocument
-from tomlkit.exceptions import TOMLKitError
+from tomlkit.exceptions import ParseError, TOMLKitError
 
 from eulerlora.atomic_files import whole_file
 from eulerlora.errors import SettingsError
@@ -15,24 +15,24 @@ from eulerlora.errors import SettingsError
 
 @dataclass(frozen=True)
 class PolicyRules:
-    """What a fit has to know of a policy.
+    """The rules of a policy that a fit depends on.
 
-    malignant: the classes whose probabilities are summed. entropy_nats: from which on an image is
-    referred.
+    malignant: classes whose probabilities are summed. entropy_nats: predictive entropy at or above
+    which an image is referred.
     """
 
     malignant: tuple[str, ...]
     entropy_nats: float
 
 
-def begin(path: Path, text: str) -> None:
-    """Writes a new policy file, whole or not at all."""
+def create(path: Path, text: str) -> None:
+    """Writes a new policy file atomically."""
     with whole_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def read_rules(path: Path) -> PolicyRules:
-    """The rules in a policy file. Raises SettingsError, which names the file."""
+    """Reads the rules of a policy file. Raises SettingsError with the path."""
     document = _read(path).unwrap()
     try:
         classes = document["malignant"]["classes"]
@@ -41,14 +41,14 @@ def read_rules(path: Path) -> PolicyRules:
             entropy_nats=float(document["uncertainty"]["entropy_nats"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise _no_policy(path, error) from error
+        raise _not_a_policy(path) from error
 
 
 def set_urgent(path: Path, urgent: float, evidence: Mapping[str, Any]) -> int:
-    """Writes the urgent threshold and its evidence; all else, comments too, stays as it is.
+    """Writes the urgent threshold and its evidence; keeps comments and all other values.
 
-    Returns the version of the changed policy, one more than before. The file changes in one step.
-    Raises SettingsError for a file that is no policy.
+    Replaces the file atomically and returns the new version, the old one plus 1. Raises
+    SettingsError for a file that is not a policy.
     """
     document: Any = _read(path)
     try:
@@ -61,7 +61,7 @@ def set_urgent(path: Path, urgent: float, evidence: Mapping[str, Any]) -> int:
         for key, value in evidence.items():
             table[key] = value
     except (KeyError, TypeError, ValueError) as error:
-        raise _no_policy(path, error) from error
+        raise _not_a_policy(path) from error
     with whole_file(path) as partial:
         partial.write_text(tomlkit.dumps(document), encoding="utf-8")
     return version
@@ -71,10 +71,12 @@ def _read(path: Path) -> TOMLDocument:
     try:
         return tomlkit.parse(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, TOMLKitError) as error:
-        raise SettingsError(f"{path}: not TOML ({error})") from error
+        line = f" in line {error.line}" if isinstance(error, ParseError) else ""
+        raise SettingsError(f"{path}: expected TOML in UTF-8, got a syntax error{line}") from error
 
 
-def _no_policy(path: Path, error: Exception) -> SettingsError:
+def _not_a_policy(path: Path) -> SettingsError:
     return SettingsError(
-        f"{path}: wanted a triage policy as `eulerlora policy show` prints one ({error!r})"
+        f"{path}: expected a triage policy as printed by `eulerlora policy show`, got other keys "
+        "or types"
     )

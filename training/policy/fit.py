@@ -1,4 +1,4 @@
-"""What an urgent threshold finds and misses on held-out lesions."""
+"""Fit of the urgent threshold of a triage policy on held-out lesions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,155 +11,156 @@ from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from eulerlora.uncertainty import summarise
 from training.data.datasets import LabelledImage
-from training.evaluation.inference import Question, predict_all
-from training.evaluation.sensitivity import FIRST
+from training.evaluation.inference import SamplingOptions, predict_all
+from training.evaluation.intervals import CONFIDENCE, Bools, Floats
+from training.evaluation.report_schema import MELANOMA
 from training.policy.file import PolicyRules
 from training.policy.threshold import (
-    CONFIDENCE,
-    Bools,
-    Coverage,
-    Floats,
     Names,
-    Share,
-    coverages,
+    Sensitivity,
+    ThresholdCoverage,
+    coverage_table,
     lesion_scores,
-    share_found,
+    sensitivity_at,
     urgent_threshold,
 )
 
-TARGET = FIRST
 COVERAGES = tuple(tenths / 10 for tenths in range(1, 11))
 
 
 @dataclass(frozen=True)
-class Answers:
-    """A model's answers to n images, as a policy reads them.
+class ScoredImages:
+    """The inputs of the policy for n images.
 
-    scores: (n,) summed probability of the malignant group. unsure: (n,) whether an image is
-    referred unless it is urgent: far from what the model knows, or it is not known whether; high
-    entropy; or trajectories that disagree. melanoma, malignant: (n,) by the true label. lesions:
+    scores: (n,) summed probability of the malignant classes. uncertain: (n,) True if an image is
+    referred unless it is urgent: out of distribution or without an OOD threshold, high entropy,
+    or trajectories with different labels. melanoma, malignant: (n,) by the true label. lesions:
     (n,) names.
     """
 
     scores: Floats
-    unsure: Bools
+    uncertain: Bools
     melanoma: Bools
     malignant: Bools
     lesions: Names
 
 
 @dataclass(frozen=True)
-class Fit:
-    """A threshold and its figures on n images.
+class ThresholdFit:
+    """An urgent threshold and its results on n images.
 
-    melanoma: of lesions. melanoma_images: found, and all. specificity: share of the images
-    outside the malignant group that are below the threshold. urgent, refer, routine: share of all
-    images, picture quality aside.
+    melanoma: sensitivity by lesion. melanoma_hits: urgent images of all melanoma_images.
+    specificity: share of the images outside the malignant classes (other_images) that are below
+    the threshold. urgent, refer, routine: shares of all images; image quality is not considered.
     """
 
     threshold: float
     images: int
     lesions: int
-    melanoma: Share
-    melanoma_images: tuple[int, int]
+    melanoma: Sensitivity
+    melanoma_hits: int
+    melanoma_images: int
     specificity: float
-    others: int
+    other_images: int
     urgent: float
     refer: float
     routine: float
-    coverages: Sequence[Coverage]
+    coverages: Sequence[ThresholdCoverage]
 
     @property
     def referral_rate(self) -> float:
-        """Share of all images that a person is asked to look at out of turn: urgent or refer."""
+        """Share of all images that are urgent or refer."""
         return self.urgent + self.refer
 
 
-def ask(
+def score_images(
     model: EulerLoRA,
     images: Sequence[LabelledImage],
     lesions: Mapping[str, str],
-    question: Question,
+    options: SamplingOptions,
     rules: PolicyRules,
-) -> Answers:
-    """A model's answers to labelled images. lesions: by image name; one without is its own.
+) -> ScoredImages:
+    """Returns a model's scores of labelled images.
 
-    Raises DataError for a model without the policy's malignant classes or without melanoma.
+    lesions: by image name; an image without an entry is a lesion by itself. Raises DataError for
+    a model without the policy's malignant classes or without melanoma.
     """
-    missing = [name for name in (*rules.malignant, TARGET) if name not in model.classes]
+    missing = [name for name in (*rules.malignant, MELANOMA) if name not in model.classes]
     if missing:
         raise DataError(
-            f"the policy needs the classes {', '.join(missing)}; the model {model.config.name} "
-            f"has {', '.join(model.classes)}"
+            f"expected a model with the policy's classes {', '.join(missing)}, got "
+            f"{model.config.name} with {', '.join(model.classes)}"
         )
-    (found,) = predict_all(model, images, [question], "fit")
-    trajectories = found.flatten(1, 2).exp()
+    (log_probabilities,) = predict_all(model, images, [options], "fit")
+    trajectories = log_probabilities.flatten(1, 2).exp()
     summary = summarise(trajectories)
     group = [model.classes.index(name) for name in rules.malignant]
-    threshold = model.config.threshold(*question)
+    threshold = model.config.threshold(options.mode, options.samples)
     flagged = torch.ones(len(images)).bool() if threshold is None else summary.msp < threshold
     labels = trajectories.argmax(dim=-1)  # (n, trajectories)
     disagree = (labels != labels[:, :1]).any(dim=1)
-    truth = torch.tensor([each.label for each in images])
-    return Answers(
+    true_labels = torch.tensor([image.label for image in images])
+    return ScoredImages(
         scores=summary.probabilities[:, group].sum(dim=1).numpy(),
-        unsure=(flagged | (summary.entropy >= rules.entropy_nats) | disagree).numpy(),
-        melanoma=(truth == model.classes.index(TARGET)).numpy(),
-        malignant=torch.isin(truth, torch.tensor(group)).numpy(),
-        lesions=np.array([lesions.get(each.name, each.name) for each in images]),
+        uncertain=(flagged | (summary.entropy >= rules.entropy_nats) | disagree).numpy(),
+        melanoma=(true_labels == model.classes.index(MELANOMA)).numpy(),
+        malignant=torch.isin(true_labels, torch.tensor(group)).numpy(),
+        lesions=np.array([lesions.get(image.name, image.name) for image in images]),
     )
 
 
-def fit(answers: Answers, wanted: float) -> Fit:
-    """The threshold for a wanted sensitivity to melanoma, and what it does to these images.
+def fit_threshold(images: ScoredImages, required: float) -> ThresholdFit:
+    """Returns the threshold for a required sensitivity to melanoma, with its results.
 
-    Raises DataError where none of them is a melanoma, or all are malignant.
+    Raises DataError if no image shows melanoma or all images are malignant.
     """
-    others = answers.scores[~answers.malignant]
-    if not answers.melanoma.any() or not len(others):
-        raise DataError("a threshold needs images with melanoma and without malignancy")
-    melanomas = lesion_scores(answers.scores[answers.melanoma], answers.lesions[answers.melanoma])
-    threshold = urgent_threshold(melanomas, wanted)
-    urgent = answers.scores >= threshold
-    refer = ~urgent & answers.unsure
-    return Fit(
+    others = images.scores[~images.malignant]
+    if not images.melanoma.any() or not len(others):
+        raise DataError("expected images with melanoma and images outside the malignant classes")
+    melanomas = lesion_scores(images.scores[images.melanoma], images.lesions[images.melanoma])
+    threshold = urgent_threshold(melanomas, required)
+    urgent = images.scores >= threshold
+    refer = ~urgent & images.uncertain
+    return ThresholdFit(
         threshold=threshold,
         images=len(urgent),
-        lesions=len(np.unique(answers.lesions)),
-        melanoma=share_found(melanomas, threshold, wanted),
-        melanoma_images=(int(urgent[answers.melanoma].sum()), int(answers.melanoma.sum())),
+        lesions=len(np.unique(images.lesions)),
+        melanoma=sensitivity_at(melanomas, threshold, required),
+        melanoma_hits=int(urgent[images.melanoma].sum()),
+        melanoma_images=int(images.melanoma.sum()),
         specificity=float((others < threshold).mean()),
-        others=len(others),
+        other_images=len(others),
         urgent=float(urgent.mean()),
         refer=float(refer.mean()),
         routine=float((~urgent & ~refer).mean()),
-        coverages=coverages(answers.scores, answers.melanoma, answers.lesions, COVERAGES),
+        coverages=coverage_table(images.scores, images.melanoma, images.lesions, COVERAGES),
     )
 
 
-def evidence_of(found: Fit, model: EulerLoRA, question: Question, data: str) -> dict[str, Any]:
-    """What stands in a policy file beside the threshold."""
-    mode, samples = question
+def evidence_table(
+    fit: ThresholdFit, model: EulerLoRA, options: SamplingOptions, data: str
+) -> dict[str, Any]:
+    """Returns the `[evidence]` table of a policy file."""
     return {
         "model": model.config.name,
         "revision": model.revision,
-        "mode": mode,
-        "samples": samples,
+        "mode": options.mode,
+        "samples": options.samples,
         "data": data,
-        "images": found.images,
-        "target": TARGET,
-        "lesions": found.melanoma.lesions,
-        "found": found.melanoma.found,
-        "wanted": found.melanoma.wanted,
-        "sensitivity": _short(found.melanoma.share),
-        "lower_bound": _short(found.melanoma.lower_bound),
+        "images": fit.images,
+        "target": MELANOMA,
+        "lesions": fit.melanoma.lesions,
+        "found": fit.melanoma.hits,
+        "wanted": fit.melanoma.required,
+        "sensitivity": _round_down(fit.melanoma.share),
+        "lower_bound": _round_down(fit.melanoma.lower_bound),
         "confidence": CONFIDENCE,
-        "established": found.melanoma.established,
-        "specificity": _short(found.specificity),
-        "referral_rate": _short(found.referral_rate),
+        "established": fit.melanoma.established,
+        "specificity": _round_down(fit.specificity),
+        "referral_rate": _round_down(fit.referral_rate),
     }
 
 
-def _short(share: float) -> float:
-    """Four decimals, never more than was found."""
+def _round_down(share: float) -> float:
+    """Returns a share rounded down to four decimals."""
     return float(np.floor(share * 10_000) / 10_000)

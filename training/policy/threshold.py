@@ -1,8 +1,8 @@
-"""The urgent threshold that finds a wanted share of melanomas, and how sure that share is.
+"""The urgent threshold for a required sensitivity to melanoma, with exact confidence bounds.
 
-An image's score is the summed probability of the malignant group; at or above the threshold it is
-urgent. Images of one lesion are no independent evidence, so shares are counted over lesions: one
-counts as found where all its images are.
+The score of an image is the summed probability of the malignant classes. An image is urgent if its
+score is at or above the threshold. Images of one lesion are not independent, so sensitivity counts
+lesions: a lesion is a hit if all of its images are urgent.
 """
 
 import itertools
@@ -15,44 +15,44 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv
 
-CONFIDENCE = 0.95
+from training.evaluation.intervals import CONFIDENCE, Bools, Floats
+
 DIGITS = 4
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 Names = NDArray[np.str_]
 
 
 @dataclass(frozen=True)
-class Share:
-    """So many lesions found of all, and what that says of others like them.
+class Sensitivity:
+    """Hits of a number of lesions, and the required sensitivity.
 
-    lower_bound: one-sided exact 95% lower confidence bound of the share. established: whether
-    it reaches `wanted`.
+    lower_bound: one-sided exact 95% lower confidence bound. established: True if the bound reaches
+    `required`.
     """
 
-    found: int
+    hits: int
     lesions: int
-    wanted: float
+    required: float
 
     @property
     def share(self) -> float:
-        return self.found / self.lesions
+        return self.hits / self.lesions
 
     @property
     def lower_bound(self) -> float:
-        return lower_bound(self.found, self.lesions)
+        return lower_bound(self.hits, self.lesions)
 
     @property
     def established(self) -> bool:
-        return self.lower_bound >= self.wanted
+        return self.lower_bound >= self.required
 
 
 @dataclass(frozen=True)
-class Coverage:
-    """What a higher threshold would leave: the share of all images that lie below `threshold`.
+class ThresholdCoverage:
+    """The share of all images below a threshold, and the melanomas among them.
 
-    missed_lesions, missed_images: melanomas of which an image, or which, lie below it.
+    missed_lesions: melanomas with at least one image below the threshold. missed_images: images
+    of melanoma below it.
     """
 
     coverage: float
@@ -61,84 +61,84 @@ class Coverage:
     missed_images: int
 
 
-def lower_bound(found: int, of: int) -> float:
-    """One-sided 95% lower confidence bound of a share: Clopper and Pearson (Biometrika 26, 404).
+def lower_bound(hits: int, lesions: int) -> float:
+    """Returns the one-sided 95% lower bound of Clopper and Pearson (Biometrika 26, 404, 1934).
 
-    It is also exact for a threshold that was set to miss so many of just these lesions: the share
-    above an order statistic has this very beta distribution (Wilks, Ann. Math. Statist. 12, 91,
-    1941), as long as the number of misses was settled by `of` alone.
+    It is also exact if the threshold was set on the same lesions to give this number of misses,
+    because the population share above an order statistic has the same beta distribution (Wilks,
+    Ann. Math. Statist. 12, 91, 1941). The number of misses must depend on `lesions` only.
     """
-    return float(betaincinv(found, of - found + 1, 1 - CONFIDENCE)) if found else 0.0
+    return float(betaincinv(hits, lesions - hits + 1, 1 - CONFIDENCE)) if hits else 0.0
 
 
-def allowed_misses(lesions: int, wanted: float) -> int | None:
-    """The most misses with which the lower bound still reaches `wanted`.
+def allowed_misses(lesions: int, required: float) -> int | None:
+    """Returns the largest number of misses with a lower bound of at least `required`.
 
-    None where not even a set without a miss is large enough; 59 are the least for 0.95.
+    None if the bound is lower even without a miss; 0.95 needs at least 59 lesions.
     """
-    if lower_bound(lesions, lesions) < wanted:
+    if lower_bound(lesions, lesions) < required:
         return None
     return next(
         misses - 1
         for misses in range(1, lesions + 1)
-        if lower_bound(lesions - misses, lesions) < wanted
+        if lower_bound(lesions - misses, lesions) < required
     )
 
 
-def least_lesions(wanted: float) -> int:
-    """How many lesions without a miss are the least that can establish `wanted`."""
-    return next(count for count in itertools.count(1) if lower_bound(count, count) >= wanted)
+def min_lesions(required: float) -> int:
+    """Returns the smallest number of lesions that establishes `required` without a miss."""
+    return next(count for count in itertools.count(1) if lower_bound(count, count) >= required)
 
 
 def lesion_scores(scores: Floats, lesions: Names) -> Floats:
-    """The lowest score of each lesion's images. scores, lesions: (n,)."""
+    """Returns the lowest score of each lesion's images. scores, lesions: (n,)."""
     _, index = np.unique(lesions, return_inverse=True)
     lowest = np.full(index.max(initial=-1) + 1, np.inf)
     np.minimum.at(lowest, index, scores)
     return lowest
 
 
-def urgent_threshold(melanomas: Floats, wanted: float) -> float:
-    """The highest threshold with which the lower bound reaches `wanted`.
+def urgent_threshold(melanomas: Floats, required: float) -> float:
+    """Returns the highest threshold whose lower bound reaches `required`.
 
-    melanomas: (m,) scores of lesions, m > 0. Where they are too few for that, the highest
-    threshold that misses none of them. Rounded down to four digits, so that rounding elsewhere
-    does not turn a tie into a miss.
+    melanomas: (m,) scores of lesions, m > 0. With too few lesions, returns the highest threshold
+    without a miss. The value is rounded down to four significant digits, so that rounding of
+    scores elsewhere does not turn a tie into a miss.
     """
-    misses = allowed_misses(len(melanomas), wanted) or 0
-    return rounded_down(float(np.sort(melanomas)[misses]))
+    misses = allowed_misses(len(melanomas), required) or 0
+    return round_down(float(np.sort(melanomas)[misses]))
 
 
-def share_found(melanomas: Floats, threshold: float, wanted: float) -> Share:
-    """How many lesions' scores reach the threshold."""
-    return Share(int((melanomas >= threshold).sum()), len(melanomas), wanted)
+def sensitivity_at(melanomas: Floats, threshold: float, required: float) -> Sensitivity:
+    """Returns the sensitivity of a threshold. melanomas: (m,) scores of lesions."""
+    return Sensitivity(int((melanomas >= threshold).sum()), len(melanomas), required)
 
 
-def coverages(
+def coverage_table(
     scores: Floats, melanoma: Bools, lesions: Names, shares: Sequence[float]
-) -> list[Coverage]:
-    """For each of `shares`: the threshold that leaves that much, or ties' worth less, below it.
+) -> list[ThresholdCoverage]:
+    """Returns, for each share, the highest threshold with at most that share of images below it.
 
     scores, melanoma, lesions: (n,), of all images.
     """
-    own = lesion_scores(scores[melanoma], lesions[melanoma])
+    melanomas = lesion_scores(scores[melanoma], lesions[melanoma])
     ranked = np.sort(scores)
-    found = []
+    rows = []
     for share in shares:
-        left = math.floor(share * len(scores))
-        threshold = float(ranked[left]) if left < len(scores) else math.inf
-        found.append(
-            Coverage(
+        below = math.floor(share * len(scores))
+        threshold = float(ranked[below]) if below < len(scores) else math.inf
+        rows.append(
+            ThresholdCoverage(
                 coverage=float((scores < threshold).mean()),
                 threshold=threshold,
-                missed_lesions=int((own < threshold).sum()),
+                missed_lesions=int((melanomas < threshold).sum()),
                 missed_images=int((scores[melanoma] < threshold).sum()),
             )
         )
-    return found
+    return rows
 
 
-def rounded_down(value: float) -> float:
-    """A positive number, cut to four significant digits."""
+def round_down(value: float) -> float:
+    """Returns a positive number rounded down to four significant digits."""
     exact = Decimal(value)
     return float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - DIGITS + 1), ROUND_FLOOR))

@@ -1,11 +1,11 @@
-"""What model cards say of each data set: use, misuse, limits and licence."""
+"""Fixed texts of model cards: intended use, misuse, limits and licence of each data set."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Texts:
-    """intended: a paragraph. misuses, limits: items of a list. licence: of the training images."""
+class CardTexts:
+    """intended: a paragraph. misuses, limits: list items. licence: of the training images."""
 
     intended: str
     misuses: tuple[str, ...]
@@ -29,52 +29,57 @@ LICENCES = {
         "SVHN (Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, "
         "2011), for non-commercial use."
     ),
-    "imagefolder": "That of the training images, which are not part of this checkpoint.",
+    "imagefolder": (
+        "The licence of the training images applies; the checkpoint does not contain the images."
+    ),
 }
 INTERVALS = (
-    "The intervals are of these test images. They leave out what another seed of training, "
-    "another camera or another clinic would change."
+    "The confidence intervals cover the choice of test images. They do not cover another training "
+    "seed, another camera or another clinic."
 )
-HAM10000 = Texts(
+HAM10000 = CardTexts(
     intended=(
-        "For demonstration and research: to show how an answer can say how sure it is. It is not "
-        "a medical device and has not been clinically validated."
+        "Demonstration and research on uncertainty estimation in image classification. The model "
+        "is not a medical device and has not been clinically validated."
     ),
     misuses=(
-        "to decide on anyone's care, alone or as a second reader;",
-        "to rule out melanoma or any other cancer: see how many it misses, by class below;",
-        "on anything but dermatoscopic pictures: no phone or clinical photographs, no histology;",
-        "on conditions outside the seven labels: it gives one of the seven all the same, and the "
-        "out-of-distribution flag misses many such pictures;",
-        "on skin types, ages or body sites of which it has seen few: HAM10000 is mostly from "
-        "light skin, and by group below says how few some are;",
-        "to count how frequent a condition is: the shares of the classes here are those of an "
-        "archive, not of a clinic;",
-        "commercially: the licence of its data forbids it.",
+        "decisions about anyone's care, alone or as a second reader;",
+        "exclusion of melanoma or any other cancer: section By class gives the share of missed "
+        "images;",
+        "images other than dermatoscopic images, such as phone photographs, clinical photographs "
+        "or histology;",
+        "conditions outside the seven classes: the model always assigns one of the seven, and the "
+        "out-of-distribution flag misses many such images;",
+        "skin types, ages or body sites with few training images: HAM10000 is mostly from light "
+        "skin, and section By group gives the number of test images;",
+        "estimates of prevalence: the class frequencies are those of an archive, not of a clinic;",
+        "commercial use: the licence of the data forbids it.",
     ),
     limits=(
-        "Test and training images come from the same two sites, in Vienna and Queensland, and "
-        "their cameras. Elsewhere expect worse.",
-        "53% of the labels of HAM10000 are from histology; the rest are from follow-up, expert "
-        "consensus or confocal microscopy, nearly all of them `nv`.",
+        "Test and training images come from the same two sites (Vienna and Queensland) and "
+        "cameras. Expect lower accuracy elsewhere.",
+        "53% of the HAM10000 labels are from histology; the others are from follow-up, expert "
+        "consensus or confocal microscopy, and almost all of these are `nv`.",
         INTERVALS,
-        "Small classes and groups have wide intervals: read those before the figures.",
-        "A threshold that keeps 95% of familiar pictures says nothing of how many unfamiliar ones "
-        "it flags: that is in the table of out-of-distribution images, for those sets alone.",
+        "Small classes and groups have wide intervals: read the interval before the value.",
+        "The OOD threshold keeps 95% of in-distribution images. This does not determine the share "
+        "of out-of-distribution images that it flags; section Out-of-distribution images gives "
+        "that share for the listed sets only.",
     ),
     licence=LICENCES["ham10000"],
 )
 
 
-def texts_of(kind: str) -> Texts:
-    """The texts for a data set of a kind (`training.recipe.schema.DataSettings`)."""
+def texts_of(kind: str) -> CardTexts:
+    """Returns the texts for a kind of data set (`training.recipe.schema.DataSettings`)."""
     if kind == "ham10000":
         return HAM10000
-    return Texts(
-        intended="For research on images like those it was trained on.",
+    return CardTexts(
+        intended="Research on images similar to the training images.",
         misuses=(
-            "where a wrong answer does harm: validate it on your own data before you rely on one;",
-            "on images unlike those it was trained on: it gives one of its labels all the same.",
+            "applications in which a wrong prediction causes harm: validate the model on your own "
+            "data first;",
+            "images unlike the training images: the model always assigns one of its labels.",
         ),
         limits=(INTERVALS,),
         licence=LICENCES[kind],

@@ -1,4 +1,4 @@
-"""Charts of a model's answers, as matplotlib figures without any global state."""
+"""Charts of a model's predictions, as matplotlib figures without global state."""
 
 from collections.abc import Mapping
 from itertools import cycle
@@ -9,84 +9,87 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from training.evaluation.intervals import Floats, Ints
-from training.evaluation.metrics import CalibrationBins
-from training.evaluation.selective import RiskCoverage, selective_metrics
+from training.evaluation.metrics import CalibrationBins, RiskCoverage, selective_metrics
 
-# Okabe and Ito's colours, which stay apart for colour-blind readers: blue, vermilion, green,
+# The Okabe-Ito palette, which colour-blind readers can distinguish: blue, vermilion, green,
 # orange, purple, sky blue.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
 GREY = "#555555"
 LINES = ("-", "--", ":", "-.")
-SETTLED_COVERAGE = 0.02
+MIN_SCALE_COVERAGE = 0.02
 MSP_BINS = 40
 FEW_IMAGES = 10
 FAINT = 0.25
-MOST_LABELLED_CLASSES = 20
+MAX_LABELLED_CLASSES = 20
 
 
 def reliability_diagram(calibration: Mapping[str, CalibrationBins], title: str) -> Figure:
-    """Accuracy and its gap to the mean top probability in each bin, over how many images the bins
-    hold; one column for each name, side by side. Bins of fewer than 10 images are faint.
+    """Returns reliability diagrams side by side, one for each name, with bin counts below.
+
+    The bars are the accuracy and its gap to the mean top probability. Bins of fewer than 10
+    images are faint.
     """
     figure = _figure(0.6 + 4.8 * len(calibration), 6.2, title)
     axes = figure.subplots(
         2, len(calibration), sharex=True, sharey="row", height_ratios=(3, 1), squeeze=False
     )
-    for (name, bins), above, below in zip(calibration.items(), *axes, strict=True):
-        _reliability(above, bins)
-        error = np.abs(bins.right - bins.confidence).sum() / bins.images.sum()
-        above.set_title(f"{name}: ECE {error:.3f}", fontsize=11)
-        counts = below.bar(
+    for (name, bins), accuracy_axes, count_axes in zip(calibration.items(), *axes, strict=True):
+        _draw_accuracy(accuracy_axes, bins)
+        error = np.abs(bins.correct - bins.confidence).sum() / bins.images.sum()
+        accuracy_axes.set_title(f"{name}: ECE {error:.3f}", fontsize=11)
+        counts = count_axes.bar(
             bins.edges[:-1], bins.images, np.diff(bins.edges), align="edge", color=COLOURS[0],
             edgecolor="white",
         )  # fmt: skip
-        below.bar_label(counts, [f"{each:,}" if each else "" for each in bins.images], fontsize=8)
-        below.set(xlabel="top probability, bins (lo, hi]", xticks=bins.edges[::2])
+        labels = [f"{count:,}" if count else "" for count in bins.images]
+        count_axes.bar_label(counts, labels, fontsize=8)
+        count_axes.set(xlabel="top probability, bins (lo, hi]", xticks=bins.edges[::2])
     axes[0, 0].set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
     axes[1, 0].set(ylabel="images")
     axes[1, 0].margins(y=0.25)
     legend = figure.legend(
         *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3
     )
-    for handle in legend.legend_handles:  # as strong as any, though the first bin be faint
+    for handle in legend.legend_handles:  # opaque even if the first bin is faint
         if handle is not None:
             handle.set_alpha(1)
     return figure
 
 
-def _reliability(axes: Axes, bins: CalibrationBins) -> None:
+def _draw_accuracy(axes: Axes, bins: CalibrationBins) -> None:
     filled = bins.images > 0
     images = bins.images[filled]
-    accuracy, confidence = bins.right[filled] / images, bins.confidence[filled] / images
+    accuracy, confidence = bins.correct[filled] / images, bins.confidence[filled] / images
     left, width = bins.edges[:-1][filled], np.diff(bins.edges)[filled]
-    shown = axes.bar(
+    bars = axes.bar(
         left, accuracy, width, align="edge", color=COLOURS[5], edgecolor="white", label="accuracy"
     )
     gaps = axes.bar(
         left, confidence - accuracy, width, accuracy, align="edge", fill=False, hatch="///",
         edgecolor=COLOURS[1], linewidth=0.8, label="gap to the mean top probability",
     )  # fmt: skip
-    for pair, count in zip(zip(shown, gaps, strict=True), images, strict=True):
+    for pair, count in zip(zip(bars, gaps, strict=True), images, strict=True):
         for bar in pair:
             bar.set_alpha(FAINT if count < FEW_IMAGES else 1)
     axes.plot([0, 1], [0, 1], "--", color=GREY, label="perfect calibration")
 
 
 def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figure:
-    """Counts of true against predicted labels, shaded by their share of the true label's images.
+    """Returns a confusion matrix, shaded by the share of the true label's images.
 
-    counts: (classes, classes), true labels down. Beyond 20 classes only the shade is shown.
+    counts: (classes, classes), one row for each true label. With more than 20 classes the cells
+    have no text.
     """
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
-    labelled = len(classes) <= MOST_LABELLED_CLASSES
+    labelled = len(classes) <= MAX_LABELLED_CLASSES
     side = 2.5 + 0.6 * len(classes) if labelled else 9.0
     figure = _figure(side + 1.2, side, title)
     axes = figure.subplots()
     shade = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     bar = figure.colorbar(shade, format=PercentFormatter(1), shrink=0.8)
     bar.set_label("share of the true label's images")
-    which = "label" if labelled else "label (its number among the classes, from 0)"
-    axes.set(xlabel=f"predicted {which}", ylabel=f"true {which}")
+    label = "label" if labelled else "label (class index)"
+    axes.set(xlabel=f"predicted {label}", ylabel=f"true {label}")
     if labelled:
         ticks = range(len(classes))
         images = counts.sum(axis=1)
@@ -99,21 +102,21 @@ def confusion_chart(counts: Ints, classes: tuple[str, ...], title: str) -> Figur
 
 
 def risk_coverage_chart(curves: Mapping[str, RiskCoverage], title: str) -> Figure:
-    """Selective risk against coverage, one line for each named curve of one sample."""
+    """Returns selective risk against coverage, one line for each name; curves of one resample."""
     figure = _figure(6.4, 4.8, title)
     axes = figure.subplots()
     styles = cycle(LINES)
     for (name, curve), colour, style in zip(curves.items(), cycle(COLOURS), styles, strict=False):
-        areas = {key: each.item() for key, each in selective_metrics(curve).items()}
+        areas = {key: values.item() for key, values in selective_metrics(curve).items()}
         label = f"{name}: AURC {areas['aurc']:.3f}, AUGRC {areas['augrc']:.3f}"
         axes.plot(curve.coverage[0], curve.risk[0], style, color=colour, label=label)
     axes.set(
-        xlim=(0, 1), xlabel="coverage: share of images answered, the highest MSP first",
+        xlim=(0, 1), xlabel="coverage: share of images accepted, highest MSP first",
         ylabel="selective risk: share of wrong labels",
     )  # fmt: skip
-    # One error among the very first images is a risk of up to 100%: it may leave the frame.
-    settled = [curve.risk[curve.coverage >= SETTLED_COVERAGE].max() for curve in curves.values()]
-    axes.set_ylim(0, min(1.02, max(0.01, *(1.15 * each for each in settled))))
+    # At very low coverage one error is a risk of up to 100%; it must not set the scale.
+    highest = [curve.risk[curve.coverage >= MIN_SCALE_COVERAGE].max() for curve in curves.values()]
+    axes.set_ylim(0, min(1.02, max(0.01, *(1.15 * risk for risk in highest))))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1))
     axes.grid(alpha=0.3)
@@ -124,9 +127,9 @@ def risk_coverage_chart(curves: Mapping[str, RiskCoverage], title: str) -> Figur
 def msp_histograms(
     inside: Floats, outside: Mapping[str, Floats], threshold: float | None, title: str
 ) -> Figure:
-    """How MSP is distributed in the test part and in each out-of-distribution set.
+    """Returns histograms of the MSP in the test part and in each out-of-distribution set.
 
-    inside: (n,). outside: (m,) by the set's name. threshold: images below it are flagged.
+    inside: (n,). outside: (m,) by name of the set. threshold: images below it are flagged.
     """
     figure = _figure(6.4, 4.8, title)
     axes = figure.subplots()

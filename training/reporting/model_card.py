@@ -1,7 +1,7 @@
-"""The model card that goes with a checkpoint as its README.md."""
+"""The model card of a checkpoint, its README.md."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from eulerlora.atomic_files import whole_file
@@ -9,29 +9,30 @@ from eulerlora.checkpoint import read_config, stored_revision, write_card
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import DataError
 from training.evaluation.report_schema import Report, read_report
-from training.reporting.card_origin import pretraining, rebuilding, training_facts
-from training.reporting.card_texts import LICENCES, Texts, texts_of
-from training.reporting.pictures import RELIABILITY
-from training.reporting.report import figure_sections, measured
-from training.reporting.tables import intervals_note, listed, metrics_table
+from training.reporting.card_origin import pretraining, reproduction_steps, training_facts
+from training.reporting.card_texts import LICENCES, CardTexts, texts_of
+from training.reporting.chart_files import RELIABILITY
+from training.reporting.report import data_summary, result_sections
+from training.reporting.tables import enumeration, intervals_note, metrics_table
 
 Section = tuple[str, str]
 """A title and Markdown."""
 
-NAMED = LICENCES.keys() - {"imagefolder"}  # data sets that a recipe names by their kind
+LICENSED_KINDS = LICENCES.keys() - {"imagefolder"}
 
 
-def leave_card(folder: Path, report_folder: Path, comparison: str = "") -> None:
-    """Writes the card of the checkpoint in `folder`, and the picture in it, from a report.
+def write_model_card(folder: Path, report_folder: Path, comparison: str = "") -> None:
+    """Writes the model card of the checkpoint in `folder`, and its chart, from a report.
 
-    comparison: Markdown for a section on other methods. Raises DataError for a report of another
-    checkpoint: the card says nothing that the report does not.
+    comparison: Markdown of a section on other methods. Raises DataError for a report of another
+    revision of the checkpoint.
     """
     report = read_report(report_folder)
-    if report.revision != stored_revision(folder):
+    revision = stored_revision(folder)
+    if report.revision != revision:
         raise DataError(
-            f"{report_folder}: is of revision {report.revision[:15]}..., "
-            f"but {folder} is {stored_revision(folder)[:15]}...; evaluate it again"
+            f"{report_folder}: expected a report on revision {revision[:15]}... of {folder}, got "
+            f"one on {report.revision[:15]}...; run `eulerlora evaluate` again"
         )
     with whole_file(folder / RELIABILITY) as partial:
         partial.write_bytes((report_folder / RELIABILITY).read_bytes())
@@ -39,18 +40,18 @@ def leave_card(folder: Path, report_folder: Path, comparison: str = "") -> None:
 
 
 def model_card(config: CheckpointConfig, report: Report | None, comparison: str = "") -> str:
-    """Markdown: use and misuse, figures (where there is a report), limits, data, origin."""
+    """Returns Markdown: use and misuse, results (if there is a report), limits, data, origin."""
     texts = texts_of(config.provenance["recipe"]["data"]["kind"])
     sections: list[Section] = [
-        ("What it is for", texts.intended),
-        ("What it must not be used for", _list(texts.misuses)),
+        ("Intended use", texts.intended),
+        ("Out-of-scope use", "Do not use the model for:\n\n" + _list(texts.misuses)),
         ("Classes", _list([f"`{each.name}`: {each.description}" for each in config.classes])),
-        *([("Figures", "Not evaluated yet.")] if report is None else _figures(report)),
-        *([("Comparison", _one_level_down(comparison))] if comparison else []),
+        *([("Results", "Not evaluated yet.")] if report is None else _results(report)),
+        *([("Comparison", _demote_headings(comparison))] if comparison else []),
         ("Limits", _list(texts.limits)),
         ("Data and licence", _data(config, texts)),
-        ("Training: time and energy", training_facts(config)),
-        ("How to rebuild it", rebuilding(config, report, compared=bool(comparison))),
+        ("Training", training_facts(config)),
+        ("Reproduction", reproduction_steps(config, report, compared=bool(comparison))),
     ]
     head = [f"# {config.name}", *([] if report is None else _missed(report)), _shape(config)]
     return "\n\n".join([*head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
@@ -65,57 +66,59 @@ def _shape(config: CheckpointConfig) -> str:
     )
 
 
-def _figures(report: Report) -> Iterator[Section]:
-    parts = [measured(report), metrics_table(report), intervals_note(report)]
-    yield "Figures", "\n\n".join(parts)
-    titles = " and ".join(each.title for each in report.modes)
+def _results(report: Report) -> Iterator[Section]:
+    parts = [data_summary(report), metrics_table(report), intervals_note(report)]
+    yield "Results", "\n\n".join(parts)
+    titles = " and ".join(mode.title for mode in report.modes)
     yield (
         "Calibration",
-        f"![Reliability diagrams, {titles}]({RELIABILITY})\n\nA bar is the accuracy of the images "
-        "whose top probability is in its bin; the hatched gap is how far their mean top "
-        "probability is from it. Below, how many images each bin has; those of fewer than 10 are "
-        "faint.",
+        f"![Reliability diagrams, {titles}]({RELIABILITY})\n\nEach bar is the accuracy of the "
+        "images whose top probability lies in the bin. The hatched area is the gap to their mean "
+        "top probability. The lower chart shows the number of images in each bin; bins of fewer "
+        "than 10 images are faint.",
     )
-    yield from figure_sections(report)
+    yield from result_sections(report)
 
 
 def _missed(report: Report) -> list[str]:
-    """A plain warning of the classes that no mode ever recognised; empty where there are none."""
+    """Returns a warning about classes with sensitivity 0 in all modes, or an empty list."""
     names = [
         f"`{name}`"
         for name in report.modes[0].classes
         if all(
-            (found := each.classes[name].sensitivity) is not None and found.hits == 0
-            for each in report.modes
+            (sensitivity := mode.classes[name].sensitivity) is not None and sensitivity.hits == 0
+            for mode in report.modes
         )
     ]
-    return [f"**It recognised none of the test images of {listed(names, 'or')}.**"] if names else []
+    if not names:
+        return []
+    return [f"**The model misclassifies all test images of {enumeration(names, 'and')}.**"]
 
 
-def _data(config: CheckpointConfig, texts: Texts) -> str:
+def _data(config: CheckpointConfig, texts: CardTexts) -> str:
     count = config.provenance.get("skipped", {}).get("count", 0)
-    skipped = f"; {count:,} images were left out as unusable" if count else ""
+    skipped = f"; {count:,} unusable images were left out" if count else ""
     trained = f"Trained on {config.provenance['data']} (train part){skipped}. {texts.licence}"
     return "\n\n".join([trained, *_backbone_data(config)])
 
 
 def _backbone_data(config: CheckpointConfig) -> Iterator[str]:
-    """What the backbone was pretrained on, unless torchvision published it."""
+    """Yields the pretraining data of a backbone that torchvision did not publish."""
     if config.backbone.published is not None:
         return
     origin = pretraining(config)
     if origin is None:
-        yield "What its backbone was pretrained on is not known."
+        yield "The pretraining data of the backbone is not known."
         return
-    kinds = [each["kind"] for each in origin["recipe"]["data"]]
-    licences = [LICENCES[each] for each in kinds if each in NAMED]
-    yield " ".join([f"Its backbone was pretrained on {origin['data']}.", *licences])
+    kinds = [data["kind"] for data in origin["recipe"]["data"]]
+    licences = [LICENCES[kind] for kind in kinds if kind in LICENSED_KINDS]
+    yield " ".join([f"The backbone was pretrained on {origin['data']}.", *licences])
 
 
-def _list(items: list[str] | tuple[str, ...]) -> str:
-    return "\n".join(f"- {each}" for each in items)
+def _list(items: Sequence[str]) -> str:
+    return "\n".join(f"- {item}" for item in items)
 
 
-def _one_level_down(text: str) -> str:
-    """Markdown whose headings have one more level, so that they fit below a section's."""
+def _demote_headings(text: str) -> str:
+    """Returns Markdown with every heading one level lower, to fit into a section."""
     return re.sub(r"^(#+ )", r"#\1", text.strip(), flags=re.MULTILINE)

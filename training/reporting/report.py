@@ -1,4 +1,4 @@
-"""Evaluation reports: a folder with JSON, Markdown and pictures."""
+"""Evaluation reports: a folder with JSON, Markdown and charts."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,57 +6,56 @@ from pathlib import Path
 from eulerlora.atomic_files import whole_file
 from training.evaluation.evaluate import Evaluation
 from training.evaluation.report_schema import JSON, ModeReport, Report, report_json
-from training.reporting.pictures import pictures_of, png
+from training.reporting.chart_files import chart_files, png
 from training.reporting.tables import (
     FEW_IMAGES,
     FEW_TARGETS,
     TOO_FEW,
     class_table,
     corruption_table,
+    enumeration,
     group_table,
     intervals_note,
-    listed,
     metrics_table,
     ood_table,
-    used,
+    subset_text,
 )
 
 MARKDOWN = "report.md"
 
 
 def write_report(folder: Path, evaluation: Evaluation) -> None:
-    """Writes `report.md`, the pictures that it shows and `report.json` to a folder.
+    """Writes `report.md`, its charts and `report.json` to a folder; creates it if missing.
 
-    The folder is made if missing. `report.json` goes first and comes last: where it is, the rest
-    is whole and belongs to it.
+    `report.json` is removed first and written last: if it exists, the folder is complete.
     """
     report = evaluation.report
     folder.mkdir(parents=True, exist_ok=True)
     (folder / JSON).unlink(missing_ok=True)
-    sections = [f"# {report.model} on {report.data}", markdown(report).strip(), "## Pictures"]
-    for picture in pictures_of(evaluation):
-        _write(folder / picture.file, png(picture.figure))
-        sections.append(f"![{picture.description}]({picture.file})")
+    sections = [f"# {report.model} on {report.data}", markdown(report).strip(), "## Charts"]
+    for chart in chart_files(evaluation):
+        _write(folder / chart.name, png(chart.figure))
+        sections.append(f"![{chart.alt_text}]({chart.name})")
     _write(folder / MARKDOWN, ("\n\n".join(sections) + "\n").encode())
     _write(folder / JSON, report_json(report))
 
 
 def markdown(report: Report) -> str:
-    """All figures, in sections with headings of the second level."""
-    sections = [measured(report), metrics_table(report), intervals_note(report)]
-    for title, text in figure_sections(report):
+    """Returns all results as Markdown sections with level-2 headings."""
+    sections = [data_summary(report), metrics_table(report), intervals_note(report)]
+    for title, text in result_sections(report):
         sections += [f"## {title}", text]
     return "\n\n".join(sections) + "\n"
 
 
-def measured(report: Report) -> str:
-    """What the figures were measured on."""
+def data_summary(report: Report) -> str:
+    """Returns a sentence about the test data."""
     lesions = f" of {report.clusters:,} lesions" if report.clusters < report.images else ""
     return f"Measured on {report.data}: {report.images:,} images{lesions}."
 
 
-def figure_sections(report: Report) -> Iterator[tuple[str, str]]:
-    """Title and text of all sections below the metrics; those without figures are left out."""
+def result_sections(report: Report) -> Iterator[tuple[str, str]]:
+    """Yields title and text of the sections after the metrics; skips sections without results."""
     yield "By class", _by_mode(report, class_table)
     if any(each.groups for each in report.modes):
         tables = _folded(report, lambda mode: group_table(report, mode))
@@ -69,8 +68,8 @@ def figure_sections(report: Report) -> Iterator[tuple[str, str]]:
 
 
 OOD_NOTE = (
-    "Told apart from the test part by the maximum softmax probability (MSP), by which "
-    "in-distribution images are positive; flagged is the share below the threshold."
+    "The score is the maximum softmax probability (MSP); images of the test part are positive. "
+    "`flagged` is the share of images below the OOD threshold."
 )
 
 
@@ -79,7 +78,7 @@ def _by_mode(report: Report, table: Callable[[ModeReport], str]) -> str:
 
 
 def _folded(report: Report, table: Callable[[ModeReport], str]) -> str:
-    """The first mode's table, and those of the others, which are much the same, to unfold."""
+    """Returns the first mode's table, and the similar tables of other modes as folded details."""
     first, *others = report.modes
     return "\n\n".join(
         [
@@ -93,25 +92,27 @@ def _folded(report: Report, table: Callable[[ModeReport], str]) -> str:
 
 
 def _groups_note(report: Report) -> str:
-    sure = "MSP - accuracy is how much too sure the model is on average, below 0 too unsure."
+    gap = (
+        "MSP - accuracy is positive for an overconfident model, negative for an underconfident one."
+    )
     few = f'"{TOO_FEW}" marks groups with fewer than {FEW_IMAGES} images'
     if not report.target:
-        return f"{sure} {few}, from which nothing can be concluded."
-    target = listed(report.target, "or")
+        return f"{gap} {few}; their results are not conclusive."
+    target = enumeration(report.target, "or")
     return (
-        f"{sure} AUROC tells {target} from the rest by their summed probability; sensitivity is "
-        f"the share of them that gets any of these labels. {few}, or {FEW_TARGETS} of {target}, "
-        "from which nothing can be concluded."
+        f"{gap} AUROC compares {target} with the other classes by their summed probability. "
+        f"Sensitivity is the share of images of {target} with any of these labels. {few} or fewer "
+        f"than {FEW_TARGETS} images of {target}; their results are not conclusive."
     )
 
 
 def _corruptions_note(report: Report) -> str:
     return (
-        f"{used(report.corrupted)} test images, evenly spaced, each changed at its own size, the "
-        "same way every time. AUROC tells clean from corrupted images by MSP. A mildly corrupted "
-        "picture still shows the same thing: there a high AUROC is not plainly good, and one near "
-        "0.5 with an unchanged accuracy is what one wants. What is wanted of a strong corruption "
-        "is that accuracy and MSP fall together."
+        f"{subset_text(report.corrupted)} test images, evenly spaced. The corruptions are applied "
+        "at the original image size and are deterministic. AUROC compares clean with corrupted "
+        "images by MSP. A mild corruption does not change the content: the expected result is an "
+        "unchanged accuracy and an AUROC near 0.5. Under a strong corruption, MSP should decrease "
+        "together with accuracy."
     )
 
 

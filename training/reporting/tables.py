@@ -1,10 +1,9 @@
-"""The tables of a report, as Markdown; each figure with its 95% confidence interval."""
+"""Markdown tables of a report; every estimate has its 95% confidence interval."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from training.evaluation.intervals import RESAMPLES, Estimate
-from training.evaluation.report_schema import TEST, GroupFigures, ModeReport, Report, Subset
-from training.evaluation.sensitivity import Proportion
+from training.evaluation.intervals import RESAMPLES, Estimate, Proportion
+from training.evaluation.report_schema import TEST, GroupMetrics, ModeReport, Report, Subset
 
 METRICS = {
     "accuracy": "accuracy",
@@ -30,7 +29,7 @@ TOO_FEW = "too few"
 
 
 def metrics_table(report: Report) -> str:
-    """The test part's metrics, one column for each mode."""
+    """Returns the metrics of the test part, one column for each mode."""
     modes = report.modes
     rows = [
         [name, *(_estimate(each.metrics.get(key)) for each in modes)]
@@ -42,96 +41,97 @@ def metrics_table(report: Report) -> str:
 
 
 def intervals_note(report: Report) -> str:
-    """What the intervals are."""
-    drawn = "images" if report.clusters == report.images else "lesions, all images of one together"
+    """Returns an explanation of the confidence intervals."""
+    clustered = report.clusters < report.images
+    unit = "lesions; the images of a lesion stay together" if clustered else "images"
     return (
-        f"In brackets: 95% confidence intervals, from {RESAMPLES:,} resamples of the {drawn} "
-        "(percentile bootstrap); of shares with their counts in parentheses, exact ones, for which "
-        "every image counts on its own. They tell what other test images of the same kind would "
-        "change, not what another training run or another clinic would. An ECE grows with chance "
-        "alone, so that its interval lies too high."
+        "Brackets contain 95% confidence intervals. Shares with counts in parentheses have exact "
+        "binomial intervals, which treat images as independent. All other intervals are percentile "
+        f"bootstrap intervals from {RESAMPLES:,} resamples of the {unit}. The intervals cover the "
+        "choice of test images, not another training run or another clinic. Sampling noise "
+        "increases the ECE, so its interval is biased upwards."
     )
 
 
 def class_table(mode: ModeReport) -> str:
-    """Sensitivity, specificity and predictive value of each class in a mode."""
+    """Returns sensitivity, specificity and predictive value by class."""
     rows = [
         [
             name,
-            "0" if found.sensitivity is None else f"{found.sensitivity.images:,}",
-            _proportion(found.sensitivity),
-            _proportion(found.specificity),
-            _proportion(found.predictive_value),
+            "0" if metrics.sensitivity is None else f"{metrics.sensitivity.images:,}",
+            _proportion(metrics.sensitivity),
+            _proportion(metrics.specificity),
+            _proportion(metrics.predictive_value),
         ]
-        for name, found in mode.classes.items()
+        for name, metrics in mode.classes.items()
     ]
     return table(["class", "images", "sensitivity", "specificity", "predictive value"], rows)
 
 
 def ood_table(report: Report) -> str:
-    """How well MSP tells each out-of-distribution set from the test part."""
+    """Returns the OOD metrics of the MSP, by out-of-distribution set."""
     return table(["", *(each.title for each in report.modes)], _ood_rows(report))
 
 
 def group_table(report: Report, mode: ModeReport) -> str:
-    """The groups' figures in a mode."""
-    target = listed(report.target, "or")
+    """Returns the metrics of a mode by group."""
+    target = enumeration(report.target, "or")
     head = ["", "images", *(["lesions"] if report.clusters < report.images else []), "accuracy"]
     head += ["MSP - accuracy", f"AUROC, {target}" if report.target else "macro-AUROC"]
     head += [f"sensitivity, {target}"] if report.target else []
     head += [] if mode.threshold is None else ["flagged"]
     rows: list[list[str]] = []
-    for kind, groups in mode.groups.items():
-        rows.append([f"**{kind}**", *("" for _ in head[1:])])
-        rows += [_group_row(report, mode, name, found) for name, found in groups.items()]
+    for attribute, groups in mode.groups.items():
+        rows.append([f"**{attribute}**", *("" for _ in head[1:])])
+        rows += [_group_row(report, mode, name, metrics) for name, metrics in groups.items()]
     return table(head, rows)
 
 
 def corruption_table(mode: ModeReport) -> str:
-    """The corruptions' figures in a mode."""
+    """Returns the metrics of a mode by corruption."""
     rows = [
-        [name, *(_estimate(found.get(key)) for key in CORRUPTION_METRICS)]
-        for name, found in mode.corruptions.items()
+        [name, *(_estimate(metrics.get(key)) for key in CORRUPTION_METRICS)]
+        for name, metrics in mode.corruptions.items()
     ]
     return table(["corruption", *CORRUPTION_METRICS.values()], rows)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table whose first column is text and whose others are numbers."""
-    ruler = "|---|" + "---:|" * (len(head) - 1)
-    return "\n".join([_row(head), ruler, *(_row(each) for each in rows)])
+    """Returns a Markdown table with text in the first column and numbers in the others."""
+    separator = "|---|" + "---:|" * (len(head) - 1)
+    return "\n".join([_row(head), separator, *(_row(each) for each in rows)])
 
 
-def listed(names: Sequence[str], word: str) -> str:
-    """Such as "a, b or c"."""
+def enumeration(names: Sequence[str], conjunction: str) -> str:
+    """Returns names as text, such as "a, b or c"."""
     *first, last = names or [""]
-    return f"{', '.join(first)} {word} {last}" if first else last
+    return f"{', '.join(first)} {conjunction} {last}" if first else last
 
 
-def used(subset: Subset) -> str:
-    """Such as "500 of 2,003"."""
-    some = f"{subset.images:,}"
-    return some if subset.images == subset.of else f"{some} of {subset.of:,}"
+def subset_text(subset: Subset) -> str:
+    """Returns the size of a subset, such as "500 of 2,003", or "2,003" for all images."""
+    images = f"{subset.images:,}"
+    return images if subset.images == subset.of else f"{images} of {subset.of:,}"
 
 
 def _ood_rows(report: Report) -> Iterator[list[str]]:
     for ood, subset in report.ood_images.items():
-        yield [f"**{ood}** ({used(subset)} images)", *("" for _ in report.modes)]
+        yield [f"**{ood}** ({subset_text(subset)} images)", *("" for _ in report.modes)]
         for key, name in OOD_METRICS.items():
             yield [name, *(_estimate(each.ood[ood].get(key)) for each in report.modes)]
         yield ["flagged", *(_estimate(each.flagged.get(ood)) for each in report.modes)]
 
 
-def _group_row(report: Report, mode: ModeReport, name: str, found: GroupFigures) -> list[str]:
-    few = found.images < FEW_IMAGES or (bool(report.target) and found.target < FEW_TARGETS)
-    counts = [found.images, *([found.clusters] if report.clusters < report.images else [])]
+def _group_row(report: Report, mode: ModeReport, name: str, group: GroupMetrics) -> list[str]:
+    few = group.images < FEW_IMAGES or (bool(report.target) and group.target < FEW_TARGETS)
+    counts = [group.images, *([group.clusters] if report.clusters < report.images else [])]
     keys = ["accuracy", "overconfidence", "auroc"]
     return [
         f"{name} ({TOO_FEW})" if few else name,
         *(f"{each:,}" for each in counts),
-        *(_estimate(found.metrics.get(key)) for key in keys),
-        *([_proportion(found.sensitivity)] if report.target else []),
-        *([] if mode.threshold is None else [_estimate(found.metrics.get("flagged"))]),
+        *(_estimate(group.metrics.get(key)) for key in keys),
+        *([_proportion(group.sensitivity)] if report.target else []),
+        *([] if mode.threshold is None else [_estimate(group.metrics.get("flagged"))]),
     ]
 
 
@@ -139,16 +139,18 @@ def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(each.replace("|", r"\|") for each in cells) + " |"
 
 
-def _number(figure: float | None) -> str:
-    return "n/a" if figure is None else f"{figure:.3f}"
+def _number(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.3f}"
 
 
-def _estimate(found: Estimate | None) -> str:
-    return "n/a" if found is None else f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
-
-
-def _proportion(found: Proportion | None) -> str:
-    if found is None:
+def _estimate(estimate: Estimate | None) -> str:
+    if estimate is None:
         return "n/a"
-    interval = f"[{found.low:.3f}, {found.high:.3f}]"
-    return f"{found.share:.3f} {interval} ({found.hits:,}/{found.images:,})"
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def _proportion(proportion: Proportion | None) -> str:
+    if proportion is None:
+        return "n/a"
+    interval = f"[{proportion.low:.3f}, {proportion.high:.3f}]"
+    return f"{proportion.share:.3f} {interval} ({proportion.hits:,}/{proportion.images:,})"
