@@ -1,9 +1,8 @@
-"""The lines of an audit log, each of which holds the hash of the one before it.
+"""The hash chain of an audit log: every line contains the hash of the previous line.
 
-A line is a record as canonical JSON: sorted keys, no spaces, ASCII, numbers as Python writes them
-(the shortest digits that give the same double). `hash` is the SHA-256 of the record without
-`hash`; `previous` is the `hash` of the line before, so that no line can be changed, taken out or
-moved without changing all that follow.
+A line is a record in canonical JSON: sorted keys, no spaces, ASCII, numbers in Python's shortest
+representation. `hash` is the SHA-256 of the record without `hash`; `previous` is the `hash` of the
+previous line. Changing, removing or moving a line therefore invalidates all later lines.
 """
 
 import hashlib
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 FORMAT = 1
-UNBEGUN = "0" * 64  # what the first line of a chain has as `previous`
+FIRST_PREVIOUS = "0" * 64  # `previous` of the first line of a chain
 MAX_LINE_BYTES = 1 << 20
 HEADER, DECISION, REPAIR = "header", "decision", "repair"
 KINDS = (HEADER, DECISION, REPAIR)
@@ -22,51 +21,51 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Link:
-    """Where a chain stands: how many lines it has had, and the hash of its last."""
+class ChainEnd:
+    """The end of a chain: its number of lines, and the hash of the last one."""
 
     lines: int = 0
-    hash: str = UNBEGUN
+    hash: str = FIRST_PREVIOUS
 
 
 def canonical(record: Mapping[str, Any]) -> bytes:
-    """The one way to write a record. Raises ValueError for NaN and infinities."""
+    """Returns a record as canonical JSON. Raises ValueError for NaN and infinities."""
     text = json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return text.encode("ascii")
 
 
-def sealed(record: Mapping[str, Any], at: Link) -> tuple[bytes, Link]:
-    """The line that a record becomes at the end of a chain, and where the chain then stands.
+def encode_line(record: Mapping[str, Any], end: ChainEnd) -> tuple[bytes, ChainEnd]:
+    """Returns the line of a record appended at `end`, and the new end of the chain.
 
-    Raises ValueError for a line that would be longer than one may be.
+    Raises ValueError for a line longer than MAX_LINE_BYTES.
     """
-    chained = {**record, "sequence": at.lines, "previous": at.hash}
+    chained = {**record, "sequence": end.lines, "previous": end.hash}
     digest = hashlib.sha256(canonical(chained)).hexdigest()
     line = canonical({**chained, "hash": digest}) + b"\n"
     if len(line) > MAX_LINE_BYTES:
-        raise ValueError(f"a line of {len(line):,} bytes; at most {MAX_LINE_BYTES:,} are written")
-    return line, Link(at.lines + 1, digest)
+        raise ValueError(f"expected a line of at most {MAX_LINE_BYTES:,} bytes, got {len(line):,}")
+    return line, ChainEnd(end.lines + 1, digest)
 
 
-def unsealed(line: bytes) -> Record:
-    """The record of one line, its own hash checked. Raises ValueError, which says what is wrong."""
+def decode_line(line: bytes) -> Record:
+    """Returns the record of one line after checking its hash. Raises ValueError with a reason."""
     if not line.endswith(b"\n"):
-        raise ValueError("the line has no end; it was cut, or is longer than any line can be")
+        raise ValueError("the line is truncated or longer than the limit")
     try:
         record: Record = dict(json.loads(line))
         intact = canonical(record) + b"\n" == line
     except (ValueError, TypeError, RecursionError):
         intact = False
     if not intact:
-        raise ValueError("not a line as this service writes it")
+        raise ValueError("not in the canonical form of this service")
     unhashed = {name: value for name, value in record.items() if name != "hash"}
     if record.get("hash") != hashlib.sha256(canonical(unhashed)).hexdigest():
-        raise ValueError("the hash is not that of the line")
+        raise ValueError("the hash does not match the line")
     if not {"kind", "time", "sequence", "previous"} <= record.keys() or record["kind"] not in KINDS:
         raise ValueError("not a record of a known kind")
     return record
 
 
-def link_of(record: Record) -> Link:
-    """Where a chain stands after this record."""
-    return Link(record["sequence"] + 1, record["hash"])
+def end_after(record: Record) -> ChainEnd:
+    """Returns the end of the chain after this record."""
+    return ChainEnd(record["sequence"] + 1, record["hash"])

@@ -1,4 +1,4 @@
-"""One audit file: held by one process, written whole lines at a time, continued after a restart."""
+"""An audit file: locked by one process, appended in whole lines, continued after a restart."""
 
 import fcntl
 import hashlib
@@ -16,138 +16,143 @@ from service.audit.chain import (
     HEADER,
     MAX_LINE_BYTES,
     REPAIR,
-    Link,
+    ChainEnd,
     Record,
-    link_of,
-    sealed,
-    unsealed,
+    decode_line,
+    encode_line,
+    end_after,
 )
 
 logger = logging.getLogger(__name__)
 
 
 class AuditFile:
-    """The end of a chain of lines, to which more are added.
+    """Appends records to the hash chain in a file.
 
-    secret_id: tells secrets apart without telling them; a file belongs to one. sync: wait for the
-    disk after each writing. after: the chain that an empty or absent file takes up.
-    Raises SettingsError where the file is held by another process, is no audit log, or belongs
-    to another secret, StorageError for a full disk, and OSError where it cannot be opened.
+    secret_id: identifies the secret of the file's image hashes. sync: waits for the disk after
+    every write. after: the chain that an empty or missing file continues.
+    Raises SettingsError if another process has locked the file, if it is not an audit log, or if
+    it belongs to another secret; StorageError if the disk is full; OSError if it cannot be opened.
 
-    A last line without an end was cut by a crash while it was written, before its answer was
-    sent. It is taken off, and a record of kind `repair` says how many bytes, and their SHA-256.
+    An incomplete last line is the result of a crash during a write, before the response was sent.
+    It is removed, and a record of kind `repair` states its length and SHA-256.
     """
 
-    def __init__(self, path: Path, secret_id: str, sync: bool, after: Link) -> None:
+    def __init__(self, path: Path, secret_id: str, sync: bool, after: ChainEnd) -> None:
         self.path = path
-        self.link = after
+        self.end = after
         self._sync = sync
-        self._half_written = False
+        self._has_partial_write = False
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            _hold(self._descriptor, path)
-            self._end, torn = _end_of_lines(self._descriptor)
-            self._begin(secret_id) if self._size() == 0 else self._go_on(secret_id, torn)
+            _lock(self._descriptor, path)
+            self._size, torn = _size_of_lines(self._descriptor)
+            if self._file_size() == 0:
+                self._start(secret_id)
+            else:
+                self._continue(secret_id, torn)
         except BaseException:
             self.close()
             raise
 
     def append(self, records: Sequence[Record]) -> None:
-        """Adds the records, all or none.
+        """Appends all of the records or none.
 
-        Raises StorageError where the path no longer leads to the file as it was left, and for a
-        full or failing disk.
+        Raises StorageError if the file was replaced, deleted or modified by another program, and
+        for a full or failing disk.
         """
-        self._check_place()
-        link, lines = self.link, []
+        self._check_unmodified()
+        end, lines = self.end, []
         for record in records:
-            line, link = sealed({"time": _now(), **record}, link)
+            line, end = encode_line({"time": _now(), **record}, end)
             lines.append(line)
         with storage_errors(self.path):
             self._write(b"".join(lines))
-        self.link = link
+        self.end = end
 
-    def moved_away(self) -> bool:
-        """Whether the file has another name now and its place is free: missing, or empty."""
-        held = os.fstat(self._descriptor)
+    def is_rotated(self) -> bool:
+        """Returns whether the file was renamed and its path is now missing or an empty file."""
+        opened = os.fstat(self._descriptor)
         try:
-            there = self.path.stat()
+            current = self.path.stat()
         except FileNotFoundError:
-            return held.st_nlink > 0
-        return held.st_nlink > 0 and there.st_size == 0 and not os.path.samestat(held, there)
+            return opened.st_nlink > 0
+        return (
+            opened.st_nlink > 0 and current.st_size == 0 and not os.path.samestat(opened, current)
+        )
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file and releases its lock."""
         os.close(self._descriptor)
 
-    def _begin(self, secret_id: str) -> None:
+    def _start(self, secret_id: str) -> None:
         self.append([{"kind": HEADER, "format": FORMAT, "secret_id": secret_id}])
         _sync_folder(self.path.parent)
 
-    def _go_on(self, secret_id: str, torn: bytes) -> None:
+    def _continue(self, secret_id: str, torn: bytes) -> None:
         try:
-            header = unsealed(_first_line(self._descriptor))
-            self.link = link_of(unsealed(_last_line(self._descriptor, self._end)))
+            header = decode_line(_first_line(self._descriptor))
+            self.end = end_after(decode_line(_last_line(self._descriptor, self._size)))
         except ValueError as error:
             raise SettingsError(
-                f"{self.path}: not an audit log that can be continued ({error}); "
-                "see eulerlora audit verify, or begin another file"
+                f"{self.path}: cannot continue this audit log ({error}); "
+                "check it with eulerlora audit verify, or choose another file"
             ) from error
         if header.get("format") != FORMAT or header.get("secret_id") != secret_id:
             raise SettingsError(
-                f"{self.path}: begun with another secret or in another format; begin another file"
+                f"{self.path}: was written with another secret or format; choose another file"
             )
         if torn:
-            os.ftruncate(self._descriptor, self._end)
+            os.ftruncate(self._descriptor, self._size)
             digest = hashlib.sha256(torn).hexdigest()
             self.append([{"kind": REPAIR, "bytes": len(torn), "sha256": digest}])
-            logger.warning("%s: a crash cut the last line; taken off, and noted there", self.path)
+            logger.warning("%s: removed an incomplete last line and recorded the repair", self.path)
 
-    def _check_place(self) -> None:
+    def _check_unmodified(self) -> None:
         with suppress(FileNotFoundError):
             if not os.path.samestat(os.fstat(self._descriptor), self.path.stat()):
-                raise StorageError(self.path, "another file has taken its place")
-            if self._size() != self._end and not self._half_written:
-                raise StorageError(self.path, "somebody else has written to it or cut it")
+                raise StorageError(self.path, "was replaced by another file")
+            if self._file_size() != self._size and not self._has_partial_write:
+                raise StorageError(self.path, "was modified by another program")
             return
-        raise StorageError(self.path, "it was deleted")
+        raise StorageError(self.path, "was deleted")
 
     def _write(self, content: bytes) -> None:
-        """Writes at the end of the whole lines; what a failure leaves half is taken off again."""
-        if self._half_written:
-            self._take_back()
-        at = self._end
+        """Writes after the last whole line; removes the partial content of a failed write."""
+        if self._has_partial_write:
+            self._truncate()
+        position = self._size
         try:
             while content:
-                written = os.pwrite(self._descriptor, content, at)
-                at, content = at + written, content[written:]
+                written = os.pwrite(self._descriptor, content, position)
+                position, content = position + written, content[written:]
             if self._sync:
                 os.fdatasync(self._descriptor)
         except OSError:
-            self._half_written = True
-            with suppress(OSError):  # otherwise before the next writing
-                self._take_back()
+            self._has_partial_write = True
+            with suppress(OSError):  # otherwise the next write does it
+                self._truncate()
             raise
-        self._end = at
+        self._size = position
 
-    def _take_back(self) -> None:
-        os.ftruncate(self._descriptor, self._end)
-        self._half_written = False
+    def _truncate(self) -> None:
+        os.ftruncate(self._descriptor, self._size)
+        self._has_partial_write = False
 
-    def _size(self) -> int:
+    def _file_size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
 
-def _hold(descriptor: int, path: Path) -> None:
-    """Locks the file until the descriptor is closed, by whatever end of the process."""
+def _lock(descriptor: int, path: Path) -> None:
+    """Locks the file until the descriptor is closed or the process ends."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise SettingsError(f"{path}: another process writes this audit log") from error
+        raise SettingsError(f"{path}: is in use by another process") from error
 
 
-def _end_of_lines(descriptor: int) -> tuple[int, bytes]:
-    """Where the last whole line ends, and the bytes that come after it."""
+def _size_of_lines(descriptor: int) -> tuple[int, bytes]:
+    """Returns the size of all whole lines, and the bytes after them."""
     size = os.fstat(descriptor).st_size
     start = max(0, size - MAX_LINE_BYTES)
     whole, newline, torn = os.pread(descriptor, size - start, start).rpartition(b"\n")
@@ -159,15 +164,15 @@ def _first_line(descriptor: int) -> bytes:
     return head[: head.find(b"\n") + 1]
 
 
-def _last_line(descriptor: int, end: int) -> bytes:
-    """The last whole line, which ends at `end`."""
-    start = max(0, end - MAX_LINE_BYTES)
-    lines = os.pread(descriptor, end - start, start)
+def _last_line(descriptor: int, size: int) -> bytes:
+    """Returns the last whole line, which ends at byte `size`."""
+    start = max(0, size - MAX_LINE_BYTES)
+    lines = os.pread(descriptor, size - start, start)
     return lines[lines.rfind(b"\n", 0, -1) + 1 :]
 
 
 def _sync_folder(folder: Path) -> None:
-    """Waits until the disk knows the file's name."""
+    """Waits until the directory entry is on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""The audit log: a decision is on the disk before its answer is sent, or there is no answer."""
+"""The audit log: every decision is on the disk before its response is sent."""
 
 import asyncio
 import logging
@@ -13,12 +13,12 @@ from eulerlora.errors import EulerLoRAError
 from eulerlora.settings import Auto, Settings
 from eulerlora_client.contract.problems import AuditUnavailable
 from eulerlora_client.policy import policy
-from service.audit.chain import DECISION, Link, Record
+from service.audit.chain import DECISION, ChainEnd, Record
 from service.audit.file import AuditFile
 from service.audit.secret import image_hash, secret_id
-from service.schemas import PredictionBody
+from eulerlora_client.contract.predictions import Prediction
 
-RECORDED = {
+RECORDED_FIELDS = {
     "request_id",
     "model",
     "revision",
@@ -37,10 +37,10 @@ logger = logging.getLogger(__name__)
 
 
 class AuditSettings(Settings):
-    """Where decisions are recorded.
+    """Settings of the audit log.
 
-    secret_file: holds the secret of the image hashes; EULERLORA_AUDIT_SECRET where None.
-    sync: wait for the disk, so that a record also outlives a power cut.
+    secret_file: contains the secret of the image hashes; None reads EULERLORA_AUDIT_SECRET.
+    sync: waits for the disk, so that records survive a power failure.
     """
 
     file: Path
@@ -49,14 +49,14 @@ class AuditSettings(Settings):
 
 
 @dataclass(frozen=True)
-class Decision:
-    """An answer, who gets it (None where there are no keys), and the file that it is about.
+class AuditEntry:
+    """A prediction with its client (None without keys) and the uploaded image file.
 
-    triage: what a policy said of it, where one was asked. samples_asked: None where the request
-    left their number open.
+    triage: the decision of the triage policy, if one was applied. samples_asked: the requested
+    number of samples; None if the request did not set it.
     """
 
-    prediction: PredictionBody
+    prediction: Prediction
     client: str | None
     image: bytes
     triage: policy.Decision | None = None
@@ -64,26 +64,26 @@ class Decision:
 
 
 @dataclass(frozen=True, eq=False)
-class _Waiting:
-    decision: Decision
+class _PendingEntry:
+    entry: AuditEntry
     written: "Future[None]" = field(default_factory=Future)
 
 
 class AuditLog:
-    """Writes decisions in the order in which they come, in a thread of its own.
+    """Writes entries in order of arrival, in a dedicated thread.
 
-    While the disk is busy with some, others gather, and are written and waited for together.
-    Raises what AuditFile raises where the file cannot be had at the start. A context manager:
-    within the block the thread runs; at its end what waits is still written.
+    Entries that arrive during a write are written and synced together. Raises as AuditFile at
+    construction. A context manager: the thread runs within the block; on exit it writes the
+    pending entries.
     """
 
     def __init__(self, settings: AuditSettings, secret: bytes) -> None:
         self._settings = settings
         self._secret = secret
-        self._file = self._opened(Link())
-        self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._file = self._open_file(ChainEnd())
+        self._queue: SimpleQueue[_PendingEntry | None] = SimpleQueue()
         self._failing = False
-        self._thread = threading.Thread(target=self._work, name="audit", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -94,77 +94,82 @@ class AuditLog:
         self._thread.join()
         self._file.close()
 
-    async def record(self, decision: Decision) -> None:
-        """Returns when the decision is in the log. Raises AuditUnavailable where it cannot be.
+    async def record(self, entry: AuditEntry) -> None:
+        """Returns when the entry is in the log. Raises AuditUnavailable if writing fails.
 
-        The next decision is tried again. One whose client has left before it was written is not.
+        Cancelling the call before the write starts drops the entry. After a failure, writing is
+        tried again with the next entry.
         """
-        waiting = _Waiting(decision)
-        self._queue.put(waiting)
-        await asyncio.wrap_future(waiting.written)
+        pending = _PendingEntry(entry)
+        self._queue.put(pending)
+        await asyncio.wrap_future(pending.written)
 
-    def _opened(self, after: Link) -> AuditFile:
+    def _open_file(self, after: ChainEnd) -> AuditFile:
         settings = self._settings
         return AuditFile(settings.file, secret_id(self._secret), settings.sync, after)
 
-    def _work(self) -> None:
-        ending = False
-        while not ending:
-            gathered = self._gathered()
-            ending = None in gathered
+    def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            taken = self._take_all()
+            stopping = None in taken
             batch = [
-                each for each in gathered if each and each.written.set_running_or_notify_cancel()
+                pending
+                for pending in taken
+                if pending and pending.written.set_running_or_notify_cancel()
             ]
             if batch:
-                self._settle(batch)
+                self._write_batch(batch)
 
-    def _gathered(self) -> list[_Waiting | None]:
-        """What waits now; waits for one where nothing does."""
-        gathered = [self._queue.get()]
+    def _take_all(self) -> list[_PendingEntry | None]:
+        """Returns all queued entries; waits for one if the queue is empty. None means stop."""
+        taken = [self._queue.get()]
         try:
             while True:
-                gathered.append(self._queue.get_nowait())
+                taken.append(self._queue.get_nowait())
         except Empty:
-            return gathered
+            return taken
 
-    def _settle(self, batch: list[_Waiting]) -> None:
+    def _write_batch(self, batch: list[_PendingEntry]) -> None:
         try:
-            self._write([self._record_of(each.decision) for each in batch])
-        except Exception as error:  # whatever it is, nothing is answered unrecorded
-            self._tell(error)
-            for each in batch:
-                refusal = AuditUnavailable("the decision cannot be recorded, so it is not given")
-                each.written.set_exception(refusal)
+            self._write([self._record_of(pending.entry) for pending in batch])
+        except Exception as error:  # no response may be sent unrecorded, whatever the error is
+            self._log_state(error)
+            for pending in batch:
+                problem = AuditUnavailable("the decision cannot be recorded and is not returned")
+                pending.written.set_exception(problem)
         else:
-            self._tell(None)
-            for each in batch:
-                each.written.set_result(None)
+            self._log_state(None)
+            for pending in batch:
+                pending.written.set_result(None)
 
     def _write(self, records: list[Record]) -> None:
-        """Adds to the file, or to a new one that takes up the chain where it was moved away."""
-        if self._file.moved_away():
-            successor = self._opened(self._file.link)
+        """Appends to the file; after a rotation, to a new file that continues the chain."""
+        if self._file.is_rotated():
+            successor = self._open_file(self._file.end)
             self._file.close()
             self._file = successor
-            logger.info("%s: moved away; a new file takes up its chain", successor.path)
+            logger.info("%s: rotated; a new file continues the chain", successor.path)
         self._file.append(records)
 
-    def _record_of(self, decision: Decision) -> Record:
+    def _record_of(self, entry: AuditEntry) -> Record:
         return {
             "kind": DECISION,
-            "client": decision.client,
-            "image": image_hash(self._secret, decision.image),
-            "warnings": len(decision.prediction.warnings),
-            "samples_asked": decision.samples_asked,
-            **decision.prediction.model_dump(mode="json", include=RECORDED),
-            "triage": decision.triage and asdict(decision.triage),
+            "client": entry.client,
+            "image": image_hash(self._secret, entry.image),
+            "warnings": len(entry.prediction.warnings),
+            "samples_asked": entry.samples_asked,
+            **entry.prediction.model_dump(mode="json", include=RECORDED_FIELDS),
+            "triage": entry.triage and asdict(entry.triage),
         }
 
-    def _tell(self, error: Exception | None) -> None:
-        """Logs when writing begins to fail and when it works again, not every time."""
+    def _log_state(self, error: Exception | None) -> None:
+        """Logs the first of several failures, and the first success after them."""
         if error and not self._failing:
             expected = isinstance(error, (OSError, EulerLoRAError))
-            logger.error("the audit log: %s", error, exc_info=None if expected else error)
+            logger.error(
+                "cannot write the audit log: %s", error, exc_info=None if expected else error
+            )
         if self._failing and not error:
-            logger.info("the audit log can be written again")
+            logger.info("the audit log is writable again")
         self._failing = error is not None

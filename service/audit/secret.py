@@ -1,4 +1,4 @@
-"""The secret of an audit log, and what is made with it: keyed hashes of images."""
+"""The secret of an audit log, and the keyed hashes of images derived from it."""
 
 import hashlib
 import hmac
@@ -13,37 +13,37 @@ MIN_BYTES = 32
 
 
 def read_secret(file: Path | None, environment: Mapping[str, str]) -> bytes:
-    """The secret in a file, or in EULERLORA_AUDIT_SECRET where no file is given.
+    """Returns the secret from a file, or from EULERLORA_AUDIT_SECRET if no file is given.
 
-    Line ends after it do not belong to it. Raises SettingsError for none, and for one of less
-    than 32 bytes.
+    Strips trailing line ends. Raises SettingsError for an unreadable file, and for fewer than
+    32 bytes.
     """
     if file is None:
-        where, secret = VARIABLE, environment.get(VARIABLE, "").encode("utf-8", "surrogateescape")
+        source, secret = VARIABLE, environment.get(VARIABLE, "").encode("utf-8", "surrogateescape")
     else:
-        where = str(file)
+        source = str(file)
         try:
             secret = file.read_bytes()
         except OSError as error:
-            raise SettingsError(f"{file}: the secret cannot be read ({error.strerror})") from error
+            raise SettingsError(f"{file}: cannot read the secret ({error.strerror})") from error
         warn_if_world_readable(file)
     secret = secret.rstrip(b"\r\n")
     if len(secret) < MIN_BYTES:
         raise SettingsError(
-            f"{where}: wanted a secret of {MIN_BYTES} bytes or more for the audit log, "
-            f"found {len(secret)}; openssl rand -hex 32 makes one"
+            f"{source}: expected an audit secret of at least {MIN_BYTES} bytes, got "
+            f"{len(secret)}; create one with: openssl rand -hex 32"
         )
     return secret
 
 
 def secret_id(secret: bytes) -> str:
-    """What tells secrets apart without telling them: 16 hex digits."""
+    """Returns 16 hex digits that identify a secret without revealing it."""
     return hmac.digest(secret, b"eulerlora audit log", hashlib.sha256).hex()[:16]
 
 
 def image_hash(secret: bytes, content: bytes) -> str:
-    """HMAC-SHA-256 of an image file's bytes as they were uploaded, in hex.
+    """Returns the HMAC-SHA-256 of an image file as uploaded, in hex.
 
-    Without the secret nobody can tell whether a picture at hand is in the log.
+    Without the secret, nobody can check whether a given image is in the log.
     """
     return hmac.digest(secret, content, hashlib.sha256).hex()

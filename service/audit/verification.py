@@ -1,4 +1,4 @@
-"""Reads an audit file line by line and checks its chain, in constant memory."""
+"""Verification of an audit file, line by line and in constant memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,20 +7,20 @@ from pathlib import Path
 from eulerlora.errors import EulerLoRAError
 from service.audit.chain import (
     DECISION,
+    FIRST_PREVIOUS,
     FORMAT,
     HEADER,
     MAX_LINE_BYTES,
     REPAIR,
-    UNBEGUN,
-    Link,
+    ChainEnd,
     Record,
-    link_of,
-    unsealed,
+    decode_line,
+    end_after,
 )
 
 
 class ChainError(EulerLoRAError):
-    """A line of an audit file is not what the chain says it was."""
+    """A line of an audit file does not match the hash chain."""
 
     def __init__(self, path: Path, line: int, reason: str) -> None:
         super().__init__(f"{path}: line {line}: {reason}")
@@ -28,9 +28,9 @@ class ChainError(EulerLoRAError):
 
 @dataclass
 class Summary:
-    """What a file holds, counted while its records pass.
+    """Statistics of an audit file, updated with every record.
 
-    continues: the hash at which an earlier file of the chain ended, if there is one.
+    continues: last hash of the previous file of the chain, if there is one.
     """
 
     lines: int = 0
@@ -39,13 +39,13 @@ class Summary:
     first_time: str = ""
     last_time: str = ""
     continues: str | None = None
-    last_hash: str = UNBEGUN
+    last_hash: str = FIRST_PREVIOUS
 
     def count(self, record: Record) -> None:
-        """Takes one more record into account."""
+        """Adds one record to the statistics."""
         if self.lines == 0:
             self.first_time = record["time"]
-            self.continues = None if record["previous"] == UNBEGUN else record["previous"]
+            self.continues = None if record["previous"] == FIRST_PREVIOUS else record["previous"]
         self.lines += 1
         self.decisions += record["kind"] == DECISION
         self.repairs += record["kind"] == REPAIR
@@ -53,40 +53,40 @@ class Summary:
 
 
 def records(path: Path) -> Iterator[Record]:
-    """The records of an audit file, each checked against the one before it.
+    """Yields the records of an audit file after checking each against the previous one.
 
-    Raises ChainError at the first line that does not fit, and OSError for an unreadable file.
-    That lines are missing at the end cannot be seen from the lines that are left.
+    Raises ChainError at the first invalid line, and OSError for an unreadable file. Lines missing
+    at the end of the file cannot be detected without the expected last hash.
     """
-    link: Link | None = None
+    end: ChainEnd | None = None
     with path.open("rb") as file:
         number = 0
         while line := file.readline(MAX_LINE_BYTES):
             number += 1
             try:
-                record = unsealed(line)
-                _check_first(record) if link is None else _check_next(record, link)
+                record = decode_line(line)
+                _check_first(record) if end is None else _check_next(record, end)
             except ValueError as error:
                 raise ChainError(path, number, str(error)) from error
-            link = link_of(record)
+            end = end_after(record)
             yield record
-    if link is None:
-        raise ChainError(path, 1, "the file is empty; it should begin with a header")
+    if end is None:
+        raise ChainError(path, 1, "expected a header, got an empty file")
 
 
 def _check_first(record: Record) -> None:
     if record["kind"] != HEADER:
-        raise ValueError("not a header, with which an audit log begins")
+        raise ValueError(f"expected a header, got a record of kind {record['kind']}")
     if record.get("format") != FORMAT:
-        raise ValueError(f"of another format than {FORMAT}, which is the one known here")
-    if (record["sequence"] == 0) != (record["previous"] == UNBEGUN):
-        raise ValueError("neither the first line of a chain nor one that follows another")
+        raise ValueError(f"expected format {FORMAT}, got another one")
+    if (record["sequence"] == 0) != (record["previous"] == FIRST_PREVIOUS):
+        raise ValueError("the header neither starts a chain nor continues one")
 
 
-def _check_next(record: Record, link: Link) -> None:
+def _check_next(record: Record, end: ChainEnd) -> None:
     if record["kind"] == HEADER:
-        raise ValueError("a second header; each file has one")
-    if record["sequence"] != link.lines:
-        raise ValueError(f"has number {record['sequence']} where {link.lines} should follow")
-    if record["previous"] != link.hash:
-        raise ValueError("does not follow the line before it, which was changed or put there")
+        raise ValueError("expected one header per file, got a second one")
+    if record["sequence"] != end.lines:
+        raise ValueError(f"expected sequence number {end.lines}, got {record['sequence']}")
+    if record["previous"] != end.hash:
+        raise ValueError("does not match the previous line, which was changed or inserted")

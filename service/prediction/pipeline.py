@@ -11,8 +11,8 @@ from fastapi import Request
 from eulerlora.settings import AUTO
 from eulerlora_client.contract.problems import DeadlinePassed, InternalError, InvalidUpload, Problem
 from eulerlora_client.policy import policy
-from eulerlora_client.policy.quality import Quality
-from service.audit.log import AuditLog, Decision
+from eulerlora_client.contract.triage import ImageQuality
+from service.audit.log import AuditEntry, AuditLog
 from service.decoding.pool import Decoded, Decoder
 from service.http.disconnect import while_connected
 from service.http.problem_responses import problem_body
@@ -24,7 +24,8 @@ from service.inference.ticket import Ticket
 from service.prediction.answer import fewer_samples, prediction_body, samples_of
 from service.prediction.request import Asked
 from service.prediction.rounds import Asking, Settled
-from service.schemas import PredictionBody, PredictQuery, ProblemBody
+from eulerlora_client.contract.predictions import Prediction, ProblemDocument
+from eulerlora_client.contract.queries import PredictQuery
 from service.settings import ServiceSettings
 from service.telemetry.events import Timing
 from service.telemetry.request_id import request_id_of
@@ -39,7 +40,7 @@ STRAINED = 0.5
 class Triaged:
     """A picture's quality, and what a policy says of it and of the prediction."""
 
-    quality: Quality
+    quality: ImageQuality
     decision: policy.Decision
 
 
@@ -47,7 +48,7 @@ class Triaged:
 class Predicted:
     """A response body and how long it took; with `triage` where a policy was to decide."""
 
-    body: PredictionBody
+    body: Prediction
     timing: Timing
     triage: Triaged | None = None
 
@@ -65,7 +66,7 @@ class Pipeline:
         settings: ServiceSettings,
         decoder: Decoder,
         queue: RequestQueue,
-        answered: Callable[[PredictionBody, Timing], None],
+        answered: Callable[[Prediction, Timing], None],
         refused: Callable[[str], None],
         audit: AuditLog | None = None,
     ) -> None:
@@ -95,7 +96,7 @@ class Pipeline:
 
     async def predict_batch(
         self, request: Request, query: PredictQuery
-    ) -> list[Predicted | ProblemBody]:
+    ) -> list[Predicted | ProblemDocument]:
         """An answer or a problem for each image of a request, in order.
 
         Raises Problem where the request as a whole cannot be met, and ClientDisconnect.
@@ -112,7 +113,7 @@ class Pipeline:
                 )
         outcomes = [outcome(result, asked.request_id) for result in results]
         for each in outcomes:
-            if isinstance(each, ProblemBody):
+            if isinstance(each, ProblemDocument):
                 self._refused(each.code)
         return outcomes
 
@@ -165,7 +166,7 @@ class Pipeline:
         if self._audit is not None:
             decided = None if triage is None else triage.decision
             await self._audit.record(
-                Decision(body, asked.client, image, decided, asked.query.samples)
+                AuditEntry(body, asked.client, image, decided, asked.query.samples)
             )
         timing = Timing(found.decode_s, answered.queued_s, answered.ran_s)
         self._answered(body, timing)
@@ -198,14 +199,14 @@ class Pipeline:
 
 
 def _triaged(
-    decider: policy.Policy | None, body: PredictionBody, quality: Quality | None
+    decider: policy.Policy | None, body: Prediction, quality: ImageQuality | None
 ) -> Triaged | None:
     if decider is None or quality is None:
         return None
     return Triaged(quality, decider.decide(body, quality))
 
 
-def outcome(result: Predicted | BaseException, request_id: str) -> Predicted | ProblemBody:
+def outcome(result: Predicted | BaseException, request_id: str) -> Predicted | ProblemDocument:
     """What the answer to many images tells of one of them."""
     if isinstance(result, Predicted):
         return result

@@ -1,7 +1,7 @@
-"""Decisions for tests of the audit log."""
+"""Entries for tests of the audit log."""
 
 from eulerlora_client.policy import policy
-from service.audit.log import Decision
+from service.audit.log import AuditEntry
 from service.schemas import PredictionBody
 
 SECRET = b"a secret of thirty-two bytes or so"
@@ -12,8 +12,8 @@ def decision(
     image: bytes = b"pixels",
     triage: policy.Decision | None = None,
     **changes: object,
-) -> Decision:
-    """An answer for the client `clinic`; `changes` replace fields of the answer."""
+) -> AuditEntry:
+    """Returns the entry of a prediction for the client `clinic`; `changes` replace its fields."""
     fields: dict[str, object] = {
         "request_id": request_id,
         "model": "tiny",
@@ -32,4 +32,4 @@ def decision(
         "ood_threshold": 0.52,
         "warnings": ["CMYK was converted"],
     }
-    return Decision(PredictionBody.model_validate(fields | changes), "clinic", image, triage)
+    return AuditEntry(PredictionBody.model_validate(fields | changes), "clinic", image, triage)

@@ -1,4 +1,4 @@
-"""What can be continued, what is repaired, and what is refused."""
+"""Audit files that can be continued, are repaired, or are refused."""
 
 import hashlib
 import subprocess
@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from eulerlora.errors import SettingsError, StorageError
-from service.audit.chain import DECISION, Link
+from service.audit.chain import DECISION, ChainEnd
 from service.audit.file import AuditFile
 from service.audit.verification import records
 from tests.full_disk import file_size_limit
 
-HOLDER = """
+LOCKING_PROCESS = """
 import sys
 from pathlib import Path
-from service.audit.chain import Link
+from service.audit.chain import ChainEnd
 from service.audit.file import AuditFile
-file = AuditFile(Path(sys.argv[1]), "id", sync=True, after=Link())
-print("held", flush=True)
+file = AuditFile(Path(sys.argv[1]), "id", sync=True, after=ChainEnd())
+print("locked", flush=True)
 sys.stdin.readline()
 """
 
@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def opened(path: Path, secret_id: str = "id") -> AuditFile:
-    return AuditFile(path, secret_id, sync=True, after=Link())
+    return AuditFile(path, secret_id, sync=True, after=ChainEnd())
 
 
 def write(path: Path, *names: str) -> None:
@@ -40,21 +40,23 @@ def write(path: Path, *names: str) -> None:
 
 
 def kinds(path: Path) -> list[str]:
-    return [each["kind"] for each in records(path)]
+    return [record["kind"] for record in records(path)]
 
 
-def test_a_new_file_is_private_and_begins_with_a_header(path: Path) -> None:
+def test_a_new_file_is_private_and_starts_with_a_header(path: Path) -> None:
     opened(path).close()
     assert path.stat().st_mode & 0o777 == 0o600
     (header,) = records(path)
     assert (header["kind"], header["format"], header["secret_id"]) == ("header", 1, "id")
 
 
-@pytest.mark.parametrize("left", [1, 40, -1])
-def test_a_line_that_a_crash_cut_is_taken_off_and_noted(path: Path, caplog, left: int) -> None:
+@pytest.mark.parametrize("size", [1, 40, -1])
+def test_an_incomplete_line_is_removed_and_the_repair_recorded(
+    path: Path, caplog, size: int
+) -> None:
     write(path, "a", "b")
     *_, last = path.read_bytes().splitlines(keepends=True)
-    torn = last[:left]
+    torn = last[:size]
     path.write_bytes(path.read_bytes().removesuffix(last) + torn)
     write(path, "c")
     assert kinds(path) == ["header", "decision", "repair", "decision"]
@@ -66,18 +68,18 @@ def test_a_line_that_a_crash_cut_is_taken_off_and_noted(path: Path, caplog, left
 @pytest.mark.parametrize(
     "content", [b"{}\n", b"notes of mine\n", b"no line at all", b"\x89PNG\r\n\x1a\n\0\0"]
 )
-def test_a_file_that_is_no_audit_log_is_refused_and_left_alone(path: Path, content: bytes) -> None:
+def test_another_kind_of_file_is_refused_and_not_modified(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(SettingsError, match="not an audit log that can be continued") as caught:
+    with pytest.raises(SettingsError, match="cannot continue this audit log") as caught:
         opened(path)
     assert str(path) in str(caught.value)
     assert path.read_bytes() == content
 
 
-def test_a_last_line_that_was_changed_is_refused(path: Path) -> None:
+def test_a_modified_last_line_is_refused(path: Path) -> None:
     write(path, "a")
     path.write_bytes(path.read_bytes().replace(b'"name":"a"', b'"name":"b"'))
-    with pytest.raises(SettingsError, match="the hash is not that of the line"):
+    with pytest.raises(SettingsError, match="the hash does not match the line"):
         opened(path)
 
 
@@ -89,31 +91,31 @@ def test_a_log_of_another_secret_is_refused(path: Path) -> None:
     assert kinds(path) == ["header", "decision", "decision"]
 
 
-def test_a_disk_that_is_full_at_the_start_is_told_with_the_file(path: Path) -> None:
+def test_a_full_disk_at_start_is_reported_with_the_file(path: Path) -> None:
     with file_size_limit(20), pytest.raises(StorageError, match="disk full") as caught:
         opened(path)
     assert str(path) in str(caught.value)
     opened(path).close()
 
 
-def test_a_line_longer_than_can_be_read_back_is_not_written(path: Path) -> None:
+def test_a_line_over_the_limit_is_not_written(path: Path) -> None:
     file = opened(path)
-    with pytest.raises(ValueError, match="bytes; at most"):
+    with pytest.raises(ValueError, match="at most 1,048,576 bytes"):
         file.append([{"kind": DECISION, "name": "x" * (1 << 20)}])
     file.append([{"kind": DECISION, "name": "y"}])
     file.close()
     assert kinds(path) == ["header", "decision"]
 
 
-def test_of_two_processes_the_second_is_refused_until_the_first_is_gone(path: Path) -> None:
+def test_a_second_process_is_refused_until_the_first_ends(path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path)],
+        [sys.executable, "-c", LOCKING_PROCESS, str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as first:
         assert first.stdout is not None
-        assert first.stdout.readline() == "held\n"
+        assert first.stdout.readline() == "locked\n"
         with pytest.raises(SettingsError, match="another process"):
             opened(path)
         first.kill()

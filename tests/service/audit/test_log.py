@@ -1,4 +1,4 @@
-"""A decision is on the disk before its answer, in order, or there is no answer."""
+"""Every entry is on the disk before its response, in order; failures give no response."""
 
 import asyncio
 import json
@@ -21,6 +21,8 @@ from service.audit.verification import records
 from tests.full_disk import file_size_limit
 from tests.service.audit_decisions import SECRET, decision
 
+TIMEOUT_S = 120
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -29,32 +31,32 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def log(path: Path) -> Iterator[AuditLog]:
-    with opened(path) as log:
+    with open_log(path) as log:
         yield log
 
 
-def opened(path: Path) -> AuditLog:
+def open_log(path: Path) -> AuditLog:
     return AuditLog(AuditSettings(file=path), SECRET)
 
 
 def record(log: AuditLog, *names: str, **changes: Any) -> None:
-    """Records decisions at the same time; raises what the first failure raised."""
+    """Records entries concurrently; raises the first failure."""
 
-    async def all_of_them() -> None:
+    async def record_all() -> None:
         await asyncio.gather(*(log.record(decision(name, **changes)) for name in names))
 
-    asyncio.run(all_of_them())
+    asyncio.run(record_all())
 
 
 def ids(path: Path) -> list[str]:
-    return [each["request_id"] for each in records(path) if each["kind"] == "decision"]
+    return [record["request_id"] for record in records(path) if record["kind"] == "decision"]
 
 
-def test_a_line_holds_the_answer_exactly_and_nothing_of_the_picture(log, path: Path) -> None:
+def test_a_line_contains_the_exact_prediction_and_no_image_content(log, path: Path) -> None:
     record(log, "r1", image=b"bytes of the file")
     written = json.loads(path.read_text().splitlines()[1])
-    answer = decision("r1").prediction.model_dump()
-    left_out = {"trajectories", "expected_entropy", "ood_threshold", "trajectory_probabilities"} | {
+    prediction = decision("r1").prediction.model_dump()
+    omitted = {"trajectories", "expected_entropy", "ood_threshold", "trajectory_probabilities"} | {
         "standard_error"
     }
     assert written.pop("warnings") == 1
@@ -66,13 +68,11 @@ def test_a_line_holds_the_answer_exactly_and_nothing_of_the_picture(log, path: P
         del written[name]
     assert written.pop("time").endswith("+00:00")
     assert written == {
-        name: value for name, value in answer.items() if name != "warnings" and name not in left_out
+        name: value for name, value in prediction.items() if name not in omitted | {"warnings"}
     }
 
 
-def test_a_line_of_a_triage_holds_its_disposition_and_the_policy_that_decided(
-    log, path: Path
-) -> None:
+def test_a_line_of_a_triage_contains_disposition_and_policy(log, path: Path) -> None:
     reasons = (policy.Reason.BLURRED, policy.Reason.MALIGNANT_GROUP)
     record(log, "r1", triage=policy.Decision(policy.Disposition.URGENT, reasons, 3, "sha256:12"))
     assert json.loads(path.read_text().splitlines()[1])["triage"] == {
@@ -89,34 +89,32 @@ def test_a_decision_is_in_the_file_when_recording_returns(log, path: Path) -> No
         assert ids(path)[-1] == name
 
 
-def test_decisions_at_the_same_time_keep_their_order(log, path: Path) -> None:
+def test_concurrent_entries_keep_their_order(log, path: Path) -> None:
     names = [f"r{number}" for number in range(200)]
     record(log, *names)
     assert ids(path) == names
 
 
-def test_decisions_that_gather_while_the_disk_is_busy_are_written_together(
-    path: Path, monkeypatch
-) -> None:
+def test_entries_that_arrive_during_a_write_are_written_together(path: Path, monkeypatch) -> None:
     busy, free, synced = threading.Event(), threading.Event(), []
     sync = audit_file.os.fdatasync
 
     def slow(descriptor: int) -> None:
         synced.append(descriptor)
         busy.set()
-        assert free.wait(30)
+        assert free.wait(TIMEOUT_S)
         sync(descriptor)
 
     async def many(log: AuditLog) -> None:
         first = asyncio.ensure_future(log.record(decision("first")))
-        await asyncio.to_thread(busy.wait, 30)
+        await asyncio.to_thread(busy.wait, TIMEOUT_S)
         others = [asyncio.ensure_future(log.record(decision(f"r{n}"))) for n in range(50)]
         await asyncio.sleep(0)
-        assert not first.done()  # the event loop runs, and the answer waits for the disk
+        assert not first.done()  # it waits for the disk without blocking the event loop
         free.set()
         await asyncio.gather(first, *others)
 
-    with opened(path) as log:
+    with open_log(path) as log:
         monkeypatch.setattr(audit_file.os, "fdatasync", slow)
         asyncio.run(many(log))
         monkeypatch.undo()
@@ -124,18 +122,16 @@ def test_decisions_that_gather_while_the_disk_is_busy_are_written_together(
     assert len(synced) == 2
 
 
-def test_a_decision_whose_client_left_before_its_turn_is_not_recorded(
-    path: Path, monkeypatch
-) -> None:
+def test_an_entry_cancelled_before_its_write_is_not_recorded(path: Path, monkeypatch) -> None:
     busy, free = threading.Event(), threading.Event()
 
     def slow(_: int) -> None:
         busy.set()
-        assert free.wait(30)
+        assert free.wait(TIMEOUT_S)
 
     async def one_leaves(log: AuditLog) -> None:
         first = asyncio.ensure_future(log.record(decision("stays")))
-        await asyncio.to_thread(busy.wait, 30)
+        await asyncio.to_thread(busy.wait, TIMEOUT_S)
         leaving = asyncio.ensure_future(log.record(decision("leaves")))
         last = asyncio.ensure_future(log.record(decision("stays too")))
         await asyncio.sleep(0)
@@ -144,21 +140,21 @@ def test_a_decision_whose_client_left_before_its_turn_is_not_recorded(
         free.set()
         await asyncio.gather(first, last)
 
-    with opened(path) as log:
+    with open_log(path) as log:
         monkeypatch.setattr(audit_file.os, "fdatasync", slow)
         asyncio.run(one_leaves(log))
         monkeypatch.undo()
     assert ids(path) == ["stays", "stays too"]
 
 
-def test_the_chain_goes_on_after_a_restart(path: Path) -> None:
+def test_the_chain_continues_after_a_restart(path: Path) -> None:
     for name in ("r1", "r2", "r3"):
-        with opened(path) as log:
+        with open_log(path) as log:
             record(log, name)
     assert ids(path) == ["r1", "r2", "r3"]
 
 
-def test_without_waiting_for_the_disk_the_lines_are_the_same(path: Path, monkeypatch) -> None:
+def test_lines_without_sync_are_the_same(path: Path, monkeypatch) -> None:
     monkeypatch.setattr(audit_file.os, "fdatasync", lambda _: pytest.fail("waited for the disk"))
     with AuditLog(AuditSettings(file=path, sync=False), SECRET) as log:
         record(log, "r1")
@@ -167,14 +163,14 @@ def test_without_waiting_for_the_disk_the_lines_are_the_same(path: Path, monkeyp
 
 @contextmanager
 def full(path: Path) -> Iterator[None]:
-    """The disk takes a part of the next line and no more."""
+    """The disk has space for a part of the next line."""
     with file_size_limit(path.stat().st_size + 20):
         yield
 
 
 @contextmanager
 def appended(path: Path) -> Iterator[None]:
-    """Somebody else has written a line, for a while."""
+    """Another program has appended a line, which it removes on exit."""
     size = path.stat().st_size
     with path.open("a") as file:
         file.write("{}\n")
@@ -185,16 +181,16 @@ def appended(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[None]:
-    """Another file has the place for a while, though one that could be continued."""
-    away = path.with_name("away")
-    path.rename(away)
-    shutil.copy(away, path)
+    """A copy replaces the file until exit."""
+    original = path.with_name("original")
+    path.rename(original)
+    shutil.copy(original, path)
     yield
-    away.rename(path)
+    original.rename(path)
 
 
 @pytest.mark.parametrize("obstacle", [full, appended, replaced])
-def test_what_cannot_be_recorded_is_not_answered_and_the_next_is_tried_again(
+def test_a_failed_write_refuses_the_request_and_the_next_one_is_tried_again(
     log, path: Path, caplog, obstacle: Callable[[Path], Any]
 ) -> None:
     record(log, "before")
@@ -210,7 +206,7 @@ def test_what_cannot_be_recorded_is_not_answered_and_the_next_is_tried_again(
     assert ids(path) == ["before", "after"]
 
 
-def test_after_the_file_was_deleted_nothing_is_answered(log, path: Path) -> None:
+def test_a_deleted_file_refuses_every_request(log, path: Path) -> None:
     record(log, "before")
     path.unlink()
     for _ in range(2):
@@ -219,7 +215,7 @@ def test_after_the_file_was_deleted_nothing_is_answered(log, path: Path) -> None
     assert not path.exists()
 
 
-def test_a_failed_sync_is_a_failure_and_leaves_no_line(log, path: Path, monkeypatch) -> None:
+def test_a_failed_sync_leaves_no_line(log, path: Path, monkeypatch) -> None:
     def broken(_: int) -> None:
         raise OSError(5, "Input/output error")
 
@@ -232,9 +228,7 @@ def test_a_failed_sync_is_a_failure_and_leaves_no_line(log, path: Path, monkeypa
 
 
 @pytest.mark.parametrize("recreated", [False, True])
-def test_a_file_that_was_moved_away_is_followed_by_one_that_takes_up_the_chain(
-    log, path: Path, recreated: bool
-) -> None:
+def test_after_a_rotation_a_new_file_continues_the_chain(log, path: Path, recreated: bool) -> None:
     record(log, "before")
     older = path.with_name("older.jsonl")
     path.rename(older)
@@ -247,7 +241,7 @@ def test_a_file_that_was_moved_away_is_followed_by_one_that_takes_up_the_chain(
     assert (first["previous"], first["sequence"]) == (last["hash"], last["sequence"] + 1)
 
 
-def test_a_disk_full_at_the_change_of_files_is_tried_again(log, path: Path) -> None:
+def test_a_full_disk_during_a_rotation_is_tried_again(log, path: Path) -> None:
     record(log, "before")
     path.rename(path.with_name("older.jsonl"))
     with file_size_limit(50), pytest.raises(AuditUnavailable):
@@ -256,8 +250,8 @@ def test_a_disk_full_at_the_change_of_files_is_tried_again(log, path: Path) -> N
     assert ids(path) == ["after"]
 
 
-def test_a_second_holder_is_refused(log, path: Path) -> None:
+def test_a_second_writer_is_refused(log, path: Path) -> None:
     with pytest.raises(SettingsError, match="another process"):
-        opened(path)
+        open_log(path)
     record(log, "r1")
     assert ids(path) == ["r1"]

@@ -1,4 +1,4 @@
-"""Nothing in an audit file can be changed unnoticed but its end."""
+"""Every modification of an audit file is found, except a removed end."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.audit.chain import Link, sealed
+from service.audit.chain import ChainEnd, encode_line
 from service.audit.file import AuditFile
 from service.audit.verification import ChainError, Summary, records
 
@@ -17,13 +17,13 @@ Lines = list[bytes]
 def path(tmp_path: Path) -> Path:
     """A log of a header and four decisions."""
     path = tmp_path / "audit.jsonl"
-    file = AuditFile(path, "id", sync=False, after=Link())
+    file = AuditFile(path, "id", sync=False, after=ChainEnd())
     file.append([{"kind": "decision", "msp": 1 / 3, "ood": None, "label": name} for name in "abcd"])
     file.close()
     return path
 
 
-def broken_at(path: Path) -> int:
+def first_invalid_line(path: Path) -> int:
     with pytest.raises(ChainError) as caught:
         list(records(path))
     line = str(caught.value).removeprefix(f"{path}: line ")
@@ -31,7 +31,7 @@ def broken_at(path: Path) -> int:
     return int(line[: line.index(":")])
 
 
-def test_an_untouched_file_is_good(path: Path) -> None:
+def test_an_unmodified_file_is_valid(path: Path) -> None:
     summary = Summary()
     for record in records(path):
         summary.count(record)
@@ -41,11 +41,11 @@ def test_an_untouched_file_is_good(path: Path) -> None:
 
 
 @pytest.mark.parametrize("flip", [0x01, 0x20, 0x80])
-def test_a_change_of_any_byte_is_found_in_its_line_or_the_next(path: Path, flip: int) -> None:
+def test_a_change_of_any_byte_is_found(path: Path, flip: int) -> None:
     content = path.read_bytes()
     for at, byte in enumerate(content):
         path.write_bytes(content[:at] + bytes([byte ^ flip]) + content[at + 1 :])
-        assert broken_at(path) == content.count(b"\n", 0, at) + 1
+        assert first_invalid_line(path) == content.count(b"\n", 0, at) + 1
 
 
 @pytest.mark.parametrize(
@@ -66,46 +66,61 @@ def test_a_change_of_any_byte_is_found_in_its_line_or_the_next(path: Path, flip:
         (lambda _: [], 1),
     ],
 )
-def test_lines_cannot_be_taken_out_swapped_repeated_or_cut(
+def test_removed_swapped_repeated_and_truncated_lines_are_found(
     path: Path, change: Callable[[Lines], Lines], line: int
 ) -> None:
     path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
-    assert broken_at(path) == line
+    assert first_invalid_line(path) == line
 
 
-def test_a_line_sealed_anew_does_not_fit_the_next(path: Path) -> None:
+def test_a_forged_line_does_not_match_the_next(path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
-    found = list(records(path))
-    changed = {name: value for name, value in found[2].items() if name != "hash"} | {"label": "x"}
-    forged, _ = sealed(changed, Link(2, found[1]["hash"]))
+    original = list(records(path))
+    changed = {name: value for name, value in original[2].items() if name != "hash"} | {
+        "label": "x"
+    }
+    forged, _ = encode_line(changed, ChainEnd(2, original[1]["hash"]))
     path.write_bytes(b"".join([*lines[:2], forged, *lines[3:]]))
-    assert broken_at(path) == 4
+    assert first_invalid_line(path) == 4
 
 
-def sealed_lines(*records: tuple[dict[str, object], Link]) -> bytes:
-    """Lines whose own hashes are right, wherever they say they stand."""
-    return b"".join(sealed({"time": ""} | record, at)[0] for record, at in records)
+def encoded_lines(*records: tuple[dict[str, object], ChainEnd]) -> bytes:
+    """Returns lines with valid hashes at arbitrary positions of the chain."""
+    return b"".join(encode_line({"time": ""} | record, end)[0] for record, end in records)
 
 
 HEADER = {"kind": "header", "format": 1}
 DECISION = {"kind": "decision"}
-AFTER_HEADER = sealed({"time": ""} | HEADER, Link())[1]
+AFTER_HEADER = encode_line({"time": ""} | HEADER, ChainEnd())[1]
+
+
+def after_header(record: dict[str, object], end: ChainEnd) -> bytes:
+    """Returns a header and one record that claims to follow `end`."""
+    return encoded_lines((HEADER, ChainEnd()), (record, end))
 
 
 @pytest.mark.parametrize(
     ("content", "line", "reason"),
     [
-        (sealed_lines((DECISION, Link())), 1, "not a header"),
-        (sealed_lines((HEADER | {"format": 2}, Link())), 1, "of another format"),
-        (sealed_lines((HEADER, Link(3))), 1, "neither the first"),
-        (sealed_lines((HEADER, Link(0, "a" * 64))), 1, "neither the first"),
-        (sealed_lines((HEADER, Link()), (HEADER, AFTER_HEADER)), 2, "a second header"),
-        (sealed_lines((HEADER, Link()), (DECISION, Link(2, AFTER_HEADER.hash))), 2, "has number 2"),
-        (sealed_lines((HEADER, Link()), (DECISION, Link(1, "a" * 64))), 2, "does not follow"),
-        (sealed_lines((HEADER, Link()), ({"kind": "note"}, AFTER_HEADER)), 2, "of a known kind"),
+        (encoded_lines((DECISION, ChainEnd())), 1, "expected a header"),
+        (encoded_lines((HEADER | {"format": 2}, ChainEnd())), 1, "expected format 1"),
+        (encoded_lines((HEADER, ChainEnd(3))), 1, "neither starts"),
+        (encoded_lines((HEADER, ChainEnd(0, "a" * 64))), 1, "neither starts"),
+        (after_header(HEADER, AFTER_HEADER), 2, "one header per file"),
+        (
+            encoded_lines((HEADER, ChainEnd()), (DECISION, ChainEnd(2, AFTER_HEADER.hash))),
+            2,
+            "sequence number 1, got 2",
+        ),
+        (
+            encoded_lines((HEADER, ChainEnd()), (DECISION, ChainEnd(1, "a" * 64))),
+            2,
+            "does not match the previous",
+        ),
+        (after_header({"kind": "note"}, AFTER_HEADER), 2, "known kind"),
     ],
 )
-def test_well_sealed_lines_in_the_wrong_place_are_found(
+def test_well_encoded_lines_in_the_wrong_place_are_found(
     path: Path, content: bytes, line: int, reason: str
 ) -> None:
     path.write_bytes(content)
@@ -113,14 +128,14 @@ def test_well_sealed_lines_in_the_wrong_place_are_found(
         list(records(path))
 
 
-def test_a_cut_between_two_lines_at_the_end_cannot_be_seen(path: Path) -> None:
+def test_lines_removed_at_the_end_are_not_found(path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:3]))
     assert len(list(records(path))) == 3
 
 
-def test_a_long_log_is_read_in_little_memory(path: Path) -> None:
-    link, lines = Link(), []
+def test_a_long_log_is_read_in_constant_memory(path: Path) -> None:
+    end, lines = ChainEnd(), []
     for number in range(3000):
         record = {
             "kind": "decision" if number else "header",
@@ -128,7 +143,7 @@ def test_a_long_log_is_read_in_little_memory(path: Path) -> None:
             "time": "",
             "x": "y" * 900,
         }
-        line, link = sealed(record, link)
+        line, end = encode_line(record, end)
         lines.append(line)
     path.write_bytes(b"".join(lines))
     lines.clear()
