@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NoReturn
 
 import click
@@ -14,9 +14,10 @@ ENTRY_POINTS = "eulerlora.commands"
 
 
 class Program(click.Group):
-    """A group whose commands are loaded one at a time, so that each starts fast.
+    """A group of commands that installed distributions declare as entry points.
 
-    They are the entry points of `entry_group`, from whichever packages declare them.
+    A command is imported when it is used. An entry point may name the extra that its command
+    needs; a command without its extra fails with a line that says what to install.
     """
 
     def __init__(self, *args: Any, entry_group: str = ENTRY_POINTS, **options: Any) -> None:
@@ -27,9 +28,44 @@ class Program(click.Group):
         return sorted(entry_points(group=self.entry_group).names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        found = entry_points(group=self.entry_group, name=cmd_name)
-        command: click.Command | None = next((each.load() for each in found), None)
-        return command
+        for entry_point in entry_points(group=self.entry_group, name=cmd_name):
+            try:
+                command: click.Command = entry_point.load()
+            except ModuleNotFoundError as error:
+                if not entry_point.extras:
+                    raise
+                return _unavailable(cmd_name, _missing_extra(entry_point, error))
+            return command
+        return None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            name = ctx.invoked_subcommand or ""
+            for entry_point in entry_points(group=self.entry_group, name=name):
+                if entry_point.extras:
+                    raise click.ClickException(_missing_extra(entry_point, error)) from error
+            raise
+
+
+def _missing_extra(entry_point: EntryPoint, error: ModuleNotFoundError) -> str:
+    return (
+        f"{entry_point.name} requires the module {error.name}, which is not installed; "
+        f"run: pip install 'eulerlora[{','.join(entry_point.extras)}]'"
+    )
+
+
+def _unavailable(name: str, reason: str) -> click.Command:
+    """Returns a command that accepts all arguments and fails with `reason`."""
+
+    def fail() -> NoReturn:
+        raise click.ClickException(reason)
+
+    accept_all = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return click.Command(
+        name, accept_all, callback=fail, short_help="(not installed)", add_help_option=False
+    )
 
 
 @click.group("eulerlora", cls=Program)
