@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -22,10 +22,12 @@ from service.http.admission import AdmissionMiddleware
 from service.http.body_limits import BodyLimitsMiddleware
 from service.http.protocol import ConnectionLimitsMiddleware
 from service.inference.batcher import Batcher
-from service.inference.engine import Question
+from service.inference.engine import InferenceItem
 from service.inference.models import ServedModel, ServedModels
-from service.inference.queue import WaitingRoom
+from service.inference.queue import RequestQueue
+from service.inference.throughput import ThroughputEstimate
 from service.lifecycle.phase import Lifecycle
+from service.lifecycle.supervisor import Service
 from service.prediction.pipeline import Pipeline
 from service.routes.metrics_ import metrics_routes
 from service.routes.models_ import model_routes
@@ -39,14 +41,16 @@ from service.telemetry.metrics import Metrics
 from service.telemetry.observation import ObservationMiddleware, Observer, served_paths
 from service.telemetry.request_id import RequestIdMiddleware
 
-if TYPE_CHECKING:  # the SDK is imported only where traces are wanted
+if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
     from opentelemetry.sdk.trace import TracerProvider
 
 
 @dataclass(frozen=True)
 class Options:
-    """What an operator may add: keys that are asked for, a log of decisions, traces, and a triage
-    policy in the place of the packaged one.
+    """Optional parts of the service.
+
+    keys: API keys that requests must present. audit: the log of decisions. traces: the provider of
+    trace spans. policy: a triage policy that replaces the packaged one.
     """
 
     keys: Keys | None = None
@@ -55,42 +59,34 @@ class Options:
     policy: Policy | None = None
 
 
-@dataclass(frozen=True)
-class Service:
-    """The application, and its queue; both are at work while the application's lifespan runs.
-
-    ask: a served model's answer (trajectories, classes) to a question of the service's own,
-    through the queue that clients use. batch_rows: of a full batch. refused: counts a problem
-    by its code that was answered without the application.
-    """
-
-    application: FastAPI
-    ask: Callable[[ServedModel, Question], Awaitable[Tensor]]
-    batch_rows: int
-    refused: Callable[[str], None]
-
-
 def create_service(
     models: ServedModels,
     settings: ServiceSettings,
     lifecycle: Lifecycle,
     options: Options = Options(),
 ) -> Service:
-    """What serves `models`, and ends the process's life where the device is lost."""
+    """Returns the service for `models`; a lost device is reported to the lifecycle."""
+    workers = min(served.engine.workers for served in models.values())
+    queue = RequestQueue(settings, workers, ThroughputEstimate())
     metrics = Metrics(
         Gauges(
             ready=lambda: lifecycle.phase == "ready",
-            queue_rows=lambda: batcher.waiting_rows,
-            queue_questions=lambda: batcher.waiting_questions,
+            queue_rows=lambda: queue.rows,
+            queue_questions=lambda: queue.items,
             revisions=lambda: {name: served.revision for name, served in models.items()},
         )
     )
     observer = Observer(metrics)
-    lanes = min(served.engine.lanes for served in models.values())
-    batcher = Batcher(settings, metrics.batch_ran, lambda error: lifecycle.fail(str(error)), lanes)
+    batcher = Batcher(
+        queue,
+        settings.max_batch_s,
+        metrics.batch_ran,
+        lambda error: lifecycle.fail(str(error)),
+        workers,
+    )
     decoder = Decoder(settings.images, settings.decoding)
     pipeline = Pipeline(
-        models, settings, decoder, batcher, observer.answered, metrics.refused, options.audit
+        models, settings, decoder, queue, observer.answered, metrics.refused, options.audit
     )
 
     @asynccontextmanager
@@ -111,31 +107,31 @@ def create_service(
     app.include_router(probe_routes(lifecycle))
     app.include_router(metrics_routes(metrics))
     app.include_router(page_routes())
-    _add_middlewares(app, settings, batcher.room, observer, options)
+    _add_middlewares(app, settings, queue, observer, options)
 
-    async def ask(served: ServedModel, question: Question) -> Tensor:
-        answering = batcher.submit(served.engine, question, deadline=math.inf)
-        return (await asyncio.wrap_future(answering)).log_probabilities
+    async def infer(served: ServedModel, item: InferenceItem) -> Tensor:
+        future = batcher.submit(served.engine, item, deadline=math.inf)
+        return (await asyncio.wrap_future(future)).log_probabilities
 
-    at_once = max(served.engine.rows_at_once for served in models.values())
-    return Service(app, ask, min(settings.max_batch_rows, at_once), metrics.refused)
+    rows_at_once = max(served.engine.rows_at_once for served in models.values())
+    return Service(app, infer, min(settings.max_batch_rows, rows_at_once), metrics.refused)
 
 
 def _add_middlewares(
     app: FastAPI,
     settings: ServiceSettings,
-    room: WaitingRoom,
+    queue: RequestQueue,
     observer: Observer,
     options: Options,
 ) -> None:
-    """From the innermost to the outermost; the routes must be there already."""
+    """Adds the middlewares, innermost first; the routes must exist already."""
     app.add_middleware(
         BodyLimitsMiddleware,
         settings=settings.bodies,
         max_bytes_by_path={BATCH_PATH: settings.bodies.max_batch_bytes},
     )
     app.add_middleware(
-        AdmissionMiddleware, room=room, paths=(PREDICT_PATH, BATCH_PATH, TRIAGE_PATH)
+        AdmissionMiddleware, queue=queue, paths=(PREDICT_PATH, BATCH_PATH, TRIAGE_PATH)
     )
     if options.keys is not None:
         app.add_middleware(AccessMiddleware, keys=options.keys)

@@ -11,9 +11,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from eulerlora.errors import SettingsError
 from eulerlora.settings import PositiveInt, Settings, first_fault
 
-MAX_SAMPLES = 64
-DEFAULT_SAMPLES = 4
-
 PREFIX = "EULERLORA_SERVE_"
 NESTED = "__"
 
@@ -120,7 +117,6 @@ class ServiceSettings(BaseSettings):
     max_batch_rows: PositiveInt = 128
     max_batch_s: Seconds = 60
     max_waiting_rows: PositiveInt = 1024
-    max_wait_s: Seconds = 0.8
     deadline_s: Seconds = 10
     fewer_samples: bool = False
 

@@ -20,7 +20,6 @@ from service.settings import PREFIX
 START_S = 300
 END_S = 120
 PATIENT = {  # a busy machine is no fault of the server's, nor of its clients
-    "MAX_WAIT_S": "600",
     "DEADLINE_S": "600",
     "BODIES__STALL_TIMEOUT_S": "600",
     "BODIES__UPLOAD_TIMEOUT_S": "600",
@@ -31,7 +30,7 @@ PATIENT = {  # a busy machine is no fault of the server's, nor of its clients
 }
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["service.commands"])  # to import torch takes seconds, but only once
+FORKS.set_forkserver_preload(["service.process"])  # to import torch takes seconds, but only once
 
 
 def unchanged() -> None:

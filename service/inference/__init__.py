@@ -1,1 +1,1 @@
-"""The request queue, batching and the models."""
+"""The request queue, batched inference and the served models."""

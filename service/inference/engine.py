@@ -1,6 +1,8 @@
-"""The model on its device, answering batches of questions."""
+"""Inference on a model's device, for batches of items, and the division of the CPU's cores."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -11,12 +13,12 @@ from eulerlora.predict import predict_rows
 from eulerlora.settings import Draw
 from service.inference.device_errors import with_device_errors
 
-MOST_LANES = 4  # they share one interpreter
+MAX_WORKERS = 4  # more threads compete for the interpreter's lock
 
 
 @dataclass(frozen=True)
-class Question:
-    """One image and how it is to be answered.
+class InferenceItem:
+    """One image and the draw to run it with.
 
     pixels: (3, size, size) float32 in [0, 1], the network's input.
     """
@@ -26,7 +28,7 @@ class Question:
 
 
 class Engine:
-    """Runs one model; called from as many threads at a time as it has lanes."""
+    """Runs one model; at most `workers` threads may call it at the same time."""
 
     def __init__(self, model: EulerLoRA) -> None:
         self.model = model
@@ -38,34 +40,65 @@ class Engine:
 
     @property
     def rows_at_once(self) -> int:
-        """Rows that one pass takes; more are passed in parts."""
+        """Maximum number of rows of one forward pass; a larger batch runs in several passes."""
         return self.model.runtime.rows_at_once
 
     @property
-    def lanes(self) -> int:
-        """How many passes are to run at the same time.
+    def workers(self) -> int:
+        """The number of worker threads that should run batches at the same time.
 
-        On a CPU a pass of one core gets more from it than one of many, whose cores wait for each
-        other after every operation. A compiled network is made for a number of cores.
+        On a CPU, several batches with few cores each have a higher throughput than one batch
+        with all cores, which must synchronise after every operation. A compiled network is
+        specialised for one number of cores.
         """
         if self.model.device.type != "cpu" or self.model.runtime.compiled:
             return 1
-        return min(torch.get_num_threads(), MOST_LANES)
+        return min(torch.get_num_threads(), MAX_WORKERS)
 
     def rows(self, samples: int) -> int:
-        """How many rows of a forward pass a question of so many samples per adapter takes."""
+        """Returns the rows of an item with `samples` samples per adapter."""
         return self.model.network.settings.adapters * samples
 
-    def answer(self, questions: Sequence[Question]) -> list[Tensor]:
-        """Log-probabilities (trajectories, classes) of each question, all in one forward pass.
+    def infer(self, items: Sequence[InferenceItem]) -> list[Tensor]:
+        """Returns log-probabilities (trajectories, classes) for each item, from one batch.
 
-        Questions of any mode and number of samples share the pass. float64 on the CPU; a
-        trajectory whose logits are not finite is all NaN. Raises OutOfMemory, and DeviceFailed
-        where the device is lost.
+        Items of different modes and numbers of samples share the batch. float64 on the CPU; a
+        trajectory with logits that are not finite is all NaN. Raises OutOfMemory, and
+        DeviceFailed if the device is lost.
         """
-        return with_device_errors(lambda: self._answer(questions))
+        return with_device_errors(lambda: self._infer(items))
 
-    def _answer(self, questions: Sequence[Question]) -> list[Tensor]:
-        pixels = torch.stack([question.pixels for question in questions])
-        draws = [question.draw for question in questions]
+    def _infer(self, items: Sequence[InferenceItem]) -> list[Tensor]:
+        pixels = torch.stack([item.pixels for item in items])
+        draws = [item.draw for item in items]
         return predict_rows(self.model.runtime, pixels.to(self.model.device), draws)
+
+
+class CoreAllocation:
+    """Divides the CPU's cores among the passes that run at the same time.
+
+    count: the number of cores, by default that of torch.
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        self._count = torch.get_num_threads() if count is None else count
+        self._passes = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def allocate(self) -> Iterator[int]:
+        """Sets and yields the number of cores of a pass in this thread.
+
+        A pass gets an equal part of the cores; passes that started earlier keep their number.
+        torch's number of threads is a setting of the calling thread.
+        """
+        with self._lock:
+            self._passes += 1
+            cores = max(1, self._count // self._passes)
+        if cores != torch.get_num_threads():
+            torch.set_num_threads(cores)
+        try:
+            yield cores
+        finally:
+            with self._lock:
+                self._passes -= 1

@@ -1,4 +1,4 @@
-"""How long work takes, from the batches that ran."""
+"""Estimates of inference time, learned from the batches that have run."""
 
 import math
 import time
@@ -9,89 +9,88 @@ from weakref import WeakKeyDictionary
 from service.inference.engine import Engine
 from service.inference.ticket import Batch
 
-KEPT = 0.9  # of what is known so far, at each batch: twenty batches make up nine tenths of it
-MOST_MORE = 4.0  # times what was expected, that a batch is taken for: the machine may have stood
+DECAY = 0.9  # weight of the past at each batch; the last 20 batches have 9/10 of the weight
+MAX_OVERRUN = 4.0  # a batch counts for at most this times its estimate; the machine may have paused
 
 
-class Pace:
-    """Seconds that batches take, of the device as a whole: those that run at the same time share
-    it in equal parts.
+class ThroughputEstimate:
+    """Estimates the device time of batches; batches that run at the same time share it equally.
 
-    now: a clock in seconds. Not to be used by several threads at once.
+    now: a clock in seconds. Not thread-safe.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._lines: WeakKeyDictionary[Engine, Line] = WeakKeyDictionary()
-        self._running: dict[Batch, float] = {}  # what each has had of the device
-        self._shared_at = now()
+        self._costs: WeakKeyDictionary[Engine, LinearCost] = WeakKeyDictionary()
+        self._running: dict[Batch, float] = {}  # device seconds of each running batch so far
+        self._updated_at = now()
 
-    def started(self, batch: Batch) -> None:
-        """The batch runs from now on."""
-        self._share()
+    def start(self, batch: Batch) -> None:
+        """Records that the batch starts now."""
+        self._update()
         self._running[batch] = 0.0
 
-    def ended(self, batch: Batch) -> None:
-        """The batch has run; what it took is taken into account."""
-        self._share()
-        line = self._lines.setdefault(batch.engine, Line())
-        line.learn(batch.rows, self._running.pop(batch))
+    def finish(self, batch: Batch) -> None:
+        """Records that the batch ends now, and learns from its device time."""
+        self._update()
+        cost = self._costs.setdefault(batch.engine, LinearCost())
+        cost.add(batch.rows, self._running.pop(batch))
 
     def seconds(self, engine: Engine, rows: int, batches: int) -> float:
-        """How long so many rows in so many batches will take; 0 for an engine that has not run."""
-        line = self._lines.get(engine)
-        return 0.0 if line is None else line.at(rows, batches)
+        """Returns the estimated time of `rows` rows in `batches` batches; 0 before the first."""
+        cost = self._costs.get(engine)
+        return 0.0 if cost is None else cost.seconds(rows, batches)
 
-    def left(self) -> float:
-        """How long what runs will take from now."""
-        self._share()
+    def remaining_s(self) -> float:
+        """Returns the estimated time until all running batches have ended."""
+        self._update()
         return sum(
-            max(0.0, self.seconds(batch.engine, batch.rows, 1) - had)
-            for batch, had in self._running.items()
+            max(0.0, self.seconds(batch.engine, batch.rows, 1) - spent_s)
+            for batch, spent_s in self._running.items()
         )
 
-    def _share(self) -> None:
+    def _update(self) -> None:
         now = self._now()
         for batch in self._running:
-            self._running[batch] += (now - self._shared_at) / len(self._running)
-        self._shared_at = now
+            self._running[batch] += (now - self._updated_at) / len(self._running)
+        self._updated_at = now
 
 
 @dataclass
-class Line:
-    """Seconds of a batch by its rows: a part that every batch takes, and one for each row.
+class LinearCost:
+    """Seconds of a batch as a linear function of its rows, fitted by weighted least squares.
 
-    Least squares, the latest batches weighing most; neither part is negative. Where all batches
-    had as many rows, what they took is taken for the rows' part. The fields are weighted sums:
-    of the batches themselves, of their rows, seconds, rows squared, and rows times seconds.
+    Recent batches weigh most; intercept and slope are not negative. If all batches had the same
+    number of rows, the intercept is 0. The fields are weighted sums over the batches: their
+    number, rows, total_s (seconds), rows squared, and rows times seconds.
     """
 
     batches: float = 0.0
     rows: float = 0.0
-    seconds: float = 0.0
+    total_s: float = 0.0
     rows_rows: float = 0.0
     rows_seconds: float = 0.0
 
-    def learn(self, rows: int, seconds: float) -> None:
-        """Takes a batch into account."""
-        if self.seconds > 0:
-            seconds = min(seconds, MOST_MORE * self.at(rows, 1))
-        self.batches = KEPT * self.batches + 1
-        self.rows = KEPT * self.rows + rows
-        self.seconds = KEPT * self.seconds + seconds
-        self.rows_rows = KEPT * self.rows_rows + rows * rows
-        self.rows_seconds = KEPT * self.rows_seconds + rows * seconds
+    def add(self, rows: int, seconds: float) -> None:
+        """Adds an observed batch."""
+        if self.total_s > 0:
+            seconds = min(seconds, MAX_OVERRUN * self.seconds(rows, 1))
+        self.batches = DECAY * self.batches + 1
+        self.rows = DECAY * self.rows + rows
+        self.total_s = DECAY * self.total_s + seconds
+        self.rows_rows = DECAY * self.rows_rows + rows * rows
+        self.rows_seconds = DECAY * self.rows_seconds + rows * seconds
 
-    def at(self, rows: int, batches: int) -> float:
-        """The seconds of so many rows in so many batches."""
-        per_row = self._per_row()
-        per_batch = (self.seconds - per_row * self.rows) / self.batches
-        return per_batch * batches + per_row * rows
+    def seconds(self, rows: int, batches: int) -> float:
+        """Returns the estimated seconds of `rows` rows in `batches` batches."""
+        slope = self._slope()
+        intercept = (self.total_s - slope * self.rows) / self.batches
+        return intercept * batches + slope * rows
 
-    def _per_row(self) -> float:
-        most = self.seconds / self.rows  # with more, a batch without rows would take less than 0
+    def _slope(self) -> float:
+        max_slope = self.total_s / self.rows  # a larger slope makes the intercept negative
         spread = self.batches * self.rows_rows - self.rows**2
         if math.isclose(spread, 0.0, abs_tol=1e-6 * self.rows**2):
-            return most
-        found = (self.batches * self.rows_seconds - self.rows * self.seconds) / spread
-        return min(max(found, 0.0), most)
+            return max_slope
+        slope = (self.batches * self.rows_seconds - self.rows * self.total_s) / spread
+        return min(max(slope, 0.0), max_slope)

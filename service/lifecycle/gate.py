@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from eulerlora_client.contract.problems import NotReady
 from service.http.problem_responses import problem_response
 from service.lifecycle.phase import Lifecycle
-from service.schemas import Status
+from eulerlora_client.contract.models import ServiceStatus
 from service.telemetry.request_id import RequestIdMiddleware, request_id_of
 
 ALIVE, READY = "/livez", "/readyz"
@@ -82,7 +82,7 @@ class Gate:
     async def _respond_alone(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope["path"])
         if refusal is None:
-            response = JSONResponse(Status(status="alive").model_dump())
+            response = JSONResponse(ServiceStatus(status="alive").model_dump())
         else:
             response = problem_response(refusal, request_id_of(Request(scope)))
         await response(scope, receive, send)

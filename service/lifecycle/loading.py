@@ -1,8 +1,12 @@
-"""A checkpoint's model that has given its known answer."""
+"""Loading of checkpoints: each model must give its known answer before it is served."""
 
+import asyncio
+import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -13,10 +17,14 @@ from eulerlora.model import EulerLoRA
 from eulerlora.runtime import Runtime
 from eulerlora.settings import Precision, RuntimeSettings
 
+THREAD_NAME = "loading"
+
+Result = TypeVar("Result")
+
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """A model, where it came from, and what it must answer in its precision."""
+    """A model that gave its known answer, the folder it came from, and its precision."""
 
     folder: Path
     model: EulerLoRA
@@ -25,7 +33,7 @@ class CheckedModel:
 
     @property
     def name(self) -> str:
-        """What clients call it."""
+        """The model's name in requests."""
         return self.model.config.name
 
 
@@ -35,52 +43,78 @@ Load = Callable[[Path, Iterable[EulerLoRA]], CheckedModel]
 def load_checked(
     folder: Path, others: Iterable[EulerLoRA], device: torch.device, runtime: RuntimeSettings
 ) -> CheckedModel:
-    """The model in a checkpoint folder; it has been asked in each mode.
+    """Loads the model in a checkpoint folder and checks its known answer in every mode.
 
-    It is asked without compilation, which belongs to the thread that will run the model: CUDA
+    The check runs without compilation, which belongs to the thread that runs the model: CUDA
     graphs cannot be captured while another thread uses the device.
-    others: models that run in the same way; the backbone of one is shared where it is the same.
-    Raises CheckpointError for anything but an intact checkpoint that gives its known answer.
+
+    others: loaded models with the same runtime; an equal backbone is shared. Raises
+    CheckpointError for a checkpoint that is damaged or gives a wrong answer.
     """
     checkpoint = load_checkpoint(folder)
     known = read_known_answer(folder, checkpoint.config)
     model = EulerLoRA(checkpoint, device, runtime)
     share_backbone(model, others)
-    plain = Runtime(model.network, device, RuntimeSettings(precision=runtime.precision))
-    given = answers_now(plain, known.pixels.to(device))
-    fault = known.fault(given, runtime.precision)
+    uncompiled = Runtime(model.network, device, RuntimeSettings(precision=runtime.precision))
+    answers = answers_now(uncompiled, known.pixels.to(device))
+    fault = known.fault(answers, runtime.precision)
     if fault is not None:
         raise CheckpointError(folder / ANSWERS, fault)
     return CheckedModel(folder, model, known, runtime.precision)
 
 
 def share_backbone(model: EulerLoRA, others: Iterable[EulerLoRA]) -> None:
-    """Lets a model use the frozen weights of another one, if they are the same, for its own.
+    """Replaces the frozen weights of a model by those of another one with the same backbone.
 
-    Both are on their device and in their precision already: nothing is moved or rounded again.
+    All models are on their device and in their precision already; no tensor is converted.
     """
     digest = model.config.backbone.sha256
     for other in others:
         if other.config.backbone.sha256 == digest:
-            theirs = dict(other.network.backbone.named_parameters())
+            shared = dict(other.network.backbone.named_parameters())
             for name, parameter in model.network.backbone.named_parameters():
-                parameter.data = theirs[name].data
+                parameter.data = shared[name].data
             return
 
 
 def newer_revision(
     current: CheckedModel, load: Load, others: Iterable[EulerLoRA]
 ) -> CheckedModel | None:
-    """What is now in the folder that a model came from; None where its revision is the same.
+    """Returns the model that is now in the folder of `current`; None for the same revision.
 
-    Raises CheckpointError for a folder that cannot take the model's place.
+    Raises CheckpointError for a folder that cannot replace it.
     """
     if stored_revision(current.folder) == current.model.revision:
         return None
     loaded = load(current.folder, others)
     if loaded.name != current.name:
         raise CheckpointError(
-            current.folder / CONFIG,
-            f"the model is now called {loaded.name}; wanted {current.name}, as it is served",
+            current.folder / CONFIG, f"expected a model named {current.name}, got {loaded.name}"
         )
     return loaded
+
+
+async def run_in_daemon_thread(work: Callable[[], Result]) -> Result:
+    """Returns the result of `work`, which runs in a daemon thread and is not cancelled with this.
+
+    The interpreter's exit would wait for a thread of the event loop's executor, and neither
+    torch nor a disk read can be interrupted.
+    """
+    future: Future[Result] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, name=THREAD_NAME, daemon=True).start()
+    return await asyncio.wrap_future(future)
+
+
+def is_loading() -> bool:
+    """Returns True while a thread of `run_in_daemon_thread` runs."""
+    return any(thread.name == THREAD_NAME for thread in threading.enumerate())

@@ -1,4 +1,4 @@
-"""Where the process is between its start and its end."""
+"""The phase of the process: starting, ready or stopping."""
 
 import threading
 from typing import Literal
@@ -7,39 +7,39 @@ Phase = Literal["starting", "ready", "stopping"]
 
 
 class Lifecycle:
-    """Starting, then ready, then stopping, never back; may be told so from any thread.
+    """The phase of the process and, after a failure, its reason. Thread-safe.
 
-    failure: why the process is to end with an error; None while there is no such reason.
+    The phase only advances: starting, ready, stopping.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal may come while this thread has it
+        self._lock = threading.RLock()  # a signal handler may run while this thread holds it
         self._phase: Phase = "starting"
         self._failure: str | None = None
 
     @property
     def phase(self) -> Phase:
-        """The phase that the process is in."""
+        """The current phase."""
         return self._phase
 
     @property
     def failure(self) -> str | None:
-        """The first thing that failed."""
+        """The reason of the first failure, or None."""
         return self._failure
 
     def become_ready(self) -> None:
-        """Ends the start; changes nothing where the process is stopping already."""
+        """Changes the phase from starting to ready; has no effect in another phase."""
         with self._lock:
             if self._phase == "starting":
                 self._phase = "ready"
 
     def stop(self) -> None:
-        """Asks for a clean end."""
+        """Requests a normal exit."""
         with self._lock:
             self._phase = "stopping"
 
     def fail(self, reason: str) -> None:
-        """Asks for an end with an error. Of several reasons the first is kept."""
+        """Requests an exit with an error. Only the first reason is stored."""
         with self._lock:
             self._phase = "stopping"
             self._failure = self._failure or reason

@@ -1,4 +1,4 @@
-"""uvicorn's server, which stops as the process's life wants it."""
+"""A uvicorn server that stops when the lifecycle does."""
 
 import os
 import socket
@@ -13,59 +13,59 @@ from service.lifecycle.phase import Lifecycle
 from service.settings import LifeSettings
 
 MARGIN_S = 10.0
-"""How long the end may take beyond what is granted to requests, before the process is cut off."""
+"""Time that the exit may take beyond the drain and shutdown times before it is forced."""
 
 
 class Server(uvicorn.Server):
-    """Stops at the first SIGTERM or SIGINT, or when the lifecycle says so.
+    """Stops at the first SIGTERM or SIGINT, or when the lifecycle is stopping.
 
-    First the drain time passes, in which requests are still accepted; after a failure it does
-    not. Then uvicorn stops listening, finishes what was accepted, and ends the application. A
-    second signal ends the process at once. So does a thread that never comes back, after a while.
+    The server accepts requests for the drain time (not after a failure); then uvicorn stops
+    listening, completes the accepted requests and ends the application's lifespan. A second
+    signal ends the process at once. A timer ends the process if the shutdown does not complete.
     """
 
     def __init__(
         self, config: uvicorn.Config, lifecycle: Lifecycle, settings: LifeSettings
     ) -> None:
-        config.timeout_graceful_shutdown = settings.shutdown_s  # type: ignore[assignment]  # awaited
+        config.timeout_graceful_shutdown = settings.shutdown_s  # type: ignore[assignment]  # floats work too
         super().__init__(config)
         self._lifecycle = lifecycle
         self._settings = settings
         self._signalled = False
-        self._drained_at: float | None = None
-        self._cut_off = threading.Timer(
+        self._drain_ends: float | None = None
+        self._forced_exit = threading.Timer(
             settings.drain_s + settings.shutdown_s + MARGIN_S, self._exit
         )
-        self._cut_off.daemon = True
+        self._forced_exit.daemon = True
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serves until it has stopped."""
+        """Serves until the server has stopped."""
         try:
             super().run(sockets)
         finally:
-            self._cut_off.cancel()
+            self._forced_exit.cancel()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called by SIGTERM and SIGINT."""
+        """Handles SIGTERM and SIGINT."""
         if self._signalled:
             os._exit(128 + sig)
         self._signalled = True
         self._lifecycle.stop()
 
     async def on_tick(self, counter: int) -> bool:
-        """Whether it is time to stop; called ten times a second."""
+        """Returns True if the server should stop; uvicorn calls it ten times per second."""
         if self._lifecycle.phase == "stopping":
-            self._begin_to_stop()
+            self._drain()
         return await super().on_tick(counter)
 
-    def _begin_to_stop(self) -> None:
-        if self._drained_at is None:
-            self._drained_at = time.monotonic() + self._settings.drain_s
-            self._cut_off.start()
-        if self._lifecycle.failure is not None or time.monotonic() >= self._drained_at:
+    def _drain(self) -> None:
+        if self._drain_ends is None:
+            self._drain_ends = time.monotonic() + self._settings.drain_s
+            self._forced_exit.start()
+        if self._lifecycle.failure is not None or time.monotonic() >= self._drain_ends:
             self.should_exit = True
 
     def _exit(self) -> None:
-        reason = self._lifecycle.failure or "the work under way did not end in time"
+        reason = self._lifecycle.failure or "the shutdown did not complete in time"
         print(f"eulerlora: {reason}", file=sys.stderr, flush=True)
         os._exit(1)

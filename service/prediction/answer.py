@@ -11,8 +11,9 @@ from eulerlora.adaptive_sampling import standard_errors
 from eulerlora.settings import AUTO, Auto, Draw
 from eulerlora_client.contract.problems import InvalidParameter, ModelFailure
 from service.inference.models import ServedModel
-from service.schemas import PredictionBody, PredictQuery, StandardErrorBody
-from service.settings import DEFAULT_SAMPLES
+from eulerlora_client.contract.predictions import Prediction, StandardError
+from eulerlora_client.contract.queries import PredictQuery
+from eulerlora_client.contract.fields import DEFAULT_SAMPLES
 
 
 def samples_of(query: PredictQuery) -> int | Auto:
@@ -45,7 +46,7 @@ def prediction_body(
     request_id: str,
     detailed: bool,
     auto: bool = False,
-) -> PredictionBody:
+) -> Prediction:
     """The response for one answer.
 
     log_probabilities: (trajectories, classes). draw: what was run. detailed: with the
@@ -64,7 +65,7 @@ def prediction_body(
     details: dict[str, Any] = {"trajectory_probabilities": trajectories} if detailed else {}
     if auto:
         details["standard_error"] = _standard_error(log_probabilities, served)
-    return PredictionBody(
+    return Prediction(
         request_id=request_id,
         model=served.name,
         revision=served.revision,
@@ -80,14 +81,14 @@ def prediction_body(
         msp=msp,
         ood=None if threshold is None else msp < threshold,
         ood_threshold=threshold,
-        warnings=list(warnings),
+        warnings=warnings,
         **details,
     )
 
 
-def _standard_error(log_probabilities: Tensor, served: ServedModel) -> StandardErrorBody:
+def _standard_error(log_probabilities: Tensor, served: ServedModel) -> StandardError:
     found = standard_errors(log_probabilities.exp().unflatten(0, (served.engine.rows(1), -1)))
-    return StandardErrorBody(msp=found.msp.item(), entropy=found.entropy.item())
+    return StandardError(msp=found.msp.item(), entropy=found.entropy.item())
 
 
 def _entropy(probabilities: Iterable[float]) -> float:

@@ -6,7 +6,7 @@ from eulerlora.adaptive_sampling import ROUNDS
 from eulerlora.settings import AUTO, Auto, Draw
 from eulerlora_client.policy import policy
 from service.inference.models import ServedModel
-from service.schemas import PredictQuery
+from eulerlora_client.contract.queries import PredictQuery
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ def app_of(model: EulerLoRA, **settings: object) -> FastAPI:
 def patient(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings, with long times where they say nothing."""
     times = {"upload_timeout_s": PATIENCE_S, "stall_timeout_s": PATIENCE_S}
-    return {"max_wait_s": PATIENCE_S, "deadline_s": PATIENCE_S, **settings} | {
+    return {"deadline_s": PATIENCE_S, **settings} | {
         "bodies": times | settings.get("bodies", {}),
         "decoding": {"timeout_s": PATIENCE_S} | settings.get("decoding", {}),
     }

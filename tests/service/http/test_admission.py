@@ -1,4 +1,4 @@
-"""Requests that find no room are refused from their head."""
+"""Requests that find no queue are refused from their head."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from service.http.admission import AdmissionMiddleware
-from service.inference.queue import WaitingRoom
-from service.inference.throughput import Pace
+from service.inference.queue import RequestQueue
+from service.inference.throughput import ThroughputEstimate
 from service.settings import ServiceSettings
 from service.telemetry.request_id import RequestIdMiddleware
-from tests.service.stage import Numbers
+from tests.service.fake_engine import FakeEngine
 
 
 @pytest.fixture
-def room() -> WaitingRoom:
-    return WaitingRoom(ServiceSettings(max_waiting_rows=10), 1, Pace())
+def queue() -> RequestQueue:
+    return RequestQueue(ServiceSettings(max_waiting_rows=10), 1, ThroughputEstimate())
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def bodies_read() -> list[str]:
 
 
 @pytest.fixture
-def client(room: WaitingRoom, bodies_read: list[str]) -> TestClient:
+def client(queue: RequestQueue, bodies_read: list[str]) -> TestClient:
     async def answer(request: Request) -> PlainTextResponse:
         bodies_read.append(request.url.path)
         return PlainTextResponse(f"{len(await request.body())} bytes")
@@ -38,32 +38,31 @@ def client(room: WaitingRoom, bodies_read: list[str]) -> TestClient:
     routes = [Route(path, answer, methods=["POST"]) for path in ("/predict", "/other")]
     layers = [
         Middleware(RequestIdMiddleware),
-        Middleware(AdmissionMiddleware, room=room, paths=("/predict",)),
+        Middleware(AdmissionMiddleware, queue=queue, paths=("/predict",)),
     ]
     return TestClient(Starlette(routes=routes, middleware=layers))
 
 
-def test_a_request_that_may_find_room_passes_with_its_body(client, room) -> None:
-    engine: Any = Numbers()
-    room.enter(engine, 9)
+def test_a_request_that_may_find_room_passes_with_its_body(client, queue) -> None:
+    engine: Any = FakeEngine()
+    with queue.reserve(engine, 9):
+        assert client.post("/predict", content=b"image").text == "5 bytes"
+
+
+def test_a_full_queue_refuses_a_request_before_its_body_is_read(client, queue, bodies_read) -> None:
+    engine: Any = FakeEngine()
+    with queue.reserve(engine, 10):
+        refusal = client.post("/predict", content=b"image", headers={"X-Request-ID": "mine"})
+        assert (refusal.status_code, refusal.json()["code"]) == (503, "overloaded")
+        assert refusal.headers["Content-Type"] == "application/problem+json"
+        assert int(refusal.headers["Retry-After"]) >= 1
+        assert refusal.json()["request_id"] == "mine"
+        assert bodies_read == []
+        assert client.post("/other", content=b"image").text == "5 bytes"
     assert client.post("/predict", content=b"image").text == "5 bytes"
 
 
-def test_a_full_queue_refuses_a_request_before_its_body_is_read(client, room, bodies_read) -> None:
-    engine: Any = Numbers()
-    (place,) = room.enter(engine, 10)
-    refusal = client.post("/predict", content=b"image", headers={"X-Request-ID": "mine"})
-    assert (refusal.status_code, refusal.json()["code"]) == (503, "overloaded")
-    assert refusal.headers["Content-Type"] == "application/problem+json"
-    assert int(refusal.headers["Retry-After"]) >= 1
-    assert refusal.json()["request_id"] == "mine"
-    assert bodies_read == []
-    assert client.post("/other", content=b"image").text == "5 bytes"
-    room.leave(place)
-    assert client.post("/predict", content=b"image").text == "5 bytes"
-
-
-def test_a_room_that_lets_nobody_in_any_more_is_not_ready(client, room) -> None:
-    room.close()
+def test_a_room_that_lets_nobody_in_any_more_is_not_ready(client, queue) -> None:
+    queue.close()
     refusal = client.post("/predict", content=b"image")
     assert (refusal.status_code, refusal.json()["code"]) == (503, "not_ready")

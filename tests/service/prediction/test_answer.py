@@ -14,8 +14,10 @@ from eulerlora.uncertainty import summarise
 from eulerlora_client.contract.problems import InvalidParameter, ModelFailure
 from service.inference.models import ServedModel
 from service.prediction.answer import fewer_samples, prediction_body, samples_of
-from service.schemas import PredictionBody, PredictQuery
-from service.settings import DEFAULT_SAMPLES, ImageLimits
+from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.queries import PredictQuery
+from eulerlora_client.contract.fields import DEFAULT_SAMPLES
+from service.settings import ImageLimits
 
 LIMITS = ImageLimits()
 TRAJECTORIES = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1]], dtype=torch.float64)
@@ -45,7 +47,7 @@ def body_of(
     trajectories: torch.Tensor = TRAJECTORIES,
     draw: Draw = Draw(seed=7),  # noqa: B008 - frozen
     detailed: bool = False,
-) -> PredictionBody:
+) -> Prediction:
     return prediction_body(
         trajectories.log(), draw, served, ("a warning",), "the-id", detailed=detailed
     )

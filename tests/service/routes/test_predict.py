@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from eulerlora.checkpoint import Checkpoint
 from eulerlora.model import EulerLoRA
-from service.inference.queue import WaitingRoom
+from service.inference.queue import RequestQueue
 from service.routes.predict import server_timing
 from service.telemetry.events import Timing
 
@@ -190,13 +190,13 @@ def test_server_timing_is_in_milliseconds() -> None:
 def test_an_answer_is_the_same_alone_and_in_a_mixed_batch(
     checkpoint_folder: Path, make_app, encode, monkeypatch
 ) -> None:
-    ask_room, submitted = WaitingRoom.ask, threading.Semaphore(0)
+    ask_room, submitted = RequestQueue.enqueue, threading.Semaphore(0)
 
-    def counted(room: WaitingRoom, *arguments: Any) -> None:
+    def counted(room: RequestQueue, *arguments: Any) -> None:
         ask_room(room, *arguments)
         submitted.release()
 
-    monkeypatch.setattr(WaitingRoom, "ask", counted)
+    monkeypatch.setattr(RequestQueue, "enqueue", counted)
     model = EulerLoRA.load(checkpoint_folder, "cpu")
     random = np.random.default_rng(4)
     pictures = [
@@ -491,18 +491,18 @@ def test_the_openapi_document_tells_of_uploads_and_problems(client) -> None:
 
 def test_a_client_that_hangs_up_while_queued_is_never_run(live, model, png, monkeypatch) -> None:
     asked, left = threading.Semaphore(0), threading.Semaphore(0)
-    ask_room, leave_room = WaitingRoom.ask, WaitingRoom.leave
+    ask_room, leave_room = RequestQueue.enqueue, RequestQueue.release
 
-    def ask(room: WaitingRoom, *arguments: Any) -> None:
+    def ask(room: RequestQueue, *arguments: Any) -> None:
         ask_room(room, *arguments)
         asked.release()
 
-    def leave(room: WaitingRoom, *arguments: Any) -> None:
+    def leave(room: RequestQueue, *arguments: Any) -> None:
         leave_room(room, *arguments)
         left.release()
 
-    monkeypatch.setattr(WaitingRoom, "ask", ask)
-    monkeypatch.setattr(WaitingRoom, "leave", leave)
+    monkeypatch.setattr(RequestQueue, "enqueue", ask)
+    monkeypatch.setattr(RequestQueue, "release", leave)
     passes: list[int] = []
     entered, gate = threading.Event(), threading.Event()
 

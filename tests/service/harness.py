@@ -1,4 +1,4 @@
-"""A pipeline over a real model, whose passes and decoding a test can hold."""
+"""A pipeline with a real model, whose forward passes and decoder a test can block."""
 
 import asyncio
 import threading
@@ -17,25 +17,30 @@ from eulerlora.settings import Draw
 from service.decoding.decode import Declared, decode
 from service.decoding.pool import Decoded
 from service.inference.batcher import Batcher
-from service.inference.engine import Question
+from service.inference.engine import InferenceItem
 from service.inference.models import ServedModel, ServedModels
+from service.inference.queue import RequestQueue
+from service.inference.throughput import ThroughputEstimate
 from service.prediction.pipeline import Pipeline, Predicted
-from service.schemas import PredictionBody, PredictQuery
+from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.queries import PredictQuery
 from service.settings import ServiceSettings
 from service.telemetry.events import Timing
 
 TIMEOUT_S = 120
-PATIENT = {"max_wait_s": TIMEOUT_S, "deadline_s": TIMEOUT_S}  # unless a test is about it
 DET = PredictQuery()
 
 
-class Sent:
-    """A request with a body, and its client, who stays until `leave`."""
+class FakeRequest:
+    """A request with a body whose client stays connected until `disconnect`.
+
+    body_reads: the number of body messages that were received.
+    """
 
     def __init__(self, body: bytes) -> None:
         self._messages = [{"type": "http.request", "body": body, "more_body": False}]
-        self._left = asyncio.Event()
-        self.read = 0
+        self._disconnected = asyncio.Event()
+        self.body_reads = 0
         scope = {
             "type": "http",
             "method": "POST",
@@ -46,18 +51,17 @@ class Sent:
 
     async def _receive(self) -> Any:
         if self._messages:
-            self.read += 1
+            self.body_reads += 1
             return self._messages.pop()
-        await self._left.wait()
+        await self._disconnected.wait()
         return {"type": "http.disconnect"}
 
-    def leave(self) -> None:
-        self._left.set()
+    def disconnect(self) -> None:
+        self._disconnected.set()
 
 
-class HeldDecoder:
-    """Decodes in this process. While `gate` is unset an image waits; `entered` is set when one
-    does."""
+class FakeDecoder:
+    """Decodes in this process; blocks while `gate` is cleared. `entered` is set at each call."""
 
     def __init__(self) -> None:
         self.gate, self.entered = asyncio.Event(), asyncio.Event()
@@ -73,27 +77,31 @@ class HeldDecoder:
         return Decoded(resize(picture.pixels, size), seed, picture.warnings, 0.001)
 
 
-class House:
-    """A pipeline over a model whose passes a test can hold.
+class PipelineHarness:
+    """A pipeline and its batcher, with a model whose forward passes a test can block.
 
-    passes: how many images each had. While `gate` is unset a pass waits; `entered` is set when
-    one does.
+    passes: the number of images of each pass. While `gate` is cleared, a pass blocks; `entered`
+    is set when one starts. predictions: the arguments of the `answered` callback. refused: the
+    codes of refused images.
     """
 
     def __init__(self, model: EulerLoRA, audit: Any, settings: dict[str, Any]):
         self.served = ServedModel.of(model)
         self.models = ServedModels([self.served])
-        chosen = ServiceSettings.model_validate(PATIENT | settings)
-        self.batcher = Batcher(chosen, ran=lambda _: None, on_fatal=lambda _: None)
-        self.decoder: Any = HeldDecoder()
-        self.told: list[tuple[PredictionBody, Timing]] = []
+        chosen = ServiceSettings.model_validate({"deadline_s": TIMEOUT_S, **settings})
+        self.queue = RequestQueue(chosen, 1, ThroughputEstimate())
+        self.batcher = Batcher(
+            self.queue, chosen.max_batch_s, on_batch=lambda _: None, on_fatal=lambda _: None
+        )
+        self.decoder: Any = FakeDecoder()
+        self.predictions: list[tuple[Prediction, Timing]] = []
         self.refused: list[str] = []
         self.pipeline = Pipeline(
             self.models,
             chosen,
             self.decoder,
-            self.batcher.room,
-            lambda body, timing: self.told.append((body, timing)),
+            self.queue,
+            lambda body, timing: self.predictions.append((body, timing)),
             self.refused.append,
             audit,
         )
@@ -101,14 +109,14 @@ class House:
         self.gate, self.entered = threading.Event(), threading.Event()
         self.gate.set()
 
-    def _hold(self, _: object, inputs: tuple[torch.Tensor, ...]) -> None:
+    def _block(self, _: object, inputs: tuple[torch.Tensor, ...]) -> None:
         self.passes.append(len(inputs[0]))
         self.entered.set()
         assert self.gate.wait(TIMEOUT_S)
 
     @contextmanager
-    def open(self) -> Iterator["House"]:
-        hook = self.served.model.network.register_forward_pre_hook(self._hold)
+    def running(self) -> Iterator["PipelineHarness"]:
+        hook = self.served.model.network.register_forward_pre_hook(self._block)
         try:
             with self.batcher.running():
                 try:
@@ -118,25 +126,26 @@ class House:
         finally:
             hook.remove()
 
-    async def busy(self) -> "asyncio.Future[Any]":
-        """A question whose pass now holds the engine until the gate is set."""
+    async def block_engine(self) -> "asyncio.Future[Any]":
+        """Starts a pass that blocks the engine until the gate is set; returns its result."""
         self.gate.clear()
         self.entered.clear()
-        question = Question(torch.zeros(3, 32, 32), Draw())
-        running = self.batcher.submit(self.served.engine, question, time.monotonic() + TIMEOUT_S)
+        item = InferenceItem(torch.zeros(3, 32, 32), Draw())
+        future = self.batcher.submit(self.served.engine, item, time.monotonic() + TIMEOUT_S)
         assert await asyncio.to_thread(self.entered.wait, TIMEOUT_S)
-        return asyncio.wrap_future(running)
+        return asyncio.wrap_future(future)
 
-    async def waiting(self, rows: int) -> None:
-        """Returns once so many rows wait, and their questions are in the queue."""
+    async def wait_for_rows(self, rows: int) -> None:
+        """Returns once the queue has exactly `rows` rows, all of decoded images."""
         async with asyncio.timeout(TIMEOUT_S):
-            while self.batcher.waiting_rows != rows or self._decoding():
+            while self.queue.rows != rows or self._is_decoding():
                 await asyncio.sleep(0.005)
 
-    def _decoding(self) -> bool:
-        room = self.batcher.room
-        return any(place.question is None for place in list(room._places))
+    def _is_decoding(self) -> bool:
+        return any(ticket.item is None for ticket in list(self.queue._tickets))
 
 
-async def run_one(house: House, body: bytes, query: PredictQuery = DET) -> Predicted:
-    return await house.pipeline.predict(Sent(body).request, query)
+async def predict_one(
+    harness: PipelineHarness, body: bytes, query: PredictQuery = DET
+) -> Predicted:
+    return await harness.pipeline.predict(FakeRequest(body).request, query)

@@ -1,0 +1,186 @@
+"""The server process: builds what `eulerlora serve` runs, serves, and ends with an exit status."""
+
+import logging
+import logging.config
+import os
+import socket
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import uvicorn
+from starlette.routing import Router
+
+from eulerlora.checkpoint import read_config
+from eulerlora.errors import SettingsError
+from eulerlora.model import choose_device
+from eulerlora.settings import Precision, RuntimeSettings
+from eulerlora_client.policy.policy import read_policy
+from service.app import Options, create_service
+from service.audit.log import AuditLog, AuditSettings
+from service.audit.secret import read_secret
+from service.auth.exposure import check_exposure
+from service.auth.keys import Keys
+from service.http.protocol import MAX_HEADER_BYTES, protocol_of
+from service.lifecycle.gate import Gate
+from service.lifecycle.loading import is_loading, load_checked
+from service.lifecycle.phase import Lifecycle
+from service.lifecycle.server import Server
+from service.lifecycle.supervisor import Parts, Supervisor
+from service.settings import ServiceSettings, settings_of_environment
+from service.telemetry.logs import LogChoice, LogSettings, log_config
+
+if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
+    from opentelemetry.sdk.trace import TracerProvider
+
+BACKLOG = 2048
+COMPILED_PASS_S = 600.0
+"""Minimum limit on the time of a pass of a compiled network, whose first passes compile it."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """The arguments of `eulerlora serve`.
+
+    compiled: compile the network. keys: the key file. open_to_all: serve other hosts without keys.
+    audit, audit_secret: the audit log and the file of its secret. policy: a triage policy file.
+    trace: export traces. drain_s: overrides the setting LIFE__DRAIN_S.
+    """
+
+    checkpoints: tuple[Path, ...]
+    host: str
+    port: int
+    device: str
+    precision: Precision
+    compiled: bool
+    keys: Path | None
+    open_to_all: bool
+    audit: Path | None
+    audit_secret: Path | None
+    policy: Path | None
+    log_format: LogChoice
+    trace: bool
+    drain_s: float | None
+
+
+def run(options: ServeOptions) -> None:
+    """Serves until a signal or a failure ends the process.
+
+    Raises SettingsError, CheckpointError and PolicyError for options that cannot be served, and
+    ClickException with the reason for a failure after the start.
+    """
+    settings = effective_settings(options.drain_s, options.compiled)
+    log_format = LogSettings(format=options.log_format).format_for(sys.stderr)
+    logging.config.dictConfig(log_config(log_format))
+    warning = check_exposure(options.host, options.keys is not None, options.open_to_all)
+    if warning is not None:
+        logger.warning("%s", warning)
+    device = choose_device(options.device)
+    compiler = "inductor" if options.compiled else None
+    runtime = RuntimeSettings(precision=options.precision, compiler=compiler)
+    check_names(options.checkpoints)
+    lifecycle = Lifecycle()
+    with ExitStack() as resources:
+        listener = resources.enter_context(listen(options.host, options.port))
+        url = f"http://{options.host}:{listener.getsockname()[1]}"
+        app_options = _app_options(options, resources)
+        parts = Parts(
+            load=partial(load_checked, device=device, runtime=runtime),
+            create=lambda models: create_service(models, settings, lifecycle, app_options),
+            on_ready=lambda models: click.echo(f"serving {', '.join(models)} on {url}", err=True),
+        )
+        serve(options.checkpoints, parts, settings, lifecycle, listener)
+    _exit(lifecycle)
+
+
+def effective_settings(drain_s: float | None, compiled: bool) -> ServiceSettings:
+    """Returns the settings of the environment, overridden by the command line.
+
+    Raises SettingsError.
+    """
+    settings = settings_of_environment()
+    life = settings.life
+    if drain_s is not None:
+        life = life.model_copy(update={"drain_s": drain_s})
+    max_batch_s = max(settings.max_batch_s, COMPILED_PASS_S if compiled else 0)
+    return settings.model_copy(update={"life": life, "max_batch_s": max_batch_s})
+
+
+def serve(
+    folders: Sequence[Path],
+    parts: Parts,
+    settings: ServiceSettings,
+    lifecycle: Lifecycle,
+    listener: socket.socket,
+) -> None:
+    """Serves the checkpoints in `folders` on a listening socket until the lifecycle ends."""
+    gate = Gate(lifecycle)
+    supervisor = Supervisor(folders, parts, gate, lifecycle, settings.life)
+    config = uvicorn.Config(
+        Router(default=gate, lifespan=supervisor.running),
+        http=protocol_of(settings.connections, gate.refused),
+        ws="none",
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+    )
+    Server(config, lifecycle, settings.life).run([listener])
+
+
+def open_log(file: Path, secret_file: Path | None) -> AuditLog:
+    """Returns the audit log in `file`. Raises SettingsError if there is no secret."""
+    settings = AuditSettings(file=file, secret_file=secret_file)
+    return AuditLog(settings, read_secret(secret_file, os.environ))
+
+
+def traces() -> "AbstractContextManager[TracerProvider]":
+    """Returns `tracing.exported_traces()`; imports the OpenTelemetry SDK on first use."""
+    from service.telemetry.tracing import exported_traces  # noqa: PLC0415
+
+    return exported_traces()
+
+
+def check_names(folders: Iterable[Path]) -> None:
+    """Raises SettingsError if two checkpoints have the same name; reads only their configs."""
+    names = Counter(read_config(folder).name for folder in folders)
+    for name, count in names.items():
+        if count > 1:
+            raise SettingsError(f"expected distinct model names, got {name} {count} times")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Returns a listening socket; port 0 selects a free port. Raises SettingsError."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise SettingsError(f"cannot listen on {host} port {port}: {error.strerror}") from error
+
+
+def _app_options(options: ServeOptions, resources: ExitStack) -> Options:
+    return Options(
+        keys=None if options.keys is None else Keys(options.keys),
+        audit=None if options.audit is None else open_log(options.audit, options.audit_secret),
+        traces=resources.enter_context(traces()) if options.trace else None,
+        policy=None if options.policy is None else read_policy(options.policy),
+    )
+
+
+def _exit(lifecycle: Lifecycle) -> None:
+    """Ends the process if a model is still loading. Raises ClickException after a failure."""
+    if is_loading():  # the interpreter's normal exit would wait for the thread, or crash
+        if lifecycle.failure is not None:
+            click.echo(f"eulerlora: {lifecycle.failure}", err=True)
+        logging.shutdown()
+        os._exit(0 if lifecycle.failure is None else 1)
+    if lifecycle.failure is not None:
+        raise click.ClickException(lifecycle.failure)
