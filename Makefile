@@ -1,93 +1,126 @@
-# `make serve` and `make test` are all a fresh machine needs; both share one .venv.
+# `make serve` and `make test` need only Python and a package index; both use the environment .venv.
 
 PYTHON ?= python3
 PORT ?= 8000
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 
-PROJECT := pyproject.toml
-RUNTIME_LOCK := requirements/runtime.lock
+# The client and the rest are two distributions of one repository.
+PROJECTS := eulerlora_client/pyproject.toml pyproject.toml
+CLIENT_LOCK := requirements/client.lock
+SERVE_LOCK := requirements/serve.lock
+TRAIN_LOCK := requirements/train.lock
 TEST_LOCK := requirements/test.lock
 
-# Stamps: each is newer than all that it was made from.
+# Stamp files: make reinstalls when a lock or a pyproject.toml is newer.
 CREATED := $(VENV)/.created
 SERVES := $(VENV)/.serves
+TRAINS := $(VENV)/.trains
 TESTS := $(VENV)/.tests
 
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input
-INSTALL_PROJECT := $(PIP_INSTALL) --quiet --no-deps --no-build-isolation --editable .
+INSTALL_PROJECTS := $(PIP_INSTALL) --quiet --no-deps --no-build-isolation \
+  --editable ./eulerlora_client --editable .
+
+# Each worker computes with one thread. A worker takes tests from the other's share when it has
+# run its own, so that most modules stay on one worker and set up their fixtures once.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.NOTPARALLEL: # one environment, one pip at a time
+.NOTPARALLEL: # all targets share one environment
 
 .PHONY: help
-help: ## this list
+help: ## list the targets
 	@sed -nE 's/^([a-z.-]+):.*## /  make \1\t/p' Makefile | expand -t 20
 
 .PHONY: serve
-serve: $(SERVES) ## the service on port $(PORT), with the embedded checkpoint
+serve: $(SERVES) ## start the service on port $(PORT) with the embedded checkpoint
 	$(BIN)/eulerlora serve --port $(PORT)
 
 .PHONY: test
-test: $(TESTS) ## the tests that can run on this machine, but for the slow ones
-	$(BIN)/python -m pytest -m "not slow"
+test: $(TESTS) ## run the tests that this machine supports, except the slow ones
+	$(PYTEST) -m "not slow"
 
 .PHONY: test-all
-test-all: $(TESTS) ## the slow tests too
-	$(BIN)/python -m pytest
+test-all: $(TESTS) ## run the slow tests too
+	$(PYTEST)
 
 .PHONY: lint
-lint: $(TESTS) ## ruff and mypy
+lint: $(TESTS) ## run ruff, mypy and the import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 .PHONY: check
-check: lint test ## before a commit: lint, then test
+check: lint test ## run lint and test; do this before a commit
 
 .PHONY: .venv
-.venv: $(SERVES) ## the environment that `serve` runs in
+.venv: $(SERVES) ## install the dependencies of the service
+
+.PHONY: train
+train: $(TRAINS) ## install the dependencies of the training commands
 
 $(CREATED):
 	@$(PYTHON) -c 'import sys; v = sys.version_info; \
-	  (3, 11) <= v < (3, 14) or sys.exit(f"PYTHON: wanted Python 3.11 to 3.13, $(PYTHON) is {v.major}.{v.minor}")'
+	  (3, 11) <= v < (3, 14) or sys.exit(f"PYTHON: expected Python 3.11 to 3.13, got $(PYTHON) {v.major}.{v.minor}")'
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# The locks agree on what they share, so that either may be installed over the other.
-$(SERVES): $(CREATED) $(PROJECT) $(RUNTIME_LOCK)
-	$(PIP_INSTALL) --require-hashes --requirement $(RUNTIME_LOCK)
-	$(INSTALL_PROJECT)
+# The locks agree on the packages they share, so that one can be installed over another.
+$(SERVES): $(CREATED) $(PROJECTS) $(SERVE_LOCK)
+	$(PIP_INSTALL) --require-hashes --requirement $(SERVE_LOCK)
+	$(INSTALL_PROJECTS)
 	@touch $@
 
-$(TESTS): $(CREATED) $(PROJECT) $(TEST_LOCK)
+$(TRAINS): $(CREATED) $(PROJECTS) $(TRAIN_LOCK)
+	$(PIP_INSTALL) --require-hashes --requirement $(TRAIN_LOCK)
+	$(INSTALL_PROJECTS)
+	@touch $@
+
+$(TESTS): $(CREATED) $(PROJECTS) $(TEST_LOCK)
 	$(PIP_INSTALL) --require-hashes --requirement $(TEST_LOCK)
-	$(INSTALL_PROJECT)
+	$(INSTALL_PROJECTS)
 	@touch $@
 
-# Locks are made on the oldest Python, from the public index alone; `make lock UPGRADE=--upgrade`
-# takes the newest versions, without it only what pyproject.toml asks for changes.
+# The locks are resolved on the oldest supported Python from the public index.
+# `make lock` changes only what the pyproject.toml files require; `make lock UPGRADE=--upgrade`
+# moves every package to its newest version.
 LOCK_PYTHON ?= python3.11
-LOCK_VENV := build/lock
+LOCK := build/lock
 UPGRADE ?=
-PIP_COMPILE := env -u PIP_FIND_LINKS -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/null \
-  CUSTOM_COMPILE_COMMAND="make lock" $(LOCK_VENV)/bin/pip-compile --quiet $(UPGRADE) \
-  --generate-hashes --allow-unsafe --strip-extras --build-deps-for editable \
+PUBLIC_INDEX := env -u PIP_FIND_LINKS -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/null
+# eulerlora-client is installed from the repository: it is resolved from a local wheel and has no
+# entry in the locks.
+PIP_COMPILE := $(PUBLIC_INDEX) CUSTOM_COMPILE_COMMAND="make lock" $(LOCK)/bin/pip-compile --quiet \
+  $(UPGRADE) --generate-hashes --strip-extras --build-deps-for editable \
+  --find-links $(LOCK)/wheels --no-allow-unsafe --unsafe-package eulerlora-client \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
 .PHONY: lock
-lock: ## new hash-pinned locks from pyproject.toml
-	$(LOCK_PYTHON) -m venv $(LOCK_VENV)
-	$(LOCK_VENV)/bin/python -m pip install --quiet "pip-tools>=7.6,<8"
-	$(PIP_COMPILE) --output-file $(RUNTIME_LOCK) $(PROJECT)
-	$(PIP_COMPILE) --extra test --constraint $(RUNTIME_LOCK) --output-file $(TEST_LOCK) $(PROJECT)
+lock: ## resolve the hash-pinned locks again from the pyproject.toml files
+	$(LOCK_PYTHON) -m venv $(LOCK)
+	$(LOCK)/bin/python -m pip install --quiet "pip-tools>=7.6,<8"
+	$(LOCK)/bin/python -m pip wheel --quiet --no-deps --wheel-dir $(LOCK)/wheels ./eulerlora_client
+	$(PIP_COMPILE) --extra serve --output-file $(SERVE_LOCK) pyproject.toml
+	$(PIP_COMPILE) --constraint $(SERVE_LOCK) --output-file $(CLIENT_LOCK) \
+	  eulerlora_client/pyproject.toml
+	$(PIP_COMPILE) --constraint $(SERVE_LOCK) --extra train --output-file $(TRAIN_LOCK) \
+	  pyproject.toml
+	$(PIP_COMPILE) --constraint $(SERVE_LOCK) --constraint $(TRAIN_LOCK) --extra serve \
+	  --extra train --extra test --output-file $(TEST_LOCK) pyproject.toml
+	sed -i '/^# WARNING: The following packages were not pinned/,$$d' requirements/*.lock
 
 .PHONY: image-test
-image-test: ## builds the image, starts it read-only as an unknown user, asks it, searches it
+image-test: ## build the container image, start it read-only under an unknown user id, and check it
 	$(PYTHON) -m deploy.image_test
 
 .PHONY: clean
-clean: ## removes the environment, caches and build products
-	rm -rf $(VENV) build dist eulerlora.egg-info .mypy_cache .pytest_cache .ruff_cache
-	find eulerlora training service benchmarks tests -name __pycache__ -prune -exec rm -rf {} +
+clean: ## remove the environment, the caches and the build products
+	rm -rf $(VENV) build dist eulerlora.egg-info eulerlora_client/build \
+	  eulerlora_client/eulerlora_client.egg-info .mypy_cache .pytest_cache .ruff_cache \
+	  .import_linter_cache
+	find benchmarks deploy eulerlora eulerlora_client service tests training -name __pycache__ \
+	  -prune -exec rm -rf {} +
