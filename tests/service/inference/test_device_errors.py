@@ -1,4 +1,4 @@
-"""Which of torch's errors mean a full device, which a lost one, and which neither."""
+"""Classification of torch's errors: out of memory, lost device, or neither."""
 
 import gc
 import weakref
@@ -9,13 +9,13 @@ import torch
 from eulerlora_client.contract.problems import OutOfMemory
 from service.inference.device_errors import DeviceFailed, with_device_errors
 
-FULL = [
+OUT_OF_MEMORY = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
     torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be ..."),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     MemoryError(),
 ]
-LOST = [
+LOST_DEVICE = [
     torch.AcceleratorError("CUDA error: device-side assert triggered\nCUDA kernel errors ..."),
     torch.AcceleratorError("an error of another accelerator"),
     RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`"),
@@ -23,10 +23,10 @@ LOST = [
     RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
     RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
 ]
-NEITHER = [
+OTHER = [
     RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"),
     RuntimeError("expected no CUDA error"),
-    ValueError("CUDA error: told by somebody else"),
+    ValueError("CUDA error: raised by other code"),
 ]
 
 
@@ -37,49 +37,51 @@ def raising(error: Exception) -> None:
     with_device_errors(run)
 
 
-def test_what_runs_well_is_returned() -> None:
+def test_a_result_is_returned() -> None:
     assert with_device_errors(lambda: 7) == 7
 
 
-@pytest.mark.parametrize("error", FULL, ids=repr)
-def test_no_memory_is_told_without_a_word_of_torch(error: Exception) -> None:
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=repr)
+def test_an_allocation_error_does_not_pass_on_the_message_of_torch(
+    error: Exception,
+) -> None:
     with pytest.raises(OutOfMemory) as raised:
         raising(error)
     assert raised.value.detail == "the device had no memory for this image"
 
 
-def test_a_cpu_without_memory_is_no_lost_device() -> None:
+def test_a_failed_allocation_on_the_cpu_is_out_of_memory() -> None:
     with pytest.raises(OutOfMemory):
         with_device_errors(lambda: torch.empty(10**16))
 
 
-@pytest.mark.parametrize("error", LOST, ids=repr)
-def test_a_lost_device_is_told_in_one_line(error: Exception) -> None:
+@pytest.mark.parametrize("error", LOST_DEVICE, ids=repr)
+def test_a_lost_device_keeps_the_first_line_of_the_message(error: Exception) -> None:
     with pytest.raises(DeviceFailed) as raised:
         raising(error)
     assert str(raised.value) == str(error).splitlines()[0]
 
 
-@pytest.mark.parametrize("error", NEITHER, ids=repr)
-def test_any_other_error_is_left_as_it_is(error: Exception) -> None:
+@pytest.mark.parametrize("error", OTHER, ids=repr)
+def test_any_other_error_is_raised_unchanged(error: Exception) -> None:
     with pytest.raises(type(error)) as raised:
         raising(error)
     assert raised.value is error
 
 
-def test_the_tensors_of_a_failed_batch_are_free_while_its_error_is_handled() -> None:
-    held: list[weakref.ref[torch.Tensor]] = []
+def test_the_tensors_of_a_failed_batch_are_freed_while_its_error_is_handled() -> None:
+    references: list[weakref.ref[torch.Tensor]] = []
 
     def run() -> None:
         batch = torch.zeros(10)
-        held.append(weakref.ref(batch))
+        references.append(weakref.ref(batch))
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     try:
         with_device_errors(run)
     except OutOfMemory as problem:
         gc.collect()
-        assert held[0]() is None
+        assert references[0]() is None
         assert problem.__context__ is None
     else:
         pytest.fail("nothing was raised")

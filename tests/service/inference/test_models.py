@@ -1,4 +1,4 @@
-"""The mapping that names the served models."""
+"""The mapping of names to served models."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from service.inference.models import ServedModel, ServedModels
 
 @pytest.fixture
 def serve(make_network, make_config):
-    """(name, revision) -> a served model."""
+    """Returns a served model: (name, revision) -> ServedModel."""
 
     def build(name: str, revision: str = "sha256:0") -> ServedModel:
         network = make_network()
@@ -23,7 +23,7 @@ def serve(make_network, make_config):
     return build
 
 
-def test_a_served_model_tells_its_name_and_revision(serve) -> None:
+def test_a_served_model_has_the_name_and_revision_of_its_checkpoint(serve) -> None:
     served = serve("one", "sha256:1")
     assert (served.name, served.revision) == ("one", "sha256:1")
     assert served.engine.model is served.model
@@ -38,18 +38,20 @@ def test_the_first_model_is_the_default(serve) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "A", "xyzzy", "b "])
-def test_an_unknown_name_is_told_the_served_ones_and_not_repeated(serve, name) -> None:
+def test_an_unknown_name_is_not_echoed_and_the_served_ones_are_listed(
+    serve, name
+) -> None:
     with pytest.raises(UnknownModel) as raised:
         ServedModels([serve("first"), serve("second")]).named(name)
-    assert raised.value.detail == "served are: first, second"
+    assert raised.value.detail == "the served models are: first, second"
 
 
-def test_two_models_of_one_name_are_refused(serve) -> None:
+def test_two_models_with_the_same_name_are_refused(serve) -> None:
     with pytest.raises(SettingsError, match="twin"):
         ServedModels([serve("twin"), serve("twin")])
 
 
-def test_a_replaced_model_keeps_its_name_and_place_and_the_old_one_its_holders(serve) -> None:
+def test_a_replacement_keeps_name_and_order_and_does_not_change_a_held_model(serve) -> None:
     models = ServedModels([serve("a", "sha256:1"), serve("b", "sha256:1")])
     held, listed = models["a"], models.items()
     models.replace(serve("a", "sha256:2"))
@@ -61,14 +63,14 @@ def test_a_replaced_model_keeps_its_name_and_place_and_the_old_one_its_holders(s
     assert held.revision == "sha256:1"
 
 
-def test_a_loop_over_the_models_is_not_hurt_by_a_replacement(serve) -> None:
+def test_models_can_be_replaced_during_iteration(serve) -> None:
     models = ServedModels([serve("a"), serve("b")])
     for name in models:
         models.replace(serve(name, "sha256:2"))
     assert [each.revision for each in models.values()] == ["sha256:2", "sha256:2"]
 
 
-def test_only_a_name_that_is_served_can_be_replaced(serve) -> None:
+def test_a_model_that_is_not_served_cannot_be_replaced(serve) -> None:
     models = ServedModels([serve("a")])
     with pytest.raises(SettingsError, match="b"):
         models.replace(serve("b"))

@@ -1,212 +1,245 @@
-"""The queue alone: its bounds by rows and time, and who gets a place in it."""
+"""The request queue alone: capacity by rows and by time, order, rounds and shutdown."""
 
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from eulerlora_client.contract.problems import NotReady, Overloaded
-from service.inference.queue import WaitingRoom
-from service.inference.throughput import Pace
-from service.inference.ticket import Batch, Place
+from service.inference.queue import RequestQueue
+from service.inference.throughput import ThroughputEstimate
+from service.inference.ticket import Batch, Ticket
 from service.settings import ServiceSettings
-from tests.service.stage import LATER, Clock, Numbers, number
+from tests.service.fake_engine import NO_DEADLINE, FakeClock, FakeEngine, item_of
 
 
-def room_of(clock: Clock, lanes: int = 1, **settings: Any) -> WaitingRoom:
-    """A room whose batches have six rows and which holds five seconds of work, or as set."""
-    chosen = {"max_batch_rows": 6, "max_waiting_rows": 1000, "max_wait_s": 5, **settings}
-    return WaitingRoom(ServiceSettings(**chosen), lanes, Pace(clock))
+def queue_of(clock: FakeClock, workers: int = 1, **settings: Any) -> RequestQueue:
+    """Returns a queue with batches of six rows and a deadline of five seconds by default."""
+    chosen = {"max_batch_rows": 6, "max_waiting_rows": 1000, "deadline_s": 5, **settings}
+    return RequestQueue(ServiceSettings(**chosen), workers, ThroughputEstimate(clock))
 
 
-def asked(room: WaitingRoom, engine: Any, value: int) -> Place:
-    (place,) = room.enter(engine, value)
-    room.ask(place, number(value), LATER)
-    return place
+def enqueue(queue: RequestQueue, engine: Any, value: int) -> Ticket:
+    """Adds an item of `value` rows without a reservation."""
+    ticket = Ticket(engine, value)
+    queue.enqueue(ticket, item_of(value), NO_DEADLINE)
+    return ticket
 
 
-def ran(room: WaitingRoom, clock: Clock, seconds: float = 0.1) -> list[Place]:
-    """The next batch, which took so many seconds."""
-    batch = begun(room)
-    clock.now_s += seconds
-    room.ended(batch)
-    return batch.places
-
-
-def begun(room: WaitingRoom) -> Batch:
-    """The next batch."""
-    batch = room.next_batch()
+def start_batch(queue: RequestQueue) -> Batch:
+    batch = queue.next_batch()
     assert batch is not None
     return batch
 
 
+def run_batch(queue: RequestQueue, clock: FakeClock, seconds: float = 0.1) -> list[Ticket]:
+    """Runs the next batch in `seconds` and returns its tickets."""
+    batch = start_batch(queue)
+    clock.now_s += seconds
+    queue.finish(batch)
+    return batch.tickets
+
+
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
 def engine() -> Any:
-    return Numbers()
+    return FakeEngine()
 
 
-def test_the_room_is_full_by_rows(engine, clock) -> None:
-    room = room_of(clock, max_waiting_rows=10)
-    room.enter(engine, 4, count=2)
-    room.check(2)
+@pytest.fixture
+def reserved() -> ExitStack:
+    """Holds the reservations of a test."""
+    return ExitStack()
+
+
+def test_the_rows_of_all_reservations_are_limited(engine, clock, reserved) -> None:
+    queue = queue_of(clock, max_waiting_rows=10)
+    reserved.enter_context(queue.reserve(engine, 4, count=2))
+    queue.check_capacity(2)
     with pytest.raises(Overloaded):
-        room.check(3)
-    with pytest.raises(Overloaded):
-        room.enter(engine, 1, count=3)
-    assert (room.rows, room.questions) == (8, 2)
-    assert room.load() == 0.8
+        queue.check_capacity(3)
+    with pytest.raises(Overloaded), queue.reserve(engine, 1, count=3):
+        pass
+    assert (queue.rows, queue.items) == (8, 2)
+    assert queue.utilization() == 0.8
 
 
-def test_an_empty_room_lets_any_question_in(engine, clock) -> None:
-    room = room_of(clock, max_waiting_rows=10)
-    room.enter(engine, 400)
-    with pytest.raises(Overloaded):
-        room.enter(engine, 1)
+def test_a_reservation_is_released_on_exit_even_after_an_error(engine, clock) -> None:
+    queue = queue_of(clock)
+    with pytest.raises(ZeroDivisionError), queue.reserve(engine, 4, count=2):
+        raise ZeroDivisionError
+    assert (queue.rows, queue.items) == (0, 0)
 
 
-def test_the_room_is_full_by_time_and_tells_when_to_come_again(engine, clock) -> None:
-    room = room_of(clock)
-    asked(room, engine, 2)
-    ran(room, clock, seconds=2)  # a second for each row
-    room.enter(engine, 4)
-    room.check(100)  # what counts is the wait before, not the work to come
-    room.enter(engine, 2)
-    assert room.wait_s() == pytest.approx(6)
-    assert room.load() == pytest.approx(1.2)
+def test_an_empty_queue_admits_an_item_of_any_size(engine, clock) -> None:
+    queue = queue_of(clock, max_waiting_rows=10)
+    with queue.reserve(engine, 400), pytest.raises(Overloaded), queue.reserve(engine, 1):
+        pass
+
+
+def test_a_request_is_refused_if_it_cannot_run_within_the_deadline(engine, clock, reserved) -> None:
+    queue = queue_of(clock)
+    enqueue(queue, engine, 2)
+    run_batch(queue, clock, seconds=2)  # one second per row
+    reserved.enter_context(queue.reserve(engine, 4))
+    queue.check_capacity(100)  # the rows' engine is not known yet
+    queue.check_capacity(1, engine)
     with pytest.raises(Overloaded) as raised:
-        room.check(1)
-    assert raised.value.retry_after_s == pytest.approx(6)
+        queue.check_capacity(2, engine)
+    assert raised.value.retry_after_s == pytest.approx(4)
+    reserved.enter_context(queue.reserve(engine, 1))
+    assert queue.wait_s() == pytest.approx(5)
+    assert queue.utilization() == pytest.approx(1)
+    with pytest.raises(Overloaded), queue.reserve(engine, 1):
+        pass
 
 
-def test_the_wait_counts_what_runs_and_every_engine_at_its_own_pace(engine, clock) -> None:
-    room, other = room_of(clock), Numbers()
+def test_sixteen_clients_of_a_slow_machine_are_never_refused_with_default_settings(
+    engine, clock
+) -> None:
+    """Each client sends its next request when it gets a response; 0.25 s per request."""
+    queue = RequestQueue(ServiceSettings(), 1, ThroughputEstimate(clock))
+    engine.rows_at_once = 8  # no batch holds two requests
+    rows, seconds = 8, 0.25
+    enqueue(queue, engine, rows)
+    run_batch(queue, clock, seconds)
+    with ExitStack() as requests:
+        for _ in range(16):
+            (ticket,) = requests.enter_context(queue.reserve(engine, rows))
+            queue.enqueue(ticket, item_of(rows), NO_DEADLINE)
+        for _ in range(100):
+            assert queue.wait_s() == pytest.approx(16 * seconds)
+            assert len(run_batch(queue, clock, seconds)) == 1
+            (ticket,) = requests.enter_context(queue.reserve(engine, rows))
+            queue.enqueue(ticket, item_of(rows), NO_DEADLINE)
+
+
+def test_the_wait_includes_running_batches_and_the_cost_of_each_engine(engine, clock) -> None:
+    queue, other = queue_of(clock), FakeEngine()
     for each, seconds in ((engine, 1.0), (other, 10.0)):
-        asked(room, each, 1)
-        ran(room, clock, seconds)
-    assert room.wait_s() == 0
-    asked(room, engine, 2)
-    asked(room, other, 1)
-    assert room.wait_s() == pytest.approx(12)
-    runs = begun(room)
-    assert (room.rows, room.wait_s()) == (1, pytest.approx(12))
+        enqueue(queue, each, 1)
+        run_batch(queue, clock, seconds)
+    assert queue.wait_s() == 0
+    enqueue(queue, engine, 2)
+    enqueue(queue, other, 1)
+    assert queue.wait_s() == pytest.approx(12)
+    running = start_batch(queue)
+    assert (queue.rows, queue.wait_s()) == (1, pytest.approx(12))
     clock.now_s += 1.5
-    assert room.wait_s() == pytest.approx(10.5)
-    room.ended(runs)
-    assert room.wait_s() == pytest.approx(10)
+    assert queue.wait_s() == pytest.approx(10.5)
+    queue.finish(running)
+    assert queue.wait_s() == pytest.approx(10)
 
 
-def test_who_leaves_gives_the_rows_back_and_is_never_run(engine, clock) -> None:
-    room = room_of(clock, max_waiting_rows=10)
-    (decoding,) = room.enter(engine, 3)
-    gone, patient = asked(room, engine, 4), asked(room, engine, 1)
-    room.leave(decoding)
-    room.leave(gone)
-    room.leave(gone)
-    assert room.rows == 1
-    assert gone.future.cancelled()
-    assert ran(room, clock) == [patient]
-    room.leave(patient)
-    assert room.rows == 0
-
-
-def test_a_batch_of_one_engine_leaves_the_others_in_the_order_they_came(engine, clock) -> None:
-    room, other = room_of(clock), Numbers()
-    first, second = asked(room, engine, 2), asked(room, other, 2)
-    third, fourth = asked(room, engine, 2), asked(room, engine, 4)
-    assert [ran(room, clock) for _ in range(3)] == [[first, third], [second], [fourth]]
-
-
-def test_a_closed_room_lets_nobody_in_and_ends_once_it_is_empty(engine, clock) -> None:
-    room = room_of(clock)
-    last = asked(room, engine, 1)
-    room.close()
-    for refused in (lambda: room.check(1), lambda: room.enter(engine, 1)):
-        with pytest.raises(NotReady, match="stopping"):
-            refused()
-    assert ran(room, clock) == [last]
-    assert room.next_batch() is None
-
-
-def test_leaving_after_the_answer_takes_no_time_for_the_words_of_a_tensor(engine, clock) -> None:
-    room = room_of(clock, max_waiting_rows=10)
-    place = asked(room, engine, 2)
-    assert ran(room, clock) == [place]
-    assert "tensor" not in repr(place)
-    room.leave(place)
-    assert not place.future.cancelled()
-
-
-def test_each_batch_to_come_is_waited_for_not_only_its_rows(engine, clock) -> None:
-    room = room_of(clock)
+def test_the_wait_includes_the_fixed_cost_of_each_batch(engine, clock, reserved) -> None:
+    queue = queue_of(clock)
     for rows in (1, 6):
-        asked(room, engine, rows)
-        ran(room, clock, seconds=2)  # a batch takes two seconds, whatever is in it
-    room.enter(engine, 1, count=6)
-    assert room.wait_s() == pytest.approx(2)
-    room.enter(engine, 1)
-    assert room.wait_s() == pytest.approx(4)
+        enqueue(queue, engine, rows)
+        run_batch(queue, clock, seconds=2)  # two seconds per batch of any size
+    reserved.enter_context(queue.reserve(engine, 1, count=6))
+    assert queue.wait_s() == pytest.approx(2)
+    reserved.enter_context(queue.reserve(engine, 1))
+    assert queue.wait_s() == pytest.approx(4)
 
 
-def test_a_lane_leaves_the_others_their_share_of_what_waits(engine, clock) -> None:
-    room = room_of(clock, lanes=2, max_batch_rows=100)
-    places = [asked(room, engine, 1) for _ in range(5)]
-    assert [begun(room).places for _ in range(3)] == [places[:3], places[3:4], places[4:]]
+def test_a_released_ticket_frees_its_rows_and_never_runs(engine, clock) -> None:
+    queue = queue_of(clock, max_waiting_rows=10)
+    cancelled, remaining = enqueue(queue, engine, 4), enqueue(queue, engine, 1)
+    queue.release(cancelled)
+    queue.release(cancelled)
+    assert queue.rows == 1
+    assert cancelled.future.cancelled()
+    assert run_batch(queue, clock) == [remaining]
+    queue.release(remaining)
+    assert queue.rows == 0
 
 
-def test_lanes_share_the_rows_that_an_engine_passes_at_once(engine, clock) -> None:
-    room = room_of(clock, lanes=2, max_batch_rows=100)
+def test_a_batch_holds_one_engine_and_leaves_the_others_in_order(engine, clock) -> None:
+    queue, other = queue_of(clock), FakeEngine()
+    first, second = enqueue(queue, engine, 2), enqueue(queue, other, 2)
+    third, fourth = enqueue(queue, engine, 2), enqueue(queue, engine, 4)
+    assert [run_batch(queue, clock) for _ in range(3)] == [[first, third], [second], [fourth]]
+
+
+def test_a_closed_queue_refuses_items_and_ends_once_it_is_empty(engine, clock) -> None:
+    queue = queue_of(clock)
+    last = enqueue(queue, engine, 1)
+    queue.close()
+    with pytest.raises(NotReady, match="stopping"):
+        queue.check_capacity()
+    with pytest.raises(NotReady, match="stopping"), queue.reserve(engine, 1):
+        pass
+    assert run_batch(queue, clock) == [last]
+    assert queue.next_batch() is None
+
+
+def test_the_repr_of_a_ticket_does_not_format_its_tensor(engine, clock) -> None:
+    queue = queue_of(clock, max_waiting_rows=10)
+    ticket = enqueue(queue, engine, 2)
+    assert run_batch(queue, clock) == [ticket]
+    assert "tensor" not in repr(ticket)
+    queue.release(ticket)
+    assert not ticket.future.cancelled()
+
+
+def test_a_worker_leaves_an_equal_part_of_the_rows_to_the_others(engine, clock) -> None:
+    queue = queue_of(clock, workers=2, max_batch_rows=100)
+    tickets = [enqueue(queue, engine, 1) for _ in range(5)]
+    batches = [start_batch(queue).tickets for _ in range(3)]
+    assert batches == [tickets[:3], tickets[3:4], tickets[4:]]
+
+
+def test_workers_divide_the_rows_that_an_engine_runs_at_once(engine, clock) -> None:
+    queue = queue_of(clock, workers=2, max_batch_rows=100)
     engine.rows_at_once = 6
-    places = [asked(room, engine, 1) for _ in range(18)]
-    large = asked(room, engine, 50)
-    assert begun(room).places == places[:3]
-    later = [begun(room).places for _ in range(6)]
-    assert later[0] == places[3:6]
-    assert later[-1] == [large]
+    tickets = [enqueue(queue, engine, 1) for _ in range(18)]
+    large = enqueue(queue, engine, 50)
+    batches = [start_batch(queue).tickets for _ in range(7)]
+    assert batches[:2] == [tickets[:3], tickets[3:6]]
+    assert batches[-1] == [large]
 
 
-def test_batches_of_several_lanes_end_in_any_order(engine, clock) -> None:
-    room = room_of(clock, lanes=2)
-    asked(room, engine, 1)
-    asked(room, engine, 1)
-    first, second = begun(room), begun(room)
+def test_batches_of_several_workers_finish_in_any_order(engine, clock) -> None:
+    queue = queue_of(clock, workers=2)
+    enqueue(queue, engine, 1)
+    enqueue(queue, engine, 1)
+    first, second = start_batch(queue), start_batch(queue)
     clock.now_s += 2
-    room.ended(second)
-    room.ended(first)
-    asked(room, engine, 1)
-    assert room.wait_s() == pytest.approx(1)
+    queue.finish(second)
+    queue.finish(first)
+    enqueue(queue, engine, 1)
+    assert queue.wait_s() == pytest.approx(1)
 
 
-def test_a_later_round_stands_where_its_first_one_stood_and_joins_who_waits(engine, clock) -> None:
-    room = room_of(clock, max_batch_rows=4)
-    (whole,) = room.enter(engine, 10)
-    first = room.part(whole, 2)
-    room.ask(first, number(2), LATER)
-    since = first.since
-    newer = [asked(room, engine, 2), asked(room, engine, 2)]
-    assert begun(room).places == [first, newer[0]]
-    second = room.part(whole, 2)
-    room.ask(second, number(2), LATER, since)
-    third = asked(room, engine, 2)
-    assert begun(room).places == [second, newer[1]]
-    assert begun(room).places == [third]
+def test_a_later_round_keeps_its_position_and_joins_newer_items(engine, clock, reserved) -> None:
+    queue = queue_of(clock, max_batch_rows=4)
+    (reservation,) = reserved.enter_context(queue.reserve(engine, 10))
+    first = queue.split(reservation, 2)
+    queue.enqueue(first, item_of(2), NO_DEADLINE)
+    newer = [enqueue(queue, engine, 2), enqueue(queue, engine, 2)]
+    assert start_batch(queue).tickets == [first, newer[0]]
+    second = queue.split(reservation, 2)
+    queue.enqueue(second, item_of(2), NO_DEADLINE, queued_at=first.queued_at)
+    third = enqueue(queue, engine, 2)
+    assert start_batch(queue).tickets == [second, newer[1]]
+    assert start_batch(queue).tickets == [third]
 
 
-def test_rows_of_later_rounds_count_until_their_place_is_left(engine, clock) -> None:
-    room = room_of(clock, max_waiting_rows=10)
-    (whole,) = room.enter(engine, 5)
-    parts = []
-    for rows in (2, 2, 4):
-        parts.append(room.part(whole, rows))
-        room.ask(parts[-1], number(rows), LATER)
-    assert (room.rows, room.questions) == (8, 1)  # more than it was thought to take
-    assert ran(room, clock) == parts[:2]
-    assert (room.rows, room.questions) == (4, 1)
-    with pytest.raises(Overloaded):
-        room.enter(engine, 7)
-    for place in (parts[2], whole):
-        room.leave(place)
-    assert (room.rows, room.questions) == (0, 0)
+def test_rows_of_later_rounds_are_reserved_until_the_ticket_is_released(engine, clock) -> None:
+    queue = queue_of(clock, max_waiting_rows=10)
+    with queue.reserve(engine, 5) as (reservation,):
+        rounds = []
+        for rows in (2, 2, 4):
+            rounds.append(queue.split(reservation, rows))
+            queue.enqueue(rounds[-1], item_of(rows), NO_DEADLINE)
+        assert (queue.rows, queue.items) == (8, 1)  # more than the reservation
+        assert run_batch(queue, clock) == rounds[:2]
+        assert (queue.rows, queue.items) == (4, 1)
+        with pytest.raises(Overloaded):
+            queue.check_capacity(7)
+        queue.release(rounds[2])
+    assert (queue.rows, queue.items) == (0, 0)
