@@ -1,13 +1,17 @@
-"""The dermatology triage client: asks a running service, and needs neither torch nor FastAPI."""
+"""Client of the EulerLoRA service. Importing it loads neither torch nor FastAPI."""
 
-from eulerlora_client.contract.answers import (
+from eulerlora_client.contract.models import (
     ClassName,
     ImageLimits,
     ModelDetails,
     ModelSummary,
-    Prediction,
-    StandardError,
     Threshold,
+)
+from eulerlora_client.contract.predictions import (
+    Prediction,
+    PredictionBatch,
+    ProblemDocument,
+    StandardError,
 )
 from eulerlora_client.contract.problems import (
     AuditUnavailable,
@@ -45,6 +49,15 @@ from eulerlora_client.contract.problems import (
     UnusableImage,
     UploadTooSlow,
 )
+from eulerlora_client.contract.triage import (
+    Disposition,
+    ImageQuality,
+    MalignantGroup,
+    PolicyReference,
+    Reason,
+    TriageReason,
+    TriageResult,
+)
 from eulerlora_client.sdk.async_client import AsyncTriageClient
 from eulerlora_client.sdk.client import TriageClient
 from eulerlora_client.sdk.images import ImageFile
@@ -58,14 +71,17 @@ __all__ = [
     "ClassName",
     "ConnectionLost",
     "DeadlinePassed",
+    "Disposition",
     "HeadersTooLarge",
     "ImageFile",
     "ImageLimits",
+    "ImageQuality",
     "InternalError",
     "InvalidParameter",
     "InvalidUpload",
     "MalformedBody",
     "MalformedRequest",
+    "MalignantGroup",
     "MethodNotAllowed",
     "ModelDetails",
     "ModelFailure",
@@ -78,9 +94,13 @@ __all__ = [
     "Overloaded",
     "Patience",
     "PolicyNotApplicable",
+    "PolicyReference",
     "Prediction",
+    "PredictionBatch",
     "Problem",
+    "ProblemDocument",
     "QuotaExceeded",
+    "Reason",
     "RequestRefused",
     "ServiceFailed",
     "StandardError",
@@ -88,6 +108,8 @@ __all__ = [
     "TimedOut",
     "Timeouts",
     "TriageClient",
+    "TriageReason",
+    "TriageResult",
     "Unavailable",
     "UnexpectedAnswer",
     "UnknownModel",

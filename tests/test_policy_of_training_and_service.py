@@ -15,14 +15,11 @@ from eulerlora.checkpoint import save_checkpoint
 from eulerlora.config import ClassName
 from eulerlora.model import EulerLoRA, Prediction
 from eulerlora_client.commands.policy import policy_command
-from eulerlora_client.policy.policy import (
-    Disposition,
-    default_policy,
-    default_policy_text,
-    read_policy,
-)
+from eulerlora_client.contract import predictions as contract
+from eulerlora_client.contract.triage import Disposition
+from eulerlora_client.policy.policy import default_policy, default_policy_text, read_policy
 from tests.conftest import THRESHOLDS, MakeConfig, MakeNetwork
-from tests.eulerlora_client.answers_to_judge import GOOD, FakePrediction
+from tests.eulerlora_client.policy_inputs import GOOD, make_prediction
 from training.commands.policy import fit_command
 from training.policy.threshold import least_lesions
 
@@ -120,11 +117,11 @@ def test_what_fit_counts_the_client_decides(checkpoint: Path, data: Path, policy
     assert min(counts[Disposition.URGENT], counts[Disposition.REFER]) > 0
 
 
-def prediction_of(predicted: Prediction, index: int) -> FakePrediction:
+def prediction_of(predicted: Prediction, index: int) -> contract.Prediction:
     """One image's answer, as the service would put it."""
     trajectories = predicted.trajectories[index]
     assert predicted.ood is not None
-    return FakePrediction(
+    return make_prediction(
         probabilities=dict(zip(CLASSES, predicted.probabilities[index].tolist(), strict=True)),
         entropy=float(predicted.entropy[index]),
         ood=bool(predicted.ood[index]),

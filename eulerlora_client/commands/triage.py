@@ -14,7 +14,7 @@ from eulerlora.errors import SettingsError
 from eulerlora.options import Samples
 from eulerlora.settings import Auto
 from eulerlora_client.commands.progress import Display
-from eulerlora_client.contract.answers import ModelDetails
+from eulerlora_client.contract.models import ModelDetails
 from eulerlora_client.contract.problems import Unreachable
 from eulerlora_client.policy.policy import Policy, default_policy, read_policy
 from eulerlora_client.sdk.async_client import AsyncTriageClient

@@ -14,50 +14,22 @@ import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from eulerlora.errors import EulerLoRAError, SettingsError
 from eulerlora.settings import PositiveInt, Settings, validated
-from eulerlora_client.policy.quality import Quality
+from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason
 from eulerlora_client.policy.rules import Evidence, MalignantRules, QualityRules, UncertaintyRules
+from eulerlora_client.policy.urgency import urgency
 
 DEFAULT = "policy.toml"
 
 
 class PolicyError(EulerLoRAError):
     """A policy cannot be applied to a prediction: they speak of different classes."""
-
-
-class Disposition(StrEnum):
-    """What a policy suggests; the most severe first."""
-
-    URGENT = "urgent"
-    REFER = "refer"
-    RETAKE = "retake"
-    ROUTINE = "routine"
-
-    @property
-    def severity(self) -> int:
-        """0 for routine; higher is more severe."""
-        return len(Disposition) - 1 - list(Disposition).index(self)
-
-
-class Reason(StrEnum):
-    """Why: a code for each rule that applies, in the order of the rules."""
-
-    TOO_SMALL = "too_small"
-    TOO_DARK = "too_dark"
-    TOO_BRIGHT = "too_bright"
-    BLURRED = "blurred"
-    OUT_OF_DISTRIBUTION = "out_of_distribution"
-    OOD_UNKNOWN = "ood_unknown"
-    MALIGNANT_GROUP = "malignant_group"
-    HIGH_ENTROPY = "high_entropy"
-    TRAJECTORIES_DISAGREE = "trajectories_disagree"
-    TRAJECTORIES_UNKNOWN = "trajectories_unknown"
 
 
 SUGGESTS: Mapping[Reason, Disposition] = {
@@ -88,35 +60,6 @@ class Decision:
     policy_hash: str
 
 
-class Predicted(Protocol):
-    """What a policy reads of a prediction. trajectory_labels: () where they were not asked for.
-
-    ood is None for a model without an OOD threshold for the question. standard_error is None unless
-    the number of samples was "auto".
-    """
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def revision(self) -> str: ...
-    @property
-    def mode(self) -> str: ...
-    @property
-    def samples(self) -> int | None: ...
-    @property
-    def standard_error(self) -> object | None: ...
-    @property
-    def trajectories(self) -> int: ...
-    @property
-    def probabilities(self) -> Mapping[str, float]: ...
-    @property
-    def entropy(self) -> float: ...
-    @property
-    def ood(self) -> bool | None: ...
-    @property
-    def trajectory_labels(self) -> Sequence[str]: ...
-
-
 class Policy(Settings):
     """All of a policy file. version: raised with each change of its contents."""
 
@@ -135,12 +78,12 @@ class Policy(Settings):
         )
         return "sha256:" + hashlib.sha256(content.encode()).hexdigest()
 
-    def decide(self, prediction: Predicted, quality: Quality) -> Decision:
+    def decide(self, prediction: Prediction, quality: ImageQuality) -> Decision:
         """What to do next. Raises PolicyError where the model lacks a malignant class."""
         reasons = (*self._quality_reasons(quality), *self._prediction_reasons(prediction))
         return Decision(disposition(reasons), reasons, self.version, self.hash)
 
-    def malignant_probability(self, prediction: Predicted) -> float:
+    def malignant_probability(self, prediction: Prediction) -> float:
         """Summed probability of the malignant group. Raises PolicyError for a missing class."""
         missing = [name for name in self.malignant.classes if name not in prediction.probabilities]
         if missing:
@@ -150,7 +93,7 @@ class Policy(Settings):
             )
         return math.fsum(prediction.probabilities[name] for name in self.malignant.classes)
 
-    def fitted_to(self, prediction: Predicted) -> bool:
+    def fitted_to(self, prediction: Prediction) -> bool:
         """Whether the urgent threshold was set for this model, revision, mode and samples.
 
         Never for samples that were "auto": it is set for fixed numbers of them.
@@ -165,7 +108,7 @@ class Policy(Settings):
             )
         )
 
-    def _quality_reasons(self, found: Quality) -> Iterator[Reason]:
+    def _quality_reasons(self, found: ImageQuality) -> Iterator[Reason]:
         rules = self.quality
         if min(found.width, found.height) <= rules.too_small_px:
             yield Reason.TOO_SMALL
@@ -176,7 +119,7 @@ class Policy(Settings):
         if found.sharpness <= rules.blurred:
             yield Reason.BLURRED
 
-    def _prediction_reasons(self, found: Predicted) -> Iterator[Reason]:
+    def _prediction_reasons(self, found: Prediction) -> Iterator[Reason]:
         if found.ood is None:
             yield Reason.OOD_UNKNOWN
         elif found.ood:
@@ -199,7 +142,7 @@ def disposition(reasons: Sequence[Reason]) -> Disposition:
     suggested = {SUGGESTS[reason] for reason in reasons}
     if Disposition.RETAKE in suggested:
         return Disposition.RETAKE
-    return max(suggested, key=lambda each: each.severity, default=Disposition.ROUTINE)
+    return max(suggested, key=urgency, default=Disposition.ROUTINE)
 
 
 def default_policy() -> Policy:

@@ -1,10 +1,10 @@
 """What a picture's pixels say of its quality: size, brightness, clipping and sharpness."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+
+from eulerlora_client.contract.triage import ImageQuality
 
 WORKING_SIDE_PX = 128
 """Longer side at which brightness, clipping and sharpness are measured."""
@@ -15,25 +15,7 @@ WHITE = 250
 Luma = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Quality:
-    """What was measured on one picture.
-
-    width, height: of the picture as it came, in pixels. brightness: mean luma, 0 black to 1
-    white. dark_share, bright_share: of the pixels that are clipped, 0 to 1: luma at most 5, or at
-    least 250, of 255. sharpness: variance of the Laplacian, in squared levels of 255; 0 for one
-    even tone.
-    """
-
-    width: int
-    height: int
-    brightness: float
-    dark_share: float
-    bright_share: float
-    sharpness: float
-
-
-def quality_of(image: Image.Image) -> Quality:
+def measure_quality(image: Image.Image) -> ImageQuality:
     """The quality of a picture, of any mode that has a gray form.
 
     All but the size is measured on the luma (ITU-R BT.601) with its longer side reduced to 128
@@ -41,7 +23,7 @@ def quality_of(image: Image.Image) -> Quality:
     is taken as it is.
     """
     luma = _working_luma(image)
-    return Quality(
+    return ImageQuality(
         width=image.width,
         height=image.height,
         brightness=float(luma.mean(dtype=np.float64) / 255),

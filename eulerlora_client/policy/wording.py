@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from eulerlora_client.policy.policy import Decision, Disposition, Reason
+from eulerlora_client.contract.triage import Disposition, Reason
+from eulerlora_client.policy.policy import Decision
 
 Group = Literal["malignant", "other"]
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eulerlora_client.contract.answers import Prediction
+from eulerlora_client.contract.predictions import Prediction
 
 FULL = 100.0
 HIGHEST, SPREAD = 20.0, 60.0  # where points lie: the first and the range, so that none is cut

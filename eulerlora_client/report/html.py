@@ -13,7 +13,8 @@ from markupsafe import Markup
 
 from eulerlora.atomic_files import whole_file
 from eulerlora.settings import AUTO
-from eulerlora_client.contract.answers import ClassName, Prediction
+from eulerlora_client.contract.models import ClassName
+from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.policy import wording
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.report.charts import class_bars, entropy_split

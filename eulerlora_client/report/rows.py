@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from eulerlora.settings import AUTO, Auto
-from eulerlora_client.contract.answers import Prediction
+from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.triage.ranking import Result
 
 

@@ -8,7 +8,8 @@ from typing import Self
 import httpx
 
 from eulerlora.settings import Auto
-from eulerlora_client.contract.answers import ModelDetails, ModelList, ModelSummary, Prediction
+from eulerlora_client.contract.models import ModelDetails, ModelList, ModelSummary
+from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import Problem
 from eulerlora_client.sdk.concurrency import in_order
 from eulerlora_client.sdk.images import ImageFile, content_of

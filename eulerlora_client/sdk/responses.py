@@ -11,7 +11,7 @@ import httpx
 from pydantic import ValidationError
 
 from eulerlora.settings import first_fault
-from eulerlora_client.contract.answers import Answer
+from eulerlora_client.contract.fields import WireModel
 from eulerlora_client.contract.problems import (
     ConnectionLost,
     Problem,
@@ -21,7 +21,7 @@ from eulerlora_client.contract.problems import (
     problem_class,
 )
 
-AnyAnswer = TypeVar("AnyAnswer", bound=Answer)
+AnyAnswer = TypeVar("AnyAnswer", bound=WireModel)
 
 
 def result_in(response: httpx.Response, kind: type[AnyAnswer]) -> AnyAnswer:

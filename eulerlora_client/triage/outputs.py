@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from eulerlora_client.contract.answers import ClassName
+from eulerlora_client.contract.models import ClassName
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.triage.row_files import write_csv, write_json_lines
 from eulerlora_client.triage.run import TriageRow

@@ -11,22 +11,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from eulerlora_client.contract.answers import Prediction
-from eulerlora_client.policy.policy import Disposition, Policy, PolicyError
+from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.triage import Disposition
+from eulerlora_client.policy.policy import Policy, PolicyError
+from eulerlora_client.policy.urgency import FAILED, TriageStatus, urgency
 from eulerlora_client.policy.wording import NOT_ASSESSED, TITLES
 from eulerlora_client.triage.run import TriageRow
 
-FAILED: Literal["failed"] = "failed"
-Kind = Disposition | Literal["failed"]
-
-KIND_TITLES: Mapping[Kind, str] = dict([*TITLES.items(), (FAILED, NOT_ASSESSED)])
+KIND_TITLES: Mapping[TriageStatus, str] = dict([*TITLES.items(), (FAILED, NOT_ASSESSED)])
 """What a row may come to, and its name for people."""
-
-BY_URGENCY: Sequence[Kind] = (
-    Disposition.ROUTINE, FAILED, Disposition.RETAKE, Disposition.REFER, Disposition.URGENT,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,7 +35,7 @@ class Result:
 
     row: TriageRow
     name: str
-    kind: Kind
+    kind: TriageStatus
     urgency: int
     malignant: float | None
     fitted: bool | None
@@ -54,7 +48,7 @@ def results_of(rows: Sequence[TriageRow], policy: Policy) -> list[Result]:
     return sorted(results, key=_order)
 
 
-def counts_of(results: Sequence[Result]) -> dict[Kind, int]:
+def counts_of(results: Sequence[Result]) -> dict[TriageStatus, int]:
     """How many rows came to each kind, 0 included."""
     found = Counter(result.kind for result in results)
     return {kind: found[kind] for kind in KIND_TITLES}
@@ -73,11 +67,11 @@ def _result(row: TriageRow, folder: Path | None, policy: Policy) -> Result:
     )
 
 
-def _urgency(kind: Kind, suspicious: bool) -> int:
+def _urgency(kind: TriageStatus, suspicious: bool) -> int:
     """A row's place among the others, 0 for routine."""
     if suspicious and kind in (Disposition.RETAKE, FAILED):
-        return 2 * BY_URGENCY.index(Disposition.URGENT) - 1
-    return 2 * BY_URGENCY.index(kind)
+        return 2 * urgency(Disposition.URGENT) - 1
+    return 2 * urgency(kind)
 
 
 def _malignant(prediction: Prediction | None, policy: Policy) -> float | None:

@@ -63,7 +63,7 @@ def _cells(row: TriageRow) -> dict[str, object]:
             "policy_hash": row.decision.policy_hash,
         }
     if row.quality is not None:
-        cells |= {f"quality_{name}": value for name, value in asdict(row.quality).items()}
+        cells |= {f"quality_{name}": value for name, value in row.quality.model_dump().items()}
     if row.prediction is not None:
         cells |= {name: getattr(row.prediction, name) for name in OF_PREDICTION}
         error = row.prediction.standard_error
@@ -87,7 +87,7 @@ def _record(row: TriageRow) -> dict[str, Any]:
         "reasons": decision.get("reasons", ()),
         "problem": None if row.problem is None else asdict(row.problem),
         "prediction": None if row.prediction is None else row.prediction.model_dump(mode="json"),
-        "quality": None if row.quality is None else asdict(row.quality),
+        "quality": None if row.quality is None else row.quality.model_dump(),
         "policy_version": decision.get("policy_version"),
         "policy_hash": decision.get("policy_hash"),
     }

@@ -8,15 +8,16 @@ from pathlib import Path
 
 from PIL import Image
 
-from eulerlora_client.contract.answers import Prediction
+from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import (
     BodyTooLarge,
     Problem,
     Unreachable,
     UnreadableFile,
 )
+from eulerlora_client.contract.triage import ImageQuality
 from eulerlora_client.policy.policy import Decision, Policy, PolicyError
-from eulerlora_client.policy.quality import Quality, quality_of
+from eulerlora_client.policy.quality import measure_quality
 from eulerlora_client.sdk.async_client import AsyncTriageClient
 from eulerlora_client.sdk.concurrency import in_order_async
 from eulerlora_client.sdk.images import content_of
@@ -44,7 +45,7 @@ class TriageRow:
 
     path: Path
     prediction: Prediction | None = None
-    quality: Quality | None = None
+    quality: ImageQuality | None = None
     decision: Decision | None = None
     problem: RowProblem | None = None
 
@@ -97,7 +98,7 @@ def decided(path: Path, content: bytes, prediction: Prediction, policy: Policy) 
     """The row of a file that was answered, with the policy's decision on it."""
     try:
         with Image.open(BytesIO(content), formats=FORMATS) as image:
-            quality = quality_of(image)
+            quality = measure_quality(image)
     except Exception as error:  # what Pillow raises on hostile bytes has no common base
         detail = f"its quality cannot be measured ({type(error).__name__})"
         return TriageRow(path, prediction, problem=RowProblem(QUALITY_UNKNOWN, detail))

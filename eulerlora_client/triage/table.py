@@ -8,16 +8,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from eulerlora_client.policy.policy import Disposition, Policy
+from eulerlora_client.contract.triage import Disposition
+from eulerlora_client.policy.policy import Policy
+from eulerlora_client.policy.urgency import FAILED, TriageStatus
 from eulerlora_client.policy.wording import NOT_FITTED, WARNING
 from eulerlora_client.triage.printable import printable
-from eulerlora_client.triage.ranking import FAILED, KIND_TITLES, Kind, Result, counts_of, results_of
+from eulerlora_client.triage.ranking import KIND_TITLES, Result, counts_of, results_of
 from eulerlora_client.triage.run import TriageRow
 
 PLAIN_WIDTH = 160
 """Columns where there is no terminal to ask."""
 
-STYLES: Mapping[Kind, str] = {
+STYLES: Mapping[TriageStatus, str] = {
     Disposition.URGENT: "bold red",
     Disposition.REFER: "yellow",
     Disposition.RETAKE: "cyan",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from eulerlora_client.contract.problems import NotReady, UnusableImage
-from eulerlora_client.policy.quality import Quality
+from eulerlora_client.contract.triage import ImageQuality
 from service.decoding.decode import Declared
 from service.decoding.process import DecodingProcess, LostError, Outcome
 from service.decoding.worker import Job
@@ -37,7 +37,7 @@ class Decoded:
     content_seed: int
     warnings: tuple[str, ...]
     decode_s: float
-    quality: Quality | None = None
+    quality: ImageQuality | None = None
 
 
 class Decoder:

@@ -19,7 +19,8 @@ from PIL import Image
 
 from eulerlora.preprocess import Picture, resize
 from eulerlora.seeds import content_seed
-from eulerlora_client.policy.quality import Quality, quality_of
+from eulerlora_client.contract.triage import ImageQuality
+from eulerlora_client.policy.quality import measure_quality
 from service.decoding.decode import Declared, decode
 from service.decoding.messages import Message, received
 from service.settings import ImageLimits
@@ -70,7 +71,7 @@ class Done:
     content_seed: int
     warnings: tuple[str, ...]
     decode_s: float
-    quality: Quality | None = None
+    quality: ImageQuality | None = None
 
     def message(self) -> Message:
         """As a worker sends it."""
@@ -139,8 +140,8 @@ def perform(job: Job, limits: ImageLimits) -> Done | Exception:
         return error
 
 
-def _quality(picture: Picture) -> Quality:
-    return quality_of(Image.fromarray(picture.pixels.permute(1, 2, 0).numpy()))
+def _quality(picture: Picture) -> ImageQuality:
+    return measure_quality(Image.fromarray(picture.pixels.permute(1, 2, 0).numpy()))
 
 
 def _next(connection: socket.socket) -> Job | None:

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from eulerlora_client.contract.predictions import ProblemDocument
 from eulerlora_client.contract.problems import (
     BodyTooLarge,
     HeadersTooLarge,
@@ -28,7 +29,6 @@ from eulerlora_client.contract.problems import (
     RequestRefused,
     UploadTooSlow,
 )
-from service.schemas import ProblemBody
 from service.telemetry.request_id import HEADER, request_id_of
 
 logger = logging.getLogger(__name__)
@@ -54,15 +54,15 @@ def install(app: FastAPI) -> None:
 
 def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """What the OpenAPI description says of answers with these statuses."""
-    schema = {"$ref": f"#/components/schemas/{ProblemBody.__name__}"}
+    schema = {"$ref": f"#/components/schemas/{ProblemDocument.__name__}"}
     content = {MEDIA_TYPE: {"schema": schema}}
     return {each: {"description": HTTPStatus(each).phrase, "content": content} for each in statuses}
 
 
-def problem_body(problem: Problem, request_id: str) -> ProblemBody:
+def problem_body(problem: Problem, request_id: str) -> ProblemDocument:
     """Returns the problem document for the response to a request."""
     assert problem.status is not None, "client-side problems have no response"
-    return ProblemBody(
+    return ProblemDocument(
         type=f"urn:eulerlora:problem:{problem.code}",
         title=problem.title,
         status=problem.status,
@@ -99,7 +99,7 @@ def problem_headers(problem: Problem, closes: bool | None = None) -> dict[str, s
 class _ProblemResponse(JSONResponse):
     """Leaves the problem's code in the request's state, for whoever observes the request."""
 
-    def __init__(self, body: ProblemBody, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, body: ProblemDocument, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(body.model_dump(), body.status, headers, MEDIA_TYPE)
         self.problem = body.code
 

@@ -2,10 +2,18 @@
 
 from fastapi import APIRouter
 
+from eulerlora_client.contract.fields import MAX_SAMPLES
+from eulerlora_client.contract.models import (
+    ClassName,
+    ImageLimits,
+    ModelDetails,
+    ModelList,
+    ModelSummary,
+    Threshold,
+)
 from service.http.problem_responses import described
 from service.inference.models import ServedModels
-from service.schemas import ModelDetails, ModelList, ModelSummary
-from service.settings import MAX_SAMPLES, ServiceSettings
+from service.settings import ServiceSettings
 
 
 def model_routes(models: ServedModels, settings: ServiceSettings) -> APIRouter:
@@ -16,15 +24,15 @@ def model_routes(models: ServedModels, settings: ServiceSettings) -> APIRouter:
     async def list_models() -> ModelList:
         """The served models; the default first."""
         return ModelList(
-            models=[
+            models=tuple(
                 ModelSummary(
                     name=name,
                     revision=served.model.revision,
-                    classes=list(served.model.classes),
+                    classes=tuple(served.model.classes),
                     default=name == models.default,
                 )
                 for name, served in models.items()
-            ]
+            )
         )
 
     @router.get("/models/{name}", responses=described(401, 404, 429))
@@ -34,13 +42,16 @@ def model_routes(models: ServedModels, settings: ServiceSettings) -> APIRouter:
         return ModelDetails(
             name=model.config.name,
             revision=model.revision,
-            classes=list(model.config.classes),
+            classes=tuple(
+                ClassName(name=each.name, description=each.description)
+                for each in model.config.classes
+            ),
             adapters=model.config.adapters.settings.adapters,
             input_size=model.config.preprocessing.size,
-            image_limits=settings.images,
+            image_limits=ImageLimits(**settings.images.model_dump()),
             max_body_bytes=settings.bodies.max_bytes,
             max_samples=MAX_SAMPLES,
-            thresholds=list(model.config.thresholds),
+            thresholds=tuple(Threshold(**each.model_dump()) for each in model.config.thresholds),
             provenance=model.config.provenance,
         )
 

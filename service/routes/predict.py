@@ -6,12 +6,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
+from eulerlora_client.contract.predictions import Prediction, PredictionBatch
+from eulerlora_client.contract.queries import PredictQuery
 from service.decoding.decode import MEDIA_TYPES
 from service.http.problem_responses import described
 from service.http.upload import FILE_PART, FILES_PART
 from service.prediction.pipeline import Pipeline, Predicted
 from service.routes.query import question_route
-from service.schemas import PredictionBody, PredictionsBody, PredictQuery
 from service.telemetry.events import Timing
 
 PREDICT_PATH = "/predict"
@@ -47,23 +48,21 @@ def predict_routes(pipeline: Pipeline) -> APIRouter:
     """The routes that answer for one image, and for many."""
     router = APIRouter(route_class=question_route(PredictQuery))
 
-    @router.post(
-        PREDICT_PATH, response_model=PredictionBody, responses=PROBLEMS, openapi_extra=UPLOAD
-    )
+    @router.post(PREDICT_PATH, response_model=Prediction, responses=PROBLEMS, openapi_extra=UPLOAD)
     async def predict(request: Request, query: Annotated[PredictQuery, Query()]) -> Response:
         """Class probabilities and uncertainty of one image."""
         predicted = await pipeline.predict(request, query)
         return answer(predicted.body, [predicted.timing])
 
     @router.post(
-        BATCH_PATH, response_model=PredictionsBody, responses=PROBLEMS, openapi_extra=UPLOADS
+        BATCH_PATH, response_model=PredictionBatch, responses=PROBLEMS, openapi_extra=UPLOADS
     )
     async def predict_batch(request: Request, query: Annotated[PredictQuery, Query()]) -> Response:
         """The same for many images; a problem in place of the answer for one that has none."""
         outcomes = await pipeline.predict_batch(request, query)
-        results = [each.body if isinstance(each, Predicted) else each for each in outcomes]
+        results = tuple(each.body if isinstance(each, Predicted) else each for each in outcomes)
         timings = [each.timing for each in outcomes if isinstance(each, Predicted)]
-        return answer(PredictionsBody(results=results), timings)
+        return answer(PredictionBatch(results=results), timings)
 
     return router
 

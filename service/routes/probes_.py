@@ -2,10 +2,10 @@
 
 from fastapi import APIRouter
 
+from eulerlora_client.contract.models import ServiceStatus
 from eulerlora_client.contract.problems import NotReady
 from service.http.problem_responses import described
 from service.lifecycle.phase import Lifecycle
-from service.schemas import Status
 
 
 def probe_routes(lifecycle: Lifecycle) -> APIRouter:
@@ -13,15 +13,15 @@ def probe_routes(lifecycle: Lifecycle) -> APIRouter:
     router = APIRouter()
 
     @router.get("/livez")
-    async def livez() -> Status:
+    async def livez() -> ServiceStatus:
         """The process is alive."""
-        return Status(status="alive")
+        return ServiceStatus(status="alive")
 
     @router.get("/readyz", responses=described(503))
-    async def readyz() -> Status:
+    async def readyz() -> ServiceStatus:
         """The models are loaded, gave their known answers, and are served."""
         if lifecycle.phase != "ready":
             raise NotReady("the models are not being served")
-        return Status(status="ready")
+        return ServiceStatus(status="ready")
 
     return router

@@ -10,8 +10,8 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from eulerlora.adaptive_sampling import ROUNDS as AUTO_SAMPLES
+from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import SENT_BY_SERVICE
-from service.schemas import PredictionBody
 from service.telemetry.events import BatchRun, Gauges, RequestOutcome, Timing
 
 DURATIONS_S = (.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30)  # fmt: skip
@@ -110,7 +110,7 @@ class PredictionMetrics:
             "eulerlora_model_seconds", "Time of the batch that an image was in.", DURATIONS_S
         )
 
-    def add(self, model: str, body: PredictionBody, timing: Timing) -> None:
+    def add(self, model: str, body: Prediction, timing: Timing) -> None:
         by_mode = {"model": model, "mode": body.mode}
         self._predictions.labels(**by_mode).inc()
         if body.ood is not None:

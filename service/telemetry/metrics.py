@@ -5,7 +5,7 @@ Label values are bounded: routes are templates, models are those served, reasons
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
-from service.schemas import PredictionBody
+from eulerlora_client.contract.predictions import Prediction
 from service.telemetry.events import BatchRun, Gauges, RequestOutcome, Timing
 from service.telemetry.metric_families import (
     REASONS,
@@ -47,7 +47,7 @@ class Metrics:
         """Counts a batch; called from the engine's thread."""
         self._batches.add(self._served(run.model), run)
 
-    def answered(self, body: PredictionBody, timing: Timing) -> None:
+    def answered(self, body: Prediction, timing: Timing) -> None:
         """Counts a prediction."""
         self._predictions.add(self._served(body.model), body, timing)
 

@@ -16,9 +16,9 @@ from fastapi import FastAPI
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import InternalError
 from service.http.problem_responses import CLIENT_LEFT
-from service.schemas import PredictionBody
 from service.telemetry.events import RequestOutcome, Timing
 from service.telemetry.metrics import OTHER, Metrics
 
@@ -32,7 +32,7 @@ PROBES = frozenset(("/livez", "/readyz", "/metrics"))
 class Answer:
     """One prediction of a request, and when it was ready (nanoseconds since 1970)."""
 
-    body: PredictionBody
+    body: Prediction
     timing: Timing
     at_ns: int
 
@@ -59,7 +59,7 @@ class Observer:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    def answered(self, body: PredictionBody, timing: Timing) -> None:
+    def answered(self, body: Prediction, timing: Timing) -> None:
         """Sees a prediction; called where its request is handled, and counted at its end."""
         if observation := _current.get():
             observation.answers.append(Answer(body, timing, time.time_ns()))

@@ -9,20 +9,14 @@ from PIL import Image
 
 from eulerlora_client.commands import program as command_line
 from eulerlora_client.commands.triage import triage_command
-from eulerlora_client.contract.answers import Prediction
-from eulerlora_client.policy.policy import (
-    Decision,
-    Disposition,
-    Policy,
-    Reason,
-    default_policy,
-)
-from eulerlora_client.policy.quality import Quality
+from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason
+from eulerlora_client.policy.policy import Decision, Policy, default_policy
 from eulerlora_client.triage.run import RowProblem, TriageRow
 from tests.eulerlora_client.conftest import PREDICTION
 from tests.program import Done, run
 
-QUALITY = Quality(
+QUALITY = ImageQuality(
     width=600, height=450, brightness=0.5, dark_share=0.0, bright_share=0.0, sharpness=50.0
 )
 

@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 
 import eulerlora_client
-from eulerlora_client.contract import answers as results
-from eulerlora_client.contract import problems
+from eulerlora_client.contract import models, predictions, problems, triage
 
 ROOT = Path(__file__).parents[2]
-INNER = {"Answer", "ModelList"}  # of results: a base, and what `models` unpacks
+INNER = {"ModelList", "ServiceStatus"}  # what `models` unpacks, and the response of a probe
 
 
 def test_all_names_are_there_and_sorted() -> None:
@@ -19,7 +18,7 @@ def test_all_names_are_there_and_sorted() -> None:
 
 
 def test_every_problem_and_result_is_public() -> None:
-    for module in (problems, results):
+    for module in (problems, models, predictions, triage):
         own = {
             name
             for name, kind in vars(module).items()

@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from eulerlora_client.contract.answers import Prediction
+from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.triage import ImageQuality
 from eulerlora_client.policy.policy import Policy, default_policy
-from eulerlora_client.policy.quality import Quality
 from eulerlora_client.policy.rules import MalignantRules, UncertaintyRules
 from eulerlora_client.triage.run import RowProblem, TriageRow
 
 CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 REVISION = "sha256:" + "5f" * 32
 HOSTILE = '"><img src=x onerror=alert(1)>&amp;\u202egpj.\x07.jpg'
-SHARP = Quality(
+SHARP = ImageQuality(
     width=600, height=450, brightness=0.6, dark_share=0.0, bright_share=0.01, sharpness=85.0
 )
-BLURRED = Quality(
+BLURRED = ImageQuality(
     width=600, height=450, brightness=0.6, dark_share=0.0, bright_share=0.0, sharpness=0.4
 )
 
@@ -90,7 +90,7 @@ def passes(label: str, sureness: float, spread: float, seed: int, count: int = 8
     return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))
 
 
-def triaged(path: Path, found: Prediction, quality: Quality, policy: Policy) -> TriageRow:
+def triaged(path: Path, found: Prediction, quality: ImageQuality, policy: Policy) -> TriageRow:
     """A row that was answered and decided."""
     return TriageRow(
         path=path,
@@ -118,7 +118,7 @@ def rows_of_all_kinds(folder: Path, policy: Policy) -> list[TriageRow]:
     def picture(name: str, seed: int, **shape: tuple[int, int]) -> Path:
         return lesion(folder / name, seed, **shape)
 
-    def row(path: Path, found: Prediction, quality: Quality = SHARP) -> TriageRow:
+    def row(path: Path, found: Prediction, quality: ImageQuality = SHARP) -> TriageRow:
         return triaged(path, found, quality, policy)
 
     broken = folder / "broken.jpg"

@@ -1,8 +1,8 @@
 """Entries for tests of the audit log."""
 
+from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.policy import policy
 from service.audit.log import AuditEntry
-from service.schemas import PredictionBody
 
 SECRET = b"a secret of thirty-two bytes or so"
 
@@ -32,4 +32,4 @@ def decision(
         "ood_threshold": 0.52,
         "warnings": ["CMYK was converted"],
     }
-    return AuditEntry(PredictionBody.model_validate(fields | changes), "clinic", image, triage)
+    return AuditEntry(Prediction.model_validate(fields | changes), "clinic", image, triage)

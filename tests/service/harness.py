@@ -14,6 +14,8 @@ from eulerlora.model import EulerLoRA
 from eulerlora.preprocess import resize
 from eulerlora.seeds import content_seed
 from eulerlora.settings import Draw
+from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.queries import PredictQuery
 from service.decoding.decode import Declared, decode
 from service.decoding.pool import Decoded
 from service.inference.batcher import Batcher
@@ -22,8 +24,6 @@ from service.inference.models import ServedModel, ServedModels
 from service.inference.queue import RequestQueue
 from service.inference.throughput import ThroughputEstimate
 from service.prediction.pipeline import Pipeline, Predicted
-from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.contract.queries import PredictQuery
 from service.settings import ServiceSettings
 from service.telemetry.events import Timing
 

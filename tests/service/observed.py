@@ -10,10 +10,10 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from eulerlora_client.contract.predictions import Prediction, StandardError
 from eulerlora_client.contract.problems import NotAuthenticated, Overloaded
 from service.http import problem_responses as problems
 from service.routes.metrics_ import metrics_routes
-from service.schemas import PredictionBody, StandardErrorBody
 from service.telemetry.events import Gauges, RequestOutcome
 from service.telemetry.metrics import Metrics
 from service.telemetry.observation import ObservationMiddleware, Observer
@@ -21,13 +21,13 @@ from service.telemetry.request_id import RequestIdMiddleware
 
 SECRET = "zz-secret-zz"
 TEMPLATES = ("/predict", "/models/{name}")
-BODY = PredictionBody(
+BODY = Prediction(
     request_id="made-up", model="tiny", revision="sha256:1", mode="stoch", samples=4,
     trajectories=8, seed=1, label="a", probabilities={"a": 0.8, "b": 0.2}, entropy=0.45,
     expected_entropy=0.4, mutual_information=0.04, msp=0.8, ood=True, ood_threshold=0.9,
     warnings=[],
 )  # fmt: skip
-AUTO_BODY = BODY.model_copy(update={"standard_error": StandardErrorBody(msp=0.02, entropy=0.05)})
+AUTO_BODY = BODY.model_copy(update={"standard_error": StandardError(msp=0.02, entropy=0.05)})
 OUTCOME = RequestOutcome("POST", "/predict", 200, None, 0.3, 5000)
 
 
@@ -105,7 +105,7 @@ def add_endings(app: FastAPI, observer: Observer) -> None:
     """Adds the routes."""
 
     @app.post("/predict")
-    async def predict(request: Request) -> PredictionBody:
+    async def predict(request: Request) -> Prediction:
         await request.body()
         request.state.client = "clinic"
         body = replace_model(BODY, request.query_params.get("model", "tiny"))
@@ -140,7 +140,7 @@ def add_endings(app: FastAPI, observer: Observer) -> None:
         raise ClientDisconnect
 
 
-def replace_model(body: PredictionBody, model: str) -> PredictionBody:
+def replace_model(body: Prediction, model: str) -> Prediction:
     """The body of another model's prediction."""
     return body.model_copy(update={"model": model})
 

@@ -7,7 +7,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.schemas import BaseSchema
 
-from service.schemas import ProblemBody
+from eulerlora_client.contract.predictions import ProblemDocument
 from tests.service.real_server import PATIENCE_S
 
 FEW = settings(
@@ -63,6 +63,6 @@ def check(case: schemathesis.Case) -> None:
     )
     if response.status_code >= 400:
         assert response.headers["content-type"] == ["application/problem+json"]
-        problem = ProblemBody.model_validate(response.json(), extra="forbid")
+        problem = ProblemDocument.model_validate(response.json(), extra="forbid")
         assert problem.status == response.status_code
         assert [problem.request_id] == response.headers["x-request-id"]

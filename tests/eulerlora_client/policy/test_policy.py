@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from eulerlora.errors import SettingsError
+from eulerlora_client.contract.predictions import Prediction, StandardError
+from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason
 from eulerlora_client.policy.policy import (
-    Disposition,
     Policy,
     PolicyError,
-    Reason,
     default_policy,
     default_policy_text,
     parse_policy,
     read_policy,
 )
-from eulerlora_client.policy.quality import Quality
-from tests.eulerlora_client.answers_to_judge import GOOD, FakePrediction
+from eulerlora_client.policy.urgency import urgency
+from tests.eulerlora_client.policy_inputs import GOOD, make_prediction
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "triage-policy.md"
 
@@ -73,16 +73,16 @@ class Case:
     trajectories: str
 
     @property
-    def quality(self) -> Quality:
+    def quality(self) -> ImageQuality:
         changes: dict[str, Any] = {}
         for name in self.bad:
             changes |= BAD_QUALITIES[name]
-        return replace(GOOD, **changes)
+        return GOOD.model_copy(update=changes)
 
     @property
-    def prediction(self) -> FakePrediction:
+    def prediction(self) -> Prediction:
         mel, bcc = MALIGNANT[self.malignant]
-        return FakePrediction(
+        return make_prediction(
             probabilities={"nv": 1 - mel - bcc, "bkl": 0.0, "mel": mel, "bcc": bcc},
             entropy=ENTROPIES[self.entropy],
             ood=self.ood,
@@ -141,7 +141,7 @@ def test_a_flag_never_lowers_urgency_and_never_ends_in_routine() -> None:
         known = POLICY.decide(replace(case, ood=False).prediction, case.quality).disposition
         for ood in (True, None):
             flagged = POLICY.decide(replace(case, ood=ood).prediction, case.quality).disposition
-            assert flagged.severity >= known.severity, case
+            assert urgency(flagged) >= urgency(known), case
             assert flagged != Disposition.ROUTINE, case
 
 
@@ -152,7 +152,7 @@ def test_with_a_good_picture_one_more_reason_never_lowers_urgency() -> None:
         here = POLICY.decide(case.prediction, GOOD)
         for worse in cases_one_step_worse(case):
             there = POLICY.decide(worse.prediction, GOOD)
-            assert there.disposition.severity >= here.disposition.severity, (case, worse)
+            assert urgency(there.disposition) >= urgency(here.disposition), (case, worse)
 
 
 def cases_one_step_worse(case: Case) -> Iterator[Case]:
@@ -160,15 +160,6 @@ def cases_one_step_worse(case: Case) -> Iterator[Case]:
     yield replace(case, malignant="equal" if case.malignant == "below" else "above")
     yield replace(case, entropy="equal" if case.entropy == "below" else "above")
     yield replace(case, trajectories="disagree")
-
-
-def test_severity_falls_from_urgent_to_routine() -> None:
-    assert sorted(Disposition, key=lambda each: each.severity, reverse=True) == [
-        "urgent",
-        "refer",
-        "retake",
-        "routine",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -188,18 +179,18 @@ def test_a_quality_that_equals_its_threshold_is_sent_back_and_one_past_it_is_not
 ) -> None:
     at: dict[str, Any] = {field: threshold}
     past: dict[str, Any] = {field: threshold + step}
-    assert POLICY.decide(FakePrediction(), replace(GOOD, **at)).reasons == (reason,)
-    assert POLICY.decide(FakePrediction(), replace(GOOD, **past)).reasons == ()
+    assert POLICY.decide(make_prediction(), GOOD.model_copy(update=at)).reasons == (reason,)
+    assert POLICY.decide(make_prediction(), GOOD.model_copy(update=past)).reasons == ()
 
 
 def test_a_model_without_the_malignant_classes_is_an_error_that_names_them() -> None:
-    cifar = FakePrediction(model="cifar10", probabilities={"cat": 0.5, "bcc": 0.5})
+    cifar = make_prediction(model="cifar10", probabilities={"cat": 0.5, "bcc": 0.5})
     with pytest.raises(PolicyError, match=r"needs the classes mel; the model cifar10 has cat, bcc"):
         POLICY.decide(cifar, GOOD)
 
 
 def test_a_decision_names_its_policy() -> None:
-    decision = POLICY.decide(FakePrediction(), GOOD)
+    decision = POLICY.decide(make_prediction(), GOOD)
     assert (decision.policy_version, decision.policy_hash) == (7, POLICY.hash)
 
 
@@ -282,12 +273,14 @@ def test_a_threshold_is_fitted_to_one_model_and_one_question() -> None:
     policy = default_policy()
     found = policy.evidence
     assert found is not None
-    own = FakePrediction(revision=found.revision, mode=found.mode, samples=found.samples)
+    own = make_prediction(revision=found.revision, mode=found.mode, samples=found.samples)
     assert policy.fitted_to(own)
-    assert not policy.fitted_to(replace(own, revision="sha256:other"))
-    assert not policy.fitted_to(replace(own, samples=found.samples + 1))
-    assert not policy.fitted_to(replace(own, mode="det", samples=1))
-    assert not policy.fitted_to(replace(own, standard_error=(0.01, 0.02)))  # of samples=auto
+    assert not policy.fitted_to(own.model_copy(update={"revision": "sha256:other"}))
+    assert not policy.fitted_to(own.model_copy(update={"samples": found.samples + 1}))
+    assert not policy.fitted_to(own.model_copy(update={"mode": "det", "samples": 1}))
+    assert not policy.fitted_to(
+        own.model_copy(update={"standard_error": StandardError(msp=0.01, entropy=0.02)})
+    )  # of samples=auto
     assert not POLICY.fitted_to(own)
 
 

@@ -11,9 +11,10 @@ import pytest
 from PIL import Image, ImageFilter
 from scipy import ndimage
 
-from eulerlora_client.policy.policy import Reason, default_policy
-from eulerlora_client.policy.quality import laplacian_variance, quality_of
-from tests.eulerlora_client.answers_to_judge import FakePrediction
+from eulerlora_client.contract.triage import Reason
+from eulerlora_client.policy.policy import default_policy
+from eulerlora_client.policy.quality import laplacian_variance, measure_quality
+from tests.eulerlora_client.policy_inputs import make_prediction
 
 EVERY = 40
 
@@ -27,7 +28,7 @@ def lesion(width: int, height: int) -> Image.Image:
 
 
 def reasons(image: Image.Image) -> set[Reason]:
-    return set(default_policy().decide(FakePrediction(), quality_of(image)).reasons)
+    return set(default_policy().decide(make_prediction(), measure_quality(image)).reasons)
 
 
 def test_the_laplacian_is_that_of_an_independent_library() -> None:
@@ -44,7 +45,7 @@ def test_an_image_of_two_pixels_a_side_has_no_sharpness() -> None:
 def test_an_even_tone_is_as_bright_as_its_level_and_not_sharp(
     level: int, share: tuple[int, int]
 ) -> None:
-    found = quality_of(Image.new("L", (300, 200), level))
+    found = measure_quality(Image.new("L", (300, 200), level))
     assert (found.width, found.height) == (300, 200)
     assert found.brightness == pytest.approx(level / 255)
     assert (found.dark_share, found.bright_share) == share
@@ -52,9 +53,9 @@ def test_an_even_tone_is_as_bright_as_its_level_and_not_sharp(
 
 
 def test_the_same_scene_measures_the_same_at_every_resolution() -> None:
-    small = quality_of(lesion(200, 150))
+    small = measure_quality(lesion(200, 150))
     for scale in (2, 3, 6):
-        large = quality_of(lesion(200 * scale, 150 * scale))
+        large = measure_quality(lesion(200 * scale, 150 * scale))
         assert large.brightness == pytest.approx(small.brightness, abs=0.01)
         assert large.sharpness == pytest.approx(small.sharpness, rel=0.2)
 
@@ -62,7 +63,7 @@ def test_the_same_scene_measures_the_same_at_every_resolution() -> None:
 def test_the_more_a_picture_is_blurred_the_less_sharp_it_is() -> None:
     image = lesion(600, 450)
     found = [
-        quality_of(image.filter(ImageFilter.GaussianBlur(radius))).sharpness
+        measure_quality(image.filter(ImageFilter.GaussianBlur(radius))).sharpness
         for radius in (0, 2, 5, 10, 25)
     ]
     assert found == sorted(found, reverse=True)
@@ -73,7 +74,7 @@ def test_clipped_pixels_are_counted_by_area() -> None:
     image = Image.new("L", (128, 128), 128)
     image.paste(0, (0, 0, 128, 32))
     image.paste(255, (0, 120, 128, 128))
-    found = quality_of(image)
+    found = measure_quality(image)
     assert (found.dark_share, found.bright_share) == (32 / 128, 8 / 128)
 
 
@@ -87,15 +88,15 @@ def test_every_mode_of_a_picture_measures_the_same(mode: str) -> None:
         assert image.mode == mode
     else:
         image = gray.convert(mode)
-    assert quality_of(image) == quality_of(gray)
+    assert measure_quality(image) == measure_quality(gray)
 
 
 def test_what_is_transparent_counts_as_white() -> None:
-    assert quality_of(Image.new("RGBA", (64, 64), (0, 0, 0, 0))).brightness == 1
+    assert measure_quality(Image.new("RGBA", (64, 64), (0, 0, 0, 0))).brightness == 1
 
 
 def test_a_thin_strip_can_be_measured() -> None:
-    found = quality_of(Image.new("L", (4000, 3), 128))
+    found = measure_quality(Image.new("L", (4000, 3), 128))
     assert (found.sharpness, found.brightness) == (0, pytest.approx(128 / 255))
 
 

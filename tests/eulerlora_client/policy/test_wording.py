@@ -3,7 +3,8 @@
 from itertools import combinations
 from typing import get_args
 
-from eulerlora_client.policy.policy import SUGGESTS, Decision, Disposition, Reason, disposition
+from eulerlora_client.contract.triage import Disposition, Reason
+from eulerlora_client.policy.policy import SUGGESTS, Decision, disposition
 from eulerlora_client.policy.wording import (
     GROUPS,
     NOT_FITTED,

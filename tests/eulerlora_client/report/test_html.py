@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.contract.answers import ClassName
+from eulerlora_client.contract.models import ClassName
 from eulerlora_client.policy import wording
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.report import html as report

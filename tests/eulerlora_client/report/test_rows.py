@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from eulerlora_client.contract.answers import StandardError
+from eulerlora_client.contract.predictions import StandardError
 from eulerlora_client.report.html import asked_for
 from eulerlora_client.report.rows import name_ranks_of, questions_of, sort_keys
 from eulerlora_client.triage.ranking import results_of

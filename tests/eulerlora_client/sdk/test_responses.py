@@ -6,7 +6,7 @@ from email.utils import formatdate
 import httpx
 import pytest
 
-from eulerlora_client.contract.answers import Prediction
+from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import (
     BadRequest,
     InternalError,

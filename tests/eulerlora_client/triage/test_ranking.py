@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.policy.policy import Disposition, Policy
+from eulerlora_client.contract.triage import Disposition
+from eulerlora_client.policy.policy import Policy
 from eulerlora_client.triage.ranking import counts_of, results_of
 from eulerlora_client.triage.run import TriageRow
 from tests.eulerlora_client.triage_rows import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.policy.policy import Disposition, Reason
+from eulerlora_client.contract.triage import Disposition, Reason
 from eulerlora_client.triage.row_files import COLUMNS, write_csv, write_json_lines
 from tests.eulerlora_client.runs import gap, row
 

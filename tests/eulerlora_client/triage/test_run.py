@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eulerlora_client.contract.answers import Prediction
+from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import Overloaded, Problem, Unreachable
-from eulerlora_client.policy.policy import Disposition, default_policy
-from eulerlora_client.policy.quality import quality_of
+from eulerlora_client.contract.triage import Disposition
+from eulerlora_client.policy.policy import default_policy
+from eulerlora_client.policy.quality import measure_quality
 from eulerlora_client.sdk.requests import Question
 from eulerlora_client.triage.run import TriageRow, decided, not_asked, triage
 from tests.eulerlora_client.conftest import PREDICTION
@@ -114,7 +115,7 @@ def test_quality_is_of_the_bytes_that_were_sent() -> None:
 
     content = picture(5)
     row = decided(Path("nowhere"), content, FOUND, mel_policy())
-    assert row.quality == quality_of(Image.open(BytesIO(content)))
+    assert row.quality == measure_quality(Image.open(BytesIO(content)))
 
 
 def test_a_file_that_was_not_asked_about_says_so() -> None:

@@ -2,7 +2,7 @@
 
 from io import StringIO
 
-from eulerlora_client.policy.policy import Disposition, Reason
+from eulerlora_client.contract.triage import Disposition, Reason
 from eulerlora_client.policy.wording import NOT_ASSESSED, NOT_FITTED, TITLES, WARNING
 from eulerlora_client.triage.ranking import results_of
 from eulerlora_client.triage.run import TriageRow

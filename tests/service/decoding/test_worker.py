@@ -6,7 +6,7 @@ from PIL import ExifTags, Image
 from eulerlora.preprocess import resize, upright_rgb
 from eulerlora.seeds import content_seed
 from eulerlora_client.contract.problems import UnusableImage
-from eulerlora_client.policy.quality import quality_of
+from eulerlora_client.policy.quality import measure_quality
 from service.decoding.decode import Declared
 from service.decoding.worker import Done, Job, perform
 from service.settings import ImageLimits
@@ -47,7 +47,7 @@ def test_quality_is_measured_on_the_whole_upright_picture_where_it_is_wanted(enc
     content = encode(photo, "PNG", exif=turned)
     found = perform(Job(content, UNDECLARED, 32, REVISION, measured=True), LIMITS)
     assert isinstance(found, Done)
-    assert found.quality == quality_of(photo.rotate(-90, expand=True))
+    assert found.quality == measure_quality(photo.rotate(-90, expand=True))
     assert done(content).quality is None
 
 

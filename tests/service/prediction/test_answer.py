@@ -11,12 +11,12 @@ from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw
 from eulerlora.uncertainty import summarise
+from eulerlora_client.contract.fields import DEFAULT_SAMPLES
+from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import InvalidParameter, ModelFailure
+from eulerlora_client.contract.queries import PredictQuery
 from service.inference.models import ServedModel
 from service.prediction.answer import fewer_samples, prediction_body, samples_of
-from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.contract.queries import PredictQuery
-from eulerlora_client.contract.fields import DEFAULT_SAMPLES
 from service.settings import ImageLimits
 
 LIMITS = ImageLimits()
@@ -97,7 +97,7 @@ def test_a_body_summarises_the_trajectories(served) -> None:
     assert (body.label, body.msp) == ("bkl", pytest.approx(0.6))
     assert (body.model, body.revision) == ("tiny", served.model.revision)
     assert (body.mode, body.samples, body.trajectories, body.seed) == ("det", 1, 2, 7)
-    assert (body.request_id, body.warnings) == ("the-id", ["a warning"])
+    assert (body.request_id, body.warnings) == ("the-id", ("a warning",))
 
 
 @pytest.mark.parametrize("trajectories", [1, 2, 8, 128])

@@ -20,9 +20,9 @@ from eulerlora_client.contract.problems import (
     OutOfMemory,
     Overloaded,
 )
+from eulerlora_client.contract.queries import PredictQuery
 from service.audit.log import AuditEntry
 from service.inference.models import ServedModel
-from eulerlora_client.contract.queries import PredictQuery
 from tests.service.harness import DET, TIMEOUT_S, FakeRequest, PipelineHarness, predict_one
 
 EIGHT = PredictQuery(mode="stoch", samples=8)
@@ -234,10 +234,10 @@ def test_under_load_a_question_is_run_with_fewer_samples_and_says_so(
         harness.gate.set()
         await running
         full, reduced, det = (await first).body, (await second).body, (await plain).body
-        assert (full.samples, full.trajectories, full.warnings) == (8, 16, [])
+        assert (full.samples, full.trajectories, full.warnings) == (8, 16, ())
         assert (reduced.samples, reduced.trajectories) == (4, 8)
         assert (full.ood_threshold, reduced.ood_threshold) == (None, 0.4)
-        assert reduced.warnings == ["samples reduced from 8 to 4 under load"]
+        assert reduced.warnings == ("samples reduced from 8 to 4 under load",)
         assert (det.samples, det.warnings) == (1, [])
         asked = PredictQuery(mode="stoch", samples=4)
         assert (await predict_one(harness, png, asked)).body.probabilities == pytest.approx(

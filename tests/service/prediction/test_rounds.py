@@ -17,10 +17,10 @@ from eulerlora.checkpoint import Checkpoint
 from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw
-from eulerlora_client.contract.problems import DeadlinePassed, Overloaded
-from service.audit.log import AuditEntry
 from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.problems import DeadlinePassed, Overloaded
 from eulerlora_client.contract.queries import PredictQuery
+from service.audit.log import AuditEntry
 from tests.service.harness import DET, TIMEOUT_S, FakeRequest, PipelineHarness, predict_one
 
 THRESHOLDS = {"auto": 0.55, 16: 0.5, 2: 0.6, 1: 0.7}
@@ -239,7 +239,7 @@ def test_under_load_auto_is_run_with_few_samples_only_where_that_is_allowed(
     with harness(max_waiting_rows=30, fewer_samples=True) as running:
         body = asyncio.run(story(running))
     assert (body.samples, body.ood_threshold) == (2, 0.6)
-    assert body.warnings == ["samples reduced from auto to 2 under load"]
+    assert body.warnings == ("samples reduced from auto to 2 under load",)
     assert "standard_error" not in body.model_fields_set
     with harness(max_waiting_rows=100) as running:
         body = asyncio.run(story(running))

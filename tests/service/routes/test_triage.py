@@ -1,7 +1,6 @@
 """POST /triage."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from eulerlora.checkpoint import Checkpoint
 from eulerlora.config import ClassName
 from eulerlora.model import EulerLoRA
 from eulerlora_client.policy.policy import Policy, default_policy
-from eulerlora_client.policy.quality import quality_of
+from eulerlora_client.policy.quality import measure_quality
 from eulerlora_client.policy.wording import NOT_FITTED, REASONS, TITLES, WARNING
 from service.app import Options, create_service
 from service.audit.log import AuditLog, AuditSettings
@@ -73,7 +72,7 @@ def test_the_answer_has_a_disposition_and_what_it_rests_on(urgent, png, photo) -
     assert "prioritise" in body["pathway"]
     assert body["warning"] == WARNING
     assert body["policy"] == {"version": chosen.version, "hash": chosen.hash, "notice": NOT_FITTED}
-    assert body["quality"] == asdict(quality_of(photo))
+    assert body["quality"] == measure_quality(photo).model_dump()
     shares = body["prediction"]["probabilities"]
     assert body["malignant"]["classes"] == ["mel", "bcc", "akiec"]
     assert body["malignant"]["probability"] == pytest.approx(

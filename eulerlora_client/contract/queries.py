@@ -1,0 +1,60 @@
+"""Query parameters of `/predict` and `/triage`."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from eulerlora_client.contract.fields import AUTO, MAX_SAMPLES, Auto, Mode
+
+
+def _plain_digits(value: object) -> object:
+    """Raises ValueError for forms that pydantic also accepts: "+4", " 4", "4.0" and "1_0"."""
+    if isinstance(value, str) and not (value.isascii() and value.isdigit()):
+        raise ValueError("expected a whole number in plain digits")
+    return value
+
+
+def _auto_or_digits(value: object) -> object:
+    try:
+        return value if value == AUTO else _plain_digits(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or auto") from error
+
+
+WholeNumber = Annotated[int, BeforeValidator(_plain_digits)]
+SampleCount = Annotated[int, Field(ge=1, le=MAX_SAMPLES)]
+Samples = Annotated[
+    SampleCount | Auto, Field(union_mode="left_to_right"), BeforeValidator(_auto_or_digits)
+]
+
+
+class TriageQuery(BaseModel):
+    """Parameters of `/triage`; any other parameter is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mode: Annotated[
+        Mode, Field(description="det: one pass per adapter; stoch: sampled passes.")
+    ] = "det"
+    samples: Annotated[
+        Samples | None,
+        Field(
+            description="Samples per adapter; only with stoch, default 4. auto: draws samples "
+            "until the label, the OOD flag and the entropy have converged, at most 16."
+        ),
+    ] = None
+    seed: Annotated[
+        WholeNumber | None,
+        Field(ge=0, lt=2**32, description="Seed of the draws; derived from the image by default."),
+    ] = None
+    model: Annotated[
+        str | None, Field(description="Name of a served model; the first one by default.")
+    ] = None
+
+
+class PredictQuery(TriageQuery):
+    """Parameters of `/predict`; any other parameter is an error."""
+
+    detail: Annotated[
+        Literal["trajectories"] | None, Field(description="Adds trajectory_probabilities.")
+    ] = None

@@ -1,0 +1,43 @@
+"""A prediction and an image quality to which no rule of a policy applies, to be varied by tests."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.triage import ImageQuality
+
+GOOD = ImageQuality(
+    width=600, height=450, brightness=0.6, dark_share=0.0, bright_share=0.0, sharpness=50.0
+)
+PROBABILITIES = {"nv": 1.0, "mel": 0.0, "bcc": 0.0, "akiec": 0.0}
+FIELDS = {
+    "request_id": "r1",
+    "model": "ham10000",
+    "revision": "sha256:00",
+    "mode": "stoch",
+    "samples": 4,
+    "trajectories": 8,
+    "seed": 7,
+    "label": "nv",
+    "entropy": 0.0,
+    "expected_entropy": 0.0,
+    "mutual_information": 0.0,
+    "msp": 1.0,
+    "ood": False,
+    "ood_threshold": 0.5,
+    "warnings": (),
+}
+
+
+def make_prediction(
+    probabilities: Mapping[str, float] = PROBABILITIES,
+    trajectory_labels: tuple[str, ...] = ("nv",) * 8,
+    **changes: Any,
+) -> Prediction:
+    """Returns a prediction; trajectory_labels: () leaves out the trajectories' probabilities."""
+    rows = [[float(name == label) for name in probabilities] for label in trajectory_labels]
+    return Prediction.model_validate(
+        FIELDS
+        | {"probabilities": probabilities, "trajectory_probabilities": rows or None}
+        | changes
+    )
