@@ -13,6 +13,7 @@ import torch
 from torch import Generator, Tensor
 from tqdm import tqdm
 
+from eulerlora.checkpoint import DEFAULT_CHECKPOINT
 from eulerlora.coefficients import (
     draw_balanced_trajectories,
     draw_trajectories,
@@ -23,11 +24,10 @@ from eulerlora.predict import predict_rows
 from eulerlora.preprocess import resize
 from eulerlora.settings import SAMPLERS, AdapterSettings, Draw, Sampler
 from training.commands.evaluate import dataset_of
-from training.data.image_sources import read_image
-from training.data.splits import evenly_spaced
+from training.data.labelled_images import evenly_spaced
+from training.data.sources import read_image
 from training.evaluation.report_schema import TEST
 
-EMBEDDED = Path(__file__).parents[1] / "service" / "default"
 PAPER = AdapterSettings()
 BLOCKS = 12  # of ViT-B/32
 COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
@@ -38,7 +38,7 @@ IMAGES_AT_ONCE = 8
 
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path), help="The checkpoint's data directory.")
-@click.option("--checkpoint", type=click.Path(path_type=Path), default=EMBEDDED)
+@click.option("--checkpoint", type=click.Path(path_type=Path), default=DEFAULT_CHECKPOINT)
 @click.option("--images", type=click.IntRange(1), default=50, show_default=True)
 @click.option("--repeats", type=click.IntRange(2), default=16, show_default=True)
 @click.option("--samples", type=click.IntRange(1, 64), default=4, help="The most; a power of two.")

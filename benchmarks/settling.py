@@ -12,16 +12,17 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from benchmarks.sampling import EMBEDDED, answers
+from benchmarks.sampling import answers
 from benchmarks.settling_figures import Found, agreement_table, drawing, worth_table
 from eulerlora.adaptive_sampling import MAX_SAMPLES
+from eulerlora.checkpoint import DEFAULT_CHECKPOINT
 from eulerlora.model import EulerLoRA, choose_device
 from eulerlora.preprocess import resize
 from eulerlora.settings import SAMPLERS, Draw, Sampler
 from training.commands.evaluate import dataset_of
-from training.data.datasets import LabelledImage, read_ood_set
-from training.data.image_sources import read_image
-from training.data.splits import evenly_spaced
+from training.data.datasets import read_ood_set
+from training.data.labelled_images import LabelledImage, evenly_spaced
+from training.data.sources import read_image
 from training.recipe.schema import OodSettings
 
 REPEATS = 5  # of 16 samples: four are the 64 that the fifth is compared with, each in turn
@@ -29,7 +30,7 @@ REPEATS = 5  # of 16 samples: four are the 64 that the fifth is compared with, e
 
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path), required=True)
-@click.option("--checkpoint", type=click.Path(path_type=Path), default=EMBEDDED)
+@click.option("--checkpoint", type=click.Path(path_type=Path), default=DEFAULT_CHECKPOINT)
 @click.option("--part", type=click.Choice(["calibration", "test"]), default="test")
 @click.option("--images", type=click.IntRange(2), default=150, show_default=True)
 @click.option("--ood", type=click.Path(path_type=Path), help="A folder or archive of other images.")

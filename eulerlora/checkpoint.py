@@ -31,6 +31,8 @@ CONFIG, ADAPTERS, BACKBONE, CARD = (
     "backbone.safetensors",
     "README.md",
 )
+DEFAULT_CHECKPOINT = Path(__file__).parent / "default"
+"""The checkpoint that ships with the package."""
 
 
 @dataclass(frozen=True)

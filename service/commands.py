@@ -9,7 +9,6 @@ import click
 
 from eulerlora.openmp import choose_waiting
 
-EMBEDDED = Path(__file__).parent / "default"
 PATH = click.Path(path_type=Path)
 PRECISIONS = ("float32", "bfloat16")
 LOG_FORMATS = ("auto", "json", "text")
@@ -62,9 +61,10 @@ def serve_command(checkpoints: tuple[Path, ...], **options: Any) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit_cleanly)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are checkpoints to reload
+    from eulerlora.checkpoint import DEFAULT_CHECKPOINT  # noqa: PLC0415 - imports torch
     from service.process import ServeOptions, run  # noqa: PLC0415 - imports torch and uvicorn
 
-    run(ServeOptions(checkpoints=checkpoints or (EMBEDDED,), **options))
+    run(ServeOptions(checkpoints=checkpoints or (DEFAULT_CHECKPOINT,), **options))
 
 
 def _exit_cleanly(*_: object) -> NoReturn:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from eulerlora import EulerLoRA
+from eulerlora.checkpoint import DEFAULT_CHECKPOINT
 from eulerlora.uncertainty import summarise
-from service.commands import EMBEDDED
 from training.data.datasets import read_dataset
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.recipe.schema import DataSettings
@@ -17,8 +17,8 @@ OPTIONS = [SamplingOptions("det"), SamplingOptions("stoch", 4)]
 @pytest.mark.data
 @pytest.mark.slow
 def test_bfloat16_keeps_the_labels_and_flags_of_the_ham10000_test_images(real_data: Path) -> None:
-    plain = EulerLoRA.load(EMBEDDED, "cpu")
-    rounded = EulerLoRA.load(EMBEDDED, "cpu", precision="bfloat16")
+    plain = EulerLoRA.load(DEFAULT_CHECKPOINT, "cpu")
+    rounded = EulerLoRA.load(DEFAULT_CHECKPOINT, "cpu", precision="bfloat16")
     test = read_dataset(DataSettings(kind="ham10000"), real_data).parts["test"]
     expected = predict_all(plain, test, OPTIONS, "float32")
     found = predict_all(rounded, test, OPTIONS, "bfloat16")

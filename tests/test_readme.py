@@ -11,8 +11,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from eulerlora import EulerLoRA
+from eulerlora.checkpoint import DEFAULT_CHECKPOINT
 from service.app import create_service
-from service.commands import EMBEDDED
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
@@ -55,7 +55,7 @@ def test_the_json_block_is_the_answer_to_the_curl_call(image: Path) -> None:
     command = next(line for block in blocks("") for line in block.splitlines() if "curl" in line)
     *_, url = shlex.split(command)
     query = {key: value[0] for key, value in parse_qs(urlsplit("//" + url).query).items()}
-    models = ServedModels([ServedModel.of(EulerLoRA.load(EMBEDDED))])
+    models = ServedModels([ServedModel.of(EulerLoRA.load(DEFAULT_CHECKPOINT))])
     with TestClient(create_service(models, ServiceSettings(), Lifecycle()).application) as client:
         answer = client.post("/predict", params=query, files={"file": (IMAGE, image.read_bytes())})
     found, shown = answer.json(), json.loads(blocks("json")[0])

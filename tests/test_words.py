@@ -41,7 +41,7 @@ def clinical_files() -> Iterator[Path]:
     """Whole files that hold text for clinicians and patients."""
     for folder in ("service/page", "eulerlora_client"):
         yield from (path for path in (ROOT / folder).rglob("*") if path.suffix in TEXT)
-    yield ROOT / "service" / "default" / "README.md"
+    yield ROOT / "eulerlora" / "default" / "README.md"
     yield from (ROOT / "docs").rglob("triage*.md")
 
 
@@ -57,7 +57,7 @@ def test_what_clinicians_and_patients_read_makes_no_claim(path: Path) -> None:
 def test_those_files_are_found() -> None:
     names = {path.relative_to(ROOT).as_posix() for path in clinical_files()}
     assert {"eulerlora_client/policy/wording.py", "eulerlora_client/policy/policy.toml"} <= names
-    assert {"service/default/README.md", "docs/triage-policy.md"} <= names
+    assert {"eulerlora/default/README.md", "docs/triage-policy.md"} <= names
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
 
+from eulerlora.checkpoint import DEFAULT_CHECKPOINT
 from eulerlora.model import EulerLoRA, pixels_of
 from eulerlora.predict import predict_rows
 from eulerlora.preprocess import resize
@@ -17,7 +17,6 @@ from eulerlora.seeds import content_seed
 from eulerlora.settings import Draw, Mode
 from eulerlora.uncertainty import summarise
 
-EMBEDDED = Path(__file__).parents[2] / "service" / "default"
 SAMPLES = 4
 
 
@@ -31,7 +30,7 @@ class Asked:
 
 def embedded_model() -> EulerLoRA:
     """The checkpoint that the service serves where none is named, on the CPU."""
-    return EulerLoRA.load(EMBEDDED, "cpu")
+    return EulerLoRA.load(DEFAULT_CHECKPOINT, "cpu")
 
 
 def decoded(model: EulerLoRA, data: bytes, mode: Mode) -> Asked:

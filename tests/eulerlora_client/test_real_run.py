@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.commands import EMBEDDED
+from eulerlora.checkpoint import DEFAULT_CHECKPOINT
 from tests.eulerlora_client.runs import triage
 from tests.server_process import serving
 
@@ -45,7 +45,7 @@ def test_every_file_has_one_row_and_nothing_else_than_a_lesion_is_routine(
             (folder / f"{kind}-{number}.jpg").write_bytes(content)
     for name, spoiled in BROKEN.items():
         (folder / name).write_bytes(spoiled(lesions[0]))
-    with serving(EMBEDDED) as server:
+    with serving(DEFAULT_CHECKPOINT) as server:
         server.wait_for("/readyz", 200)
         done = triage(folder, "--url", server.url, "--csv", file)
     with file.open(newline="") as lines:

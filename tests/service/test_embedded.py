@@ -1,4 +1,4 @@
-"""service/default: the embedded checkpoint, and what its card promises."""
+"""eulerlora/default: the embedded checkpoint, and what its card promises."""
 
 import csv
 import tarfile
@@ -10,10 +10,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from eulerlora import EulerLoRA
-from eulerlora.checkpoint import BACKBONE, CARD
+from eulerlora.checkpoint import BACKBONE, CARD, DEFAULT_CHECKPOINT
 from eulerlora.config import CheckpointConfig
 from service.app import create_service
-from service.commands import EMBEDDED
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
@@ -24,12 +23,12 @@ IMAGES = 17
 
 @pytest.fixture(scope="module")
 def config() -> CheckpointConfig:
-    return EulerLoRA.load(EMBEDDED, "cpu").config
+    return EulerLoRA.load(DEFAULT_CHECKPOINT, "cpu").config
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
-    models = ServedModels([ServedModel.of(EulerLoRA.load(EMBEDDED, "cpu"))])
+    models = ServedModels([ServedModel.of(EulerLoRA.load(DEFAULT_CHECKPOINT, "cpu"))])
     with TestClient(create_service(models, ServiceSettings(), Lifecycle()).application) as client:
         yield client
 
@@ -54,8 +53,8 @@ def first_images(archive: Path) -> list[tuple[str, bytes]]:
 
 
 def test_it_is_small_and_whole(config: CheckpointConfig) -> None:
-    assert sum(path.stat().st_size for path in EMBEDDED.iterdir()) <= MAX_BYTES
-    assert (EMBEDDED / BACKBONE).exists()
+    assert sum(path.stat().st_size for path in DEFAULT_CHECKPOINT.iterdir()) <= MAX_BYTES
+    assert (DEFAULT_CHECKPOINT / BACKBONE).exists()
     assert {each.name for each in config.classes} == {
         "akiec", "bcc", "bkl", "df", "mel", "nv", "vasc"
     }  # fmt: skip
@@ -83,7 +82,7 @@ def test_every_offered_sample_count_is_calibrated_on_held_out_lesions(
 
 
 def test_its_card_states_figures_limits_and_licence() -> None:
-    card = (EMBEDDED / CARD).read_text()
+    card = (DEFAULT_CHECKPOINT / CARD).read_text()
     for words in (
         "not a medical device",
         "CC BY-NC 4.0",

@@ -1,4 +1,4 @@
-"""What tests of the page share: a browser, a server, and a look at the page."""
+"""Fixtures of the page tests: one server for all of them, one browser per module."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from service.commands import EMBEDDED
-from tests.browser import chromium
+from eulerlora.checkpoint import DEFAULT_CHECKPOINT
+from tests.browser import chromium, chromium_path
 from tests.server_process import ServerProcess, serving
 from tests.service.page.browser import Visit, visiting
 
@@ -24,23 +24,24 @@ def browser() -> Iterator[Any]:
         yield browser
 
 
-@pytest.fixture(scope="module")
-def server(browser: Any, checkpoint_folder: Path) -> Iterator[ServerProcess]:
-    """One that serves the embedded model, and a tiny one that the policy does not fit."""
-    with serving(EMBEDDED, checkpoint_folder) as server:
+@pytest.fixture(scope="session")
+def server(checkpoint_folder: Path) -> Iterator[ServerProcess]:
+    """A server of the embedded model and of a tiny one that the policy does not apply to."""
+    chromium_path()  # skips before the server starts
+    with serving(DEFAULT_CHECKPOINT, checkpoint_folder) as server:
         server.wait_for("/readyz", 200)
         yield server
 
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """Where screenshots go: the folder that EULERLORA_SCREENSHOTS names, docs/images for one."""
+    """The folder for screenshots: EULERLORA_SCREENSHOTS (for example docs/images), or temporary."""
     return Path(os.environ.get(SCREENSHOTS, tmp_path))
 
 
 @pytest.fixture
 def go(browser: Any, server: ServerProcess) -> Go:
-    """(url, width, scheme) -> a visit to the page, of the module's server if none is told."""
+    """(url, width, scheme) -> a visit to the page; by default of the shared server."""
 
     def visit(
         url: str = server.url, width: int = 1280, scheme: str = "light"

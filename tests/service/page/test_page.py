@@ -1,4 +1,4 @@
-"""The page in a browser, before a running server: what a person does with it."""
+"""The triage page in a browser: a person's typical actions."""
 
 from collections import Counter
 from contextlib import suppress
@@ -6,70 +6,78 @@ from typing import Any
 
 import pytest
 
-from eulerlora.checkpoint import read_config
+from eulerlora.checkpoint import DEFAULT_CHECKPOINT, read_config
 from eulerlora_client.policy.wording import WARNING
-from service.commands import EMBEDDED
-from tests.browser import serious
+from tests.browser import PATIENCE_MS, serious
 from tests.service.page.browser import expect, screenshot
 from tests.service.page.lesions import DARK, SMALL, broken, lesion, upload
 
 pytestmark = pytest.mark.browser
 
-CONFIG = read_config(EMBEDDED)
-POINTS = len(CONFIG.classes) * CONFIG.adapters.settings.adapters  # of one sample
-BARS = "What it resembles"
-COUNTED = {
+CONFIG = read_config(DEFAULT_CHECKPOINT)
+POINTS = len(CONFIG.classes) * CONFIG.adapters.settings.adapters  # per sample
+CLASSES = "Class probabilities"
+SUMMARY_LABELS = {
     "urgent": "to prioritise",
     "refer": "to refer for review",
-    "retake": "to take again",
+    "retake": "to retake",
     "routine": "routine",
 }
 
 
-def test_one_picture_gets_a_disposition_first_and_then_what_it_rests_on(go) -> None:
+def test_a_result_shows_the_disposition_before_the_evidence(go) -> None:
     with go() as visit:
         visit.add(lesion("lesion.jpg"))
         card = visit.card("lesion.jpg")
         expect(card.locator("circle.point")).to_have_count(4 * POINTS)
         (answer,) = visit.answers()
-        words = card.inner_text()
-        reasons = [each["words"] for each in answer["reasons"]]
-        shown = [answer["title"], answer["pathway"], *reasons, BARS, "How unsure", "How familiar"]
-        assert [words.index(each) for each in shown] == sorted(map(words.index, shown))
-        assert f"Expected entropy {answer['prediction']['expected_entropy']:.2f}" in words
-        assert f"Mutual information {answer['prediction']['mutual_information']:.2f}" in words
+        text = card.inner_text()
+        reasons = [reason["words"] for reason in answer["reasons"]]
+        parts = [
+            answer["title"],
+            answer["pathway"],
+            *reasons,
+            CLASSES,
+            "Uncertainty",
+            "Familiarity",
+        ]
+        assert [text.index(part) for part in parts] == sorted(map(text.index, parts))
+        assert f"Expected entropy {answer['prediction']['expected_entropy']:.2f}" in text
+        assert f"Mutual information {answer['prediction']['mutual_information']:.2f}" in text
         expect(card.get_by_text(WARNING)).to_be_visible()
         log = visit.page.locator("#announcements")
         expect(log).to_contain_text(f"lesion.jpg: {answer['title']}.")
         assert visit.page.evaluate("livingBlobUrls()") == 0
 
 
-def test_the_warning_stays_in_sight_wherever_one_is_in_a_card(go) -> None:
+def test_the_warning_stays_visible_in_every_part_of_a_card(go) -> None:
     with go(width=390) as visit:
         visit.add(lesion("lesion.jpg"))
         card = visit.card("lesion.jpg")
         expect(card.locator("circle.point")).to_have_count(4 * POINTS)
         warning = card.get_by_text(WARNING)
-        for place in (".verdict-title", ".class-chart", ".scales", ".origin"):
-            card.locator(place).evaluate("each => each.scrollIntoView({block: 'center'})")
+        for selector in (".verdict-title", ".class-chart", ".scales", ".origin"):
+            card.locator(selector).evaluate("element => element.scrollIntoView({block: 'center'})")
             expect(warning).to_be_in_viewport(ratio=1)
 
 
-def test_three_pictures_are_summed_up_and_can_be_removed(go) -> None:
+def test_three_images_are_summarised_and_can_be_removed(go) -> None:
     with go() as visit:
         visit.add(lesion("lesion.jpg"), lesion("dark.jpg", DARK), lesion("small.jpg", SMALL))
         summary = visit.page.locator("#summary")
-        expect(visit.page.get_by_text(BARS)).to_have_count(3)
-        found = Counter(each["disposition"] for each in visit.answers())
-        counts = [f"{found[name]} {words}" for name, words in COUNTED.items() if found[name]]
-        expect(summary).to_have_text(f"3 pictures: {', '.join(counts)}")
+        expect(visit.page.get_by_text(CLASSES)).to_have_count(3)
+        number = Counter(answer["disposition"] for answer in visit.answers())
+        counts = [
+            f"{number[name]} {label}" for name, label in SUMMARY_LABELS.items() if number[name]
+        ]
+        expect(summary).to_have_text(f"3 images: {', '.join(counts)}")
         visit.page.get_by_role("button", name="Remove dark.jpg").click()
-        expect(summary).to_contain_text("2 pictures: ")
+        expect(summary).to_contain_text("2 images: ")
         expect(visit.page.get_by_role("heading", name="small.jpg")).to_be_focused()
 
 
-def test_several_pictures_are_listed_in_the_order_of_their_urgency(go) -> None:
-    left = ["routine", "refer", "retake", "urgent"]
+def test_several_images_are_listed_in_order_of_urgency(go) -> None:
+    dispositions = ["routine", "refer", "retake", "urgent"]
 
     def decide(route: Any) -> None:
         response = route.fetch()
@@ -77,15 +85,15 @@ def test_several_pictures_are_listed_in_the_order_of_their_urgency(go) -> None:
             route.fulfill(response=response)
             return
         answer = response.json()
-        answer["disposition"] = left.pop()
+        answer["disposition"] = dispositions.pop()
         answer["malignant"]["probability"] = float(answer["disposition"] == "retake")
         route.fulfill(response=response, json=answer)
 
     with go() as visit:
         visit.page.route("**/triage?*", decide)
-        order = visit.page.get_by_role("navigation", name="In the order of their urgency")
+        order = visit.page.get_by_role("navigation", name="In order of urgency")
         visit.add(lesion("1.jpg"))
-        expect(visit.card("1.jpg")).to_contain_text(BARS)
+        expect(visit.card("1.jpg")).to_contain_text(CLASSES)
         expect(order).to_be_hidden()
         visit.add(*(lesion(f"{number}.jpg") for number in (2, 3, 4)), broken("broken.jpg"))
         links = order.get_by_role("link")
@@ -97,24 +105,24 @@ def test_several_pictures_are_listed_in_the_order_of_their_urgency(go) -> None:
         expect(visit.page.get_by_role("heading", name="broken.jpg")).to_be_focused()
 
 
-def test_a_broken_file_says_why_and_hurts_no_other(go, images) -> None:
-    text = upload("notes.jpg", b"not a picture at all")
+def test_a_broken_file_shows_the_reason_and_affects_no_other(go, images) -> None:
+    text = upload("notes.jpg", b"not an image")
     with go() as visit:
         visit.add(broken("broken.jpg"), text, lesion("good.jpg"))
         expect(visit.card("broken.jpg")).to_contain_text("The JPEG data is broken or truncated.")
         expect(visit.card("notes.jpg")).to_contain_text(
-            "wanted a JPEG, PNG or WebP", ignore_case=True
+            "expected a JPEG, PNG or WebP", ignore_case=True
         )
         expect(visit.card("notes.jpg")).to_contain_text("No preview")
-        expect(visit.card("good.jpg")).to_contain_text(BARS)
+        expect(visit.card("good.jpg")).to_contain_text(CLASSES)
         assert WARNING not in visit.card("broken.jpg").inner_text()
         screenshot(visit.page, images / "page-problems.png", last="li:nth-child(3) .verdict")
-        retry = visit.page.get_by_role("button", name="Retry all 2 without an answer")
+        retry = visit.page.get_by_role("button", name="Retry all 2 without a result")
         retry.click()
-        expect(retry).to_be_visible()  # asked again, they are as broken as before
+        expect(retry).to_be_visible()  # the files are still broken
 
 
-def test_the_switch_asks_again_about_the_same_picture(go) -> None:
+def test_a_change_of_options_repeats_the_request(go) -> None:
     with go() as visit:
         visit.add(lesion("lesion.jpg"))
         card = visit.card("lesion.jpg")
@@ -124,8 +132,8 @@ def test_the_switch_asks_again_about_the_same_picture(go) -> None:
         visit.page.get_by_role("radio", name="Fixed").check()
         expect(card.locator("circle.point")).to_have_count(POINTS)
         expect(visit.page.get_by_label("Samples per adapter")).to_be_hidden()
-        asked = [url.partition("?")[2] for url in visit.requests if "/triage" in url]
-        assert asked == [
+        queries = [url.partition("?")[2] for url in visit.requests if "/triage" in url]
+        assert queries == [
             "mode=stoch&model=ham10000&samples=4",
             "mode=stoch&model=ham10000&samples=2",
             "mode=det&model=ham10000",
@@ -133,17 +141,17 @@ def test_the_switch_asks_again_about_the_same_picture(go) -> None:
 
 
 def file_chooser(page: Any) -> Any:
-    """What a press of the space bar opens; Chromium forgets one that the page is slow to follow."""
+    """Opens the file chooser with the space bar, which Chromium may ignore on a slow machine."""
     from playwright.sync_api import TimeoutError as TooSlow  # noqa: PLC0415 - may be missing
 
-    for _ in range(5):
-        with suppress(TooSlow), page.expect_file_chooser(timeout=10_000) as choosing:
+    for _ in range(3):
+        with suppress(TooSlow), page.expect_file_chooser(timeout=PATIENCE_MS) as choosing:
             page.keyboard.press("Space")
             return choosing.value
     pytest.fail("the space bar opens no file chooser")
 
 
-def test_everything_can_be_done_with_the_keyboard_alone(go) -> None:
+def test_the_page_works_with_the_keyboard_alone(go) -> None:
     with go() as visit:
         keyboard, page = visit.page.keyboard, visit.page
         expect(page.locator("#samples option")).to_have_count(8)
@@ -159,7 +167,7 @@ def test_everything_can_be_done_with_the_keyboard_alone(go) -> None:
         expect(dialog).to_be_hidden()
         expect(page.get_by_role("button", name="About the model")).to_be_focused()
         keyboard.press("Tab")
-        expect(page.get_by_role("button", name="Choose pictures")).to_be_focused()
+        expect(page.get_by_role("button", name="Choose images")).to_be_focused()
         chooser = file_chooser(page)
         chooser.set_files([lesion("lesion.jpg")])
         card = visit.card("lesion.jpg")
@@ -168,7 +176,7 @@ def test_everything_can_be_done_with_the_keyboard_alone(go) -> None:
         expect(page.get_by_role("radio", name="Sampled")).to_be_focused()
         keyboard.press("ArrowRight")
         expect(card.locator("circle.point")).to_have_count(POINTS)
-        for _ in range(2):  # past the choice of a model
+        for _ in range(2):  # skips the choice of a model
             keyboard.press("Tab")
         expect(page.get_by_role("button", name="Remove lesion.jpg")).to_be_focused()
         keyboard.press("Tab")
@@ -177,10 +185,10 @@ def test_everything_can_be_done_with_the_keyboard_alone(go) -> None:
         keyboard.press("Shift+Tab")
         keyboard.press("Space")
         expect(page.locator(".card")).to_have_count(0)
-        expect(page.get_by_role("button", name="Choose pictures")).to_be_focused()
+        expect(page.get_by_role("button", name="Choose images")).to_be_focused()
 
 
-def test_a_picture_can_be_pasted(go) -> None:
+def test_an_image_can_be_pasted(go) -> None:
     with go() as visit:
         visit.page.evaluate(
             """async () => {
@@ -207,16 +215,16 @@ def test_a_picture_can_be_pasted(go) -> None:
         pytest.param(1280, "light", marks=pytest.mark.slow),
     ],
 )
-def test_axe_finds_nothing_serious_and_nothing_overflows(go, width, scheme, images) -> None:
+def test_the_page_is_accessible_and_does_not_overflow(go, width, scheme, images) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     with go(width=width, scheme=scheme) as visit:
         serious(axe, visit.page)
         visit.add(lesion("lesion-1.jpg"), lesion("lesion-2.jpg", SMALL), broken("broken.jpg"))
-        expect(visit.page.get_by_text(BARS)).to_have_count(2)
-        expect(visit.page.locator("#summary")).to_contain_text("1 without an answer")
-        within = ".card .class-chart" if scheme == "dark" else "body"
-        if (width, scheme) != (1280, "dark"):  # the documents have enough of them
-            screenshot(visit.page, images / f"page-{width}-{scheme}.png", first=within)
+        expect(visit.page.get_by_text(CLASSES)).to_have_count(2)
+        expect(visit.page.locator("#summary")).to_contain_text("1 without a result")
+        first = ".card .class-chart" if scheme == "dark" else "body"
+        if (width, scheme) != (1280, "dark"):  # not used in the documents
+            screenshot(visit.page, images / f"page-{width}-{scheme}.png", first=first)
         for summary in visit.page.locator("summary").all():
             summary.click()
         serious(axe, visit.page)
