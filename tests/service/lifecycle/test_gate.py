@@ -1,4 +1,4 @@
-"""Which requests pass the gate in which phase of the process's life."""
+"""Which requests the gate forwards in each phase."""
 
 import pytest
 from starlette.applications import Starlette
@@ -24,25 +24,31 @@ def gate(lifecycle: Lifecycle) -> Gate:
 
 @pytest.fixture
 def statuses(gate: Gate):
-    """() -> the status of each of PATHS."""
+    """Returns the statuses of PATHS: () -> tuple."""
     client = TestClient(gate)
     return lambda: tuple(client.get(path).status_code for path in PATHS)
 
 
-def application() -> Starlette:
-    async def answer(_: object) -> PlainTextResponse:
-        return PlainTextResponse("passed")
-
-    return Starlette(routes=[Route(path, answer) for path in PATHS])
+def ignore(_: str) -> None:
+    """Counts nothing."""
 
 
-def test_while_the_models_load_the_process_is_alive_and_nothing_else(gate, statuses) -> None:
+def open_gate(gate: Gate) -> None:
+    """Opens the gate to an application that answers all of PATHS."""
+
+    async def respond(_: object) -> PlainTextResponse:
+        return PlainTextResponse("forwarded")
+
+    gate.open(Starlette(routes=[Route(path, respond) for path in PATHS]), ignore)
+
+
+def test_only_livez_succeeds_while_the_models_load(gate, statuses) -> None:
     assert statuses() == (200, 503, 503)
-    gate.application = application()  # it is there, but its models have not been checked
+    open_gate(gate)  # before the health check
     assert statuses() == (200, 503, 503)
 
 
-def test_a_refusal_is_a_problem_with_retry_after_and_the_request_s_id(gate) -> None:
+def test_a_refusal_is_a_problem_with_retry_after_and_the_request_id(gate) -> None:
     response = TestClient(gate).post("/predict", headers={"X-Request-ID": "mine"}, content=b"x")
     assert response.headers["Content-Type"] == "application/problem+json"
     assert int(response.headers["Retry-After"]) >= 1
@@ -51,52 +57,48 @@ def test_a_refusal_is_a_problem_with_retry_after_and_the_request_s_id(gate) -> N
     assert response.headers["X-Request-ID"] == "mine"
 
 
-def test_a_ready_service_gets_all_requests(gate, lifecycle, statuses) -> None:
-    gate.application = application()
+def test_a_ready_service_receives_all_requests(gate, lifecycle, statuses) -> None:
+    open_gate(gate)
     lifecycle.become_ready()
     assert statuses() == (200, 200, 200)
     assert "Connection" not in TestClient(gate).get("/predict").headers
 
 
-def test_a_stopping_service_is_not_ready_but_answers_and_closes_connections(
+def test_a_stopping_service_is_not_ready_but_responds_and_closes_connections(
     gate, lifecycle, statuses
 ) -> None:
-    gate.application = application()
+    open_gate(gate)
     lifecycle.become_ready()
     lifecycle.stop()
     assert statuses() == (200, 503, 200)
     assert TestClient(gate).get("/predict").headers["Connection"] == "close"
 
 
-def test_a_request_that_was_under_way_when_the_service_began_to_stop_closes_its_connection(
-    gate, lifecycle
-) -> None:
-    async def answer(_: object) -> PlainTextResponse:
+def test_a_request_in_flight_when_the_service_stops_closes_its_connection(gate, lifecycle) -> None:
+    async def respond(_: object) -> PlainTextResponse:
         lifecycle.stop()
-        return PlainTextResponse("passed")
+        return PlainTextResponse("forwarded")
 
-    gate.application = Starlette(routes=[Route("/predict", answer)])
+    gate.open(Starlette(routes=[Route("/predict", respond)]), ignore)
     lifecycle.become_ready()
     assert TestClient(gate).get("/predict").headers["Connection"] == "close"
 
 
-def test_a_problem_that_did_not_come_this_way_is_counted_by_the_application(gate) -> None:
+def test_a_problem_outside_of_the_application_is_counted_once_the_gate_is_open(gate) -> None:
     counted: list[str] = []
-    gate.refused("nobody counts it yet")
-    gate.count = counted.append
+    gate.refused("before")
+    gate.open(Starlette(), counted.append)
     gate.refused("made up")
     assert counted == ["made up"]
 
 
-def test_a_service_stopped_while_loading_answers_for_nothing(lifecycle, statuses) -> None:
+def test_a_service_that_stops_while_loading_refuses_requests(lifecycle, statuses) -> None:
     lifecycle.stop()
     assert statuses() == (200, 503, 503)
 
 
-def test_a_service_that_failed_its_check_gives_no_more_predictions(
-    gate, lifecycle, statuses
-) -> None:
-    gate.application = application()
+def test_a_service_that_failed_a_health_check_refuses_requests(gate, lifecycle, statuses) -> None:
+    open_gate(gate)
     lifecycle.become_ready()
     lifecycle.fail("made up")
     assert statuses() == (200, 503, 503)

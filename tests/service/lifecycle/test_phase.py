@@ -1,4 +1,4 @@
-"""The phases of a process's life."""
+"""The phases of the process."""
 
 import pytest
 from pydantic import ValidationError
@@ -7,7 +7,7 @@ from service.lifecycle.phase import Lifecycle
 from service.settings import LifeSettings
 
 
-def test_a_life_starts_is_ready_and_stops() -> None:
+def test_the_phases_are_starting_ready_and_stopping() -> None:
     lifecycle = Lifecycle()
     phases = [lifecycle.phase]
     lifecycle.become_ready()
@@ -18,14 +18,14 @@ def test_a_life_starts_is_ready_and_stops() -> None:
     assert lifecycle.failure is None
 
 
-def test_a_process_that_is_stopping_does_not_become_ready() -> None:
+def test_a_stopping_process_does_not_become_ready() -> None:
     lifecycle = Lifecycle()
     lifecycle.stop()
     lifecycle.become_ready()
     assert lifecycle.phase == "stopping"
 
 
-def test_the_first_of_several_failures_is_kept() -> None:
+def test_only_the_first_failure_is_stored() -> None:
     lifecycle = Lifecycle()
     lifecycle.become_ready()
     lifecycle.fail("first")
@@ -37,6 +37,6 @@ def test_the_first_of_several_failures_is_kept() -> None:
     "wrong",
     [{"probe_interval_s": 0}, {"probe_timeout_s": -1}, {"drain_s": -1}, {"shutdown_s": 0}],
 )
-def test_times_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+def test_times_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         LifeSettings.model_validate(wrong)

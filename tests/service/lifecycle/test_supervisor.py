@@ -1,4 +1,4 @@
-"""A service's life from loading to its end, with a made-up queue in place of the real one."""
+"""The supervisor from loading to shutdown, with a fake service."""
 
 import asyncio
 import gc
@@ -21,33 +21,35 @@ from torch import Tensor
 from eulerlora.checkpoint import save_checkpoint, stored_revision
 from eulerlora.predict import predict_rows
 from eulerlora.settings import PLAIN
-from service.app import Service
-from service.inference.engine import Question
+from service.inference.engine import InferenceItem
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle import supervisor
 from service.lifecycle.gate import Gate
 from service.lifecycle.loading import load_checked, newer_revision
 from service.lifecycle.phase import Lifecycle
-from service.lifecycle.supervisor import Parts, Supervisor
+from service.lifecycle.supervisor import Parts, Service, Supervisor
 from service.settings import LifeSettings
 from tests.damaged_checkpoints import DAMAGES
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 
-async def ask(served: ServedModel, question: Question) -> Tensor:
-    return predict_rows(served.model.runtime, question.pixels[None], [question.draw])[0]
+async def infer(served: ServedModel, item: InferenceItem) -> Tensor:
+    return predict_rows(served.model.runtime, item.pixels[None], [item.draw])[0]
 
 
 @dataclass
-class House:
-    """What a test sees of a supervised house."""
+class SupervisorHarness:
+    """A supervisor with a fake service, which records what happens.
+
+    events: creation, readiness and end of the service. counted: codes of counted problems.
+    """
 
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     events: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
+    counted: list[str] = field(default_factory=list)
     models: Any = None
-    ask: Callable[[ServedModel, Question], Awaitable[Tensor]] = ask
+    infer: Callable[[ServedModel, InferenceItem], Awaitable[Tensor]] = infer
     gate: Gate = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,23 +61,23 @@ class House:
     def supervise(self, *folders: Path, probe_interval_s: float = 1000, **parts: Any) -> Supervisor:
         chosen: dict[str, Any] = {
             "load": partial(load_checked, device=torch.device("cpu"), runtime=PLAIN),
-            "serve": self.serve,
+            "create": self.create,
             "on_ready": lambda models: self.events.append(f"ready with {', '.join(models)}"),
         }
         settings = LifeSettings(probe_interval_s=probe_interval_s, probe_timeout_s=TIMEOUT_S)
         return Supervisor(folders, Parts(**chosen | parts), self.gate, self.lifecycle, settings)
 
-    def serve(self, models: ServedModels) -> Service:
+    def create(self, models: ServedModels) -> Service:
         @asynccontextmanager
         async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-            self.events.append("served")
+            self.events.append("started")
             try:
                 yield
             finally:
                 self.events.append("ended")
 
         self.models = models
-        return Service(FastAPI(lifespan=lifespan), self.ask, 1, self.refused.append)
+        return Service(FastAPI(lifespan=lifespan), self.infer, 1, self.counted.append)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -85,269 +87,277 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def harness() -> SupervisorHarness:
+    return SupervisorHarness()
 
 
 @pytest.fixture
 def successor(make_network, make_config, tmp_path: Path) -> Path:
-    """Another revision of the tiny checkpoint, on another backbone."""
+    """Another revision of the tiny checkpoint, with another backbone."""
     network = make_network(seed=7)
     save_checkpoint(tmp_path / "successor", network, make_config(network), "# card\n")
     return tmp_path / "successor"
 
 
-def test_a_service_is_ready_once_its_models_gave_their_known_answers(
-    house: House, checkpoint_folder: Path
+def test_the_service_is_ready_after_the_health_checks_and_the_warm_up(
+    harness: SupervisorHarness, checkpoint_folder: Path
 ) -> None:
     phases = []
 
-    async def asked(served: ServedModel, question: Question) -> Tensor:
-        phases.append(house.lifecycle.phase)
-        assert house.gate.application is None
-        return await ask(served, question)
+    async def infer_and_record(served: ServedModel, item: InferenceItem) -> Tensor:
+        phases.append(harness.lifecycle.phase)
+        assert not harness.gate.is_open
+        return await infer(served, item)
 
-    house.ask = asked
+    harness.infer = infer_and_record
 
     async def story() -> None:
-        async with house.supervise(checkpoint_folder).running():
-            assert house.lifecycle.phase == "starting"
-            await until(lambda: house.lifecycle.phase != "starting")
-            assert house.lifecycle.phase == "ready"
-            assert house.gate.application is not None
-            house.gate.refused("made up")
+        async with harness.supervise(checkpoint_folder).running():
+            assert harness.lifecycle.phase == "starting"
+            await until(lambda: harness.lifecycle.phase != "starting")
+            assert harness.lifecycle.phase == "ready"
+            assert harness.gate.is_open
+            harness.gate.refused("some_code")
 
     asyncio.run(story())
-    assert house.events == ["served", "ready with tiny", "ended"]
-    assert house.refused == ["made up"]
-    assert phases == ["starting"] * 4  # det, stoch twice, a full batch; before anybody else
+    assert harness.events == ["started", "ready with tiny", "ended"]
+    assert harness.counted == ["some_code"]
+    assert phases == ["starting"] * 4  # det, stoch twice, the warm-up
 
 
-def test_the_garbage_collector_passes_over_what_is_there_while_the_service_is_ready(
-    house: House, checkpoint_folder: Path
+def test_existing_objects_are_excluded_from_garbage_collection_while_serving(
+    harness: SupervisorHarness, checkpoint_folder: Path
 ) -> None:
-    found = []
+    counts = []
 
     async def story() -> None:
-        async with house.supervise(checkpoint_folder).running():
-            await until(lambda: house.lifecycle.phase != "starting")
-            found.append(gc.get_freeze_count())
+        async with harness.supervise(checkpoint_folder).running():
+            await until(lambda: harness.lifecycle.phase != "starting")
+            counts.append(gc.get_freeze_count())
 
     asyncio.run(story())
-    assert found[0] > 10_000
+    assert counts[0] > 10_000
     assert gc.get_freeze_count() == 0
 
 
-def test_a_checkpoint_that_cannot_be_loaded_is_a_failure_with_file_and_reason(
-    house: House, checkpoint_copy: Path
+def test_a_checkpoint_that_cannot_be_loaded_is_a_failure_with_its_file(
+    harness: SupervisorHarness, checkpoint_copy: Path
 ) -> None:
     DAMAGES["a wrong known answer"].apply(checkpoint_copy)
 
     async def story() -> None:
-        async with house.supervise(checkpoint_copy).running():
-            await until(lambda: house.lifecycle.phase == "stopping")
+        async with harness.supervise(checkpoint_copy).running():
+            await until(lambda: harness.lifecycle.phase == "stopping")
 
     asyncio.run(story())
-    assert str(house.lifecycle.failure).startswith(f"{checkpoint_copy / 'known_answer.json'}: ")
-    assert house.events == []
+    assert str(harness.lifecycle.failure).startswith(f"{checkpoint_copy / 'known_answer.json'}: ")
+    assert harness.events == []
 
 
-def test_a_queue_that_answers_wrongly_at_the_start_is_a_failure(
-    house: House, checkpoint_folder: Path
+def test_a_failed_health_check_at_the_start_is_a_failure(
+    harness: SupervisorHarness, checkpoint_folder: Path
 ) -> None:
-    async def wrong(served: ServedModel, question: Question) -> Tensor:
-        return (await ask(served, question)).roll(1, dims=1)
+    async def infer_wrongly(served: ServedModel, item: InferenceItem) -> Tensor:
+        return (await infer(served, item)).roll(1, dims=1)
 
-    house.ask = wrong
+    harness.infer = infer_wrongly
 
     async def story() -> None:
-        async with house.supervise(checkpoint_folder).running():
-            await until(lambda: house.lifecycle.phase == "stopping")
+        async with harness.supervise(checkpoint_folder).running():
+            await until(lambda: harness.lifecycle.phase == "stopping")
 
     asyncio.run(story())
-    assert "model tiny: the known answer is wrong" in str(house.lifecycle.failure)
-    assert house.events == ["served", "ended"]
+    assert "model tiny: the known answer is wrong" in str(harness.lifecycle.failure)
+    assert harness.events == ["started", "ended"]
 
 
-def test_a_model_that_breaks_while_it_serves_is_found_by_the_next_probe(
-    house: House, checkpoint_copy: Path
+def test_a_model_that_breaks_later_fails_the_next_probe(
+    harness: SupervisorHarness, checkpoint_copy: Path
 ) -> None:
     async def story() -> None:
-        async with house.supervise(checkpoint_copy, probe_interval_s=0.02).running():
-            await until(lambda: house.lifecycle.phase == "ready")
+        async with harness.supervise(checkpoint_copy, probe_interval_s=0.02).running():
+            await until(lambda: harness.lifecycle.phase == "ready")
             with torch.no_grad():
-                house.models["tiny"].model.network.heads.bias[:, 0] += 3
-            await until(lambda: house.lifecycle.phase == "stopping")
-            assert house.events[-1] != "ended"  # accepted requests are still answered
+                harness.models["tiny"].model.network.heads.bias[:, 0] += 3
+            await until(lambda: harness.lifecycle.phase == "stopping")
+            assert harness.events[-1] != "ended"  # accepted requests still get a response
 
     asyncio.run(story())
-    assert "model tiny: the known answer is wrong" in str(house.lifecycle.failure)
+    assert "model tiny: the known answer is wrong" in str(harness.lifecycle.failure)
 
 
-def test_a_defect_is_a_failure_and_not_silence(house: House, checkpoint_folder: Path) -> None:
+def test_an_unexpected_error_is_a_failure(
+    harness: SupervisorHarness, checkpoint_folder: Path
+) -> None:
     def broken(_: object) -> FastAPI:
-        raise ZeroDivisionError("made up")
+        raise ZeroDivisionError("deliberate")
 
     async def story() -> None:
-        async with house.supervise(checkpoint_folder, serve=broken).running():
-            await until(lambda: house.lifecycle.phase == "stopping")
+        async with harness.supervise(checkpoint_folder, create=broken).running():
+            await until(lambda: harness.lifecycle.phase == "stopping")
 
     asyncio.run(story())
-    assert house.lifecycle.failure == "ZeroDivisionError: made up"
+    assert harness.lifecycle.failure == "ZeroDivisionError: deliberate"
 
 
-def put_in_place(folder: Path, new: Path) -> None:
-    """Replaces a folder as an operator should: by renaming."""
+def replace_folder(folder: Path, new: Path) -> None:
+    """Replaces a folder by renaming, as the documentation recommends."""
     folder.rename(folder.with_name("replaced"))
     new.rename(folder)
 
 
-def test_sighup_serves_the_new_revision_and_says_so(
-    house: House, checkpoint_copy: Path, successor: Path, caplog
+def test_sighup_serves_and_logs_the_new_revision(
+    harness: SupervisorHarness, checkpoint_copy: Path, successor: Path, caplog
 ) -> None:
     caplog.set_level(logging.INFO, "service")
     before, after = stored_revision(checkpoint_copy), stored_revision(successor)
-    asked: list[str] = []
+    revisions: list[str] = []
 
-    async def counted(served: ServedModel, question: Question) -> Tensor:
-        asked.append(served.revision)
-        return await ask(served, question)
+    async def infer_and_record(served: ServedModel, item: InferenceItem) -> Tensor:
+        revisions.append(served.revision)
+        return await infer(served, item)
 
-    house.ask = counted
+    harness.infer = infer_and_record
 
     async def story() -> None:
-        async with house.supervise(checkpoint_copy, probe_interval_s=0.02).running():
-            await until(lambda: house.lifecycle.phase == "ready")
-            put_in_place(checkpoint_copy, successor)
+        async with harness.supervise(checkpoint_copy, probe_interval_s=0.02).running():
+            await until(lambda: harness.lifecycle.phase == "ready")
+            replace_folder(checkpoint_copy, successor)
             signal.raise_signal(signal.SIGHUP)
-            await until(lambda: house.revision("tiny") == after)
-            seen = len(asked)
-            await until(lambda: len(asked) > seen + 6)  # probes of the new model, right ones
-            assert house.lifecycle.phase == "ready"
+            await until(lambda: harness.revision("tiny") == after)
+            count = len(revisions)
+            await until(lambda: len(revisions) > count + 6)  # successful probes of the new model
+            assert harness.lifecycle.phase == "ready"
 
     asyncio.run(story())
     assert f"model tiny: revision {before} -> {after}" in caplog.messages
 
 
-def test_sighup_without_a_change_loads_nothing(
-    house: House, checkpoint_copy: Path, successor: Path, monkeypatch
+def test_sighup_without_a_new_revision_loads_nothing(
+    harness: SupervisorHarness, checkpoint_copy: Path, successor: Path, monkeypatch
 ) -> None:
     loaded: list[Path] = []
-    found: list[object] = []
+    newer: list[object] = []
 
-    def look(*arguments: Any) -> Any:
-        found.append(newer_revision(*arguments))
-        return found[-1]
+    def newer_revision_recorded(*arguments: Any) -> Any:
+        newer.append(newer_revision(*arguments))
+        return newer[-1]
 
-    monkeypatch.setattr(supervisor, "newer_revision", look)
+    monkeypatch.setattr(supervisor, "newer_revision", newer_revision_recorded)
 
     def load(folder: Path, others: Any) -> Any:
         loaded.append(folder)
         return load_checked(folder, others, torch.device("cpu"), PLAIN)
 
     async def story() -> None:
-        async with house.supervise(checkpoint_copy, load=load).running():
-            await until(lambda: house.lifecycle.phase == "ready")
-            served = house.models["tiny"]
+        async with harness.supervise(checkpoint_copy, load=load).running():
+            await until(lambda: harness.lifecycle.phase == "ready")
+            served = harness.models["tiny"]
             signal.raise_signal(signal.SIGHUP)
-            await until(lambda: found == [None])
-            assert house.models["tiny"] is served
-            put_in_place(checkpoint_copy, successor)
+            await until(lambda: newer == [None])
+            assert harness.models["tiny"] is served
+            replace_folder(checkpoint_copy, successor)
             signal.raise_signal(signal.SIGHUP)
-            await until(lambda: house.models["tiny"] is not served)
+            await until(lambda: harness.models["tiny"] is not served)
 
     asyncio.run(story())
     assert loaded == [checkpoint_copy] * 2
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_new_revision_leaves_the_old_one_serving(
-    house: House, checkpoint_copy: Path, successor: Path, caplog, damage: str
+    harness: SupervisorHarness, checkpoint_copy: Path, successor: Path, caplog
 ) -> None:
-    file, reason, apply = DAMAGES[damage]
+    file, reason, apply = DAMAGES["adapters cut off"]
     before = stored_revision(checkpoint_copy)
 
-    def told() -> list[str]:
+    def errors() -> list[str]:
         return [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
 
     async def story() -> None:
-        async with house.supervise(checkpoint_copy).running():
-            await until(lambda: house.lifecycle.phase == "ready")
-            served = house.models["tiny"]
+        async with harness.supervise(checkpoint_copy).running():
+            await until(lambda: harness.lifecycle.phase == "ready")
+            served = harness.models["tiny"]
             apply(successor)
-            put_in_place(checkpoint_copy, successor)
+            replace_folder(checkpoint_copy, successor)
             signal.raise_signal(signal.SIGHUP)
-            await until(lambda: bool(told()))
-            assert house.models["tiny"] is served
-            assert house.lifecycle.phase == "ready"
+            await until(lambda: bool(errors()))
+            assert harness.models["tiny"] is served
+            assert harness.lifecycle.phase == "ready"
 
     asyncio.run(story())
-    (line,) = told()
-    assert line.startswith(f"model tiny: revision {before} is kept; {checkpoint_copy / file}: ")
+    (line,) = errors()
+    assert line.startswith(
+        f"model tiny: still serving revision {before}; {checkpoint_copy / file}: "
+    )
     assert reason in line
 
 
-def test_a_new_revision_that_the_queue_answers_wrongly_is_not_served(
-    house: House, checkpoint_copy: Path, successor: Path, caplog
+def test_a_new_revision_that_fails_its_health_check_is_not_served(
+    harness: SupervisorHarness, checkpoint_copy: Path, successor: Path, caplog
 ) -> None:
     before, after = stored_revision(checkpoint_copy), stored_revision(successor)
 
-    async def asked(served: ServedModel, question: Question) -> Tensor:
-        answer = await ask(served, question)
+    async def infer_and_record(served: ServedModel, item: InferenceItem) -> Tensor:
+        answer = await infer(served, item)
         return answer.roll(1, dims=1) if served.model.revision == after else answer
 
-    house.ask = asked
+    harness.infer = infer_and_record
 
     async def story() -> None:
-        async with house.supervise(checkpoint_copy).running():
-            await until(lambda: house.lifecycle.phase == "ready")
-            put_in_place(checkpoint_copy, successor)
+        async with harness.supervise(checkpoint_copy).running():
+            await until(lambda: harness.lifecycle.phase == "ready")
+            replace_folder(checkpoint_copy, successor)
             signal.raise_signal(signal.SIGHUP)
-            await until(lambda: "is kept" in caplog.text)
-            assert house.revision("tiny") == before
-            assert house.lifecycle.phase == "ready"
+            await until(lambda: "still serving" in caplog.text)
+            assert harness.revision("tiny") == before
+            assert harness.lifecycle.phase == "ready"
 
     asyncio.run(story())
     assert "the known answer is wrong" in caplog.text
 
 
-def test_one_bad_folder_does_not_keep_another_from_its_new_revision(
-    house: House, checkpoint_copy: Path, successor: Path, make_network, make_config, caplog
+def test_a_bad_folder_does_not_prevent_the_reload_of_another(
+    harness: SupervisorHarness,
+    checkpoint_copy: Path,
+    successor: Path,
+    make_network,
+    make_config,
+    caplog,
 ) -> None:
     network = make_network(seed=3)
     other = checkpoint_copy.with_name("other")
     save_checkpoint(other, network, make_config(network, name="other"), "# card\n")
 
     async def story() -> None:
-        async with house.supervise(other, checkpoint_copy).running():
-            await until(lambda: house.lifecycle.phase == "ready")
-            kept = house.revision("other")
+        async with harness.supervise(other, checkpoint_copy).running():
+            await until(lambda: harness.lifecycle.phase == "ready")
+            before = harness.revision("other")
             shutil.rmtree(other)
             after = stored_revision(successor)
-            put_in_place(checkpoint_copy, successor)
+            replace_folder(checkpoint_copy, successor)
             signal.raise_signal(signal.SIGHUP)
-            await until(lambda: house.revision("tiny") == after)
-            assert house.revision("other") == kept
+            await until(lambda: harness.revision("tiny") == after)
+            assert harness.revision("other") == before
 
     asyncio.run(story())
     assert "model other: " in caplog.text
 
 
-def test_an_end_during_the_loading_does_not_wait_for_it(
-    house: House, checkpoint_folder: Path
+def test_a_shutdown_while_loading_does_not_wait_for_the_load(
+    harness: SupervisorHarness, checkpoint_folder: Path
 ) -> None:
     async def story() -> None:
-        begun, gate = asyncio.Event(), threading.Event()
+        started, gate = asyncio.Event(), threading.Event()
         loop = asyncio.get_running_loop()
 
         def load(*_: object) -> None:
-            loop.call_soon_threadsafe(begun.set)
+            loop.call_soon_threadsafe(started.set)
             assert gate.wait(TIMEOUT_S)
 
-        async with house.supervise(checkpoint_folder, load=load).running():
-            await begun.wait()
+        async with harness.supervise(checkpoint_folder, load=load).running():
+            await started.wait()
         gate.set()
 
     asyncio.run(story())
-    assert house.events == []
-    assert house.lifecycle.failure is None
+    assert harness.events == []
+    assert harness.lifecycle.failure is None
