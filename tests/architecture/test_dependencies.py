@@ -1,0 +1,133 @@
+"""Dependencies by purpose: what a package imports, what pyproject.toml declares, what is locked."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("eulerlora", "eulerlora_client", "service", "training")
+PURPOSES = ("client", "serve", "train", "test")
+PIN = re.compile(r"^([a-z0-9._-]+)==(\S+)", re.MULTILINE)
+
+
+def project(folder: str = ".") -> dict[str, Any]:
+    """Returns the `project` table of a distribution."""
+    table: dict[str, Any] = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+    return table
+
+
+def names(requirements: list[str]) -> set[str]:
+    """Returns the distribution names of requirements."""
+    return {re.split(r"[\[<>=~!; ]", requirement)[0] for requirement in requirements}
+
+
+def normalized(distributions: list[str]) -> set[str]:
+    """Returns the names as the locks spell them."""
+    return {name.lower().replace("_", "-") for name in distributions}
+
+
+def declared(package: str) -> set[str]:
+    """Returns the distributions that a package may import."""
+    if package == "eulerlora_client":
+        return names(project("eulerlora_client")["dependencies"])
+    extra = {"service": "serve", "training": "train"}.get(package)
+    extras = project()["optional-dependencies"]
+    return names(project()["dependencies"]) | names(extras[extra] if extra else [])
+
+
+def lock(purpose: str) -> str:
+    """Returns the text of a lock."""
+    return (ROOT / "requirements" / f"{purpose}.lock").read_text()
+
+
+def pins(purpose: str) -> dict[str, str]:
+    """Returns the locked version of each distribution."""
+    return dict(PIN.findall(lock(purpose)))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_imports_only_what_its_purpose_declares(package: str) -> None:
+    graph = grimp.build_graph(package, include_external_packages=True, cache_dir=None)
+    external = {m for m in graph.modules if m.partition(".")[0] not in PACKAGES}
+    distributions = packages_distributions()
+    undeclared = {
+        module: sorted(graph.find_modules_that_directly_import(module))
+        for module in external - set(sys.stdlib_module_names)
+        if not declared(package) & normalized(distributions.get(module, []))
+    }
+    assert undeclared == {}
+
+
+def test_the_service_starts_without_the_training_libraries() -> None:
+    absent = set(pins("test")) - set(pins("serve"))
+    blocked = {
+        module
+        for module, distributions in packages_distributions().items()
+        if normalized(distributions) <= absent
+    } | {"training"}
+    assert {"sklearn", "matplotlib", "tensorboard"} <= blocked
+    program = (
+        "import importlib, sys\n"
+        f"sys.modules.update(dict.fromkeys({sorted(blocked)}))\n"
+        "for name in ('service.app', 'service.process', 'service.commands'):\n"
+        "    importlib.import_module(name)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("purpose", PURPOSES)
+def test_a_lock_names_versions_and_hashes_and_no_address(purpose: str) -> None:
+    pinned = PIN.findall(lock(purpose))
+    assert lock(purpose).count("--hash=sha256:") >= len(pinned) > 0
+    assert not re.search(r"https?:|file:|--(extra-)?index-url|--find-links", lock(purpose))
+
+
+def test_the_locks_agree_on_the_packages_they_share() -> None:
+    every = {name: {version} for name, version in pins("test").items()}
+    for purpose in PURPOSES:
+        for name, version in pins(purpose).items():
+            assert every[name] == {version}, purpose
+
+
+def test_a_lock_pins_every_dependency_of_its_purpose_and_no_other_extra() -> None:
+    own = names(project()["dependencies"])
+    client = names(project("eulerlora_client")["dependencies"])
+    extras = {name: names(needed) for name, needed in project()["optional-dependencies"].items()}
+    core = own - {"eulerlora-client"}
+    assert client <= set(pins("client"))
+    for purpose in ("serve", "train"):
+        assert core | client | extras[purpose] <= set(pins(purpose))
+    assert extras["test"] | extras["serve"] | extras["train"] <= set(pins("test"))
+    assert not (extras["train"] - extras["serve"] - core - client) & set(pins("serve"))
+    assert not {"torch", "torchvision", "fastapi", "uvicorn"} & set(pins("client"))
+
+
+def test_both_distributions_have_one_version() -> None:
+    version = project()["version"]
+    assert project("eulerlora_client")["version"] == version
+    assert f"eulerlora-client=={version}" in project()["dependencies"]
+
+
+def test_the_client_s_distribution_lists_every_package_of_it() -> None:
+    tool = tomllib.loads((ROOT / "eulerlora_client" / "pyproject.toml").read_text())["tool"]
+    folders = {file.parent for file in (ROOT / "eulerlora_client").glob("**/__init__.py")}
+    found = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
+    assert set(tool["setuptools"]["packages"]) == {name for name in found if ".build." not in name}
+
+
+def test_every_command_names_its_extra() -> None:
+    extras = {"service": "[serve]", "training": "[train]", "eulerlora": ""}
+    for group in ("eulerlora.commands", "eulerlora.policy_commands"):
+        for target in project()["entry-points"][group].values():
+            module, _, extra = target.partition(" ")
+            assert extra == extras[module.partition(".")[0]]
