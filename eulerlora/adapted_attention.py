@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.adapted_linear import adapted_linear, add_low_rank
+from eulerlora.adapted_linear import adapted_linear
 from eulerlora.coefficients import PROJECTIONS
 from eulerlora.settings import AdapterSettings
 
@@ -16,8 +16,9 @@ INITIAL_GAIN = 10.0
 class AttentionAdapters(nn.Module):
     """The trainable directions of one block: all adapters, all four projections.
 
-    down: (4, adapters, rank, width), Xavier-uniform with gain 10 for each (rank, width) matrix.
-    up: (4, adapters, rank, width), zero at first, so that the block starts as the frozen one.
+    down: (4, adapters, rank, width), initialised Xavier-uniform with gain 10 for each (rank, width)
+    matrix. up: (4, adapters, rank, width), initialised to zero: the block then equals the frozen
+    block.
     """
 
     def __init__(self, width: int, settings: AdapterSettings) -> None:
@@ -43,25 +44,27 @@ def adapted_attention(
     image: Tensor | None = None,
     queries: int | None = None,
 ) -> Tensor:
-    """Self-attention of every row with its own coefficients.
+    """Returns the self-attention of every row with that row's coefficients.
 
-    inputs: (rows, tokens, width), after the layer norm; or (images, tokens, width) with
-    image: (rows,), which of them each row has, so that what its rows share is computed once.
-    coefficients: (rows, 4, ranks). queries: how many tokens, from the first, are wanted; None: all.
+    inputs: (rows, tokens, width), after the layer norm. With `image`, (images, tokens, width): the
+    products that the rows of an image share are computed once.
     frozen: holds in_proj_weight (3 width, width) and out_proj, as torchvision packs them.
-    Returns (rows, queries, width), the residual not yet added.
+    coefficients: (rows, 4, ranks). image: (rows,), index of each row's image.
+    queries: number of leading tokens to return; None returns all.
+    Returns (rows, queries, width), without the residual.
     """
 
-    def projected(own_inputs: Tensor, which: slice) -> list[Tensor]:
-        return _projected(own_inputs, frozen, adapters, coefficients, which, image)
+    def project(tokens: Tensor, projections: slice) -> tuple[Tensor, ...]:
+        return _input_projections(tokens, frozen, adapters, coefficients, projections, image)
 
     if queries is None:
-        query, key, value = projected(inputs, slice(0, 3))
+        query, key, value = project(inputs, slice(0, 3))
     else:
-        (query,) = projected(inputs[:, :queries], slice(0, 1))
-        key, value = projected(inputs, slice(1, 3))
+        (query,) = project(inputs[:, :queries], slice(0, 1))
+        key, value = project(inputs, slice(1, 3))
     heads = [
-        each.unflatten(-1, (frozen.num_heads, -1)).transpose(1, 2) for each in (query, key, value)
+        projected.unflatten(-1, (frozen.num_heads, -1)).transpose(1, 2)
+        for projected in (query, key, value)
     ]
     context = F.scaled_dot_product_attention(*heads)  # (rows, heads, queries, head_dim)
     context = context.transpose(1, 2).flatten(2)
@@ -70,33 +73,35 @@ def adapted_attention(
     return adapted_linear(context, output.weight, output.bias, down, up, coefficients[:, -1])
 
 
-def _projected(
+def _input_projections(
     inputs: Tensor,
     frozen: nn.MultiheadAttention,
     adapters: AttentionAdapters,
     coefficients: Tensor,
-    which: slice,
+    projections: slice,
     image: Tensor | None,
-) -> list[Tensor]:
-    """Those of Q, K and V that `which` selects, (rows, tokens, width) each.
+) -> tuple[Tensor, ...]:
+    """Returns the selected ones of Q, K and V, (rows, tokens, width) each.
 
-    One frozen product and one product with all directions serve all of them and all rows of an
-    image.
+    Equals `adapted_linear` for each of them, with one frozen product, one product with `down` and
+    one with `up` for all.
     """
     assert frozen.in_proj_weight is not None
     assert frozen.in_proj_bias is not None
-    width = inputs.shape[-1]
-    weight = frozen.in_proj_weight.unflatten(0, (3, width))[which].flatten(0, 1)
-    bias = frozen.in_proj_bias.unflatten(0, (3, width))[which].flatten()
-    down, up = adapters.down[which].flatten(1, 2), adapters.up[which].flatten(1, 2)
-    packed = F.linear(inputs, weight, bias)
-    directions = F.linear(inputs, down.flatten(0, 1))  # (rows or images, tokens, which * ranks)
+    tokens, width = inputs.shape[1:]
+    weight = frozen.in_proj_weight.unflatten(0, (3, width))[projections].flatten(0, 1)
+    bias = frozen.in_proj_bias.unflatten(0, (3, width))[projections].flatten()
+    down, up = adapters.down[projections].flatten(1, 2), adapters.up[projections].flatten(1, 2)
+    count = len(up)
+    packed = F.linear(inputs.flatten(0, 1), weight, bias)  # (images * tokens, count * width)
+    directions = F.linear(inputs, down.flatten(0, 1))  # (images, tokens, count * ranks)
     if image is not None:
-        packed, directions = packed[image], directions[image]
-    weighted = directions.unflatten(-1, (len(up), -1)) * coefficients[:, None, which]
-    return [
-        add_low_rank(own, along, each)
-        for own, along, each in zip(
-            packed.split(width, dim=-1), weighted.unbind(-2), up, strict=True
-        )
-    ]
+        packed = packed.unflatten(0, inputs.shape[:2])[image].flatten(0, 1)
+        directions = directions[image]
+    weighted = directions.unflatten(-1, (count, -1)) * coefficients[:, None, projections]
+    output = torch.baddbmm(  # (count, rows * tokens, width)
+        packed.unflatten(-1, (count, width)).transpose(0, 1),
+        weighted.flatten(0, 1).transpose(0, 1).to(packed.dtype),
+        up.to(packed.dtype),
+    )
+    return output.unflatten(1, (-1, tokens)).unbind(0)

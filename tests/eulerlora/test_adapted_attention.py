@@ -1,6 +1,8 @@
 """Adapted self-attention against torch's own module and a naive loop over rows and heads."""
 
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -130,6 +132,27 @@ def test_a_coefficient_acts_on_its_own_projection(
     torch.testing.assert_close(
         found, torchs_attention(frozen, weights, inputs), rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("queries", [None, 1])
+def test_rows_of_an_image_get_the_same_result_in_every_grad_mode_and_memory_layout(
+    frozen: nn.MultiheadAttention,
+    adapters: AttentionAdapters,
+    inputs: Tensor,
+    mode: Callable[[], AbstractContextManager[None]],
+    contiguous: bool,
+    queries: int | None,
+) -> None:
+    coefficients = 2 * torch.randn(4, 4, RANKS, generator=Generator().manual_seed(3))
+    image = torch.tensor([0, 1, 1, 2])
+    expected = adapted_attention(inputs[image], frozen, adapters, coefficients)[:, :queries]
+    if not contiguous:
+        inputs = inputs.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    with mode():
+        output = adapted_attention(inputs, frozen, adapters, coefficients, image, queries)
+        torch.testing.assert_close(output, expected)
 
 
 def test_a_row_moves_only_the_adapter_whose_coefficients_are_not_zero(

@@ -1,6 +1,8 @@
 """The one formula against naive loops, merged weights and the paper's step-by-step recursion."""
 
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -59,6 +61,37 @@ def test_the_formula_equals_naive_loops_over_rows_tokens_and_directions() -> Non
                 y = y + layer.coefficients[row, k] * layer.up[k] * (layer.down[k] @ x)
             expected[row, token] = y
     torch.testing.assert_close(layer.adapted(layer.coefficients), expected)
+
+
+def naive(layer: Layer) -> Tensor:
+    learned = (layer.inputs @ layer.down.T * layer.coefficients[:, None]) @ layer.up
+    return layer.inputs @ layer.weight.T + layer.bias + learned
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_neither_the_memory_layout_nor_the_grad_mode_changes_the_result(
+    mode: Callable[[], AbstractContextManager[None]], contiguous: bool
+) -> None:
+    layer = Layer()
+    expected = naive(layer)
+    if not contiguous:
+        layer.inputs = layer.inputs.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    inputs = layer.inputs.clone()
+    with mode():
+        torch.testing.assert_close(layer.adapted(layer.coefficients), expected)
+    assert torch.equal(layer.inputs, inputs)
+
+
+def test_the_gradients_are_those_of_the_naive_formula() -> None:
+    ours, reference = Layer(), Layer()
+    for layer in (ours, reference):
+        for tensor in (layer.inputs, layer.down, layer.up, layer.coefficients):
+            tensor.requires_grad_()
+    ours.adapted(ours.coefficients).square().sum().backward()
+    naive(reference).square().sum().backward()
+    for name in ("inputs", "down", "up", "coefficients"):
+        torch.testing.assert_close(getattr(ours, name).grad, getattr(reference, name).grad)
 
 
 def test_zero_coefficients_leave_the_frozen_projection() -> None:
