@@ -1,22 +1,25 @@
-"""How the threads of OpenMP, by which torch shares an operation among cores, wait for the next one.
+"""How the threads of OpenMP, which torch uses within an operation, wait for the next operation.
 
-Every thread that runs passes has a pool of OpenMP threads. Where the pools together have more
-threads than there are cores, a thread of GNU's OpenMP spins 100 times by default, then sleeps, and
-waking it takes longer than an operation of a small pass (libgomp's manual, "GOMP_SPINCOUNT").
+Every thread that runs forward passes has its pool of OpenMP threads. If all pools together have
+more threads than the machine has cores, an idle thread of GNU OpenMP spins 100 times by default and
+then sleeps. Waking it takes longer than an operation of a small pass (libgomp manual,
+"GOMP_SPINCOUNT").
 """
 
 import os
 import sys
 
-WAITING = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "10000"}
-"""With the policy "active" it spins 1000 times; the count is for the case of fewer threads than
-cores, in which "active" alone would have it spin for ever."""
+WAIT_POLICY = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "10000"}
+"""The policy "active" spins 1000 times. The count is for machines with at least as many cores as
+threads, where "active" alone spins without end.
+"""
 
 
-def choose_waiting() -> None:
-    """Sets the environment for torch, which must not have been imported yet: it is read once.
+def set_openmp_wait_policy() -> None:
+    """Sets the environment variables of `WAIT_POLICY`; call it before the first import of torch.
 
-    What a user has set is kept. Of other systems than Linux nothing is known.
+    OpenMP reads them once, when it is loaded. Does nothing if the user has set one of them, and on
+    other systems than Linux.
     """
-    if sys.platform == "linux" and os.environ.keys().isdisjoint(WAITING):
-        os.environ.update(WAITING)
+    if sys.platform == "linux" and os.environ.keys().isdisjoint(WAIT_POLICY):
+        os.environ.update(WAIT_POLICY)

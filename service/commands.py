@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import click
 
-from eulerlora.openmp import choose_waiting
+from eulerlora.openmp import set_openmp_wait_policy
 
 PATH = click.Path(path_type=Path)
 PRECISIONS = ("float32", "bfloat16")
@@ -57,7 +57,7 @@ def serve_command(checkpoints: tuple[Path, ...], **options: Any) -> None:
     Environment variables EULERLORA_SERVE_* set the limits; docs/service.md lists them. SIGHUP
     reloads the checkpoints.
     """
-    choose_waiting()
+    set_openmp_wait_policy()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit_cleanly)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are checkpoints to reload

@@ -4,10 +4,10 @@ By default those of its own passes would spin on for milliseconds, on the cores 
 wants next.
 """
 
-from eulerlora.openmp import choose_waiting
+from eulerlora.openmp import set_openmp_wait_policy
 
 if __name__ == "__main__":
-    choose_waiting()
+    set_openmp_wait_policy()
     from benchmarks.service.program import main
 
     main()

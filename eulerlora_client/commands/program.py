@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 import click
 
 from eulerlora.errors import EulerLoRAError
-from eulerlora.openmp import choose_waiting
 
 ENTRY_POINTS = "eulerlora.commands"
 
@@ -78,7 +77,6 @@ def program(debug: bool) -> None:
 def main() -> None:
     """Runs the program. Exit status 0 done, 1 the work failed, 2 wrong usage."""
     signal.signal(signal.SIGTERM, _end)
-    choose_waiting()
     debug = "--debug" in sys.argv[1:]
     try:
         sys.exit(program(standalone_mode=False))

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from eulerlora.model import choose_device
+from eulerlora.openmp import set_openmp_wait_policy
 from training.adaptation.train import state_file, train
 from training.commands.options import (
     PATH,
@@ -48,6 +49,7 @@ def pretrain_command(
     device: str,
 ) -> None:
     """Pretrain a backbone from scratch on labelled images of one or several data sets."""
+    set_openmp_wait_policy()
     settings = read_recipe(recipe, PretrainingRecipe, _with_seed(overrides, seed))
     states = [stage_state_file(out, stage) for stage in range(len(settings.stages))]
     with telling_what_is_kept(lambda: kept_state(states)):
@@ -78,6 +80,7 @@ def train_command(
     device: str,
 ) -> None:
     """Train adapters on a frozen backbone; leaves a calibrated checkpoint in --out."""
+    set_openmp_wait_policy()
     settings = read_recipe(recipe, AdapterRecipe, _with_seed(overrides, seed), variant)
     with telling_what_is_kept(lambda: kept_checkpoint(out, state_file(out))):
         train(
