@@ -1,9 +1,8 @@
-"""README.md: its Python runs, its JSON is what the embedded model answers, its tree is the tree."""
+"""README.md: its code runs, its JSON is the answer of the service, its tree is complete."""
 
 import json
 import re
 import shlex
-import tarfile
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -11,77 +10,77 @@ import pytest
 from fastapi.testclient import TestClient
 
 from eulerlora import EulerLoRA
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT
 from service.app import create_service
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
+from tests.program import run
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-IMAGE = "ISIC_0024306.jpg"
 
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
-def image(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The image that README asks about."""
-    folder = tmp_path_factory.mktemp("image")
-    with tarfile.open(next(real_data.glob("ham10000*.tar.*"))) as archive:
-        member = next(each for each in archive if Path(each.name).name == IMAGE)
-        content = archive.extractfile(member)
-        assert content is not None
-        (folder / IMAGE).write_bytes(content.read())
-    return folder / IMAGE
+def commands(program: str) -> list[list[str]]:
+    """Returns the words of the commands of one program in the unlabelled blocks."""
+    lines = [line for block in blocks("") for line in block.splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith(f"{program} ")]
 
 
-@pytest.mark.data
 def test_the_python_block_runs(
-    image: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (code,) = blocks("python")
     assert len(code.strip().splitlines()) <= 10
-    monkeypatch.chdir(image.parent)
-    (image.parent / "service").symlink_to(ROOT / "service")
+    monkeypatch.chdir(ROOT)
     exec(compile(code, "README.md", "exec"), {})
-    assert "mutual information" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert out.startswith(json.loads(blocks("json")[0])["label"])
+    assert "mutual information" in out
 
 
-@pytest.mark.data
-def test_the_json_block_is_the_answer_to_the_curl_call(image: Path) -> None:
-    command = next(line for block in blocks("") for line in block.splitlines() if "curl" in line)
-    *_, url = shlex.split(command)
+def test_the_json_block_is_the_answer_to_the_curl_call() -> None:
+    ((*_, option, form, url),) = commands("curl")
+    name, _, path = form.partition("=@")
+    assert (option, name) == ("-F", "file")
     query = {key: value[0] for key, value in parse_qs(urlsplit("//" + url).query).items()}
-    models = ServedModels([ServedModel.of(EulerLoRA.load(DEFAULT_CHECKPOINT))])
+    models = ServedModels([ServedModel.of(EulerLoRA.default())])
+    image = (ROOT / path).read_bytes()
     with TestClient(create_service(models, ServiceSettings(), Lifecycle()).application) as client:
-        answer = client.post("/predict", params=query, files={"file": (IMAGE, image.read_bytes())})
-    found, shown = answer.json(), json.loads(blocks("json")[0])
-    assert list(found) == list(shown)
-    for key, value in shown.items():
-        if key != "request_id":
-            assert found[key] == approximately(value), key
+        actual = client.post("/predict", params=query, files={"file": (path, image)}).json()
+    expected = json.loads(blocks("json")[0])
+    assert list(actual) == list(expected)
+    for key in expected.keys() - {"request_id"}:
+        assert actual[key] == approximately(expected[key]), key
 
 
 def approximately(value: object) -> object:
-    """Floats may differ in the last digits between machines."""
-    numbers = isinstance(value, float) or (
-        isinstance(value, dict) and all(isinstance(each, float) for each in value.values())
-    )
-    return pytest.approx(value, abs=1e-3) if numbers else value
+    """Returns a value that equals `value` up to rounding, for a float or a dict of floats."""
+    numbers = value.values() if isinstance(value, dict) else [value]
+    is_numeric = all(isinstance(number, float) for number in numbers)
+    return pytest.approx(value, abs=1e-3) if is_numeric else value
 
 
-def test_the_tree_names_every_module() -> None:
-    tree = next(block for block in blocks("") if block.startswith("eulerlora/"))
-    for package in ("eulerlora", "training", "service", "benchmarks"):
-        section = tree[tree.index(f"\n{package}/") if package != "eulerlora" else 0 :]
-        for module in sorted((ROOT / package).glob("*.py")):
-            if module.name != "__init__.py":
-                assert re.search(rf"\b{re.escape(module.name)}\b", section), module
+def test_the_predict_command_answers_for_the_example_image(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (arguments,) = [words[1:] for words in commands("eulerlora") if words[1] == "predict"]
+    monkeypatch.chdir(ROOT)
+    done = run(*arguments)
+    assert (done.status, done.err) == (0, "")
+    assert json.loads(blocks("json")[0])["label"] in done.out
 
 
-def test_links_lead_to_files_of_the_project() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
+def test_the_tree_has_one_line_for_every_sub_package() -> None:
+    (tree,) = [block for block in blocks("") if block.startswith("eulerlora/")]
+    assert len(tree.splitlines()) <= 20
+    named = {
+        name.rstrip("/") for line in tree.splitlines() for name in line.split("  ")[0].split(", ")
+    }
+    assert all((ROOT / name).is_dir() for name in named)
+    for package in ("service", "training"):
+        sub_packages = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+        assert {f"{package}/{name}" for name in sub_packages} <= named

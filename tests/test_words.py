@@ -1,22 +1,21 @@
-"""No text of the product claims what it must not: everything that a person reads is read here.
+"""No text of the product makes a medical claim.
 
-Clinicians and patients read the page, the reports, what the client prints and the documents on
-triage; there no form of a forbidden word may stand, in code and comments neither. Elsewhere
+Clinicians and patients read the page, the reports, the client's output and the documents on triage:
+these files must not contain any form of a forbidden word, not even in code and comments. Elsewhere
 "safe" may be part of a compound such as "thread-safe", and only the listed forms are forbidden.
 """
 
 import ast
 import json
 import re
-import tomllib
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import click
 import pytest
 
 from eulerlora import EulerLoRA
+from eulerlora_client.commands.program import program
 from service.app import create_service
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
@@ -24,6 +23,7 @@ from service.settings import ServiceSettings
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("eulerlora", "training", "service")
+CARD = ROOT / "eulerlora" / "default" / "README.md"
 TEXT = {".css", ".csv", ".html", ".j2", ".jinja", ".js", ".json", ".md", ".py", ".svg", ".toml"}
 
 FORBIDDEN = re.compile(
@@ -38,26 +38,27 @@ FORBIDDEN_TO_CLINICIANS = re.compile(
 
 
 def clinical_files() -> Iterator[Path]:
-    """Whole files that hold text for clinicians and patients."""
+    """Files that are checked as a whole, because clinicians and patients read their text."""
     for folder in ("service/page", "eulerlora_client"):
         yield from (path for path in (ROOT / folder).rglob("*") if path.suffix in TEXT)
-    yield ROOT / "eulerlora" / "default" / "README.md"
+    yield CARD
     yield from (ROOT / "docs").rglob("triage*.md")
 
 
 def documents() -> list[Path]:
-    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    return [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 
 @pytest.mark.parametrize("path", sorted(clinical_files()), ids=lambda path: path.name)
-def test_what_clinicians_and_patients_read_makes_no_claim(path: Path) -> None:
+def test_text_for_clinicians_and_patients_makes_no_claim(path: Path) -> None:
     assert offences(path.read_text(encoding="utf-8"), FORBIDDEN_TO_CLINICIANS) == []
 
 
-def test_those_files_are_found() -> None:
+def test_the_clinical_files_include_policy_page_and_card() -> None:
     names = {path.relative_to(ROOT).as_posix() for path in clinical_files()}
     assert {"eulerlora_client/policy/wording.py", "eulerlora_client/policy/policy.toml"} <= names
     assert {"eulerlora/default/README.md", "docs/triage-policy.md"} <= names
+    assert "service/page/index.html" in names
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
@@ -66,24 +67,24 @@ def test_no_document_makes_a_claim(path: Path) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_nothing_that_the_code_prints_or_writes_makes_a_claim(package: str) -> None:
-    found = {
+def test_no_string_of_the_code_makes_a_claim(package: str) -> None:
+    actual = {
         f"{path.relative_to(ROOT)}: {offence}"
         for path in (ROOT / package).rglob("*.py")
-        for text in strings(path)
+        for text in string_literals(path)
         for offence in offences(text, FORBIDDEN)
     }
-    assert found == set()
+    assert actual == set()
 
 
-def test_no_help_of_a_command_makes_a_claim() -> None:
-    helps = dict(help_texts())
-    assert {"serve", "policy", "policy fit"} <= set(helps)
-    found = {name: offences(text, FORBIDDEN) for name, text in helps.items()}
-    assert not any(found.values()), found
+def test_no_help_text_of_a_command_makes_a_claim() -> None:
+    texts = dict(help_texts(program, ""))
+    assert {"serve", "policy", "policy fit"} <= set(texts)
+    actual = {name: offences(text, FORBIDDEN) for name, text in texts.items()}
+    assert not any(actual.values()), actual
 
 
-def test_the_description_of_the_service_makes_no_claim(checkpoint_folder: Path) -> None:
+def test_the_api_description_makes_no_claim(checkpoint_folder: Path) -> None:
     models = ServedModels([ServedModel.of(EulerLoRA.load(checkpoint_folder, "cpu"))])
     application = create_service(models, ServiceSettings(), Lifecycle()).application
     description = json.dumps(application.openapi())
@@ -104,7 +105,7 @@ def test_the_description_of_the_service_makes_no_claim(checkpoint_folder: Path) 
         "confidence of  disease",
     ],
 )
-def test_a_forbidden_claim_is_found(claim: str) -> None:
+def test_both_patterns_match_a_claim(claim: str) -> None:
     assert offences(claim, FORBIDDEN)
     assert offences(claim, FORBIDDEN_TO_CLINICIANS)
 
@@ -112,49 +113,40 @@ def test_a_forbidden_claim_is_found(claim: str) -> None:
 @pytest.mark.parametrize(
     "words", ["safetensors", "thread-safe", "benign keratosis", "detection", "confidence interval"]
 )
-def test_other_words_are_not(words: str) -> None:
+def test_the_general_pattern_permits_technical_terms(words: str) -> None:
     assert offences(words, FORBIDDEN) == []
 
 
 def offences(text: str, forbidden: re.Pattern[str]) -> list[str]:
-    """Each forbidden word of a text, with what stands around it."""
+    """Returns the matches of `forbidden` in a text, with some context."""
     return [
-        " ".join(text[max(0, found.start() - 30) : found.end() + 20].split())
-        for found in forbidden.finditer(text)
+        " ".join(text[max(0, match.start() - 30) : match.end() + 20].split())
+        for match in forbidden.finditer(text)
     ]
 
 
-def strings(path: Path) -> Iterator[str]:
-    """The string literals of a module, without its docstrings."""
+def string_literals(path: Path) -> Iterator[str]:
+    """Yields the string literals of a module except its docstrings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    silent = {
+    docstrings = {
         id(node.value)
         for node in ast.walk(tree)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and id(node) not in silent
-        ):
+        is_string = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_string and id(node) not in docstrings:
             yield node.value
 
 
-def help_texts() -> Iterator[tuple[str, str]]:
-    """What `--help` shows of every command that the project declares, by its name."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    groups = project["entry-points"]
-    for prefix, group in (("", "eulerlora.commands"), ("policy ", "eulerlora.policy_commands")):
-        for name, target in groups[group].items():
-            module, _, attribute = target.partition(":")
-            yield from help_of(getattr(import_module(module), attribute), prefix + name)
-
-
-def help_of(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
-    context = click.Context(command, info_name=name)
-    parameters = [str(each.help) for each in command.params if isinstance(each, click.Option)]
-    yield name, " ".join([command.get_help(context), *parameters])
-    if isinstance(command, click.Group) and name != "policy":
-        for each, subcommand in command.commands.items():
-            yield from help_of(subcommand, f"{name} {each}")
+def help_texts(group: click.Group, prefix: str) -> Iterator[tuple[str, str]]:
+    """Yields name and help text of every command below a group."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        options = [str(item.help) for item in command.params if isinstance(item, click.Option)]
+        help_text = command.get_help(click.Context(command, info_name=name))
+        yield prefix + name, " ".join([help_text, *options])
+        if isinstance(command, click.Group):
+            yield from help_texts(command, f"{prefix}{name} ")

@@ -1,0 +1,98 @@
+"""The documents: links lead to existing targets, and commands, options and paths exist."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+import pytest
+
+from eulerlora_client.commands.program import program
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "eulerlora_client" / "README.md"]
+)
+MAKE_TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+RECIPES = {path.stem for path in (ROOT / "training" / "recipes").glob("*.toml")}
+
+each_document = pytest.mark.parametrize(
+    "path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix()
+)
+
+
+@each_document
+def test_relative_links_lead_to_existing_files_and_headings(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"", path.read_text()):
+        file, _, anchor = (target[0] or target[1]).partition("#")
+        if re.match(r"https?:|mailto:", file):
+            continue
+        document = path.parent / file if file else path
+        assert document.exists(), target
+        if anchor:
+            assert anchor in anchors(document), target
+
+
+@each_document
+def test_commands_and_their_options_exist(path: Path) -> None:
+    for words in command_lines(path):
+        if words[0] == "eulerlora" and len(words) > 1:
+            check_command(words[1:])
+        elif words[0] == "make":
+            targets = {word for word in words[1:] if "=" not in word}
+            assert targets <= MAKE_TARGETS, words
+        elif words[:2] == ["python", "-m"]:
+            assert find_spec(words[2]) is not None, words
+
+
+@each_document
+def test_paths_in_code_spans_exist(path: Path) -> None:
+    top_level = {entry.name for entry in ROOT.iterdir() if entry.is_dir()}
+    for span in re.findall(r"`([\w./-]+/[\w./-]*)`", path.read_text()):
+        if span.split("/")[0] in top_level:
+            assert (ROOT / span).exists() or span in GENERATED, span
+
+
+GENERATED = {"deploy/secrets/keys", "deploy/secrets/audit-secret"}
+
+
+def check_command(words: list[str]) -> None:
+    """Fails if the subcommand, one of its options or a recipe name does not exist."""
+    command: click.Command = program
+    arguments = iter(words)
+    while isinstance(command, click.Group):
+        name = next(arguments, "--help")
+        if not re.fullmatch(r"[a-z]+", name):
+            return
+        subcommand = command.get_command(click.Context(command), name)
+        assert subcommand is not None, words
+        command = subcommand
+    known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+    rest = list(arguments)
+    assert {word.split("=")[0] for word in rest if word.startswith("--")} <= known, words
+    if command.name in {"train", "pretrain"} and rest and re.fullmatch(r"[a-z][\w-]*", rest[0]):
+        assert rest[0] in RECIPES, words
+
+
+def anchors(document: Path) -> set[str]:
+    """Returns the anchors of a document's headings, formed like GitHub's."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def command_lines(path: Path) -> Iterator[list[str]]:
+    """Yields the calls of the project's programs in code blocks and code spans."""
+    text = path.read_text()
+    blocks = re.findall(r"^```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    blocks += re.findall(r"(?<=\n\n)((?: {4}\S.*\n)+)", text)
+    spans = re.findall(r"`((?:eulerlora|make|python -m) [^`]+)`", text)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    for line in [*lines, *(" ".join(span.split()) for span in spans)]:
+        start = re.search(r"(?<![\w/.-])(eulerlora|make|python -m) [\w-]", line.split(" #")[0])
+        if start is not None:
+            try:
+                yield shlex.split(line[start.start() :], comments=True)
+            except ValueError:  # part of a quotation over several lines
+                continue
