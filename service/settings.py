@@ -1,4 +1,4 @@
-"""What an operator can set about the service."""
+"""Settings of the service, read from environment variables."""
 
 import os
 import resource
@@ -18,9 +18,9 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class ImageLimits(Settings):
-    """Which images are decoded at all; decided from the header.
+    """Limits on the dimensions of an image, checked from its header.
 
-    min_side, max_side: of width and height, in pixels. max_pixels: of their product.
+    min_side, max_side: of width and height, in pixels. max_pixels: of width times height.
     """
 
     min_side: PositiveInt = 32
@@ -29,11 +29,11 @@ class ImageLimits(Settings):
 
 
 class BodySettings(Settings):
-    """What bodies may take.
+    """Limits on request bodies.
 
-    max_bytes: of one body, whole. max_batch_bytes, max_files: of one that holds many images.
-    upload_timeout_s: from its headers to its last byte. stall_timeout_s: from one piece to the
-    next. max_bytes_in_flight: of all bodies of requests that are not answered yet; one without a
+    max_bytes: of one body. max_batch_bytes, max_files: of a body with many images.
+    upload_timeout_s: from the headers to the last byte. stall_timeout_s: between two pieces of a
+    body. max_bytes_in_flight: of the bodies of all requests without a response; a body without a
     length counts as its limit.
     """
 
@@ -46,12 +46,12 @@ class BodySettings(Settings):
 
 
 class ConnectionSettings(Settings):
-    """What connections may take.
+    """Limits on connections.
 
-    header_timeout_s: from a connection's opening, or its next request's first byte, to the end of
-    the headers. max_connections: open ones; with more, only probes are answered. spare_files: of
-    the open files that the process may have, those kept for other things than connections; past
-    the rest, each new connection ends the one that has waited longest without a request.
+    header_timeout_s: from the opening of a connection, or the first byte of its next request, to
+    the end of the headers. max_connections: above this number only probes get a response.
+    spare_files: open files that are reserved for other purposes than connections; above the
+    rest, a new connection closes the one that has been idle longest.
     """
 
     header_timeout_s: Seconds = 10
@@ -59,16 +59,16 @@ class ConnectionSettings(Settings):
     spare_files: PositiveInt = 128
 
     def most_connections(self) -> int:
-        """How many connections may be open at all."""
+        """Returns the maximum number of open connections."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return max(1, files - self.spare_files)
 
 
 class DecodingSettings(Settings):
-    """What decoding may take.
+    """Limits on image decoding.
 
-    workers: processes, and so images decoded at the same time. timeout_s: for one image.
-    memory_bytes: of one worker, beyond what it uses when idle.
+    workers: the number of decoder processes. timeout_s: per image. memory_bytes: of one worker,
+    in addition to its use when idle.
     """
 
     workers: Annotated[int, Field(ge=1, le=64)] = 2
@@ -77,11 +77,11 @@ class DecodingSettings(Settings):
 
 
 class LifeSettings(Settings):
-    """How the process is watched, and how long it takes to stop; all in seconds.
+    """Health checks and shutdown, in seconds.
 
-    probe_interval_s: between two checks of the known answers; probe_timeout_s: within which each
-    must be given. drain_s: for which requests are still accepted after a signal, so that load
-    balancers may notice. shutdown_s: for which accepted ones are finished after that.
+    probe_interval_s: between two health checks. probe_timeout_s: of a health check. drain_s:
+    requests are still accepted for this time after a signal, so that load balancers can react.
+    shutdown_s: the time for accepted requests to complete after that.
     """
 
     probe_interval_s: Seconds = 30
@@ -91,14 +91,13 @@ class LifeSettings(Settings):
 
 
 class ServiceSettings(BaseSettings):
-    """Limits of the service.
+    """All settings of the service.
 
-    max_batch_rows: rows (image, trajectory) in one forward pass; a single question may exceed it.
-    max_batch_s: seconds after which a pass that has not ended means a lost device.
-    max_waiting_rows: rows of accepted questions that do not run yet. max_wait_s: seconds of work
-    that may be waiting when another question is accepted. deadline_s: from a request's arrival;
-    what has not begun to run by then is not run. fewer_samples: under load, a question is run with
-    fewer samples than were asked for, and its answer says so.
+    max_batch_rows: rows (image, trajectory) in one forward pass; a single item may exceed it.
+    max_batch_s: a longer forward pass means a lost device. max_waiting_rows: rows of requests that
+    are queued or being decoded. deadline_s: from the arrival of a request; a request that is
+    estimated to end later is refused, and one that has not started by then does not run.
+    fewer_samples: under load, run requests with fewer samples and report it in the response.
     """
 
     model_config = SettingsConfigDict(
@@ -122,15 +121,15 @@ class ServiceSettings(BaseSettings):
 
 
 def settings_of_environment() -> ServiceSettings:
-    """The settings in the process's variables: `EULERLORA_SERVE_DEADLINE_S=5`, and for those of
-    a group `EULERLORA_SERVE_BODIES__MAX_BYTES=1000000`.
+    """Returns the settings in the environment.
 
-    Raises SettingsError for a name that is none of them, and for a value out of range.
+    Examples: `EULERLORA_SERVE_DEADLINE_S=5`, and `EULERLORA_SERVE_BODIES__MAX_BYTES=1000000` for a
+    setting of a group. Raises SettingsError for an unknown name and for a value out of range.
     """
     known = set(variables(ServiceSettings))
     for name in os.environ:
         if name.upper().startswith(PREFIX) and name.upper() not in known:
-            raise SettingsError(f"{name}: no such setting; docs/service.md lists them")
+            raise SettingsError(f"{name}: unknown setting; docs/service.md lists all settings")
     try:
         return ServiceSettings()
     except ValidationError as error:
@@ -138,10 +137,10 @@ def settings_of_environment() -> ServiceSettings:
 
 
 def variables(kind: type[BaseModel], prefix: str = PREFIX) -> Iterator[str]:
-    """The names of the environment variables of all settings of a kind, groups included."""
+    """Yields the environment variables of all settings in a class, including its groups."""
     for name, field in kind.model_fields.items():
-        full = prefix + name.upper()
+        variable = prefix + name.upper()
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from variables(field.annotation, full + NESTED)
+            yield from variables(field.annotation, variable + NESTED)
         else:
-            yield full
+            yield variable

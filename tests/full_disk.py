@@ -1,4 +1,4 @@
-"""A disk that takes no more, by the system's own limit on the size of a file."""
+"""A simulated full disk, by the system's limit on the size of a file."""
 
 import resource
 import signal
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def file_size_limit(limit_bytes: int) -> Iterator[None]:
-    """Within the block every write beyond `limit_bytes` of a file fails, as on a full disk.
+    """Writes beyond `limit_bytes` of a file fail while the context is open.
 
-    The limit is the whole process's. The system's error is "file too large" (EFBIG).
+    The limit applies to the whole process. The system's error is "file too large" (EFBIG).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

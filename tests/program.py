@@ -1,4 +1,4 @@
-"""The `eulerlora` program, run in the tests' own process."""
+"""Runs the `eulerlora` program in the test process."""
 
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from eulerlora_client.commands.program import main
 
 
 @dataclass(frozen=True)
-class Done:
-    """How a run of the program ended, and what it printed."""
+class Completed:
+    """Exit status and output of a run of the program."""
 
     status: int
     out: str
     err: str
 
 
-def run(*arguments: str | Path) -> Done:
-    """Runs `eulerlora ARGUMENTS`; in this process, which spares the start of another one."""
+def run(*arguments: str | Path) -> Completed:
+    """Runs `eulerlora ARGUMENTS` in this process, which saves the start of an interpreter."""
     out, err = StringIO(), StringIO()
     with (
         redirect_stdout(out),
@@ -30,4 +30,4 @@ def run(*arguments: str | Path) -> Done:
         pytest.raises(SystemExit) as ended,
     ):
         main()
-    return Done(int(ended.value.code or 0), out.getvalue(), err.getvalue())
+    return Completed(int(ended.value.code or 0), out.getvalue(), err.getvalue())

@@ -1,4 +1,4 @@
-"""`eulerlora serve` in a process of its own."""
+"""`eulerlora serve` in a separate process."""
 
 import multiprocessing
 import os
@@ -19,7 +19,7 @@ from service.settings import PREFIX
 
 START_S = 300
 END_S = 120
-PATIENT = {  # a busy machine is no fault of the server's, nor of its clients
+LONG_TIMEOUTS = {  # tests must pass on a busy machine
     "DEADLINE_S": "600",
     "BODIES__STALL_TIMEOUT_S": "600",
     "BODIES__UPLOAD_TIMEOUT_S": "600",
@@ -30,16 +30,16 @@ PATIENT = {  # a busy machine is no fault of the server's, nor of its clients
 }
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["service.process"])  # to import torch takes seconds, but only once
+FORKS.set_forkserver_preload(["service.process"])  # imports torch once for all servers
 
 
 def unchanged() -> None:
-    """Leaves the service as it is."""
+    """Changes nothing."""
 
 
 @dataclass(frozen=True)
 class ServerProcess:
-    """The process, the loopback port it was told to listen on, and the file of its stderr."""
+    """The process, its loopback port and the file with its stderr."""
 
     process: BaseProcess
     port: int
@@ -51,18 +51,18 @@ class ServerProcess:
 
     @property
     def log(self) -> str:
-        """What the process has written to stderr so far."""
+        """The contents of stderr so far."""
         return self.log_file.read_text()
 
     def status(self, path: str) -> int | None:
-        """The status of a GET; None where nobody answers."""
+        """Returns the status of a GET; None without a connection."""
         try:
             return httpx.get(self.url + path, timeout=END_S).status_code
         except httpx.TransportError:
             return None
 
     def wait_for(self, path: str, status: int) -> None:
-        """Waits until a GET has this status; the process must live."""
+        """Waits until a GET has this status; fails if the process ends."""
 
         def reached() -> bool:
             assert self.process.is_alive(), self.log
@@ -71,19 +71,19 @@ class ServerProcess:
         wait_until(reached, START_S)
 
     def predict(self, png: bytes, **query: str) -> httpx.Response:
-        """The response of /predict to a raw body."""
+        """Returns the response of /predict to a raw body."""
         url, headers = f"{self.url}/predict", {"Content-Type": "image/png"}
         return httpx.post(url, params=query, content=png, headers=headers, timeout=END_S)
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends the process a signal."""
+        """Sends a signal to the process."""
         assert self.process.pid is not None
         os.kill(self.process.pid, number)
 
-    def ended(self) -> tuple[int, str]:
-        """The exit status and stderr, once the process has ended."""
+    def wait_for_exit(self) -> tuple[int, str]:
+        """Waits for the process to end; returns its exit status and stderr."""
         self.process.join(START_S)
-        assert self.process.exitcode is not None, "it did not end"
+        assert self.process.exitcode is not None, "the process did not end"
         return self.process.exitcode, self.log
 
 
@@ -91,10 +91,10 @@ class ServerProcess:
 def serving(
     *arguments: object, change: Callable[[], object] = unchanged
 ) -> Iterator[ServerProcess]:
-    """`eulerlora serve ARGUMENTS --port PORT`; the process does not outlive the block.
+    """Runs `eulerlora serve ARGUMENTS --port PORT` while the context is open.
 
-    It refuses nothing for load, however slow the machine is. change: called in the process before
-    it serves; a function of a module, for it is pickled.
+    All time limits are long. change: a function that the process calls before it serves; it must
+    be picklable.
     """
     with reserved_port() as port, TemporaryDirectory() as folder:
         words = ["eulerlora", "serve", *map(str, arguments), "--port", str(port)]
@@ -110,27 +110,29 @@ def serving(
 
 
 def _serve(words: list[str], log: Path, change: Callable[[], object]) -> None:
-    from eulerlora_client.commands.program import main  # noqa: PLC0415 - only where it is served
+    from eulerlora_client.commands.program import main  # noqa: PLC0415 - only in the server
 
     os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), sys.stderr.fileno())
     sys.argv = words
-    os.environ.update({PREFIX + name: value for name, value in PATIENT.items()})
+    os.environ.update({PREFIX + name: value for name, value in LONG_TIMEOUTS.items()})
     change()
     main()
 
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port that nobody gets by chance while the block runs; who names it may listen on it."""
-    with socket.socket() as holder:  # bound and not listening: Linux lets one more socket bind
+    """Yields a port that the system gives to no other process; the server can still bind it."""
+    with (
+        socket.socket() as holder
+    ):  # bound but not listening: with SO_REUSEADDR one more socket may bind
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))
         yield int(holder.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    """Waits for a condition, and fails after so many seconds."""
+    """Waits until the condition is true; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited too long"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.02)

@@ -14,14 +14,14 @@ from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason
 from eulerlora_client.policy.policy import Decision, Policy, default_policy
 from eulerlora_client.triage.run import RowProblem, TriageRow
 from tests.eulerlora_client.conftest import PREDICTION
-from tests.program import Done, run
+from tests.program import Completed, run
 
 QUALITY = ImageQuality(
     width=600, height=450, brightness=0.5, dark_share=0.0, bright_share=0.0, sharpness=50.0
 )
 
 
-def triage(*arguments: str | Path) -> Done:
+def triage(*arguments: str | Path) -> Completed:
     """Runs `eulerlora triage ARGUMENTS` in this process."""
     with patch.object(command_line, "program", triage_command):
         return run(*arguments)

@@ -1,4 +1,4 @@
-"""What tests of the service share: a picture, its encodings, and a service that answers."""
+"""Fixtures of the service's tests: images in several encodings, and running services."""
 
 import struct
 import zlib
@@ -18,10 +18,10 @@ from service.app import create_service
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
-from tests.service.real_server import PATIENCE_S, running
+from tests.service.real_server import SOCKET_TIMEOUT_S, run_server
 
 Encode = Callable[..., bytes]
-Ask = Callable[..., Any]
+PostImage = Callable[..., Any]
 Refused = Callable[[Any, int, str], str]
 
 LIVE_BODY_BYTES = 100_000
@@ -30,14 +30,14 @@ PROBLEM_KEYS = {"type", "title", "status", "detail", "code", "request_id"}
 
 @pytest.fixture(scope="session")
 def photo() -> Image.Image:
-    """A smooth random RGB picture, 64 x 48, that no rotation or reflection leaves the same."""
+    """A smooth random RGB image, 64 x 48, without symmetries."""
     coarse = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize((64, 48), Image.Resampling.BICUBIC)
 
 
 @pytest.fixture(scope="session")
 def encode() -> Encode:
-    """(image, format, **Pillow's options) -> the file's bytes."""
+    """Encodes an image: (image, format, **Pillow options) -> bytes."""
     return encoded
 
 
@@ -49,24 +49,24 @@ def png(photo: Image.Image) -> bytes:
 
 @pytest.fixture(scope="session")
 def png_chunk() -> Callable[[bytes, bytes], bytes]:
-    """(type, content) -> a PNG chunk with its length and CRC."""
+    """Encodes a PNG chunk with length and CRC: (type, content) -> bytes."""
     return chunk
 
 
 @pytest.fixture(scope="session")
 def png_header() -> Callable[..., bytes]:
-    """(width, height, bit_depth, colour_type) -> a PNG's IHDR chunk."""
+    """Encodes an IHDR chunk: (width, height, bit_depth, colour_type) -> bytes."""
     return header_chunk
 
 
 @pytest.fixture(scope="session")
 def bombs(photo: Image.Image) -> dict[str, bytes]:
-    """Small files whose headers promise 100 megapixels and more."""
+    """Small files whose headers declare 100 megapixels or more."""
     side = 12_000
     canvas = b"\0\0\0\0" + (side - 1).to_bytes(3, "little") * 2
     lossless = b"\x2f" + struct.pack("<I", (side - 1) | (side - 1) << 14)
     lossy = b"\x30\x01\x00\x9d\x01\x2a" + struct.pack("<HH", side, side)
-    rows = zlib.compress(bytes(10_000 * 1251), 9)  # 1 bit a pixel, one filter byte a row
+    rows = zlib.compress(bytes(10_000 * 1251), 9)  # 1 bit per pixel, one filter byte per row
     jpeg = encoded(photo, "JPEG")
     size_at = jpeg.index(b"\xff\xc0") + 5
     return {
@@ -83,26 +83,26 @@ def bombs(photo: Image.Image) -> dict[str, bytes]:
 
 @pytest.fixture(scope="session")
 def model(checkpoint_folder: Path) -> EulerLoRA:
-    """The tiny checkpoint, loaded."""
+    """The model of the tiny checkpoint."""
     return EulerLoRA.load(checkpoint_folder, "cpu")
 
 
 @pytest.fixture(scope="session")
 def make_app() -> Callable[..., FastAPI]:
-    """(model, **settings) -> an app that serves it from an engine of its own."""
+    """Creates an app that serves a model: (model, **settings) -> FastAPI."""
     return app_of
 
 
 @pytest.fixture(scope="session")
 def client(model: EulerLoRA) -> Iterator[TestClient]:
-    """A client of an app that serves the tiny checkpoint with default settings."""
+    """A client of an app that serves the tiny checkpoint with long timeouts."""
     with TestClient(app_of(model)) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
-def ask(client: TestClient) -> Ask:
-    """(content, media_type, **parameters) -> the response of /predict to a raw body."""
+def post_image(client: TestClient) -> PostImage:
+    """Posts a raw body to /predict: (content, media_type, **parameters) -> response."""
 
     def post(content: bytes, media_type: str = "image/png", **parameters: object) -> Any:
         return client.post(
@@ -113,10 +113,10 @@ def ask(client: TestClient) -> Ask:
 
 
 @pytest.fixture(scope="session")
-def refused(ask: Ask, png: bytes) -> Refused:
-    """(response, status, code) -> the problem's detail.
+def refused(post_image: PostImage, png: bytes) -> Refused:
+    """Checks a problem response: (response, status, code) -> the problem's detail.
 
-    The response must be that problem, whole, and the next good request must succeed.
+    The problem must be complete, and the next good request must succeed.
     """
 
     def detail_of(response: Any, status: int, code: str) -> str:
@@ -128,7 +128,7 @@ def refused(ask: Ask, png: bytes) -> Refused:
         assert body["type"].endswith(code)
         assert body["request_id"] == response.headers["X-Request-ID"]
         assert "Traceback" not in response.text
-        assert ask(png).status_code == 200
+        assert post_image(png).status_code == 200
         return str(body["detail"])
 
     return detail_of
@@ -136,55 +136,55 @@ def refused(ask: Ask, png: bytes) -> Refused:
 
 @pytest.fixture(scope="session")
 def live(model: EulerLoRA) -> Iterator[int]:
-    """The loopback port of a real server, which reads bodies of at most 100,000 bytes."""
-    with running(app_of(model, bodies={"max_bytes": LIVE_BODY_BYTES})) as port:
+    """The loopback port of a real server that accepts bodies of up to 100,000 bytes."""
+    with run_server(app_of(model, bodies={"max_bytes": LIVE_BODY_BYTES})) as port:
         yield port
 
 
 def app_of(model: EulerLoRA, **settings: object) -> FastAPI:
-    """An app that serves one model, ready as soon as its lifespan runs; it runs only once.
+    """Returns an app that serves one model; its lifespan can run once.
 
-    However slow the machine is, it refuses nothing for load or time unless settings say so.
+    The time limits are long, unless the settings say otherwise.
     """
     lifecycle = Lifecycle()
     lifecycle.become_ready()
-    chosen = ServiceSettings.model_validate(patient(settings))
+    chosen = ServiceSettings.model_validate(with_long_timeouts(settings))
     return create_service(ServedModels([ServedModel.of(model)]), chosen, lifecycle).application
 
 
-def patient(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, with long times where they say nothing."""
-    times = {"upload_timeout_s": PATIENCE_S, "stall_timeout_s": PATIENCE_S}
-    return {"deadline_s": PATIENCE_S, **settings} | {
+def with_long_timeouts(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings with long defaults for all time limits."""
+    times = {"upload_timeout_s": SOCKET_TIMEOUT_S, "stall_timeout_s": SOCKET_TIMEOUT_S}
+    return {"deadline_s": SOCKET_TIMEOUT_S, **settings} | {
         "bodies": times | settings.get("bodies", {}),
-        "decoding": {"timeout_s": PATIENCE_S} | settings.get("decoding", {}),
+        "decoding": {"timeout_s": SOCKET_TIMEOUT_S} | settings.get("decoding", {}),
     }
 
 
 def encoded(image: Image.Image, file_format: str, **options: object) -> bytes:
-    """The bytes of an image file, as Pillow writes it."""
+    """Returns an image file as Pillow encodes it."""
     buffer = BytesIO()
     image.save(buffer, file_format, **options)
     return buffer.getvalue()
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
-    """A PNG chunk (PNG specification, 5.3)."""
+    """Returns a PNG chunk (PNG specification, 5.3)."""
     checked = kind + content
     return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
 
 
 def header_chunk(width: int, height: int, bit_depth: int = 8, colour_type: int = 2) -> bytes:
-    """A PNG's IHDR chunk; colour type 0 is gray, 2 RGB."""
+    """Returns an IHDR chunk; colour type 0 is gray, 2 is RGB."""
     return chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bit_depth, colour_type, 0, 0, 0))
 
 
 def png_file(*chunks: bytes) -> bytes:
-    """A PNG file of these chunks."""
+    """Returns a PNG file with these chunks."""
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 def webp_file(kind: bytes, content: bytes) -> bytes:
-    """A WebP file of one chunk; odd sizes are left without padding, as a cut file would be."""
+    """Returns a WebP file with one chunk, without the padding of an odd size."""
     body = b"WEBP" + kind + struct.pack("<I", len(content)) + content
     return b"RIFF" + struct.pack("<I", len(body)) + body

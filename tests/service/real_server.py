@@ -1,4 +1,4 @@
-"""A real server on a loopback port, and raw connections to it, for what only sockets can show."""
+"""A real server on a loopback port, and raw connections to it, for tests of the wire."""
 
 import json
 import select
@@ -24,15 +24,15 @@ from service.http.protocol import (
     protocol_of,
 )
 
-PATIENCE_S = 120.0
-KEEP_ALIVE_S = 600  # a slow machine is idle for longer than uvicorn's five seconds
-PATIENT = ConnectionSettings(header_timeout_s=PATIENCE_S)
+SOCKET_TIMEOUT_S = 120.0
+KEEP_ALIVE_S = 600  # a busy machine may need more than uvicorn's default of five seconds
+LONG_TIMEOUTS = ConnectionSettings(header_timeout_s=SOCKET_TIMEOUT_S)
 PROBE = b"GET /readyz HTTP/1.1\r\nHost: test\r\n\r\n"
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A response as it came over the socket; header names in lower case."""
+class RawResponse:
+    """A response as it was received; header names in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -40,7 +40,7 @@ class Answer:
 
     @property
     def problem(self) -> dict[str, Any]:
-        """The problem document, which must be whole and name the response's request id."""
+        """The problem document; it must be complete and name the response's request id."""
         assert self.headers["content-type"] == "application/problem+json"
         problem: dict[str, Any] = json.loads(self.body)
         assert set(problem) == {"type", "title", "status", "detail", "code", "request_id"}
@@ -50,24 +50,29 @@ class Answer:
 
 
 @contextmanager
-def served(app: FastAPI, connections: ConnectionSettings, bodies: BodySettings) -> Iterator[int]:
-    """The port of a server that keeps the limits while the context lasts."""
+def serve_with_limits(
+    app: FastAPI, connections: ConnectionSettings, bodies: BodySettings
+) -> Iterator[int]:
+    """Yields the port of a server that enforces the limits while the context is open."""
     app.user_middleware += [
         Middleware(ConnectionLimitsMiddleware, settings=connections),
         Middleware(BodyLimitsMiddleware, settings=bodies, max_bytes_by_path={}),
     ]
-    with running(app, protocol_of(connections)) as port:
+    with run_server(app, protocol_of(connections)) as port:
         yield port
 
 
 @contextmanager
-def running(app: ASGIApp, protocol: type[Protocol] | None = None) -> Iterator[int]:
-    """The port of a server that speaks HTTP as `eulerlora serve` does, by default patiently."""
+def run_server(app: ASGIApp, protocol: type[Protocol] | None = None) -> Iterator[int]:
+    """Yields the port of a server with the configuration of `eulerlora serve`.
+
+    protocol: by default with long timeouts.
+    """
     config = uvicorn.Config(
         app,
         host="127.0.0.1",
         port=0,
-        http=protocol or protocol_of(PATIENT),
+        http=protocol or protocol_of(LONG_TIMEOUTS),
         ws="none",
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         log_config=None,
@@ -88,16 +93,16 @@ def running(app: ASGIApp, protocol: type[Protocol] | None = None) -> Iterator[in
 
 
 def connect(port: int) -> socket.socket:
-    """A connection to close after use."""
-    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+    """Returns a connection; the caller closes it."""
+    return socket.create_connection(("127.0.0.1", port), timeout=SOCKET_TIMEOUT_S)
 
 
-def answer_on(connection: socket.socket) -> Answer:
-    """The next response on a connection."""
-    with connection.makefile("rb", buffering=0) as reader:  # what follows is the next response's
-        first = reader.readline()
-        assert first, "closed without an answer"
-        status = int(first.split()[1])
+def read_response(connection: socket.socket) -> RawResponse:
+    """Returns the next response on a connection."""
+    with connection.makefile("rb", buffering=0) as reader:  # reads nothing of the next response
+        status_line = reader.readline()
+        assert status_line, "the connection was closed without a response"
+        status = int(status_line.split()[1])
         headers = {}
         while line := reader.readline().strip():
             name, _, value = line.decode().partition(":")
@@ -105,26 +110,26 @@ def answer_on(connection: socket.socket) -> Answer:
         body = bytearray()
         while len(body) < int(headers.get("content-length", 0)):
             received = reader.read(int(headers["content-length"]) - len(body))
-            assert received, "closed before the whole answer had come"
+            assert received, "the connection was closed within a response"
             body += received
-        return Answer(status, headers, bytes(body))
+        return RawResponse(status, headers, bytes(body))
 
 
-def ask(port: int, request: bytes) -> Answer:
-    """The response to a request on a connection of its own."""
+def exchange(port: int, request: bytes) -> RawResponse:
+    """Returns the response to a request on a new connection."""
     with connect(port) as connection:
         connection.sendall(request)
-        return answer_on(connection)
+        return read_response(connection)
 
 
-def nothing_came(connection: socket.socket) -> bool:
-    """Whether the connection is open and the server has said nothing on it so far."""
+def has_no_data(connection: socket.socket) -> bool:
+    """Returns True if the connection is open and the server has sent nothing so far."""
     readable, _, _ = select.select([connection], [], [], 0)
     return not readable
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Whether the server closes the connection without another byte, within our patience."""
+    """Returns True if the server closes the connection without another byte."""
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:

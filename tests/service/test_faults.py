@@ -18,7 +18,7 @@ from service.settings import NESTED, PREFIX
 from tests.server_process import END_S, ServerProcess, serving, wait_until
 from tests.service.audit_decisions import SECRET as AUDIT_SECRET
 from tests.service.key_clients import client as client_with
-from tests.service.real_server import Answer, answer_on, ask, connect, is_closed
+from tests.service.real_server import RawResponse, connect, exchange, is_closed, read_response
 
 SECRET = "zz-secret-zz"
 MAX_BYTES = 3_000_000
@@ -70,7 +70,7 @@ def still_serves(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "server" in request.fixturenames:
         port = request.getfixturevalue("server").port
-        assert ask(port, post(PHOTOGRAPH)).status == 200
+        assert exchange(port, post(PHOTOGRAPH)).status == 200
 
 
 def codes_of(case: Case, status: int) -> set[str]:
@@ -90,7 +90,7 @@ def named(cases: list[Case]) -> Any:
 
 @named([each for each in bad_cases(PHOTOGRAPH) if each.statuses])
 def test_a_fault_gets_its_status_and_code_in_a_whole_problem_document(server, case) -> None:
-    answer = ask(server.port, case.request)
+    answer = exchange(server.port, case.request)
     assert answer.status in case.statuses
     assert answer.problem["code"] in codes_of(case, answer.status)
     assert "Traceback" not in server.log
@@ -98,7 +98,7 @@ def test_a_fault_gets_its_status_and_code_in_a_whole_problem_document(server, ca
 
 @named(odd_cases(PHOTOGRAPH))
 def test_what_is_only_odd_is_answered(server, case) -> None:
-    answer = ask(server.port, case.request)
+    answer = exchange(server.port, case.request)
     assert answer.status == 200
     plain = {"WebP", "turned by EXIF", "garbage as EXIF", "garbage as ICC profile"}
     about_pixels = [
@@ -109,7 +109,7 @@ def test_what_is_only_odd_is_answered(server, case) -> None:
 
 @pytest.mark.parametrize("kind", TELLING)
 def test_nothing_that_was_sent_is_in_the_answer_or_in_the_log(server, kind) -> None:
-    answer = ask(server.port, TELLING[kind].request)
+    answer = exchange(server.port, TELLING[kind].request)
     assert answer.status in TELLING[kind].statuses
     assert answer.problem["code"]
     assert SECRET not in answer.body.decode()
@@ -124,14 +124,14 @@ def test_nothing_that_was_sent_is_in_the_answer_or_in_the_log(server, kind) -> N
 def test_a_body_over_the_limit_is_refused_while_the_rest_is_still_to_come(server, head) -> None:
     with connect(server.port) as connection:
         connection.sendall(head)
-        answer = answer_on(connection)
+        answer = read_response(connection)
         assert (answer.status, answer.problem["code"]) == (413, "body_too_large")
         assert is_closed(connection)
 
 
 def test_the_id_that_a_client_sent_is_that_of_its_problem(server) -> None:
     text = post(b"text").replace(HOST, HOST + b"X-Request-ID: find-me\r\n")
-    assert ask(server.port, text).problem["request_id"] == "find-me"
+    assert exchange(server.port, text).problem["request_id"] == "find-me"
 
 
 def sample(server: ServerProcess, name: str, **labels: str) -> float:
@@ -168,7 +168,7 @@ def test_what_was_refused_is_counted_by_its_code(server) -> None:
     }
     before = {code: counted(code) for code in asked}
     for request in asked.values():
-        ask(server.port, request)
+        exchange(server.port, request)
     assert {code: counted(code) - before[code] for code in asked} == dict.fromkeys(asked, 1)
 
 
@@ -194,9 +194,9 @@ def guarded(checkpoint_folder: Path, guarded_folder: Path) -> Iterator[ServerPro
         yield server
 
 
-def asked_with(server: ServerProcess, key: bytes, body: bytes = PHOTOGRAPH) -> Answer:
+def asked_with(server: ServerProcess, key: bytes, body: bytes = PHOTOGRAPH) -> RawResponse:
     header = b"X-API-Key: " + key + b"\r\n"
-    return ask(server.port, post(body, length=len(PHOTOGRAPH)).replace(HOST, HOST + header))
+    return exchange(server.port, post(body, length=len(PHOTOGRAPH)).replace(HOST, HOST + header))
 
 
 def test_either_of_two_active_keys_is_answered(guarded) -> None:

@@ -8,7 +8,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.schemas import BaseSchema
 
 from eulerlora_client.contract.predictions import ProblemDocument
-from tests.service.real_server import PATIENCE_S
+from tests.service.real_server import SOCKET_TIMEOUT_S
 
 FEW = settings(
     max_examples=10,
@@ -28,7 +28,7 @@ def description(live: int) -> BaseSchema:
     """The description that a running service gives of itself."""
     load_all_checks()
     return schemathesis.openapi.from_url(
-        f"http://127.0.0.1:{live}/openapi.json", timeout=PATIENCE_S
+        f"http://127.0.0.1:{live}/openapi.json", timeout=SOCKET_TIMEOUT_S
     )
 
 
@@ -59,7 +59,7 @@ def ask_all(description: BaseSchema, mode: GenerationMode, examples: settings) -
 
 def check(case: schemathesis.Case) -> None:
     response = case.call_and_validate(
-        excluded_checks=[CHECKS.get_one(LEFT_OUT)], timeout=PATIENCE_S
+        excluded_checks=[CHECKS.get_one(LEFT_OUT)], timeout=SOCKET_TIMEOUT_S
     )
     if response.status_code >= 400:
         assert response.headers["content-type"] == ["application/problem+json"]

@@ -23,14 +23,14 @@ def pictures(photo, encode) -> list[bytes]:
 
 @pytest.mark.parametrize("parameters", [{}, STOCH, {**STOCH, "detail": "trajectories", "seed": 3}])
 def test_each_image_gets_the_answer_that_it_gets_alone_in_order(
-    client, ask, pictures, parameters
+    client, post_image, pictures, parameters
 ) -> None:
     response = post(client, *pictures, **parameters)
     assert response.status_code == 200
     results = response.json()["results"]
     assert len(results) == 4
     for picture, found in zip(pictures, results, strict=True):
-        alone = ask(picture, **parameters).json()
+        alone = post_image(picture, **parameters).json()
         assert list(found) == list(alone)
         assert found["request_id"] == response.headers["X-Request-ID"]
         assert (found["seed"], found["label"]) == (alone["seed"], alone["label"])

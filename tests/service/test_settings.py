@@ -1,4 +1,4 @@
-"""What an operator can set: names of variables, their values, and the page that lists them."""
+"""The names, values and documentation of the settings."""
 
 import re
 from pathlib import Path
@@ -14,15 +14,15 @@ PAGE = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="u
 
 def test_the_page_lists_every_setting_with_its_default() -> None:
     listed = dict(re.findall(r"^\| `([A-Z_]+)` \| (\S+) \|", PAGE, re.MULTILINE))
-    wanted = {each.removeprefix(PREFIX) for each in variables(ServiceSettings)}
-    assert set(listed) == wanted
+    expected = {variable.removeprefix(PREFIX) for variable in variables(ServiceSettings)}
+    assert set(listed) == expected
     for name, default in listed.items():
         plain = default.replace(",", "")
         assert float({"false": "0"}.get(plain, plain)) == default_of(PREFIX + name), name
 
 
 def default_of(variable: str) -> float:
-    """A setting's default as a number."""
+    """Returns the default of a setting as a number."""
     value: object = ServiceSettings()
     for name in variable.removeprefix(PREFIX).lower().split("__"):
         value = getattr(value, name)
@@ -38,19 +38,20 @@ def test_the_page_lists_every_problem() -> None:
     assert listed == expected
 
 
-def test_variables_set_plain_and_grouped_settings(monkeypatch) -> None:
+def test_variables_set_top_level_and_grouped_settings(monkeypatch) -> None:
     monkeypatch.setenv("EULERLORA_SERVE_DEADLINE_S", "2.5")
     monkeypatch.setenv("EULERLORA_SERVE_FEWER_SAMPLES", "true")
     monkeypatch.setenv("EULERLORA_SERVE_BODIES__MAX_BYTES", "1000")
-    found = settings_of_environment()
-    assert (found.deadline_s, found.fewer_samples, found.bodies.max_bytes) == (2.5, True, 1000)
-    assert found.bodies.max_files == ServiceSettings().bodies.max_files
+    settings = settings_of_environment()
+    assert (settings.deadline_s, settings.fewer_samples) == (2.5, True)
+    assert settings.bodies.max_bytes == 1000
+    assert settings.bodies.max_files == ServiceSettings().bodies.max_files
 
 
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
-    [("DEADLINE", "5", "EULERLORA_SERVE_DEADLINE: no such setting"),
-     ("BODIES__MAX_BITES", "5", "no such setting"), ("BODIES", "{}", "no such setting"),
+    [("DEADLINE", "5", "EULERLORA_SERVE_DEADLINE: unknown setting"),
+     ("BODIES__MAX_BITES", "5", "unknown setting"), ("BODIES", "{}", "unknown setting"),
      ("DEADLINE_S", "soon", "deadline_s"), ("DEADLINE_S", "-1", "deadline_s"),
      ("MAX_WAITING_ROWS", "0", "max_waiting_rows"), ("LIFE__DRAIN_S", "nan", "life.drain_s")],
 )  # fmt: skip

@@ -22,7 +22,7 @@ from service.auth.key_file import write_clients
 from service.auth.keys import Keys
 from service.telemetry.request_id import RequestIdMiddleware
 from tests.service.key_clients import client as client_with
-from tests.service.real_server import PATIENCE_S, running
+from tests.service.real_server import SOCKET_TIMEOUT_S, run_server
 
 Get = Callable[..., Any]
 BEARER = {"Authorization": "Bearer clinic-key"}
@@ -169,7 +169,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, make_app, model) -> Iterat
     write_clients(path, [client_with("clinic", "clinic-key")])
     app = make_app(model)
     app.user_middleware.append(Middleware(AccessMiddleware, keys=Keys(path)))  # innermost
-    with running(app) as port:
+    with run_server(app) as port:
         yield "127.0.0.1", port
 
 
@@ -181,7 +181,7 @@ def test_over_a_socket_401_arrives_before_the_body_is_sent(guarded, key: bytes) 
         b"POST /predict HTTP/1.1\r\nHost: test\r\nContent-Type: image/png\r\n"
         b"Content-Length: 1000000\r\nExpect: 100-continue\r\n" + key + b"\r\n"
     )
-    with socket.create_connection(guarded, timeout=PATIENCE_S) as connection:
+    with socket.create_connection(guarded, timeout=SOCKET_TIMEOUT_S) as connection:
         connection.sendall(head)
         answer = b"".join(iter(lambda: connection.recv(65536), b""))  # until the server closes
     assert answer.startswith(b"HTTP/1.1 401 ")
@@ -191,6 +191,6 @@ def test_over_a_socket_401_arrives_before_the_body_is_sent(guarded, key: bytes) 
 def test_over_a_socket_a_known_key_is_accepted(guarded, png: bytes) -> None:
     url = f"http://{guarded[0]}:{guarded[1]}"
     headers = BEARER | {"Content-Type": "image/png"}
-    with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
+    with httpx.Client(base_url=url, timeout=SOCKET_TIMEOUT_S) as client:
         assert client.post("/predict", content=png, headers=headers).status_code == 200
         assert client.get("/readyz").status_code == 200

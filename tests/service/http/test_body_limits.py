@@ -14,15 +14,15 @@ from service.http import problem_responses as problems
 from service.http.body_limits import BodyLimitsMiddleware, BodySettings
 from service.telemetry.request_id import RequestIdMiddleware
 from tests.service.real_server import (
-    PATIENCE_S,
-    PATIENT,
+    LONG_TIMEOUTS,
     PROBE,
-    answer_on,
-    ask,
+    SOCKET_TIMEOUT_S,
     connect,
+    exchange,
+    has_no_data,
     is_closed,
-    nothing_came,
-    served,
+    read_response,
+    serve_with_limits,
 )
 
 MAX_BYTES = 100_000
@@ -38,19 +38,19 @@ def port(make_app, model) -> Iterator[int]:
     """Of a server that reads little: three bodies of the most bytes at once."""
     bodies = BodySettings(
         max_bytes=MAX_BYTES,
-        upload_timeout_s=PATIENCE_S,
-        stall_timeout_s=PATIENCE_S,
+        upload_timeout_s=SOCKET_TIMEOUT_S,
+        stall_timeout_s=SOCKET_TIMEOUT_S,
         max_bytes_in_flight=3 * MAX_BYTES,
     )
-    with served(make_app(model), PATIENT, bodies) as port:
+    with serve_with_limits(make_app(model), LONG_TIMEOUTS, bodies) as port:
         yield port
 
 
 @pytest.fixture(scope="module")
 def hasty(make_app, model) -> Iterator[int]:
     """Of a server that waits but briefly for more of a body."""
-    bodies = BodySettings(upload_timeout_s=PATIENCE_S, stall_timeout_s=STALL_S)
-    with served(make_app(model), PATIENT, bodies) as port:
+    bodies = BodySettings(upload_timeout_s=SOCKET_TIMEOUT_S, stall_timeout_s=STALL_S)
+    with serve_with_limits(make_app(model), LONG_TIMEOUTS, bodies) as port:
         yield port
 
 
@@ -58,7 +58,7 @@ def hasty(make_app, model) -> Iterator[int]:
 def strict(make_app, model) -> Iterator[int]:
     """Of a server that waits but briefly for the end of a body."""
     bodies = BodySettings(upload_timeout_s=UPLOAD_S, stall_timeout_s=UPLOAD_S)
-    with served(make_app(model), PATIENT, bodies) as port:
+    with serve_with_limits(make_app(model), LONG_TIMEOUTS, bodies) as port:
         yield port
 
 
@@ -66,7 +66,7 @@ def strict(make_app, model) -> Iterator[int]:
 def still_serves(port, png) -> Iterator[None]:
     """After every test the next good request succeeds."""
     yield
-    good = ask(port, HEAD + f"Content-Length: {len(png)}\r\n\r\n".encode() + png)
+    good = exchange(port, HEAD + f"Content-Length: {len(png)}\r\n\r\n".encode() + png)
     assert good.status == 200
 
 
@@ -77,14 +77,14 @@ def chunk(size: int) -> bytes:
 def test_a_body_over_the_limit_by_its_content_length_is_refused_before_it_is_sent(port) -> None:
     with connect(port) as connection:
         connection.sendall(HEAD + f"Content-Length: {MAX_BYTES + 1}\r\n\r\n".encode())
-        answer = answer_on(connection)
+        answer = read_response(connection)
         assert (answer.status, answer.problem["code"]) == (413, "body_too_large")
         assert answer.headers["connection"] == "close"
         assert is_closed(connection)
 
 
 def test_a_client_that_expects_100_continue_is_refused_without_it(port) -> None:
-    answer = ask(port, HEAD + b"Expect: 100-continue\r\nContent-Length: 999999999\r\n\r\n")
+    answer = exchange(port, HEAD + b"Expect: 100-continue\r\nContent-Length: 999999999\r\n\r\n")
     assert answer.status == 413
 
 
@@ -92,7 +92,7 @@ def test_a_chunked_body_over_the_limit_is_refused_and_the_rest_not_read(port) ->
     with connect(port) as connection:
         connection.sendall(CHUNKED + chunk(60_000))
         connection.sendall(chunk(60_000))
-        answer = answer_on(connection)  # though the body has no end yet
+        answer = read_response(connection)  # though the body has no end yet
         assert (answer.status, answer.problem["code"]) == (413, "body_too_large")
         assert is_closed(connection)
 
@@ -106,7 +106,7 @@ def test_a_client_that_sends_a_far_too_large_body_to_its_end_still_gets_the_413(
         f"http://127.0.0.1:{port}/predict",
         content=iter(pieces) if chunked else b"".join(pieces),
         headers={"Content-Type": "image/jpeg"},
-        timeout=PATIENCE_S,
+        timeout=SOCKET_TIMEOUT_S,
     )
     assert response.status_code == 413
     assert response.json()["code"] == "body_too_large"
@@ -119,7 +119,7 @@ def test_a_body_that_stalls_is_closed_with_408(hasty, head, begun) -> None:
     started = time.monotonic()
     with connect(hasty) as connection:
         connection.sendall(head + begun)
-        answer = answer_on(connection)
+        answer = read_response(connection)
         assert time.monotonic() - started >= STALL_S
         assert (answer.status, answer.problem["code"]) == (408, "upload_too_slow")
         assert is_closed(connection)
@@ -130,9 +130,12 @@ def test_while_bodies_stall_probes_and_predictions_are_answered(port, png) -> No
         connections = [stack.enter_context(connect(port)) for _ in range(10)]
         for connection in connections:
             connection.sendall(LONG + b"some")
-        assert ask(port, PROBE).status == 200
-        assert ask(port, HEAD + f"Content-Length: {len(png)}\r\n\r\n".encode() + png).status == 200
-        assert all(nothing_came(connection) for connection in connections)
+        assert exchange(port, PROBE).status == 200
+        assert (
+            exchange(port, HEAD + f"Content-Length: {len(png)}\r\n\r\n".encode() + png).status
+            == 200
+        )
+        assert all(has_no_data(connection) for connection in connections)
 
 
 def test_a_body_that_drips_is_closed_with_408_at_the_deadline(strict) -> None:
@@ -143,10 +146,10 @@ def test_a_body_that_drips_is_closed_with_408_at_the_deadline(strict) -> None:
         while True:
             connection.sendall(b"x")
             try:
-                answer = answer_on(connection)
+                answer = read_response(connection)
                 break
             except TimeoutError:
-                assert time.monotonic() - started < PATIENCE_S
+                assert time.monotonic() - started < SOCKET_TIMEOUT_S
         assert answer.status == 408
         assert time.monotonic() - started >= UPLOAD_S
 
@@ -157,11 +160,11 @@ def test_bodies_that_are_too_many_together_are_refused_at_once_with_503(port) ->
         for connection in begun[:2]:
             connection.sendall(HEAD + f"Content-Length: {MAX_BYTES}\r\n\r\n".encode())
         begun[2].sendall(CHUNKED)  # of unknown length, so it counts as the limit
-        assert ask(port, PROBE).status == 200  # by now they have been seen
-        refused = ask(port, LONG)
+        assert exchange(port, PROBE).status == 200  # by now they have been seen
+        refused = exchange(port, LONG)
         assert (refused.status, refused.problem["code"]) == (503, "overloaded")
         assert int(refused.headers["retry-after"]) >= 1
-    while ask(port, LONG + bytes(1000)).status == 503:
+    while exchange(port, LONG + bytes(1000)).status == 503:
         pass  # until the server has seen that they are gone: what they held is free again
 
 
@@ -170,7 +173,7 @@ def test_a_client_gone_during_its_upload_frees_what_it_held(port, head) -> None:
     for _ in range(6):  # twice as many as fit
         with connect(port) as connection:
             connection.sendall(head + b"8\r\nsome")
-        assert ask(port, PROBE).status == 200
+        assert exchange(port, PROBE).status == 200
 
 
 class Sent:

@@ -15,16 +15,16 @@ from service.http import protocol as http_protocol
 from service.http.body_limits import BodySettings
 from service.http.protocol import ConnectionSettings, protocol_of
 from tests.service.real_server import (
-    PATIENCE_S,
-    PATIENT,
+    LONG_TIMEOUTS,
     PROBE,
-    answer_on,
-    ask,
+    SOCKET_TIMEOUT_S,
     connect,
+    exchange,
+    has_no_data,
     is_closed,
-    nothing_came,
-    running,
-    served,
+    read_response,
+    run_server,
+    serve_with_limits,
 )
 
 HEADER_TIMEOUT_S = 1.0
@@ -35,7 +35,7 @@ HALF = b"GET /models HTTP/1.1\r\nHost: te"
 @pytest.fixture(scope="module")
 def port(make_app, model) -> Iterator[int]:
     """Of a server with much patience."""
-    with running(make_app(model)) as port:
+    with run_server(make_app(model)) as port:
         yield port
 
 
@@ -45,7 +45,7 @@ def hasty() -> Iterator[int]:
     app = FastAPI()
     app.add_api_route("/readyz", lambda: "ready")
     quick = protocol_of(ConnectionSettings(header_timeout_s=HEADER_TIMEOUT_S))
-    with running(app, quick) as port:
+    with run_server(app, quick) as port:
         yield port
 
 
@@ -53,7 +53,7 @@ def hasty() -> Iterator[int]:
 def still_serves(port) -> Iterator[None]:
     """After every test the next good request succeeds."""
     yield
-    assert ask(port, PROBE).status == 200
+    assert exchange(port, PROBE).status == 200
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_is_not_sound_http_is_refused_with_a_problem(
 ) -> None:
     with connect(port) as connection:
         connection.sendall(request_bytes)
-        answer = answer_on(connection)
+        answer = read_response(connection)
         assert (answer.status, answer.problem["code"]) == (status, code)
         assert answer.headers["connection"] == "close"
         assert b"secret" not in answer.body
@@ -89,10 +89,10 @@ def test_what_is_not_sound_http_is_refused_with_a_problem(
 
 def test_what_is_refused_without_the_application_is_told_by_its_code() -> None:
     refused: list[str] = []
-    with running(FastAPI(), protocol=protocol_of(PATIENT, refused.append)) as port:
-        ask(port, PROBE.replace(b"Host: test\r\n", b""))
-        ask(port, PROBE.removesuffix(b"\r\n") + b"X: " + b"y" * 200_000)
-        ask(port, PROBE)
+    with run_server(FastAPI(), protocol=protocol_of(LONG_TIMEOUTS, refused.append)) as port:
+        exchange(port, PROBE.replace(b"Host: test\r\n", b""))
+        exchange(port, PROBE.removesuffix(b"\r\n") + b"X: " + b"y" * 200_000)
+        exchange(port, PROBE)
     assert refused == ["malformed_request", "headers_too_large"]
 
 
@@ -105,7 +105,7 @@ def test_headers_that_h11_saw_only_whole_are_bounded_too(client) -> None:
 
 
 def test_a_wrong_method_is_refused(port) -> None:
-    answer = ask(port, b"DELETE /predict HTTP/1.1\r\nHost: test\r\n\r\n")
+    answer = exchange(port, b"DELETE /predict HTTP/1.1\r\nHost: test\r\n\r\n")
     assert (answer.status, answer.problem["code"]) == (405, "method_not_allowed")
 
 
@@ -115,7 +115,7 @@ def test_a_broken_chunk_ends_its_request(port) -> None:
             b"POST /predict HTTP/1.1\r\nHost: t\r\nContent-Type: image/png\r\n"
             b"Transfer-Encoding: chunked\r\n\r\nnot a length\r\n"
         )
-        assert answer_on(connection).problem["code"] == "malformed_request"
+        assert read_response(connection).problem["code"] == "malformed_request"
         assert is_closed(connection)
 
 
@@ -125,9 +125,9 @@ def test_while_headers_are_half_open_probes_and_predictions_are_answered(port, p
         connections = [stack.enter_context(connect(port)) for _ in range(10)]
         for connection in connections[:5]:
             connection.sendall(HALF)
-        assert ask(port, PROBE).status == 200
-        assert ask(port, b"POST /predict HTTP/1.1\r\n" + good.encode() + png).status == 200
-        assert all(nothing_came(connection) for connection in connections)
+        assert exchange(port, PROBE).status == 200
+        assert exchange(port, b"POST /predict HTTP/1.1\r\n" + good.encode() + png).status == 200
+        assert all(has_no_data(connection) for connection in connections)
 
 
 def test_half_open_headers_are_closed_at_a_deadline(hasty) -> None:
@@ -138,7 +138,7 @@ def test_half_open_headers_are_closed_at_a_deadline(hasty) -> None:
             connection.sendall(HALF)
         assert all(is_closed(connection) for connection in connections)
         assert time.monotonic() - started >= HEADER_TIMEOUT_S
-        assert ask(hasty, PROBE).status == 200
+        assert exchange(hasty, PROBE).status == 200
 
 
 def test_headers_that_drip_are_closed_at_the_same_deadline(hasty) -> None:
@@ -146,7 +146,7 @@ def test_headers_that_drip_are_closed_at_the_same_deadline(hasty) -> None:
     with connect(hasty) as connection:
         connection.settimeout(0.05)
         closed = False
-        while not closed and time.monotonic() - started < PATIENCE_S:
+        while not closed and time.monotonic() - started < SOCKET_TIMEOUT_S:
             try:
                 connection.sendall(b"x")
                 closed = connection.recv(1) == b""
@@ -161,7 +161,7 @@ def test_headers_that_drip_are_closed_at_the_same_deadline(hasty) -> None:
 def test_a_second_request_that_stays_half_is_closed_too(hasty) -> None:
     with connect(hasty) as connection:
         connection.sendall(PROBE)
-        assert answer_on(connection).status == 200
+        assert read_response(connection).status == 200
         connection.sendall(HALF)
         assert is_closed(connection)
 
@@ -169,16 +169,16 @@ def test_a_second_request_that_stays_half_is_closed_too(hasty) -> None:
 def test_an_idle_connection_may_be_used_again_after_the_header_deadline(hasty) -> None:
     with connect(hasty) as connection:
         connection.sendall(PROBE)
-        assert answer_on(connection).status == 200
+        assert read_response(connection).status == 200
         time.sleep(1.5 * HEADER_TIMEOUT_S)
         connection.sendall(PROBE)
-        assert answer_on(connection).status == 200
+        assert read_response(connection).status == 200
 
 
 def test_a_body_that_is_answered_before_its_end_is_not_awaited_for_ever(hasty) -> None:
     with connect(hasty) as connection:
         connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: t\r\nContent-Length: 9999\r\n\r\nx")
-        assert answer_on(connection).status == 404
+        assert read_response(connection).status == 404
         connection.sendall(b"x")
         assert is_closed(connection)
 
@@ -187,37 +187,40 @@ def test_requests_in_one_packet_are_answered_in_turn(port) -> None:
     with connect(port) as connection:
         connection.sendall(PROBE * 3)
         for _ in range(3):
-            assert answer_on(connection).status == 200
+            assert read_response(connection).status == 200
 
 
 def test_in_a_flood_of_connections_all_but_probes_get_503(make_app, model) -> None:
-    few = PATIENT.model_copy(update={"max_connections": MAX_CONNECTIONS})
-    with served(make_app(model), few, BodySettings()) as port, ExitStack() as stack:
+    few = LONG_TIMEOUTS.model_copy(update={"max_connections": MAX_CONNECTIONS})
+    with serve_with_limits(make_app(model), few, BodySettings()) as port, ExitStack() as stack:
         for _ in range(MAX_CONNECTIONS):
             stack.enter_context(connect(port))
-        refused = ask(port, b"GET /models HTTP/1.1\r\nHost: test\r\n\r\n")
+        refused = exchange(port, b"GET /models HTTP/1.1\r\nHost: test\r\n\r\n")
         assert (refused.status, refused.problem["code"]) == (503, "overloaded")
         assert int(refused.headers["retry-after"]) >= 1
         assert refused.headers["connection"] == "close"
         for probe in (b"/livez", b"/readyz", b"/metrics"):
-            assert ask(port, PROBE.replace(b"/readyz", probe)).status == 200
+            assert exchange(port, PROBE.replace(b"/readyz", probe)).status == 200
         stack.close()
-        while ask(port, b"GET /models HTTP/1.1\r\nHost: test\r\n\r\n").status != 200:
+        while exchange(port, b"GET /models HTTP/1.1\r\nHost: test\r\n\r\n").status != 200:
             pass  # until the server has seen that they are gone
 
 
 def test_past_the_limit_of_files_the_longest_wait_ends_and_probes_answer(make_app, model) -> None:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     connections = ConnectionSettings(
-        header_timeout_s=PATIENCE_S, max_connections=5, spare_files=files - 10
+        header_timeout_s=SOCKET_TIMEOUT_S, max_connections=5, spare_files=files - 10
     )
     assert connections.most_connections() == 10
-    with served(make_app(model), connections, BodySettings()) as port, ExitStack() as stack:
+    with (
+        serve_with_limits(make_app(model), connections, BodySettings()) as port,
+        ExitStack() as stack,
+    ):
         flood = [stack.enter_context(connect(port)) for _ in range(30)]
-        assert ask(port, PROBE).status == 200
+        assert exchange(port, PROBE).status == 200
         assert all(is_closed(connection) for connection in flood[:21])
         flood[-1].sendall(PROBE)
-        assert answer_on(flood[-1]).status == 200
+        assert read_response(flood[-1]).status == 200
 
 
 def test_an_answer_that_is_not_taken_is_not_kept_for_ever(monkeypatch) -> None:
@@ -233,16 +236,16 @@ def test_an_answer_that_is_not_taken_is_not_kept_for_ever(monkeypatch) -> None:
             await send({"type": "http.response.body", "body": piece, "more_body": more})
         ended.set()
 
-    with running(app) as port, connect(port) as connection:
+    with run_server(app) as port, connect(port) as connection:
         connection.sendall(PROBE)
-        assert ended.wait(PATIENCE_S)
+        assert ended.wait(SOCKET_TIMEOUT_S)
         monkeypatch.undo()
         received = 0
         with suppress(ConnectionResetError):
             while taken := connection.recv(1_000_000):
                 received += len(taken)
         assert 0 < received < whole
-        assert len(ask(port, PROBE).body) == whole  # a client that reads gets it all
+        assert len(exchange(port, PROBE).body) == whole  # a client that reads gets it all
 
 
 def test_uvicorn_still_has_the_names_that_the_protocol_relies_on() -> None:

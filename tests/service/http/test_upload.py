@@ -13,7 +13,7 @@ from fastapi import Request
 from eulerlora_client.contract.problems import InvalidUpload, MalformedBody, UnsupportedMedia
 from service.decoding.decode import Declared
 from service.http.upload import MAX_PARTS, Upload, read_file
-from tests.service.real_server import PATIENCE_S
+from tests.service.real_server import SOCKET_TIMEOUT_S
 
 BOUNDARY = "frontier"
 MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
@@ -207,7 +207,7 @@ HEAD = b"POST /predict HTTP/1.1\r\nHost: test\r\nContent-Type: image/png\r\n"
     ids=["declared", "chunked"],
 )
 def test_a_real_server_answers_413_while_the_body_is_still_to_come(live, request_bytes) -> None:
-    with socket.create_connection(("127.0.0.1", live), timeout=PATIENCE_S) as connection:
+    with socket.create_connection(("127.0.0.1", live), timeout=SOCKET_TIMEOUT_S) as connection:
         connection.sendall(request_bytes)
         answer = b""
         while b"\r\n\r\n" not in answer or not answer.endswith(b"}"):
@@ -230,9 +230,9 @@ def test_a_client_that_sends_a_far_too_large_body_to_its_end_still_gets_the_413(
         f"http://127.0.0.1:{live}/predict",
         content=iter(pieces) if chunked else b"".join(pieces),
         headers={"Content-Type": "image/jpeg"},
-        timeout=PATIENCE_S,
+        timeout=SOCKET_TIMEOUT_S,
     )
     assert response.status_code == 413
     assert response.json()["code"] == "body_too_large"
     assert response.headers["Connection"] == "close"
-    assert httpx.get(f"http://127.0.0.1:{live}/livez", timeout=PATIENCE_S).status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{live}/livez", timeout=SOCKET_TIMEOUT_S).status_code == 200

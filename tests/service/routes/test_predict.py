@@ -48,8 +48,8 @@ def check_against_library(body: dict[str, Any], prediction: Any) -> None:
     assert body["ood"] == (None if prediction.ood is None else prediction.ood.item())
 
 
-def test_an_answer_has_the_keys_of_the_contract(ask, png, model) -> None:
-    response = ask(png)
+def test_an_answer_has_the_keys_of_the_contract(post_image, png, model) -> None:
+    response = post_image(png)
     body = response.json()
     assert response.status_code == 200
     assert response.headers["Content-Type"] == "application/json"
@@ -67,16 +67,16 @@ def test_an_answer_has_the_keys_of_the_contract(ask, png, model) -> None:
      ({"mode": "stoch", "samples": 1}, 1, 2), ({"mode": "stoch", "samples": 64}, 64, 128)],
 )  # fmt: skip
 def test_there_is_a_trajectory_for_each_adapter_and_sample(
-    ask, png, parameters, samples, trajectories
+    post_image, png, parameters, samples, trajectories
 ) -> None:
-    body = ask(png, detail="trajectories", **parameters).json()
+    body = post_image(png, detail="trajectories", **parameters).json()
     assert (body["samples"], body["trajectories"]) == (samples, trajectories)
     assert len(body["trajectory_probabilities"]) == trajectories
 
 
 @pytest.mark.parametrize("parameters", [{}, STOCH])
-def test_details_and_summary_tell_the_same(ask, png, parameters) -> None:
-    body = ask(png, detail="trajectories", **parameters).json()
+def test_details_and_summary_tell_the_same(post_image, png, parameters) -> None:
+    body = post_image(png, detail="trajectories", **parameters).json()
     assert set(body) == KEYS | {"trajectory_probabilities"}
     trajectories = np.array(body["trajectory_probabilities"])
     probabilities = np.array(list(body["probabilities"].values()))
@@ -89,51 +89,55 @@ def test_details_and_summary_tell_the_same(ask, png, parameters) -> None:
     assert body["mutual_information"] == pytest.approx(body["entropy"] - body["expected_entropy"])
     assert body["msp"] == pytest.approx(probabilities.max())
     assert body["label"] == list(body["probabilities"])[probabilities.argmax()]
-    plain = answer_of(ask(png, **parameters))
+    plain = answer_of(post_image(png, **parameters))
     assert plain == {key: body[key] for key in KEYS - {"request_id"}}
 
 
-def test_the_same_question_gets_the_same_answer_and_another_seed_another(ask, png, photo, encode):
-    first = answer_of(ask(png, **STOCH))
-    assert answer_of(ask(png, **STOCH)) == first
-    assert answer_of(ask(png, **STOCH, seed=first["seed"])) == first
-    other = answer_of(ask(png, **STOCH, seed=(first["seed"] + 1) % 2**32))
+def test_the_same_question_gets_the_same_answer_and_another_seed_another(
+    post_image, png, photo, encode
+):
+    first = answer_of(post_image(png, **STOCH))
+    assert answer_of(post_image(png, **STOCH)) == first
+    assert answer_of(post_image(png, **STOCH, seed=first["seed"])) == first
+    other = answer_of(post_image(png, **STOCH, seed=(first["seed"] + 1) % 2**32))
     assert other["probabilities"] != first["probabilities"]
-    assert answer_of(ask(encode(photo.rotate(180), "PNG"), **STOCH))["seed"] != first["seed"]
+    assert answer_of(post_image(encode(photo.rotate(180), "PNG"), **STOCH))["seed"] != first["seed"]
 
 
-def test_the_seed_changes_nothing_in_det(ask, png) -> None:
-    one, two = answer_of(ask(png, seed=1)), answer_of(ask(png, seed=2))
+def test_the_seed_changes_nothing_in_det(post_image, png) -> None:
+    one, two = answer_of(post_image(png, seed=1)), answer_of(post_image(png, seed=2))
     assert (one.pop("seed"), two.pop("seed")) == (1, 2)
     assert one == two
 
 
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP"])
 def test_multipart_and_raw_bodies_get_the_same_answer(
-    client, ask, photo, encode, file_format
+    client, post_image, photo, encode, file_format
 ) -> None:
     data, media_type = encode(photo, file_format), f"image/{file_format.lower()}"
-    raw = answer_of(ask(data, media_type, **STOCH))
+    raw = answer_of(post_image(data, media_type, **STOCH))
     form = client.post("/predict", params=STOCH, files={"file": ("a", data, media_type)})
     assert answer_of(form) == raw
     assert raw["warnings"] == []
 
 
-def test_lossless_formats_of_one_picture_get_the_same_answer(ask, png, photo, encode) -> None:
-    webp = ask(encode(photo, "WEBP", lossless=True), "image/webp", **STOCH)
-    assert answer_of(webp) == answer_of(ask(png, **STOCH))
+def test_lossless_formats_of_one_picture_get_the_same_answer(
+    post_image, png, photo, encode
+) -> None:
+    webp = post_image(encode(photo, "WEBP", lossless=True), "image/webp", **STOCH)
+    assert answer_of(webp) == answer_of(post_image(png, **STOCH))
 
 
 @pytest.mark.parametrize("seed", [None, 0, 2**32 - 1])
 @pytest.mark.parametrize("parameters", [{"mode": "det"}, STOCH, {"mode": "stoch", "samples": 3}])
 def test_the_answer_is_that_of_the_library_for_the_same_file(
-    checkpoint_folder: Path, tmp_path: Path, ask, photo, encode, parameters, seed
+    checkpoint_folder: Path, tmp_path: Path, post_image, photo, encode, parameters, seed
 ) -> None:
     file = tmp_path / "photo.jpg"
     file.write_bytes(encode(photo, "JPEG"))
     prediction = EulerLoRA.load(checkpoint_folder).predict([file], **parameters, seed=seed)
     seeded = parameters if seed is None else parameters | {"seed": seed}
-    check_against_library(ask(file.read_bytes(), "image/jpeg", **seeded).json(), prediction)
+    check_against_library(post_image(file.read_bytes(), "image/jpeg", **seeded).json(), prediction)
 
 
 def test_a_real_server_gives_the_librarys_answer_over_a_socket(live, model, photo, png) -> None:
@@ -173,8 +177,8 @@ def test_ood_is_true_below_the_threshold_and_null_without_one(
     assert (stoch["ood"], stoch["ood_threshold"]) == (None, None)
 
 
-def test_server_timing_tells_decoding_queue_and_model(ask, png) -> None:
-    parts = ask(png).headers["Server-Timing"].split(", ")
+def test_server_timing_tells_decoding_queue_and_model(post_image, png) -> None:
+    parts = post_image(png).headers["Server-Timing"].split(", ")
     durations = {name: float(value) for name, value in (part.split(";dur=") for part in parts)}
     assert list(durations) == ["decode", "queue", "model"]
     assert all(value >= 0 for value in durations.values())
@@ -216,7 +220,7 @@ def test_an_answer_is_the_same_alone_and_in_a_mixed_batch(
 
     with TestClient(make_app(model)) as client, ThreadPoolExecutor(18) as pool:
 
-        def ask(question: tuple[bytes, dict[str, object]]) -> dict[str, Any]:
+        def post_image(question: tuple[bytes, dict[str, object]]) -> dict[str, Any]:
             content, parameters = question
             return answer_of(
                 client.post(
@@ -227,15 +231,15 @@ def test_an_answer_is_the_same_alone_and_in_a_mixed_batch(
                 )
             )
 
-        alone = [ask(question) for question in questions]
+        alone = [post_image(question) for question in questions]
         for _ in questions:
             assert submitted.acquire(timeout=TIMEOUT_S)
         model.network.register_forward_pre_hook(hold)
         gate.clear()
-        blocking = pool.submit(ask, questions[0])
+        blocking = pool.submit(post_image, questions[0])
         assert entered.wait(TIMEOUT_S)
         assert submitted.acquire(timeout=TIMEOUT_S)
-        together = [pool.submit(ask, question) for question in questions]
+        together = [pool.submit(post_image, question) for question in questions]
         for _ in questions:
             assert submitted.acquire(timeout=TIMEOUT_S)
         gate.set()
@@ -295,15 +299,17 @@ def test_a_parameter_with_an_unprintable_name_is_refused_unnamed(client, refused
 
 
 @pytest.mark.parametrize("name", ["xyzzy", ""])
-def test_an_unknown_model_is_a_404_that_does_not_repeat_its_name(ask, refused, png, name) -> None:
-    response = ask(png, model=name)
+def test_an_unknown_model_is_a_404_that_does_not_repeat_its_name(
+    post_image, refused, png, name
+) -> None:
+    response = post_image(png, model=name)
     assert "served are: tiny" in refused(response, 404, "unknown_model")
     assert "xyzzy" not in response.text
 
 
-def test_a_bad_parameter_is_told_before_the_body_is_read(ask, refused) -> None:
-    refused(ask(b"no image", "text/plain", mode="det", samples=4), 422, "invalid_parameter")
-    refused(ask(b"no image", "text/plain", model="xyzzy"), 404, "unknown_model")
+def test_a_bad_parameter_is_told_before_the_body_is_read(post_image, refused) -> None:
+    refused(post_image(b"no image", "text/plain", mode="det", samples=4), 422, "invalid_parameter")
+    refused(post_image(b"no image", "text/plain", model="xyzzy"), 404, "unknown_model")
 
 
 FILE = ("a.png", b"content", "image/png")
@@ -342,20 +348,20 @@ def test_a_bad_upload_is_refused(client, refused, sent, status, code) -> None:
 
 @pytest.mark.parametrize("file_format", ["GIF", "BMP", "TIFF"])
 def test_another_image_format_is_a_415_whatever_it_is_called(
-    client, ask, refused, photo, encode, file_format
+    client, post_image, refused, photo, encode, file_format
 ) -> None:
     data = encode(photo, file_format)
     form = {"file": ("a.png", data, "image/png")}
     refused(client.post("/predict", files=form), 415, "unsupported_media")
-    refused(ask(data, "image/png"), 415, "unsupported_media")
-    refused(ask(data, f"image/{file_format.lower()}"), 415, "unsupported_media")
+    refused(post_image(data, "image/png"), 415, "unsupported_media")
+    refused(post_image(data, f"image/{file_format.lower()}"), 415, "unsupported_media")
 
 
 @pytest.mark.parametrize(
     "content", [b"hello", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%PDF-1.7"]
 )
-def test_text_svg_and_pdf_are_a_415(ask, refused, content) -> None:
-    refused(ask(content), 415, "unsupported_media")
+def test_text_svg_and_pdf_are_a_415(post_image, refused, content) -> None:
+    refused(post_image(content), 415, "unsupported_media")
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -373,11 +379,11 @@ def test_a_body_over_the_limit_is_a_413(model, make_app, png, chunked, media_typ
 
 
 def test_a_declared_type_that_disagrees_gives_a_warning_and_the_contents_answer(
-    client, ask, png
+    client, post_image, png
 ) -> None:
-    right = answer_of(ask(png))
+    right = answer_of(post_image(png))
     for response in (
-        ask(png, "image/jpeg"),
+        post_image(png, "image/jpeg"),
         client.post("/predict", files={"file": ("a.png", png, "image/webp")}),
     ):
         wrong = answer_of(response)
@@ -391,70 +397,75 @@ def test_an_extension_that_disagrees_gives_a_warning(client, png) -> None:
 
 
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP"])
-def test_a_truncated_image_is_a_422(ask, refused, photo, encode, file_format) -> None:
+def test_a_truncated_image_is_a_422(post_image, refused, photo, encode, file_format) -> None:
     data = encode(photo, file_format)
-    response = ask(data[: len(data) // 2], f"image/{file_format.lower()}")
+    response = post_image(data[: len(data) // 2], f"image/{file_format.lower()}")
     refused(response, 422, "unusable_image")
 
 
-def test_random_bytes_after_a_jpegs_magic_are_a_422(ask, refused) -> None:
+def test_random_bytes_after_a_jpegs_magic_are_a_422(post_image, refused) -> None:
     noise = np.random.default_rng(5).bytes(2000)
-    refused(ask(b"\xff\xd8\xff" + noise, "image/jpeg"), 422, "unusable_image")
+    refused(post_image(b"\xff\xd8\xff" + noise, "image/jpeg"), 422, "unusable_image")
 
 
-def test_a_bomb_is_a_422(ask, refused, bombs) -> None:
+def test_a_bomb_is_a_422(post_image, refused, bombs) -> None:
     for name, data in bombs.items():
-        assert "the image is 1" in refused(ask(data), 422, "unusable_image"), name
+        assert "the image is 1" in refused(post_image(data), 422, "unusable_image"), name
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 60_000)])
-def test_a_size_outside_the_limits_is_a_422(ask, refused, encode, size) -> None:
-    detail = refused(ask(encode(Image.new("L", size), "PNG")), 422, "unusable_image")
+def test_a_size_outside_the_limits_is_a_422(post_image, refused, encode, size) -> None:
+    detail = refused(post_image(encode(Image.new("L", size), "PNG")), 422, "unusable_image")
     assert f"{size[0]} x {size[1]}" in detail
 
 
 @pytest.mark.parametrize("file_format", ["PNG", "WEBP"])
-def test_an_animation_is_a_422(ask, refused, photo, encode, file_format) -> None:
+def test_an_animation_is_a_422(post_image, refused, photo, encode, file_format) -> None:
     frames = [ImageOps.mirror(photo)]
     data = encode(photo, file_format, save_all=True, append_images=frames, duration=40)
-    refused(ask(data, f"image/{file_format.lower()}"), 422, "unusable_image")
+    refused(post_image(data, f"image/{file_format.lower()}"), 422, "unusable_image")
 
 
-def test_a_fully_transparent_image_is_a_422(ask, refused, photo, encode) -> None:
+def test_a_fully_transparent_image_is_a_422(post_image, refused, photo, encode) -> None:
     clear = photo.convert("RGBA")
     clear.putalpha(0)
-    assert "transparent" in refused(ask(encode(clear, "PNG")), 422, "unusable_image")
+    assert "transparent" in refused(post_image(encode(clear, "PNG")), 422, "unusable_image")
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF:UserWarning")
-def test_trailing_bytes_and_garbage_exif_change_no_answer(ask, png, photo, encode) -> None:
-    right = answer_of(ask(png, **STOCH))
+def test_trailing_bytes_and_garbage_exif_change_no_answer(post_image, png, photo, encode) -> None:
+    right = answer_of(post_image(png, **STOCH))
     noise = np.random.default_rng(6).bytes(200)
-    assert answer_of(ask(png + noise, **STOCH)) == right
+    assert answer_of(post_image(png + noise, **STOCH)) == right
     garbage = b"Exif\0\0II*\0\x08\0\0\0" + noise
-    assert answer_of(ask(encode(photo, "PNG", exif=garbage), **STOCH)) == right
+    assert answer_of(post_image(encode(photo, "PNG", exif=garbage), **STOCH)) == right
 
 
-def test_an_image_turned_by_exif_gets_the_upright_ones_answer(ask, png, photo, encode) -> None:
-    right = answer_of(ask(png, **STOCH))
+def test_an_image_turned_by_exif_gets_the_upright_ones_answer(
+    post_image, png, photo, encode
+) -> None:
+    right = answer_of(post_image(png, **STOCH))
     turned = photo.transpose(Image.Transpose.ROTATE_90)
     exif = Image.Exif()
     exif[274] = 6  # to be shown turned clockwise
-    assert answer_of(ask(encode(turned, "PNG", exif=exif), **STOCH)) == right
-    assert answer_of(ask(encode(turned, "PNG"), **STOCH))["probabilities"] != right["probabilities"]
+    assert answer_of(post_image(encode(turned, "PNG", exif=exif), **STOCH)) == right
+    assert (
+        answer_of(post_image(encode(turned, "PNG"), **STOCH))["probabilities"]
+        != right["probabilities"]
+    )
 
 
-def test_other_colour_modes_are_answered_with_a_warning(ask, photo, encode) -> None:
+def test_other_colour_modes_are_answered_with_a_warning(post_image, photo, encode) -> None:
     wide = Image.fromarray(np.asarray(photo.convert("L")).astype(np.uint16) * 257)
-    gray = answer_of(ask(encode(photo.convert("L"), "PNG")))
+    gray = answer_of(post_image(encode(photo.convert("L"), "PNG")))
     assert gray["warnings"] == []
     for image, file_format in (
         (wide, "PNG"), (photo.convert("CMYK"), "JPEG"), (photo.quantize(16), "PNG"),
         (photo.convert("LA"), "PNG"),
     ):  # fmt: skip
-        body = answer_of(ask(encode(image, file_format), f"image/{file_format.lower()}"))
+        body = answer_of(post_image(encode(image, file_format), f"image/{file_format.lower()}"))
         assert len(body["warnings"]) == 1, image.mode
-    sixteen = answer_of(ask(encode(wide, "PNG")))
+    sixteen = answer_of(post_image(encode(wide, "PNG")))
     assert sixteen["probabilities"] == gray["probabilities"]
 
 
@@ -493,7 +504,7 @@ def test_a_client_that_hangs_up_while_queued_is_never_run(live, model, png, monk
     asked, left = threading.Semaphore(0), threading.Semaphore(0)
     ask_room, leave_room = RequestQueue.enqueue, RequestQueue.release
 
-    def ask(room: RequestQueue, *arguments: Any) -> None:
+    def post_image(room: RequestQueue, *arguments: Any) -> None:
         ask_room(room, *arguments)
         asked.release()
 
@@ -501,7 +512,7 @@ def test_a_client_that_hangs_up_while_queued_is_never_run(live, model, png, monk
         leave_room(room, *arguments)
         left.release()
 
-    monkeypatch.setattr(RequestQueue, "enqueue", ask)
+    monkeypatch.setattr(RequestQueue, "enqueue", post_image)
     monkeypatch.setattr(RequestQueue, "release", leave)
     passes: list[int] = []
     entered, gate = threading.Event(), threading.Event()

@@ -25,7 +25,7 @@ from service.telemetry.observation import (
     served_paths,
 )
 from tests.service.observed import SECRET, TEMPLATES, State, observed_app
-from tests.service.real_server import PATIENCE_S, running
+from tests.service.real_server import SOCKET_TIMEOUT_S, run_server
 
 Records = Callable[[], list[dict[str, object]]]
 
@@ -278,13 +278,13 @@ def test_ids_of_concurrent_requests_are_kept_apart(app, records) -> None:
 @pytest.fixture
 def address(app) -> Iterator[str]:
     """The URL of a real server of the app."""
-    with running(app) as port:
+    with run_server(app) as port:
         yield f"http://127.0.0.1:{port}"
 
 
 def test_a_connection_survives_a_defect_which_is_logged_once(address, caplog) -> None:
     caplog.handler.addFilter(RequestFilter())
-    with httpx.Client(base_url=address, timeout=PATIENCE_S) as client:
+    with httpx.Client(base_url=address, timeout=SOCKET_TIMEOUT_S) as client:
         for each in ("first", "second"):
             response = client.get("/defect", headers={"X-Request-ID": each})
             assert (response.status_code, response.json()["request_id"]) == (500, each)
@@ -298,7 +298,7 @@ def test_a_connection_survives_a_defect_which_is_logged_once(address, caplog) ->
 def test_the_servers_own_record_of_a_defect_has_its_id_too(address, caplog) -> None:
     caplog.handler.addFilter(RequestFilter())
     with pytest.raises(httpx.RemoteProtocolError):  # cut off, as an answer that has begun must be
-        httpx.get(f"{address}/half", headers={"X-Request-ID": "cut"}, timeout=PATIENCE_S)
+        httpx.get(f"{address}/half", headers={"X-Request-ID": "cut"}, timeout=SOCKET_TIMEOUT_S)
     caplog.handler.filters.clear()
     (failed,) = [each for each in caplog.records if each.exc_info and each.name == "uvicorn.error"]
     assert failed.request_id == "cut"
