@@ -1,1 +1,1 @@
-"""How the service is put into a container, and how that is checked."""
+"""Deployment files, and a test of the container image."""

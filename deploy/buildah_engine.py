@@ -1,4 +1,4 @@
-"""The image test's engine without Docker: buildah builds, kernel namespaces run."""
+"""buildah and Linux namespaces as the engine of the image test, for machines without Docker."""
 
 import json
 import os
@@ -32,20 +32,23 @@ BASE_PACKAGES = "ca-certificates,python3,python3-venv,python3-pip,python-is-pyth
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 PROGRAMS = ("buildah", "unshare", "nsenter", "setpriv", "ip", "mount", "umount", "pivot_root")
 ENTER_IMAGE = Path(__file__).with_name("enter_image.sh")
-ENTER_TIMEOUT_S = 30
+ENTER_TIMEOUT_S = 60
 
 
 def missing_for_buildah() -> str:
-    """What this machine lacks for the engine; nothing if it can be used."""
-    absent = next((each for each in PROGRAMS if not shutil.which(each)), None)
-    if absent:
-        return f"no {absent}"
+    """Returns what this machine lacks for the engine; an empty string if it lacks nothing."""
+    missing = next((program for program in PROGRAMS if not shutil.which(program)), None)
+    if missing:
+        return f"no {missing}"
     return "" if os.geteuid() == ROOT_USER else "no root"
 
 
 @dataclass(frozen=True)
 class Buildah:
-    """buildah; its own `run` has no read-only root under chroot isolation, so we start it."""
+    """Builds with buildah and starts the container with `unshare`.
+
+    With chroot isolation `buildah run` cannot make the root read-only.
+    """
 
     name: str = f"buildah, on {BASE} (Debian {BASE_RELEASE} by debootstrap)"
 
@@ -58,7 +61,7 @@ class Buildah:
              "--build-arg", f"BASE={BASE}", "--tag", IMAGE, str(context)]
         )  # fmt: skip
         if previous not in ("", _image_id()):
-            run([*BUILDAH, "rmi", previous])  # stays where something is made from it
+            run([*BUILDAH, "rmi", previous])  # fails, rightly, if another image is based on it
 
     def config(self) -> ImageConfig:
         inspected = json.loads(output([*BUILDAH, "inspect", "--type", "image", IMAGE]))
@@ -67,95 +70,101 @@ class Buildah:
     @contextmanager
     def started(self) -> Iterator["NamespaceContainer"]:
         config = self.config()
-        identity = output([*BUILDAH, "from", "--pull-never", IMAGE])
+        identifier = output([*BUILDAH, "from", "--pull-never", IMAGE])
         try:
-            root = output([*BUILDAH, "mount", identity])
+            root = output([*BUILDAH, "mount", identifier])
             with subprocess.Popen(
                 ["unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork",
                  "sh", str(ENTER_IMAGE), root, config.folder,
-                 *_changed(config, UNKNOWN_USER), *config.command]
-            ) as holder:  # fmt: skip
+                 *_as_user(config, UNKNOWN_USER), *config.command]
+            ) as outside:  # fmt: skip
                 try:
-                    yield NamespaceContainer(holder, _first_process(holder), config)
+                    yield NamespaceContainer(outside, _first_process(outside), config)
                 finally:
-                    _end(holder)
+                    _end(outside)
         finally:
-            output([*BUILDAH, "rm", identity])
+            output([*BUILDAH, "rm", identifier])
 
 
 @dataclass(frozen=True)
 class NamespaceContainer:
-    """A server that is process 1 of its own namespaces; `holder` waits for it outside of them."""
+    """A server that is process 1 of its namespaces.
 
-    holder: "subprocess.Popen[bytes]"
+    outside: the `unshare` process, which ends with the server. first_process: the server's process
+    id in the outer namespace.
+    """
+
+    outside: "subprocess.Popen[bytes]"
     first_process: int
     config: ImageConfig
 
     def run(self, command: Sequence[str], user: int, stdin: str = "") -> Result:
-        entering = ["nsenter", "--target", str(self.first_process), "--mount", "--pid", "--net",
-                    "--ipc", "--uts"]  # fmt: skip
-        return run([*entering, *_changed(self.config, user), *command], stdin)
+        enter = ["nsenter", "--target", str(self.first_process), "--mount", "--pid", "--net",
+                 "--ipc", "--uts"]  # fmt: skip
+        return run([*enter, *_as_user(self.config, user), *command], stdin)
 
     def stop(self, name: str, timeout_s: float) -> int:
         os.kill(self.first_process, signal.Signals[name])
         try:
-            return self.holder.wait(timeout_s)
+            return self.outside.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise EngineError(f"wanted an end within {timeout_s:.0f} s of {name}") from error
+            raise EngineError(
+                f"expected the server to end within {timeout_s:.0f} s of {name}"
+            ) from error
 
 
 def _image_id() -> str:
-    """The id of the image as it is now; nothing if there is none."""
+    """Returns the id of the current image; an empty string if there is none."""
     return run([*BUILDAH, "images", "--quiet", "--no-trunc", IMAGE]).stdout.strip()
 
 
-def _changed(config: ImageConfig, user: int) -> list[str]:
-    """The start of a command that runs as `user`, without privileges, in the image's environment.
+def _as_user(config: ImageConfig, user: int) -> list[str]:
+    """Returns the start of a command that runs as `user` in the environment of the image.
 
-    Root is left what it may do: it is the one that looks into every folder.
+    Users other than root have no capabilities. Root retains them in order to read every folder.
     """
-    powerless = [] if user == ROOT_USER else ["--inh-caps=-all", "--bounding-set=-all"]
+    drop = [] if user == ROOT_USER else ["--inh-caps=-all", "--bounding-set=-all"]
     return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--no-new-privs",
-            *powerless, "env", "-i", *config.environment]  # fmt: skip
+            *drop, "env", "-i", *config.environment]  # fmt: skip
 
 
-def _first_process(holder: "subprocess.Popen[bytes]") -> int:
-    """The process id, out here, of the container's process 1, once the image is its root."""
-    give_up = time.monotonic() + ENTER_TIMEOUT_S
-    while time.monotonic() < give_up and holder.poll() is None:
-        for child in _children(holder):
+def _first_process(outside: "subprocess.Popen[bytes]") -> int:
+    """Returns the process id of the container's process 1 once it runs the image's command."""
+    deadline = time.monotonic() + ENTER_TIMEOUT_S
+    while time.monotonic() < deadline and outside.poll() is None:
+        for child in _children(outside):
             if not Path(f"/proc/{child}/cmdline").read_bytes().startswith((b"sh\0", b"unshare\0")):
                 return child
         time.sleep(0.05)
-    raise EngineError("the image could not be made the root of a mount namespace")
+    raise EngineError("the image could not become the root of a mount namespace")
 
 
-def _children(holder: "subprocess.Popen[bytes]") -> list[int]:
-    listed = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text()
-    return [int(each) for each in listed.split()]
+def _children(process: "subprocess.Popen[bytes]") -> list[int]:
+    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    return [int(identifier) for identifier in listed.split()]
 
 
-def _end(holder: "subprocess.Popen[bytes]") -> None:
-    """Ends process 1, and the kernel all others of its namespace with it.
+def _end(outside: "subprocess.Popen[bytes]") -> None:
+    """Kills process 1; the kernel then kills the other processes of its namespace.
 
-    Not left to `unshare --kill-child`: a process that changes its user forgets that wish.
+    `unshare --kill-child` does not suffice: a process that changes its user loses that setting.
     """
-    if holder.poll() is None:
-        for child in _children(holder):
+    if outside.poll() is None:
+        for child in _children(outside):
             os.kill(child, signal.SIGKILL)
 
 
 def _build_base() -> None:
-    """A Debian with Python, for machines that reach a Debian mirror and no image registry."""
+    """Builds a Debian image with Python, for machines that cannot reach an image registry."""
     with tempfile.TemporaryDirectory() as folder:
         show(["debootstrap", "--variant=minbase", f"--include={BASE_PACKAGES}", BASE_RELEASE,
               folder])  # fmt: skip
-        # It trusts whom this machine trusts: between here and a package index may be a proxy.
+        # A proxy in front of the package index may need the certificates of this machine.
         shutil.copy(CERTIFICATES, folder + CERTIFICATES)
         Path(folder, "etc/pip.conf").write_text(f"[global]\ncert = {CERTIFICATES}\n")
-        identity = output([*BUILDAH, "from", "scratch"])
+        identifier = output([*BUILDAH, "from", "scratch"])
         try:
-            output([*BUILDAH, "add", identity, folder, "/"])
-            output([*BUILDAH, "commit", identity, BASE])
+            output([*BUILDAH, "add", identifier, folder, "/"])
+            output([*BUILDAH, "commit", identifier, BASE])
         finally:
-            output([*BUILDAH, "rm", identity])
+            output([*BUILDAH, "rm", identifier])

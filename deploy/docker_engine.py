@@ -1,4 +1,4 @@
-"""The image test's engine where Docker answers."""
+"""Docker as the engine of the image test."""
 
 import json
 import shutil
@@ -12,15 +12,15 @@ from deploy.engines import TAG, UNKNOWN_USER, EngineError, ImageConfig, Result, 
 
 
 def docker_answers() -> bool:
-    """Whether a Docker engine can be spoken to."""
+    """Returns whether a Docker engine is available."""
     return shutil.which("docker") is not None and not run(["docker", "info"]).returncode
 
 
 @dataclass(frozen=True)
 class Docker:
-    """A Docker engine; the base is the Dockerfile's own."""
+    """A Docker engine. The base image is the one that the Dockerfile names."""
 
-    name: str = "Docker, on the Dockerfile's own base"
+    name: str = "Docker, on the base image of the Dockerfile"
 
     def build(self, context: Path) -> None:
         show(["docker", "build", "--tag", TAG, str(context)])
@@ -30,32 +30,36 @@ class Docker:
 
     @contextmanager
     def started(self) -> Iterator["DockerContainer"]:
-        identity = output(
+        identifier = output(
             ["docker", "run", "--detach", "--read-only", "--tmpfs", "/tmp", "--network", "none",
              "--user", f"{UNKNOWN_USER}:{UNKNOWN_USER}", "--cap-drop", "ALL",
              "--security-opt", "no-new-privileges", TAG]
         )  # fmt: skip
         try:
-            yield DockerContainer(identity)
+            yield DockerContainer(identifier)
         finally:
-            output(["docker", "rm", "--force", "--volumes", identity])
+            output(["docker", "rm", "--force", "--volumes", identifier])
 
 
 @dataclass(frozen=True)
 class DockerContainer:
     """A container of a Docker engine."""
 
-    identity: str
+    identifier: str
 
     def run(self, command: Sequence[str], user: int, stdin: str = "") -> Result:
-        ids = f"{user}:{user}"
-        return run(["docker", "exec", "-i", "--user", ids, self.identity, *command], stdin)
+        user_and_group = f"{user}:{user}"
+        return run(
+            ["docker", "exec", "-i", "--user", user_and_group, self.identifier, *command], stdin
+        )
 
     def stop(self, name: str, timeout_s: float) -> int:
-        output(["docker", "kill", "--signal", name, self.identity])
-        waiting = ["docker", "wait", self.identity]
+        output(["docker", "kill", "--signal", name, self.identifier])
+        wait = ["docker", "wait", self.identifier]
         try:
-            ended = subprocess.run(waiting, capture_output=True, check=True, timeout=timeout_s)
+            ended = subprocess.run(wait, capture_output=True, check=True, timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise EngineError(f"wanted an end within {timeout_s:.0f} s of {name}") from error
+            raise EngineError(
+                f"expected the server to end within {timeout_s:.0f} s of {name}"
+            ) from error
         return int(ended.stdout)

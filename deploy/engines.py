@@ -1,4 +1,4 @@
-"""What the image test asks of a program that builds an image and starts it."""
+"""The interface of a container engine that the image test uses."""
 
 import subprocess
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ Result = subprocess.CompletedProcess[str]
 
 
 class EngineError(Exception):
-    """No engine, or one that failed; a line for the user."""
+    """No engine is available, or an engine failed. The message is one line for the user."""
 
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """What an image says of how it is started; `health_check` without Docker's leading CMD."""
+    """How an image is started; `health_check` has no leading CMD."""
 
     command: tuple[str, ...]
     environment: tuple[str, ...]
@@ -31,7 +31,7 @@ class ImageConfig:
 
     @classmethod
     def of_docker(cls, config: dict[str, Any]) -> "ImageConfig":
-        """From the `Config` of Docker's image format."""
+        """Returns the settings in the `Config` object of Docker's image format."""
         return cls(
             command=(*(config.get("Entrypoint") or ()), *config["Cmd"]),
             environment=tuple(config["Env"]),
@@ -43,39 +43,45 @@ class ImageConfig:
 
 
 class Container(Protocol):
-    """A started image."""
+    """A running container of the image."""
 
     def run(self, command: Sequence[str], user: int, stdin: str = "") -> Result:
-        """What a command in the container printed, and its exit status."""
+        """Runs a command in the container; returns its output and exit status."""
 
     def stop(self, name: str, timeout_s: float) -> int:
-        """Sends the signal; the server's exit status. Raises EngineError if it does not end."""
+        """Sends a signal; returns the exit status of the server.
+
+        Raises EngineError if the server does not end within `timeout_s`.
+        """
 
 
 class Engine(Protocol):
-    """Builds the image and starts it."""
+    """Builds the image and starts containers of it."""
 
     @property
     def name(self) -> str:
         """The engine and the base image, for the user."""
 
     def build(self, context: Path) -> None:
-        """Builds the image, showing how it goes."""
+        """Builds the image and shows the output of the build."""
 
     def config(self) -> ImageConfig:
-        """What the image says of itself."""
+        """Returns how the image is started."""
 
     def started(self) -> AbstractContextManager[Container]:
-        """A container with a read-only root and no network, for an unknown user; then gone."""
+        """Starts a container with a read-only root, without network, under an unknown user id.
+
+        Leaving the context removes the container.
+        """
 
 
 def run(command: Sequence[str], stdin: str = "") -> Result:
-    """A finished command and what it printed."""
+    """Runs a command; returns its output and exit status."""
     return subprocess.run(command, check=False, capture_output=True, text=True, input=stdin)
 
 
 def output(command: Sequence[str]) -> str:
-    """What a command printed. Raises EngineError where it failed."""
+    """Returns the output of a command. Raises EngineError if the command fails."""
     result = run(command)
     if result.returncode:
         reason = " ".join(result.stderr.split())[-400:]
@@ -84,6 +90,6 @@ def output(command: Sequence[str]) -> str:
 
 
 def show(command: Sequence[str]) -> None:
-    """Runs a long command whose output the user sees. Raises EngineError where it failed."""
+    """Runs a command and shows its output. Raises EngineError if the command fails."""
     if status := subprocess.run(command, check=False).returncode:
         raise EngineError(f"{' '.join(command[:4])} ended with status {status}")

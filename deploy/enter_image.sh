@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes a mounted image the root of this process's own mount namespace, read-only but for /tmp,
-# with no network but the loopback, and goes on as the given command: process 1 of the container.
+# Makes a mounted image the root of the mount namespace of this process and executes a command as
+# process 1 of the container. The root is read-only except for /tmp; the only network is loopback.
 #
 #   unshare --mount --pid --net --ipc --uts --fork enter_image.sh ROOT FOLDER COMMAND ...
 set -eu

@@ -1,6 +1,6 @@
-"""What is in the image that should not be there. Runs in the container, as root, on stdin.
+"""Lists what should not be in the image. Runs in the container, as root, on stdin.
 
-Standard library alone; prints one finding a line and ends with status 1 if there are any.
+Uses only the standard library. Prints one finding per line; the exit status is 1 if there are any.
 """
 
 import errno
@@ -13,7 +13,10 @@ from pathlib import Path
 
 VIRTUAL = {"/proc", "/sys", "/dev", "/tmp"}
 APPLICATION = Path("/opt/eulerlora")
-UNNEEDED = {"pip", "triton", "pytest", "tests", "benchmarks"}
+UNNEEDED = {
+    "pip", "triton", "pytest", "tests", "benchmarks", "deploy", "training", "accelerate",
+    "matplotlib", "scipy", "sklearn", "tensorboard",
+}  # fmt: skip
 
 COMPILER = re.compile(
     r"^([\w-]*-)?(gcc|g\+\+|cc|c\+\+|cpp|clang|clang\+\+|tcc|ld|as|make|cmake|ninja|rustc|cargo|go"
@@ -21,65 +24,63 @@ COMPILER = re.compile(
 )
 LIBRARY_TO_LINK = re.compile(r"\.(a|bc)$")
 SECRETS = {".env", ".netrc", ".pypirc", "id_rsa", "id_ed25519"}
-OURS = ("eulerlora", "training", "service")
+FIRST_PARTY = ("eulerlora", "eulerlora_client", "service")
 
 
 def findings(root: Path) -> Iterator[str]:
-    """One line for everything under `root` that has no place in an image that only serves."""
+    """Yields one line for everything under `root` that serving does not need."""
     for folder, folders, names in os.walk(root):
-        inside = Path("/", Path(folder).relative_to(root))
-        folders[:] = [each for each in folders if str(inside / each) not in VIRTUAL]
-        yield from _folder_findings(inside)
+        path_in_image = Path("/", Path(folder).relative_to(root))
+        folders[:] = [name for name in folders if str(path_in_image / name) not in VIRTUAL]
+        yield from _folder_findings(path_in_image)
         for name in names:
-            if stat.S_ISREG((there := Path(folder, name)).lstat().st_mode):
-                yield from _file_findings(inside / name, there)
+            if stat.S_ISREG((file := Path(folder, name)).lstat().st_mode):
+                yield from _file_findings(path_in_image / name, file)
 
 
-def _folder_findings(inside: Path) -> Iterator[str]:
-    site_packages = inside.parent.name == "site-packages" and inside.is_relative_to(APPLICATION)
-    if inside.name == "pip" and inside.parent.name in {"cache", ".cache"}:
-        yield f"pip's cache: {inside}"
-    if inside.name == ".git":
-        yield f"a repository: {inside}"
-    if site_packages and inside.name in UNNEEDED:
-        yield f"not needed for serving: {inside}"
-    if inside.name == "tests" and inside.parent.name in OURS:
-        yield f"our own tests: {inside}"
-    if inside.name == "include" and inside.is_relative_to(APPLICATION / "lib"):
-        yield f"of use only to a compiler: {inside}"
+def _folder_findings(path: Path) -> Iterator[str]:
+    in_site_packages = path.parent.name == "site-packages" and path.is_relative_to(APPLICATION)
+    if path.name == "pip" and path.parent.name in {"cache", ".cache"}:
+        yield f"cache of pip: {path}"
+    if path.name == ".git":
+        yield f"repository: {path}"
+    if in_site_packages and path.name in UNNEEDED:
+        yield f"not needed for serving: {path}"
+    if path.name == "tests" and path.parent.name in FIRST_PARTY:
+        yield f"tests of the project: {path}"
+    if path.name == "include" and path.is_relative_to(APPLICATION / "lib"):
+        yield f"only for a compiler: {path}"
 
 
-def _file_findings(inside: Path, there: Path) -> Iterator[str]:
-    mode = there.lstat().st_mode
+def _file_findings(path: Path, file: Path) -> Iterator[str]:
+    mode = file.lstat().st_mode
     if mode & (stat.S_ISUID | stat.S_ISGID):
-        yield f"setuid or setgid: {inside}"
+        yield f"setuid or setgid: {path}"
     if mode & stat.S_IWOTH:
-        yield f"writable by anyone: {inside}"
-    if mode & 0o111 and inside.parent.name in {"bin", "sbin"} and COMPILER.match(inside.name):
-        yield f"a build tool: {inside}"
-    if inside.is_relative_to(APPLICATION) and LIBRARY_TO_LINK.search(inside.name):
-        yield f"of use only to a compiler: {inside}"
-    if inside.name in SECRETS or (inside.name == "pip.conf" and "index" in there.read_text()):
-        yield f"what the machine that built it knows: {inside}"
+        yield f"writable by all users: {path}"
+    if mode & 0o111 and path.parent.name in {"bin", "sbin"} and COMPILER.match(path.name):
+        yield f"build tool: {path}"
+    if path.is_relative_to(APPLICATION) and LIBRARY_TO_LINK.search(path.name):
+        yield f"only for a compiler: {path}"
+    if path.name in SECRETS or (path.name == "pip.conf" and "index" in file.read_text()):
+        yield f"private to the machine of the build: {path}"
 
 
 def root_can_write() -> Iterator[str]:
-    """A line for each place outside /tmp where even root can make a file."""
+    """Yields a line for each folder outside of /tmp where root can create a file."""
     for folder in ("/", "/opt/eulerlora", "/var/lib/eulerlora", "/etc", "/var/tmp", "/run"):
         path = Path(folder, "written-by-the-image-test")
         try:
             path.touch()
         except OSError as error:
             if error.errno != errno.EROFS:
-                yield f"{folder}: wanted a read-only file system, got {error.strerror}"
+                yield f"{folder}: expected a read-only file system, got {error.strerror}"
         else:
             path.unlink()
-            yield f"{folder} can be written to"
+            yield f"{folder} is writable"
 
 
 if __name__ == "__main__":
-    FOUND = [*findings(Path("/")), *root_can_write()]
-    print(
-        "\n".join(FOUND) or "nothing is in it that should not be; nothing but /tmp can be written"
-    )
-    sys.exit(bool(FOUND))
+    FINDINGS = [*findings(Path("/")), *root_can_write()]
+    print("\n".join(FINDINGS) or "no unneeded files; only /tmp is writable")
+    sys.exit(bool(FINDINGS))

@@ -1,4 +1,4 @@
-"""What tests of the deployment share: its files, parsed."""
+"""The parsed files of the deployment."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ DEPLOY = ROOT / "deploy"
 
 
 class ComposeLoader(yaml.SafeLoader):
-    """YAML with the tag by which one compose file takes back what another says."""
+    """YAML with the tag that resets a value of another compose file."""
 
 
 ComposeLoader.add_constructor("!reset", lambda *_: [])
@@ -19,43 +19,43 @@ ComposeLoader.add_constructor("!reset", lambda *_: [])
 
 @pytest.fixture(scope="session")
 def deploy_folder() -> Path:
-    """The folder of the deployment's files."""
+    """The folder of the deployment files."""
     return DEPLOY
 
 
 @pytest.fixture(scope="session")
 def compose() -> dict[str, Any]:
-    """The compose file's one service."""
-    found: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-    return found["services"]["eulerlora"]
+    """The only service of compose.yaml."""
+    parsed: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    return parsed["services"]["eulerlora"]
 
 
 @pytest.fixture(scope="session")
 def compose_overlay() -> dict[str, Any]:
-    """What is laid over the service on a machine without a GPU."""
-    found = yaml.load((DEPLOY / "compose.cpu.yaml").read_text(), ComposeLoader)
-    overlay: dict[str, Any] = found["services"]["eulerlora"]
-    return overlay
+    """The override of the service for a machine without a GPU."""
+    parsed = yaml.load((DEPLOY / "compose.cpu.yaml").read_text(), ComposeLoader)
+    service: dict[str, Any] = parsed["services"]["eulerlora"]
+    return service
 
 
 @pytest.fixture(scope="session")
 def manifests() -> dict[str, Any]:
     """The Kubernetes objects by kind."""
     folder = DEPLOY / "kubernetes" / "base"
-    listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
-    found = [yaml.safe_load((folder / each).read_text()) for each in listed]
-    return {each["kind"]: each for each in found}
+    files = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    objects = [yaml.safe_load((folder / file).read_text()) for file in files]
+    return {manifest["kind"]: manifest for manifest in objects}
 
 
 @pytest.fixture(scope="session")
 def pod(manifests: dict[str, Any]) -> dict[str, Any]:
-    """The deployment's pod."""
+    """The pod of the deployment."""
     spec: dict[str, Any] = manifests["Deployment"]["spec"]["template"]["spec"]
     return spec
 
 
 @pytest.fixture(scope="session")
 def container(pod: dict[str, Any]) -> dict[str, Any]:
-    """The pod's one container."""
+    """The only container of the pod."""
     (only,) = pod["containers"]
     return only

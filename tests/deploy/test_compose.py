@@ -1,4 +1,4 @@
-"""deploy/compose.yaml and what is laid over it."""
+"""deploy/compose.yaml and its override."""
 
 import json
 import subprocess
@@ -16,29 +16,29 @@ needs_compose = pytest.mark.skipif(
 
 
 def rendered(*files: Path) -> dict[str, Any]:
-    """The service as docker compose understands it; needs no engine."""
-    chosen = [word for each in files for word in ("--file", str(each))]
-    command = ["docker", "compose", *chosen, "config", "--format", "json"]
+    """Returns the service as docker compose renders it; needs no engine."""
+    options = [word for file in files for word in ("--file", str(file))]
+    command = ["docker", "compose", *options, "config", "--format", "json"]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     service: dict[str, Any] = json.loads(output)["services"]["eulerlora"]
     return service
 
 
 @needs_compose
-def test_compose_understands_the_file(deploy_folder: Path) -> None:
+def test_compose_renders_the_file(deploy_folder: Path) -> None:
     service = rendered(deploy_folder / "compose.yaml")
     assert service["read_only"]
     assert service["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "nvidia"
 
 
 @needs_compose
-def test_compose_understands_the_file_without_a_gpu(deploy_folder: Path) -> None:
+def test_compose_renders_the_override_without_a_gpu(deploy_folder: Path) -> None:
     service = rendered(deploy_folder / "compose.yaml", deploy_folder / "compose.cpu.yaml")
     assert not service["deploy"]["resources"].get("reservations", {}).get("devices")
     assert "memory" in service["deploy"]["resources"]["limits"]
 
 
-def test_a_gpu_is_reserved_and_taken_back(
+def test_the_override_resets_the_reserved_gpu(
     compose: dict[str, Any], compose_overlay: dict[str, Any]
 ) -> None:
     (device,) = compose["deploy"]["resources"]["reservations"]["devices"]
@@ -46,15 +46,17 @@ def test_a_gpu_is_reserved_and_taken_back(
     assert compose_overlay == {"deploy": {"resources": {"reservations": {"devices": []}}}}
 
 
-def test_the_container_has_no_privileges_and_writes_nowhere_else(compose: dict[str, Any]) -> None:
+def test_the_container_has_no_privileges_and_writes_only_to_tmp_and_the_audit_log(
+    compose: dict[str, Any],
+) -> None:
     assert compose["read_only"] is True
     assert compose["cap_drop"] == ["ALL"]
     assert compose["security_opt"] == ["no-new-privileges:true"]
-    assert [each.partition(":")[0] for each in compose["tmpfs"]] == ["/tmp"]
+    assert [mount.partition(":")[0] for mount in compose["tmpfs"]] == ["/tmp"]
     (volume,) = compose["volumes"]
     assert f"--audit={volume.partition(':')[2]}/audit.jsonl" in compose["command"]
 
 
-def test_every_secret_that_the_command_names_is_mounted(compose: dict[str, Any]) -> None:
-    named = {each.partition("=")[2] for each in compose["command"] if "/run/secrets/" in each}
-    assert named == {f"/run/secrets/{each}" for each in compose["secrets"]}
+def test_the_command_names_exactly_the_mounted_secrets(compose: dict[str, Any]) -> None:
+    named = {word.partition("=")[2] for word in compose["command"] if "/run/secrets/" in word}
+    assert named == {f"/run/secrets/{secret}" for secret in compose["secrets"]}

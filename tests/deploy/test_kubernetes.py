@@ -1,4 +1,4 @@
-"""deploy/kubernetes: against the schemas, and against what the pod must not be able to do."""
+"""deploy/kubernetes: schemas, labels and the privileges of the pod."""
 
 import shutil
 import subprocess
@@ -8,30 +8,30 @@ from typing import Any
 import pytest
 import yaml
 
-OLDEST = "1.30"  # the first that sleeps before the signal without a program in the image
+OLDEST = "1.30"  # the first release with the sleep action of preStop
 LABELS = {"app.kubernetes.io/name": "eulerlora"}
-FOREIGN = "ServiceMonitor"  # the Prometheus operator's, not Kubernetes' own
+OPERATOR_KIND = "ServiceMonitor"  # defined by the Prometheus operator
 
 
-def test_every_manifest_fits_its_schema(manifests: dict[str, Any]) -> None:
+def test_every_manifest_is_valid_in_its_schema(manifests: dict[str, Any]) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     for kind, manifest in manifests.items():
-        if kind != FOREIGN:
+        if kind != OPERATOR_KIND:
             kubernetes_validate.validate(manifest, OLDEST, strict=True)
 
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
 @pytest.mark.parametrize("overlay", ["base", "cpu"])
-def test_the_overlay_can_be_built(deploy_folder: Path, overlay: str) -> None:
+def test_kubectl_builds_the_overlay(deploy_folder: Path, overlay: str) -> None:
     command = ["kubectl", "kustomize", str(deploy_folder / "kubernetes" / overlay)]
     built = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    objects = {each["kind"]: each for each in yaml.safe_load_all(built)}
+    objects = {manifest["kind"]: manifest for manifest in yaml.safe_load_all(built)}
     (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert ("nvidia.com/gpu" in container["resources"]["limits"]) == (overlay == "base")
     assert ("--device=cpu" in container["command"]) == (overlay == "cpu")
 
 
-def test_every_object_means_the_same_pods(manifests: dict[str, Any]) -> None:
+def test_every_object_selects_the_same_pods(manifests: dict[str, Any]) -> None:
     deployment = manifests["Deployment"]["spec"]
     assert deployment["template"]["metadata"]["labels"] == LABELS
     assert deployment["selector"] == {"matchLabels": LABELS}
@@ -54,20 +54,20 @@ def test_the_pod_has_no_privileges_and_writes_only_to_tmp(
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    writable = [each for each in container["volumeMounts"] if not each.get("readOnly")]
-    assert [each["mountPath"] for each in writable] == ["/tmp"]
-    (tmp,) = [each for each in pod["volumes"] if each["name"] == writable[0]["name"]]
+    writable = [mount for mount in container["volumeMounts"] if not mount.get("readOnly")]
+    assert [mount["mountPath"] for mount in writable] == ["/tmp"]
+    (tmp,) = [volume for volume in pod["volumes"] if volume["name"] == writable[0]["name"]]
     assert "emptyDir" in tmp
 
 
-def test_kubernetes_sets_no_variables_that_look_like_settings(
+def test_no_service_link_sets_a_variable_with_the_prefix_of_the_settings(
     pod: dict[str, Any], manifests: dict[str, Any]
 ) -> None:
     assert manifests["Service"]["metadata"]["name"].upper() == "EULERLORA"
     assert pod["enableServiceLinks"] is False
 
 
-def test_the_autoscaler_reads_the_metric_that_the_rule_makes(
+def test_the_autoscaler_reads_the_metric_of_the_rule(
     manifests: dict[str, Any], deploy_folder: Path
 ) -> None:
     (rule,) = yaml.safe_load((deploy_folder / "kubernetes" / "queue-wait-rule.yaml").read_text())[
@@ -78,7 +78,7 @@ def test_the_autoscaler_reads_the_metric_that_the_rule_makes(
     assert rule["seriesQuery"].startswith("eulerlora_queue_wait_seconds_bucket{")
 
 
-def test_the_autoscaler_scales_the_deployment_and_leaves_the_budget_room(
+def test_the_autoscaler_retains_more_replicas_than_the_budget_may_remove(
     manifests: dict[str, Any],
 ) -> None:
     autoscaler = manifests["HorizontalPodAutoscaler"]["spec"]

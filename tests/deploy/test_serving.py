@@ -1,4 +1,4 @@
-"""What compose, Kubernetes and the image say of the server, against the server itself."""
+"""Compose, Kubernetes and the Dockerfile agree with the server and with each other."""
 
 import re
 from pathlib import Path
@@ -20,9 +20,9 @@ AFTER_DRAIN_S = 5
 
 @pytest.fixture
 def image_command() -> list[str]:
-    found = re.search(r"^CMD \[(.*)\]$", DOCKERFILE, re.MULTILINE)
-    assert found
-    return re.findall(r'"([^"]*)"', found[1])
+    command = re.search(r"^CMD \[(.*)\]$", DOCKERFILE, re.MULTILINE)
+    assert command
+    return re.findall(r'"([^"]*)"', command[1])
 
 
 @pytest.fixture
@@ -34,25 +34,25 @@ def commands(
 
 @pytest.fixture
 def environments(compose: dict[str, Any], container: dict[str, Any]) -> list[dict[str, str]]:
-    return [compose["environment"], {each["name"]: each["value"] for each in container["env"]}]
+    return [compose["environment"], {entry["name"]: entry["value"] for entry in container["env"]}]
 
 
 def option(command: list[str], name: str) -> str:
-    """The value of `--name=value`."""
-    return next(each.partition("=")[2] for each in command if each.startswith(f"--{name}="))
+    """Returns the value of `--name=value`."""
+    return next(word.partition("=")[2] for word in command if word.startswith(f"--{name}="))
 
 
 def test_every_option_is_one_of_the_server(commands: list[list[str]]) -> None:
-    known = {option for each in serve_command.params for option in each.opts}
+    known = {option for parameter in serve_command.params for option in parameter.opts}
     for command in commands:
         assert command[:2] == ["eulerlora", "serve"]
-        assert {each.partition("=")[0] for each in command if each.startswith("--")} <= known
+        assert {word.partition("=")[0] for word in command if word.startswith("--")} <= known
 
 
 def test_every_variable_is_a_setting_of_the_server(environments: list[dict[str, str]]) -> None:
     known = set(variables(ServiceSettings))
     for environment in environments:
-        assert {each for each in environment if each.startswith(PREFIX)} <= known
+        assert {name for name in environment if name.startswith(PREFIX)} <= known
 
 
 def test_every_probed_path_is_a_route(
@@ -60,15 +60,15 @@ def test_every_probed_path_is_a_route(
 ) -> None:
     models = ServedModels([ServedModel.of(EulerLoRA.load(checkpoint_folder, "cpu"))])
     app = create_service(models, ServiceSettings(), Lifecycle()).application
-    paths = {container[f"{each}Probe"]["httpGet"]["path"] for each in ("startup", "readiness")}
+    paths = {container[f"{probe}Probe"]["httpGet"]["path"] for probe in ("startup", "readiness")}
     paths |= {container["livenessProbe"]["httpGet"]["path"]}
-    paths |= {each["path"] for each in manifests["ServiceMonitor"]["spec"]["endpoints"]}
+    paths |= {endpoint["path"] for endpoint in manifests["ServiceMonitor"]["spec"]["endpoints"]}
     paths |= set(re.findall(r"'GET', '(/\w+)'", DOCKERFILE))
     assert paths == {"/readyz", "/livez", "/metrics"}
     assert paths <= set(app.openapi()["paths"])
 
 
-def test_a_server_that_is_not_alive_is_restarted_but_one_that_is_not_ready_is_not(
+def test_liveness_and_readiness_have_separate_probes(
     container: dict[str, Any],
 ) -> None:
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
@@ -84,28 +84,30 @@ def test_the_ports_agree(
     assert image_command[image_command.index("--port") + 1] == str(PORT)
     assert option(compose["command"], "port") == option(container["command"], "port") == str(PORT)
     assert compose["ports"] == [f"127.0.0.1:{PORT}:{PORT}"]
-    ((name, port),) = [(each["name"], each["containerPort"]) for each in container["ports"]]
-    assert port == PORT
+    ((name, number),) = [(port["name"], port["containerPort"]) for port in container["ports"]]
+    assert number == PORT
     probes = ("startupProbe", "readinessProbe", "livenessProbe")
-    assert {container[each]["httpGet"]["port"] for each in probes} == {name}
-    assert [each["targetPort"] for each in manifests["Service"]["spec"]["ports"]] == [name]
+    assert {container[probe]["httpGet"]["port"] for probe in probes} == {name}
+    assert [port["targetPort"] for port in manifests["Service"]["spec"]["ports"]] == [name]
     rules = manifests["NetworkPolicy"]["spec"]["ingress"]
-    assert [port["port"] for each in rules for port in each["ports"]] == [name]
+    assert [port["port"] for rule in rules for port in rule["ports"]] == [name]
 
 
-def test_compose_waits_for_the_drain(compose: dict[str, Any]) -> None:
+def test_the_grace_period_of_compose_is_longer_than_the_drain(compose: dict[str, Any]) -> None:
     drain_s = int(option(compose["command"], "drain-s"))
     grace_s = int(compose["stop_grace_period"].removesuffix("s"))
     assert grace_s >= drain_s + AFTER_DRAIN_S
 
 
-def test_kubernetes_waits_for_the_drain(pod: dict[str, Any], container: dict[str, Any]) -> None:
+def test_the_grace_period_of_kubernetes_is_longer_than_the_drain(
+    pod: dict[str, Any], container: dict[str, Any]
+) -> None:
     drain_s = int(option(container["command"], "drain-s"))
     before_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert pod["terminationGracePeriodSeconds"] >= before_s + drain_s + AFTER_DRAIN_S
 
 
-def test_a_request_ends_within_the_drain(
+def test_the_deadline_of_a_request_is_shorter_than_the_drain(
     commands: list[list[str]], environments: list[dict[str, str]]
 ) -> None:
     for command, environment in zip(commands[:2], environments, strict=True):
@@ -113,16 +115,16 @@ def test_a_request_ends_within_the_drain(
         assert deadline_s < float(option(command, "drain-s"))
 
 
-def test_a_published_server_asks_for_keys(commands: list[list[str]]) -> None:
+def test_a_published_server_requires_keys(commands: list[list[str]]) -> None:
     for command in commands[:2]:
         assert option(command, "host") == "0.0.0.0"
         assert option(command, "keys")
 
 
-def test_the_user_is_the_same_number_everywhere(pod: dict[str, Any]) -> None:
-    found = re.search(r"^USER (\d+):(\d+)$", DOCKERFILE, re.MULTILINE)
-    assert found
-    user, group = int(found[1]), int(found[2])
+def test_the_user_id_is_the_same_everywhere(pod: dict[str, Any]) -> None:
+    declared = re.search(r"^USER (\d+):(\d+)$", DOCKERFILE, re.MULTILINE)
+    assert declared
+    user, group = int(declared[1]), int(declared[2])
     assert user > 0
     security = pod["securityContext"]
     assert (security["runAsUser"], security["runAsGroup"]) == (user, group)
