@@ -1,4 +1,4 @@
-"""The system's Chromium, driven by Playwright, and what axe-core finds in its pages."""
+"""Tests in the system's Chromium, driven by Playwright, with accessibility checks by axe-core."""
 
 import shutil
 from collections.abc import Iterator
@@ -17,26 +17,36 @@ ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
-PATIENCE_MS = 60_000.0  # a busy machine is no fault of the page's
+TIMEOUT_MS = 60_000.0  # for busy machines
+
+
+def chromium_path() -> str:
+    """Returns the path of the system's Chromium; skips the test without it or Playwright."""
+    pytest.importorskip("playwright.sync_api")
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        pytest.skip(f"no browser: none of {', '.join(NAMES)} is on the path")
+    return path
 
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """The system's Chromium; skips where there is none, or nothing that drives it."""
+    """Yields the system's Chromium; skips the test without it or Playwright."""
+    path = chromium_path()
     playwright = pytest.importorskip("playwright.sync_api")
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        pytest.skip(f"no browser: none of {', '.join(NAMES)} is on the path")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=found, args=list(ARGUMENTS))
+        browser = driver.chromium.launch(executable_path=path, args=list(ARGUMENTS))
         try:
             yield browser
         finally:
             browser.close()
 
 
-def serious(axe: Any, page: Any) -> None:
-    """Fails where axe-core finds something serious or critical."""
-    found = axe.run(page).response["violations"]
-    bad = [each for each in found if each["impact"] in ("serious", "critical")]
-    assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in bad] == []
+def assert_accessible(axe: Any, page: Any) -> None:
+    """Fails if axe-core reports a violation with impact serious or critical."""
+    violations = [
+        violation
+        for violation in axe.run(page).response["violations"]
+        if violation["impact"] in ("serious", "critical")
+    ]
+    assert [(item["id"], [node["html"] for node in item["nodes"]]) for item in violations] == []

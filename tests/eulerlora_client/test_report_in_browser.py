@@ -10,7 +10,7 @@ import pytest
 
 from eulerlora_client.policy import wording
 from eulerlora_client.report.html import write_report
-from tests.browser import PATIENCE_MS, chromium, serious
+from tests.browser import TIMEOUT_MS, assert_accessible, chromium
 from tests.eulerlora_client.triage_rows import rows_of_all_kinds, steady_policy
 
 pytestmark = pytest.mark.browser
@@ -50,7 +50,7 @@ def opened(browser: Any, report: Path, faults: list[str]) -> Iterator[Any]:
         viewport = {"width": width, "height": 900}
         context = browser.new_context(offline=True, viewport=viewport, **options)
         contexts.append(context)
-        context.set_default_timeout(PATIENCE_MS)
+        context.set_default_timeout(TIMEOUT_MS)
         page = context.new_page()
         page.on("console", lambda message: faults.append(message.text))
         page.on("pageerror", lambda error: faults.append(str(error)))
@@ -168,7 +168,7 @@ def test_axe_finds_nothing_serious(opened: Any, width: int, scheme: str) -> None
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     page = opened(width, color_scheme=scheme, bypass_csp=True)  # for axe's own script
     page.locator("summary").click()
-    serious(axe.Axe(), page)
+    assert_accessible(axe.Axe(), page)
 
 
 def test_it_fits_a_telephone_and_stays_a_table_for_screen_readers(opened: Any) -> None:

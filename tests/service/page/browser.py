@@ -1,4 +1,4 @@
-"""A look at the page, and what it must never see there."""
+"""A visit to the page, and checks that hold for every visit."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +9,9 @@ from typing import Any
 
 from PIL import Image
 
-from tests.browser import PATIENCE_MS
+from tests.browser import TIMEOUT_MS
 
-A_PROBLEM_WAS_ANSWERED = "Failed to load resource"  # the browser's own words for any 4xx and 5xx
+FAILED_REQUEST = "Failed to load resource"  # Chromium's console message for any 4xx and 5xx
 WATCH = """
 window.blobUrls = 0;
 const [make, revoke] = [URL.createObjectURL, URL.revokeObjectURL];
@@ -24,9 +24,9 @@ window.livingBlobUrls = () => living.size;
 
 @dataclass(frozen=True)
 class Visit:
-    """A look at the page of a server.
+    """An open page of a server.
 
-    faults: what the console told. requests: the addresses that were asked. responses: what came.
+    faults: console errors and warnings. requests: requested URLs. responses: received responses.
     """
 
     page: Any
@@ -40,15 +40,19 @@ class Visit:
         self.page.set_input_files("#files", list(files))
 
     def card(self, name: str) -> Any:
-        """The card of the picture of this name."""
+        """The card of the image with this name."""
         return self.page.get_by_role("article", name=name, exact=True)
 
     def answers(self) -> list[Any]:
-        """What /triage answered so far, problems left out."""
-        return [each.json() for each in self.responses if "/triage?" in each.url and each.ok]
+        """The successful responses of /triage so far."""
+        return [
+            response.json()
+            for response in self.responses
+            if "/triage?" in response.url and response.ok
+        ]
 
     def check(self) -> None:
-        """Fails where something was stored, another host asked, or the console complained."""
+        """Fails if the page stored data, contacted another host, or logged an error."""
         assert self.faults == []
         assert [url for url in self.requests if not url.startswith((self.url, "blob:"))] == []
         assert self.page.context.cookies() == []
@@ -59,29 +63,29 @@ class Visit:
 
 @contextmanager
 def visiting(browser: Any, url: str, width: int, scheme: str) -> Iterator[Visit]:
-    """A visit to a server's page, which must leave nothing to complain of."""
+    """Opens the page of a server and checks the visit at its end."""
     context = browser.new_context(
         viewport={"width": width, "height": 844 if width < 600 else 900},
         color_scheme=scheme,
         reduced_motion="reduce",
     )
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(TIMEOUT_MS)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     context.add_init_script(WATCH)
     page = context.new_page()
     visit = Visit(page, url)
 
-    def console(message: Any) -> None:
-        if message.type in ("error", "warning") and A_PROBLEM_WAS_ANSWERED not in message.text:
+    def record_message(message: Any) -> None:
+        if message.type in ("error", "warning") and FAILED_REQUEST not in message.text:
             visit.faults.append(message.text)
 
-    def came(response: Any) -> None:
+    def record_response(response: Any) -> None:
         visit.responses.append(response)
 
-    page.on("console", console)
+    page.on("console", record_message)
     page.on("pageerror", lambda error: visit.faults.append(str(error)))
     page.on("request", lambda request: visit.requests.append(request.url))
-    page.on("response", came)
+    page.on("response", record_response)
     try:
         page.goto(url + "/")
         yield visit
@@ -91,21 +95,22 @@ def visiting(browser: Any, url: str, width: int, scheme: str) -> Iterator[Visit]
 
 
 def expect(locator: Any) -> Any:
-    """What a locator is expected to be; waited for with patience."""
-    from playwright.sync_api import expect as expecting  # noqa: PLC0415 - skipped without it
+    """Returns Playwright's assertions for a locator, with a long timeout."""
+    from playwright.sync_api import expect as playwright_expect  # noqa: PLC0415 - optional
 
-    expecting.set_options(timeout=PATIENCE_MS)
-    return expecting(locator)
+    playwright_expect.set_options(timeout=TIMEOUT_MS)
+    return playwright_expect(locator)
 
 
 def screenshot(page: Any, file: Path, first: str = "body", last: str = ".card") -> None:
-    """Writes a picture of the page from the top of one element to the bottom of another, the
-    first of their kind; a telephone shows one screen. In few colours, so that the file is small.
+    """Writes a screenshot from the top of the first element to the bottom of the last one.
+
+    Narrow pages show one screen. The number of colours is reduced to keep the file small.
     """
-    page.locator(first).first.evaluate("each => each.scrollIntoView()")
+    page.locator(first).first.evaluate("element => element.scrollIntoView()")
     size = page.viewport_size
     if size["width"] > 600:
-        end = page.locator(last).first.evaluate("each => each.getBoundingClientRect().bottom")
+        end = page.locator(last).first.evaluate("element => element.getBoundingClientRect().bottom")
         page.set_viewport_size({"width": size["width"], "height": round(end) + 24})
     shot = page.screenshot()
     page.set_viewport_size(size)

@@ -8,7 +8,7 @@ import pytest
 
 from eulerlora.checkpoint import DEFAULT_CHECKPOINT, read_config
 from eulerlora_client.policy.wording import WARNING
-from tests.browser import PATIENCE_MS, serious
+from tests.browser import TIMEOUT_MS, assert_accessible
 from tests.service.page.browser import expect, screenshot
 from tests.service.page.lesions import DARK, SMALL, broken, lesion, upload
 
@@ -145,7 +145,7 @@ def file_chooser(page: Any) -> Any:
     from playwright.sync_api import TimeoutError as TooSlow  # noqa: PLC0415 - may be missing
 
     for _ in range(3):
-        with suppress(TooSlow), page.expect_file_chooser(timeout=PATIENCE_MS) as choosing:
+        with suppress(TooSlow), page.expect_file_chooser(timeout=TIMEOUT_MS) as choosing:
             page.keyboard.press("Space")
             return choosing.value
     pytest.fail("the space bar opens no file chooser")
@@ -218,7 +218,7 @@ def test_an_image_can_be_pasted(go) -> None:
 def test_the_page_is_accessible_and_does_not_overflow(go, width, scheme, images) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     with go(width=width, scheme=scheme) as visit:
-        serious(axe, visit.page)
+        assert_accessible(axe, visit.page)
         visit.add(lesion("lesion-1.jpg"), lesion("lesion-2.jpg", SMALL), broken("broken.jpg"))
         expect(visit.page.get_by_text(CLASSES)).to_have_count(2)
         expect(visit.page.locator("#summary")).to_contain_text("1 without a result")
@@ -227,8 +227,8 @@ def test_the_page_is_accessible_and_does_not_overflow(go, width, scheme, images)
             screenshot(visit.page, images / f"page-{width}-{scheme}.png", first=first)
         for summary in visit.page.locator("summary").all():
             summary.click()
-        serious(axe, visit.page)
+        assert_accessible(axe, visit.page)
         assert visit.page.evaluate("document.documentElement.scrollWidth") == width
         visit.page.get_by_role("button", name="About the model").click()
         expect(visit.page.get_by_role("dialog")).to_be_visible()
-        serious(axe, visit.page)
+        assert_accessible(axe, visit.page)
