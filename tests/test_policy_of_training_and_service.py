@@ -1,4 +1,4 @@
-"""What `eulerlora policy fit` writes and counts is what the service's client reads and decides."""
+"""`eulerlora policy fit` and the client agree on the policy file and on the dispositions."""
 
 import shutil
 import tomllib
@@ -21,27 +21,27 @@ from eulerlora_client.policy.policy import default_policy, default_policy_text, 
 from tests.conftest import THRESHOLDS, MakeConfig, MakeNetwork
 from tests.eulerlora_client.policy_inputs import GOOD, make_prediction
 from training.commands.policy import fit_command
-from training.policy.threshold import least_lesions
+from training.policy.threshold import min_lesions
 
 ROOT = Path(__file__).parents[1]
 CLASSES = ("bkl", "mel", "nv")
 TEST_IMAGES = {"bkl": 5, "mel": 12, "nv": 8}
-WANTED = 0.75  # 11 lesions without a miss are the least for it
+SENSITIVITY = 0.75  # needs at least 11 lesions without a miss
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with random pictures of three classes."""
+    """Returns a data directory with random images of three classes."""
     folder = tmp_path_factory.mktemp("lesions")
     noise = np.random.default_rng(0)
     for part, counts in (("train", dict.fromkeys(CLASSES, 11)), ("test", TEST_IMAGES)):
         for name, count in counts.items():
-            place = folder / "pictures" / part / name
-            place.mkdir(parents=True)
+            class_folder = folder / "images" / part / name
+            class_folder.mkdir(parents=True)
             for index in range(count):
                 pixels = noise.integers(0, 256, (4, 4, 3)).astype(np.uint8)
                 image = Image.fromarray(pixels).resize((64, 48), Image.Resampling.NEAREST)
-                image.save(place / f"{index:02}.png")
+                image.save(class_folder / f"{index:02}.png")
     return folder
 
 
@@ -49,10 +49,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checkpoint(
     tmp_path_factory: pytest.TempPathFactory, make_network: MakeNetwork, make_config: MakeConfig
 ) -> Path:
-    """A checkpoint that says it was trained on `data`."""
+    """Returns a checkpoint whose provenance names `data`."""
     folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
     network = make_network()
-    recipe = {"data": {"kind": "imagefolder", "path": "pictures"}}
+    recipe = {"data": {"kind": "imagefolder", "path": "images"}}
     changes = {"thresholds": THRESHOLDS, "provenance": {"recipe": recipe, "seed": 0}}
     save_checkpoint(folder, network, make_config(network, **changes), "# tiny\n")
     return folder
@@ -60,7 +60,7 @@ def checkpoint(
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
-    """The packaged policy, for the classes of `data`."""
+    """Returns the packaged policy, changed to the classes of `data`."""
     path = tmp_path / "own.toml"
     text = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
     text = text.replace("entropy_nats = 1.2", "entropy_nats = 0.9")
@@ -75,35 +75,35 @@ def fit(checkpoint: Path, data: Path, policy: Path, *options: str) -> str:
     return done.stdout
 
 
-def test_what_fit_writes_the_client_reads(checkpoint: Path, data: Path, policy: Path) -> None:
+def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy: Path) -> None:
     before = read_policy(policy)
-    printed = fit(checkpoint, data, policy, "--sensitivity", str(WANTED))
+    printed = fit(checkpoint, data, policy, "--sensitivity", str(SENSITIVITY))
     after = read_policy(policy)
-    found = after.evidence
-    assert found is not None
+    evidence = after.evidence
+    assert evidence is not None
     assert after.version == before.version + 1
-    assert (found.model, found.mode, found.samples) == ("tiny", "stoch", 4)
-    assert found.revision == EulerLoRA.load(checkpoint, "cpu").revision
-    assert found.data == "pictures, image folder, test part"
-    assert (found.images, found.lesions, found.found) == (25, 12, 12)
-    assert (found.wanted, found.established) == (WANTED, True)
-    assert least_lesions(WANTED) == 11
+    assert (evidence.model, evidence.mode, evidence.samples) == ("tiny", "stoch", 4)
+    assert evidence.revision == EulerLoRA.load(checkpoint, "cpu").revision
+    assert evidence.data == "images, image folder, test part"
+    assert (evidence.images, evidence.lesions, evidence.found) == (25, 12, 12)
+    assert (evidence.wanted, evidence.established) == (SENSITIVITY, True)
+    assert min_lesions(SENSITIVITY) == 11
     assert after.quality == before.quality
     assert policy.read_text().startswith("# ours\n# The triage policy")
-    for words in (
+    for line in (
         f"urgent threshold: {after.malignant.urgent}",
         "sensitivity: 1.000 (12 of 12 lesions",
-        "wanted: 0.75, established",
+        "required: 0.75, established",
         f"{policy}: version {after.version}",
     ):
-        assert words in printed
+        assert line in printed
 
 
-def test_what_fit_counts_the_client_decides(checkpoint: Path, data: Path, policy: Path) -> None:
+def test_the_client_decides_as_the_fit_counts(checkpoint: Path, data: Path, policy: Path) -> None:
     printed = fit(checkpoint, data, policy, "--sensitivity", "0.2")
     rules = read_policy(policy)
     model = EulerLoRA.load(checkpoint, "cpu")
-    paths = sorted((data / "pictures" / "test").rglob("*.png"))
+    paths = sorted((data / "images" / "test").rglob("*.png"))
     predicted = model.predict(paths, "stoch", 4)
     counts = dict.fromkeys(Disposition, 0)
     for index in range(len(paths)):
@@ -118,7 +118,7 @@ def test_what_fit_counts_the_client_decides(checkpoint: Path, data: Path, policy
 
 
 def prediction_of(predicted: Prediction, index: int) -> contract.Prediction:
-    """One image's answer, as the service would put it."""
+    """Returns the response of the service for one image."""
     trajectories = predicted.trajectories[index]
     assert predicted.ood is not None
     return make_prediction(
@@ -129,17 +129,17 @@ def prediction_of(predicted: Prediction, index: int) -> contract.Prediction:
     )
 
 
-def test_a_policy_that_is_not_there_begins_as_the_packaged_one(
+def test_a_missing_policy_file_starts_as_the_packaged_policy(
     tmp_path: Path, data: Path, make_network: MakeNetwork, make_config: MakeConfig
 ) -> None:
     copied = {"akiec": "bkl", "bcc": "bkl", "mel": "mel", "nv": "nv"}
     for part in ("train", "test"):
         for name, source in copied.items():
-            place = Path("pictures") / part
-            shutil.copytree(data / place / source, tmp_path / "data" / place / name)
+            folder = Path("images") / part
+            shutil.copytree(data / folder / source, tmp_path / "data" / folder / name)
     network = make_network(classes=len(copied))
     names = tuple(ClassName(name=name, description=name) for name in copied)
-    recipe = {"data": {"kind": "imagefolder", "path": "pictures"}}
+    recipe = {"data": {"kind": "imagefolder", "path": "images"}}
     changes = {"classes": names, "thresholds": THRESHOLDS}
     provenance = {"recipe": recipe, "seed": 0}
     config = make_config(network, **changes, provenance=provenance)
@@ -155,17 +155,18 @@ def test_a_policy_that_is_not_there_begins_as_the_packaged_one(
     assert fitted.evidence.model == "tiny"
 
 
-def test_too_few_melanomas_establish_nothing(checkpoint: Path, data: Path, policy: Path) -> None:
+def test_too_few_melanomas_do_not_establish_the_sensitivity(
+    checkpoint: Path, data: Path, policy: Path
+) -> None:
     printed = fit(checkpoint, data, policy, "--mode", "det")
-    assert (
-        "wanted: 0.95, not established: 59 lesions without a miss are the least for it" in printed
-    )
-    found = read_policy(policy).evidence
-    assert found is not None
-    assert (found.mode, found.samples, found.established) == ("det", 1, False)
+    assert "required: 0.95, not established" in printed
+    assert "59 lesions without a miss" in printed
+    evidence = read_policy(policy).evidence
+    assert evidence is not None
+    assert (evidence.mode, evidence.samples, evidence.established) == ("det", 1, False)
 
 
-def test_samples_belong_to_stoch(checkpoint: Path, data: Path, policy: Path) -> None:
+def test_samples_with_mode_det_are_refused(checkpoint: Path, data: Path, policy: Path) -> None:
     arguments = [checkpoint, "--data", data, "--policy", policy, "--mode", "det", "--samples", 2]
     done = CliRunner().invoke(fit_command, list(map(str, arguments)))
     assert done.exit_code == 2

@@ -1,25 +1,35 @@
-"""A report on a model that nobody evaluated."""
+"""A synthetic evaluation report."""
 
-from training.evaluation.intervals import Estimate
-from training.evaluation.report_schema import CLEAN, GroupFigures, ModeReport, Report, Subset
-from training.evaluation.sensitivity import ClassFigures, proportion
+from training.evaluation.intervals import Estimate, proportion
+from training.evaluation.report_schema import (
+    CLEAN,
+    ClassMetrics,
+    GroupMetrics,
+    ModeReport,
+    Report,
+    Subset,
+)
 
 
-def near(value: float) -> Estimate:
+def estimate(value: float) -> Estimate:
     return Estimate(value, value - 0.05, value + 0.05)
 
 
-def group(images: int, clusters: int, target: int) -> GroupFigures:
-    return GroupFigures(
+def group(images: int, clusters: int, target: int) -> GroupMetrics:
+    return GroupMetrics(
         images=images,
         clusters=clusters,
         target=target,
-        metrics={"accuracy": near(0.5), "overconfidence": near(0.1), "auroc": near(0.8)},
+        metrics={
+            "accuracy": estimate(0.5),
+            "overconfidence": estimate(0.1),
+            "auroc": estimate(0.8),
+        },
         sensitivity=proportion(target // 2, target),
     )
 
 
-CORRUPTED = {"accuracy": near(0.4), "msp": near(0.6), "entropy": near(1.1)}
+CORRUPTED = {"accuracy": estimate(0.4), "msp": estimate(0.6), "entropy": estimate(1.1)}
 
 REPORT = Report(
     model="tiny",
@@ -37,24 +47,30 @@ REPORT = Report(
             sampler=None if mode == "det" else "independent",
             trajectories=2 * samples,
             metrics={
-                "accuracy": near(0.5 + samples / 100),
-                "macro_f1": near(0.4),
+                "accuracy": estimate(0.5 + samples / 100),
+                "macro_f1": estimate(0.4),
                 "macro_auroc": None,
-                "ece": near(0.2),
-                "nll": near(1.0),
-                "brier": near(0.7),
-                "aurc": near(0.12),
-                "augrc": near(0.08),
+                "ece": estimate(0.2),
+                "nll": estimate(1.0),
+                "brier": estimate(0.7),
+                "aurc": estimate(0.12),
+                "augrc": estimate(0.08),
             },
             classes={
-                "red": ClassFigures(proportion(3, 12), proportion(9, 10), proportion(3, 4)),
-                "blue": ClassFigures(None, None, None),
+                "red": ClassMetrics(proportion(3, 12), proportion(9, 10), proportion(3, 4)),
+                "blue": ClassMetrics(None, None, None),
             },
-            ood={"other": {"auroc": near(0.91), "auprc": near(0.92), "fpr_at_95_tpr": near(0.93)}},
+            ood={
+                "other": {
+                    "auroc": estimate(0.91),
+                    "auprc": estimate(0.92),
+                    "fpr_at_95_tpr": estimate(0.93),
+                }
+            },
             threshold=threshold,
             flagged={
-                "test": None if threshold is None else near(0.05),
-                "other": None if threshold is None else near(0.75),
+                "test": None if threshold is None else estimate(0.05),
+                "other": None if threshold is None else estimate(0.75),
             },
             groups={
                 "size": {
@@ -63,7 +79,7 @@ REPORT = Report(
                     "rare": group(500, 400, 9),
                 }
             },
-            corruptions={CLEAN: CORRUPTED, "fog": CORRUPTED | {"auroc": near(0.7)}},
+            corruptions={CLEAN: CORRUPTED, "fog": CORRUPTED | {"auroc": estimate(0.7)}},
         )
         for mode, samples, threshold in (("det", 1, 0.6), ("stoch", 4, None))
     ],

@@ -1,4 +1,4 @@
-"""Finished runs of a table that nobody trained: their config and their report."""
+"""Synthetic finished runs of a table: config and report."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,30 +17,30 @@ from eulerlora.config import (
 from eulerlora.settings import BackboneSettings
 from training.adaptation.train import REPORT
 from training.evaluation.report_schema import JSON
-from training.fit.provenance import provenance_of
+from training.fit.run import run_provenance
 from training.reporting.tables import METRICS, OOD_METRICS
 from training.reproduction.runs import TableRun
 
 CPU = torch.device("cpu")
 VIT_B_32 = BackboneSettings()
 ANY_SHA256 = "0123456789abcdef" * 4
-Figures = Mapping[str, float | None]
-NOTHING_SAID: Figures = {}
+Metrics = Mapping[str, float | None]
+DEFAULTS: Metrics = {}
 
 
 def finish(
     run: TableRun,
-    det: Figures = NOTHING_SAID,
-    stoch: Figures = NOTHING_SAID,
+    det: Metrics = DEFAULTS,
+    stoch: Metrics = DEFAULTS,
     *,
     data: str = "HAM10000, paper split",
     classes: int = 7,
     backbone: BackboneSettings = VIT_B_32,
     published: str | None = "ViT_B_32_Weights.IMAGENET1K_V1",
 ) -> Path:
-    """Makes a run look finished; returns its folder.
+    """Writes config and report of a run; returns its folder.
 
-    det, stoch: metrics of the test part and of SVHN, by name; 0.5 where nothing is said.
+    det, stoch: metrics of the test part and of SVHN by name; 0.5 for other metrics.
     """
     config = CheckpointConfig(
         name=run.recipe.name,
@@ -48,7 +48,7 @@ def finish(
         adapters=AdapterConfig(settings=run.recipe.adapters, sha256=ANY_SHA256),
         classes=tuple(ClassName(name=f"c{i}", description=f"{i}") for i in range(classes)),
         preprocessing=Preprocessing(size=backbone.image_size),
-        provenance=provenance_of(run.recipe, CPU) | {"data": data},
+        provenance=run_provenance(run.recipe, CPU) | {"data": data},
     )
     report = {
         "data": f"{data}, test part",
@@ -63,18 +63,18 @@ def finish(
     return run.out
 
 
-def _mode(mode: str, samples: int, figures: Figures) -> dict[str, object]:
+def _mode(mode: str, samples: int, values: Metrics) -> dict[str, object]:
     return {
         "mode": mode,
         "samples": samples,
-        "metrics": _all_of(list(METRICS), figures),
-        "ood": {"SVHN": _all_of(list(OOD_METRICS), figures)},
+        "metrics": _estimates(list(METRICS), values),
+        "ood": {"SVHN": _estimates(list(OOD_METRICS), values)},
     }
 
 
-def _all_of(metrics: Sequence[str], figures: Figures) -> dict[str, dict[str, float] | None]:
-    values = {metric: figures.get(metric, 0.5) for metric in metrics}
+def _estimates(metrics: Sequence[str], values: Metrics) -> dict[str, dict[str, float] | None]:
     return {
         metric: None if value is None else {"value": value, "low": value, "high": value}
-        for metric, value in values.items()
+        for metric in metrics
+        for value in [values.get(metric, 0.5)]
     }

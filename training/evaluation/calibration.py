@@ -14,7 +14,7 @@ from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import AUTO, Auto, Mode, Sampler
 from eulerlora.uncertainty import summarise
-from training.data.datasets import ImageParts, LabelledImage
+from training.data.labelled_images import ImageParts, LabelledImage
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.recipe.schema import SAMPLES
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
 from eulerlora.seeds import content_seed
-from training.data.datasets import LabelledImage
-from training.data.image_sources import read_image
-from training.data.seeded import seeded
+from training.data.augmentation import seeded
+from training.data.labelled_images import LabelledImage
+from training.data.sources import read_image
 
 CPU = torch.device("cpu")
 

@@ -9,8 +9,7 @@ from torch import Tensor
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Sampler
 from eulerlora.uncertainty import Uncertainty, summarise
-from training.data.datasets import ImageParts, LabelledImage
-from training.data.splits import evenly_spaced
+from training.data.labelled_images import ImageParts, LabelledImage, evenly_spaced
 from training.evaluation.corruptions import CORRUPTIONS, CorruptedImages
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.intervals import Ints

@@ -13,9 +13,9 @@ from eulerlora.predict import predict_rows
 from eulerlora.preprocess import resize
 from eulerlora.seeds import content_seed
 from eulerlora.settings import Draw, Mode, Sampler
-from training.data.datasets import LabelledImage
-from training.data.image_sources import read_image
-from training.fit.progress import progress
+from training.data.labelled_images import LabelledImage
+from training.data.progress import track
+from training.data.sources import read_image
 
 BATCH_ROWS = 256
 
@@ -61,7 +61,7 @@ def predict_all(
     batch_size = max(_images_per_pass(model, each.samples) for each in options)
     batches = DataLoader(_SeededImages(images, model), batch_size, num_workers=1)
     outputs: list[list[Tensor]] = [[] for _ in options]
-    for pixels, seeds in progress(batches, label):
+    for pixels, seeds in track(batches, label, "batches", len(batches)):
         for each, output in zip(options, outputs, strict=True):
             output.extend(_predict_batch(model, pixels.to(model.device), seeds, each, sampler))
     return [

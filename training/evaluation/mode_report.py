@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from eulerlora.uncertainty import Uncertainty
-from training.data.datasets import ImageParts
+from training.data.labelled_images import ImageParts
 from training.evaluation.intervals import (
     Bools,
     Estimate,

@@ -9,7 +9,7 @@ import tomlkit
 from tomlkit import TOMLDocument
 from tomlkit.exceptions import ParseError, TOMLKitError
 
-from eulerlora.atomic_files import whole_file
+from eulerlora.atomic_files import atomic_write
 from eulerlora.errors import SettingsError
 
 
@@ -27,7 +27,7 @@ class PolicyRules:
 
 def create(path: Path, text: str) -> None:
     """Writes a new policy file atomically."""
-    with whole_file(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
@@ -62,7 +62,7 @@ def set_urgent(path: Path, urgent: float, evidence: Mapping[str, Any]) -> int:
             table[key] = value
     except (KeyError, TypeError, ValueError) as error:
         raise _not_a_policy(path) from error
-    with whole_file(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(tomlkit.dumps(document), encoding="utf-8")
     return version
 

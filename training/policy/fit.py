@@ -10,7 +10,7 @@ import torch
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from eulerlora.uncertainty import summarise
-from training.data.datasets import LabelledImage
+from training.data.labelled_images import LabelledImage
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.intervals import CONFIDENCE, Bools, Floats
 from training.evaluation.report_schema import MELANOMA

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from eulerlora.config import CheckpointConfig, Provenance
+from training.data.progress import format_duration
 from training.evaluation.report_schema import Report
-from training.fit.progress import duration
 
 REPRODUCIBILITY = (
     "The same machine type gives the same weights. `eulerlora evaluate` with these weights gives "
@@ -129,4 +129,4 @@ def _evaluation_options(report: Report) -> str:
 
 
 def _steps(stage: Mapping[str, Any]) -> str:
-    return f"{stage['steps']:,} steps in {duration(stage['seconds'])}"
+    return f"{stage['steps']:,} steps in {format_duration(stage['seconds'])}"

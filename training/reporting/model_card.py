@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from eulerlora.atomic_files import whole_file
+from eulerlora.atomic_files import atomic_write
 from eulerlora.checkpoint import read_config, stored_revision, write_card
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import DataError
@@ -34,7 +34,7 @@ def write_model_card(folder: Path, report_folder: Path, comparison: str = "") ->
             f"{report_folder}: expected a report on revision {revision[:15]}... of {folder}, got "
             f"one on {report.revision[:15]}...; run `eulerlora evaluate` again"
         )
-    with whole_file(folder / RELIABILITY) as partial:
+    with atomic_write(folder / RELIABILITY) as partial:
         partial.write_bytes((report_folder / RELIABILITY).read_bytes())
     write_card(folder, model_card(read_config(folder), report, comparison))
 

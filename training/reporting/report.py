@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from eulerlora.atomic_files import whole_file
+from eulerlora.atomic_files import atomic_write
 from training.evaluation.evaluate import Evaluation
 from training.evaluation.report_schema import JSON, ModeReport, Report, report_json
 from training.reporting.chart_files import chart_files, png
@@ -117,5 +117,5 @@ def _corruptions_note(report: Report) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with whole_file(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_bytes(content)

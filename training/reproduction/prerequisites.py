@@ -1,4 +1,4 @@
-"""What runs need before their first step: pretrained weights and images."""
+"""Prerequisites of runs: pretrained weights and images."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,32 +8,31 @@ import torch
 from eulerlora.backbone import absent_weights
 from training.adaptation.train import read_backbone
 from training.data.datasets import read_dataset, read_ood_set, read_outliers
-from training.data.ham10000 import ARCHIVES, FOLDERS, METADATA, image_places
-from training.data.tiny_imagenet import WORDS
-from training.data.torchvision_sets import PARTS, absent_part
+from training.data.ham10000 import ARCHIVES, FOLDERS, METADATA, image_paths
+from training.data.public_sets import PUBLISHED_PARTS, WORDS, download_advice
 from training.recipe.schema import AdapterRecipe, BackboneSource, DataSettings, OodSettings
 
 
-def missing(recipe: AdapterRecipe, recipe_folder: Path, data: Path) -> list[str]:
-    """A line about each thing that is not there: what it is and where it belongs.
+def missing_inputs(recipe: AdapterRecipe, recipe_folder: Path, data: Path) -> list[str]:
+    """Returns one line for each missing input, with the path where a run expects it.
 
-    What torchvision can download is named with its address: where there is a network, a run
-    fetches it by itself.
+    The line about an input that torchvision can download has its URL; a run with network access
+    downloads it.
     """
-    found = [*_backbone(recipe.backbone, recipe_folder), *_images(recipe.data, data)]
+    lines = [*_backbone(recipe.backbone, recipe_folder), *_images(recipe.data, data)]
     if recipe.outliers is not None:
-        found += _images(OodSettings(kind="images", path=recipe.outliers.path), data)
-    for each in recipe.evaluation.ood:
-        found += _images(each, data)
-    return list(dict.fromkeys(found))
+        lines += _images(OodSettings(kind="images", path=recipe.outliers.path), data)
+    for settings in recipe.evaluation.ood:
+        lines += _images(settings, data)
+    return list(dict.fromkeys(lines))
 
 
-def prepare(runs: Sequence[tuple[AdapterRecipe, Path]], data: Path) -> None:
-    """Reads the weights and images of all runs once, so that what is missing is downloaded, or
-    told in one line, before many processes would find out.
+def read_inputs(runs: Sequence[tuple[AdapterRecipe, Path]], data: Path) -> None:
+    """Reads the weights and images of all runs once; downloads missing ones.
 
-    runs: recipes with the folders that their backbone files are relative to. Raises DataError,
-    SettingsError or CheckpointError.
+    An invalid input is then one error instead of one for each process. runs: recipes with the
+    folders that their backbone files are relative to. Raises DataError, SettingsError or
+    CheckpointError.
     """
     for recipe, folder in {(run.backbone, folder): (run, folder) for run, folder in runs}.values():
         read_backbone(recipe.backbone, folder, torch.float32)
@@ -42,8 +41,8 @@ def prepare(runs: Sequence[tuple[AdapterRecipe, Path]], data: Path) -> None:
     for outliers in dict.fromkeys(recipe.outliers for recipe, _ in runs):
         if outliers is not None:
             read_outliers(outliers, data)
-    for outside in dict.fromkeys(each for recipe, _ in runs for each in recipe.evaluation.ood):
-        read_ood_set(outside, data)
+    for ood in dict.fromkeys(ood for recipe, _ in runs for ood in recipe.evaluation.ood):
+        read_ood_set(ood, data)
 
 
 def _backbone(source: BackboneSource, recipe_folder: Path) -> Iterator[str]:
@@ -56,20 +55,20 @@ def _backbone(source: BackboneSource, recipe_folder: Path) -> Iterator[str]:
 
 
 def _images(settings: DataSettings | OodSettings, data: Path) -> Iterator[str]:
-    place = data / settings.path
+    path = data / settings.path
     if settings.kind == "imagefolder" or settings.kind == "images":  # noqa: PLR1714 - mypy narrows
-        if not place.exists():
-            yield f"the images {place}"
+        if not path.exists():
+            yield f"the images {path}"
     elif settings.kind == "ham10000":
-        if not (place / METADATA).exists():
-            yield f"HAM10000: {place / METADATA}"
-        if not image_places(place):
-            yield f"HAM10000: {place} with {', '.join(FOLDERS)} or {ARCHIVES}"
+        if not (path / METADATA).exists():
+            yield f"HAM10000: {path / METADATA}"
+        if not image_paths(path):
+            yield f"HAM10000: {path} with {', '.join(FOLDERS)} or {ARCHIVES}"
     elif settings.kind == "tiny-imagenet":
-        if not (place / WORDS).exists():
-            yield f"Tiny ImageNet: {place / WORDS}"
+        if not (path / WORDS).exists():
+            yield f"Tiny ImageNet: {path / WORDS}"
     else:
-        for part in PARTS:
-            absent = absent_part(settings.kind, part, place)
+        for part in PUBLISHED_PARTS:
+            absent = download_advice(settings.kind, part, path)
             if absent is not None:
                 yield absent

@@ -1,6 +1,6 @@
-"""A table's figures over seeds, beside the paper's."""
+"""Results of a table over seeds, with the published results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
@@ -9,21 +9,23 @@ from eulerlora.config import CheckpointConfig
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 from training.reporting.tables import METRICS, OOD_METRICS
-from training.reproduction.runs import TableRun, ood_place
-from training.reproduction.table import Figure, Table, TableRow
+from training.reproduction.runs import TableRun, ood_index
+from training.reproduction.table import PublishedResult, Table, TableRow
 
 PERCENT = {"accuracy", "macro_f1", "macro_auroc", "auroc", "auprc", "fpr_at_95_tpr"}
-"""Metrics that tables print in percent."""
-NAMES = METRICS | OOD_METRICS
+"""Metrics in percent."""
+METRIC_NAMES = METRICS | OOD_METRICS
 
 
 def markdown_table(table: Table, runs: Sequence[TableRun]) -> str:
-    """A Markdown table: parameters trained, mean and standard deviation (ddof 1) over the finished
-    runs of each row, the paper's figures below where it has them; then what the runs were and how
-    they differ from the paper's.
+    """Returns a Markdown table of results, with notes on the runs.
+
+    Each row has the number of trained parameters, and mean and standard deviation (ddof 1) over
+    the finished runs; the published results follow in the next row. The notes state data, seeds,
+    hardware and versions, and the differences from the paper.
     """
     finished = [run for run in runs if run.status == "finished"]
-    titles = [_title(table, each) for each in table.metrics]
+    titles = [_column_title(table, metric) for metric in table.metrics]
     lines = [
         f"## {table.title}",
         "",
@@ -32,79 +34,81 @@ def markdown_table(table: Table, runs: Sequence[TableRun]) -> str:
     ]
     for row in table.rows:
         lines += _rows(table, row, [run for run in finished if run.recipe.variant == row.variant])
-    notes = [*_circumstances(finished), *_differences(table, runs, finished)]
+    notes = [*_conditions(finished), *_differences(table, runs, finished)]
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)]) + "\n"
 
 
 def _rows(table: Table, row: TableRow, runs: Sequence[TableRun]) -> list[str]:
     mode = row.mode if row.mode == "det" else f"stoch, {row.samples} samples"
-    found = [_figures(table, row, run) for run in runs]
-    cells = [_over_seeds(metric, [each[metric] for each in found]) for metric in table.metrics]
+    results = [_results(table, row, run) for run in runs]
+    cells = [
+        _over_seeds(metric, [result[metric] for result in results]) for metric in table.metrics
+    ]
     seeds = f"{len(runs)} seed{'s' * (len(runs) != 1)}"
-    lines = [_line([row.method, _trained(runs), mode, seeds, *cells])]
+    lines = [_line([row.method, _parameters(runs), mode, seeds, *cells])]
     if row.paper:
         published = [_published(metric, row.paper.get(metric)) for metric in table.metrics]
         lines.append(_line(["", "", "", "paper", *published]))
     return lines
 
 
-def _title(table: Table, metric: str) -> str:
-    """A column's title; of a table of both kinds, those of out-of-distribution sets name it."""
-    name = NAMES[metric]
+def _column_title(table: Table, metric: str) -> str:
+    """Returns the title of a column; OOD metrics beside others include the name of the set."""
+    name = METRIC_NAMES[metric]
     if metric in OOD_METRICS and not set(table.metrics) <= OOD_METRICS.keys():
         name = f"{name}, {table.ood}"
     return f"{name} (%)" if metric in PERCENT else name
 
 
-def _figures(table: Table, row: TableRow, run: TableRun) -> Mapping[str, Any]:
-    """A run's metrics in the row's mode, those of the table's out-of-distribution set with them."""
-    asked = next(
-        each
-        for each in run.report()["modes"]
-        if each["mode"] == row.mode and (row.mode == "det" or each["samples"] == row.samples)
+def _results(table: Table, row: TableRow, run: TableRun) -> Mapping[str, Any]:
+    """Returns a run's metrics in the row's mode, with those of the table's OOD set."""
+    mode = next(
+        mode
+        for mode in run.report()["modes"]
+        if mode["mode"] == row.mode and (row.mode == "det" or mode["samples"] == row.samples)
     )
-    found: Mapping[str, Any] = asked["metrics"]
+    metrics: Mapping[str, Any] = mode["metrics"]
     if table.ood is not None:
-        place = ood_place(table.ood, run.recipe)
-        assert place is not None  # or the run would have been refused
-        found = {**found, **list(asked["ood"].values())[place]}
-    return {name: each and each["value"] for name, each in found.items()}
+        index = ood_index(table.ood, run.recipe)
+        assert index is not None  # checked by runs_of
+        metrics = {**metrics, **list(mode["ood"].values())[index]}
+    return {name: estimate and estimate["value"] for name, estimate in metrics.items()}
 
 
-def _trained(runs: Sequence[TableRun]) -> str:
-    """How many parameters a method trains."""
+def _parameters(runs: Sequence[TableRun]) -> str:
+    """Returns the number of trained parameters, in millions."""
     if not runs:
         return "-"
     return f"{trained_parameters(runs[0].config()) / 1e6:.2f} M"
 
 
 def trained_parameters(config: CheckpointConfig) -> int:
-    """The elements of A and B of every adapted projection, and of each adapter's head."""
+    """Returns the number of elements of A and B of all projections and of the heads."""
     adapters, shape = config.adapters.settings, config.backbone.settings
-    directions = adapters.rank * 2 * shape.width * len(PROJECTIONS) * shape.layers
+    low_rank = adapters.rank * 2 * shape.width * len(PROJECTIONS) * shape.layers
     heads = len(config.classes) * (shape.width + 1)
-    return adapters.adapters * (directions + heads)
+    return adapters.adapters * (low_rank + heads)
 
 
 def _over_seeds(metric: str, values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
+    defined = [value for value in values if value is not None]
+    if not defined:
         return "-"
-    scaled = [100 * value if metric in PERCENT else value for value in known]
+    scaled = [100 * value if metric in PERCENT else value for value in defined]
     digits = 2 if metric in PERCENT else 3
     spread = f" ± {stdev(scaled):.{digits}f}" if len(scaled) > 1 else ""
     return f"{mean(scaled):.{digits}f}{spread}"
 
 
-def _published(metric: str, figure: Figure | None) -> str:
-    if figure is None:
+def _published(metric: str, result: PublishedResult | None) -> str:
+    if result is None:
         return "-"
     digits = 2 if metric in PERCENT else 3
-    return f"{figure[0]:.{digits}f} ± {figure[1]:.{digits}f}"
+    return f"{result[0]:.{digits}f} ± {result[1]:.{digits}f}"
 
 
-def _circumstances(finished: Sequence[TableRun]) -> list[str]:
-    """What the finished runs were measured on and made with."""
+def _conditions(finished: Sequence[TableRun]) -> list[str]:
+    """Returns notes on data, seeds, hardware and versions of the finished runs."""
     if not finished:
         return ["No run is finished yet."]
     facts = [run.config().provenance for run in finished]
@@ -120,18 +124,21 @@ def _circumstances(finished: Sequence[TableRun]) -> list[str]:
 
 
 def _commit(name: str | None) -> str:
-    """Seven digits of the commit, marked where the code was changed since."""
+    """Returns seven digits of the commit, with "-dirty" for uncommitted changes."""
     if name is None:
         return "unknown"
     return name[:7] + "-dirty" * name.endswith("-dirty")
 
 
 def _differences(table: Table, runs: Sequence[TableRun], finished: Sequence[TableRun]) -> list[str]:
-    """How the runs differ from the paper's; without a paper's table, from the recipe."""
+    """Returns the differences from the paper, or from the recipe if the paper has no table."""
     if not finished:
         return []
     changed = {
-        each for run in finished for each in run.recipe.overrides if not each.startswith("seed=")
+        override
+        for run in finished
+        for override in run.recipe.overrides
+        if not override.startswith("seed=")
     }
     if table.paper_data is None:
         return [f"differs from the recipe: set {_listed(sorted(changed))}"] if changed else []
@@ -141,13 +148,13 @@ def _differences(table: Table, runs: Sequence[TableRun], finished: Sequence[Tabl
         paper = ", ".join(map(str, table.seeds))
         notes.append(f"differs from the paper: {len(finished)} runs; its seeds are {paper}")
     backbones = _listed(_backbone(run) for run in finished)
-    wanted = read_recipe(table.recipe_path, AdapterRecipe).backbone.weights
-    if any(run.config().backbone.published != wanted for run in finished):
+    published = read_recipe(table.recipe_path, AdapterRecipe).backbone.weights
+    if any(run.config().backbone.published != published for run in finished):
         notes.append(f"differs from the paper: the backbone is {backbones}")
     data = sorted({str(run.config().provenance["data"]) for run in finished})
     if data != [table.paper_data]:
         notes.append(f"differs from the paper: the data is {_listed(data)}")
-    others = [each for each in sorted(changed) if not each.startswith(("backbone.", "data."))]
+    others = [name for name in sorted(changed) if not name.startswith(("backbone.", "data."))]
     if others:
         notes.append(f"differs from the paper: set {_listed(others)}")
     return notes or ["backbone, data, seeds and settings are the paper's"]
@@ -164,8 +171,8 @@ def _backbone(run: TableRun) -> str:
     )
 
 
-def _listed(values: Any) -> str:
-    """Each different value once, in order."""
+def _listed(values: Iterable[str]) -> str:
+    """Returns the distinct values in order, as text."""
     return ", ".join(dict.fromkeys(values))
 
 

@@ -1,4 +1,4 @@
-"""The training runs behind a table, and how far each has come."""
+"""The training runs of a table and their status."""
 
 import json
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ Status = Literal["new", "begun", "trained", "finished"]
 
 @dataclass(frozen=True)
 class TableRun:
-    """One training run: its recipe as it will run, and its folder."""
+    """A training run: its recipe with overrides, and its output folder."""
 
     file: Path
     recipe: AdapterRecipe
@@ -29,12 +29,12 @@ class TableRun:
 
     @property
     def name(self) -> str:
-        """The run's folder as people read it, such as `cifar10/lora-20/seed-42`."""
+        """The last parts of the run's folder, such as `cifar10/lora-20/seed-42`."""
         return "/".join(self.out.parts[-3:])
 
     @property
     def status(self) -> Status:
-        """How far the run came: nothing, a state, a checkpoint, or its report too."""
+        """`new`, `begun` (saved state), `trained` (checkpoint) or `finished` (report)."""
         if (self.out / REPORT / JSON).exists():
             return "finished"
         if (self.out / CONFIG).exists():
@@ -42,22 +42,27 @@ class TableRun:
         return "begun" if state_file(self.out).exists() else "new"
 
     def check(self) -> None:
-        """Raises DataError if the run's checkpoint was made with other settings than asked for."""
+        """Raises DataError if the folder has a checkpoint of other settings than the run's."""
         if (self.out / CONFIG).exists():
-            made_with = self.config().provenance.get("recipe", {})
+            recipe = self.config().provenance.get("recipe", {})
             try:
-                stored = validated(AdapterRecipe, made_with)
+                stored = validated(AdapterRecipe, recipe)
             except SettingsError as error:
-                raise DataError(f"{self.out}: does not say what it was made with") from error
-            if stored.settings_alone != self.recipe.settings_alone:
-                raise DataError(f"{self.out}: holds a run with other settings; give another --out")
+                raise DataError(
+                    f"{self.out}: expected a recipe in the provenance, got none"
+                ) from error
+            if stored.without_source != self.recipe.without_source:
+                raise DataError(
+                    f"{self.out}: expected a run with the given settings, got one with other "
+                    "settings; choose another --out"
+                )
 
     def config(self) -> CheckpointConfig:
-        """The config of the run's checkpoint. Raises CheckpointError for a damaged one."""
+        """Reads the config of the checkpoint. Raises CheckpointError if it is invalid."""
         return read_config(self.out)
 
     def report(self) -> dict[str, Any]:
-        """The report of a finished run (`training.reporting.report`)."""
+        """Reads the JSON report of a finished run (`training.evaluation.report_schema`)."""
         report: dict[str, Any] = json.loads((self.out / REPORT / JSON).read_text(encoding="utf-8"))
         return report
 
@@ -65,10 +70,10 @@ class TableRun:
 def runs_of(
     table: Table, seeds: Sequence[int], overrides: Sequence[str], folder: Path
 ) -> list[TableRun]:
-    """The runs of a table, variant by variant within each seed, as `--out` would hold them.
+    """Returns the runs of a table, all variants of a seed before the next seed.
 
-    Tables on the same recipe share their runs. Raises SettingsError for overrides with which the
-    runs would not answer what the table asks.
+    Tables with the same recipe share their runs in `folder`. Raises SettingsError for overrides
+    that leave rows of the table without results.
     """
     return [
         _run(table, variant, (*overrides, f"seed={seed}"), folder)
@@ -79,23 +84,26 @@ def runs_of(
 
 def _run(table: Table, variant: str, overrides: Sequence[str], folder: Path) -> TableRun:
     recipe = read_recipe(table.recipe_path, AdapterRecipe, overrides, variant)
-    _check_answers(table, recipe)
+    _check_overrides(table, recipe)
     out = folder / recipe.name / variant / f"seed-{recipe.seed}"
     return TableRun(table.recipe_path, recipe, out)
 
 
-def _check_answers(table: Table, recipe: AdapterRecipe) -> None:
-    asked = recipe.evaluation
+def _check_overrides(table: Table, recipe: AdapterRecipe) -> None:
+    """Raises SettingsError if the recipe gives no results for a row of the table."""
+    samples = recipe.evaluation.samples
     for row in table.rows:
-        if row.variant == recipe.variant and row.mode == "stoch" and row.samples != asked.samples:
+        if row.variant == recipe.variant and row.mode == "stoch" and row.samples != samples:
             raise SettingsError(
-                f"the table wants {row.samples} samples; evaluation.samples is {asked.samples}"
+                f"expected evaluation.samples = {row.samples} as in the table, got {samples}"
             )
-    if table.ood is not None and ood_place(table.ood, recipe) is None:
-        raise SettingsError(f"the table wants {table.ood} in evaluation.ood")
+    if table.ood is not None and ood_index(table.ood, recipe) is None:
+        raise SettingsError(f"expected {table.ood} in evaluation.ood, as in the table")
 
 
-def ood_place(ood: str, recipe: AdapterRecipe) -> int | None:
-    """Which of a recipe's out-of-distribution sets has this kind or path; None: none of them."""
-    named = (ood in (each.kind, each.path) for each in recipe.evaluation.ood)
-    return next((place for place, found in enumerate(named) if found), None)
+def ood_index(ood: str, recipe: AdapterRecipe) -> int | None:
+    """Returns the index of the out-of-distribution set with this kind or path, or None."""
+    for index, settings in enumerate(recipe.evaluation.ood):
+        if ood in (settings.kind, settings.path):
+            return index
+    return None

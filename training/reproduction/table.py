@@ -1,4 +1,4 @@
-"""The tables that `eulerlora reproduce` makes: rows, settings and the paper's figures, as TOML."""
+"""Tables of `eulerlora reproduce`: TOML files with rows, settings and published results."""
 
 import tomllib
 from collections.abc import Sequence
@@ -13,30 +13,30 @@ from eulerlora.settings import Mode, PositiveInt, Settings, validated
 TABLES = Path(__file__).parents[1] / "tables"
 RECIPES = Path(__file__).parents[1] / "recipes"
 
-Figure = tuple[float, float]
-"""Mean and standard deviation over seeds, as printed: shares of images in percent."""
+PublishedResult = tuple[float, float]
+"""Mean and standard deviation over seeds as published; shares of images in percent."""
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class TableRow(Settings):
-    """One line of a table: a variant of the recipe, asked in one mode.
+    """A row of a table: a variant of the recipe in one mode.
 
-    paper: the published figures by metric; empty where the paper has no such row.
+    paper: published results by metric; empty if the paper has no such row.
     """
 
     method: str
     variant: str
     mode: Mode
     samples: PositiveInt = 1
-    paper: dict[str, Figure] = {}
+    paper: dict[str, PublishedResult] = {}
 
 
 class Table(Settings):
-    """A table of runs: one recipe, its variants, several seeds.
+    """A table of runs: one recipe with variants and seeds.
 
-    recipe: a file among the recipes. metrics: of the test part, and those of `ood`, the kind or
-    the path of one of the recipe's out-of-distribution sets. paper_data: how reports name the data
-    set with the paper's split; None for a table that the paper does not have.
+    recipe: file name of a recipe. metrics: of the test part or of `ood`. ood: kind or path of one
+    of the recipe's out-of-distribution sets. paper_data: name of the data set with the paper's
+    split in reports; None if the paper has no such table.
     """
 
     title: str
@@ -49,22 +49,22 @@ class Table(Settings):
 
     @property
     def recipe_path(self) -> Path:
-        """The recipe's file."""
+        """The path of the recipe."""
         return RECIPES / self.recipe
 
     @property
     def variants(self) -> Sequence[str]:
-        """The variants to train, each once, in the order of the rows."""
+        """The distinct variants, in the order of the rows."""
         return tuple(dict.fromkeys(row.variant for row in self.rows))
 
 
 def table_names() -> list[str]:
-    """The tables of the project."""
+    """Returns the names of the tables."""
     return sorted(path.stem for path in TABLES.glob("*.toml"))
 
 
 def read_table(name: str) -> Table:
-    """One of the project's tables. Raises SettingsError for an unknown name."""
+    """Reads a table. Raises SettingsError for an unknown name."""
     if name not in table_names():
-        raise SettingsError(f"no table {name!r}; there are {', '.join(table_names())}")
+        raise SettingsError(f"expected one of the tables {', '.join(table_names())}, got {name!r}")
     return validated(Table, tomllib.loads((TABLES / f"{name}.toml").read_text(encoding="utf-8")))

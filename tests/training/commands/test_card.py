@@ -13,7 +13,9 @@ from training.commands.card import card_command
 def left(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path, str]]:
     """What cards were asked for; none is written."""
     asked: list[tuple[Path, Path, str]] = []
-    monkeypatch.setattr("training.commands.card.write_model_card", lambda *given: asked.append(given))
+    monkeypatch.setattr(
+        "training.commands.card.write_model_card", lambda *given: asked.append(given)
+    )
     return asked
 
 

@@ -1,105 +1,145 @@
-"""Thresholds that keep what they say."""
+"""OOD thresholds keep the stated share of held-out images."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 import training.evaluation.calibration
+from eulerlora.adaptive_sampling import ROUNDS, AdaptiveSampling
 from eulerlora.checkpoint import load_checkpoint, read_config
 from eulerlora.model import EulerLoRA
-from training.data.datasets import ImageParts, LabelledImage
-from training.data.image_sources import list_images
-from training.evaluation.calibration import SAMPLES, calibrate, find_thresholds, keeping_threshold
+from eulerlora.settings import Auto, Draw
+from training.data.labelled_images import ImageParts, LabelledImage
+from training.data.sources import list_images
+from training.evaluation.calibration import (
+    SAMPLES,
+    calibrate,
+    compute_thresholds,
+    stochastic_thresholds,
+    threshold_at_tpr,
+)
+
+
+@pytest.fixture
+def paths(image_folder: Path) -> list[Path]:
+    return [image_folder / "test" / name for name in list_images(image_folder / "test")]
+
+
+@pytest.fixture
+def images(image_folder: Path) -> list[LabelledImage]:
+    sources = list_images(image_folder / "test")
+    return [LabelledImage(name, source, 0) for name, source in sources.items()]
 
 
 @pytest.mark.parametrize("count", [1, 19, 20, 21, 1002])
-def test_a_threshold_is_the_highest_that_keeps_its_share(count: int) -> None:
+def test_a_threshold_is_the_highest_with_the_required_tpr(count: int) -> None:
     scores = torch.rand(count, generator=torch.Generator().manual_seed(count)).double()
-    threshold = keeping_threshold(scores, 0.95)
+    threshold = threshold_at_tpr(scores, 0.95)
     assert (scores >= threshold).double().mean() >= 0.95
     higher = scores[scores > threshold]
     assert len(higher) / count < 0.95
 
 
-def test_tied_scores_are_kept_together() -> None:
+def test_equal_scores_are_accepted_together() -> None:
     scores = torch.tensor([0.75] * 10 + [0.5] * 10)
-    assert keeping_threshold(scores, 0.95) == 0.5
-    assert keeping_threshold(scores, 0.5) == 0.75
+    assert threshold_at_tpr(scores, 0.95) == 0.5
+    assert threshold_at_tpr(scores, 0.5) == 0.75
 
 
-def test_every_offered_question_gets_the_threshold_of_its_own_scores(
-    checkpoint_folder: Path, image_folder: Path
+def test_thresholds_agree_with_predictions_for_every_number_of_samples(
+    checkpoint_folder: Path, images: list[LabelledImage], paths: list[Path]
 ) -> None:
     model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
-    found = list_images(image_folder / "test")
-    images = [LabelledImage(name, source, 0) for name, source in found.items()]
-    thresholds = find_thresholds(model, images, "squares")
+    thresholds = compute_thresholds(model, images, "squares")
     assert [(each.mode, each.samples) for each in thresholds] == [
         ("det", 1),
         *(("stoch", count) for count in SAMPLES),
     ]
     assert SAMPLES[-1] == "auto"
-    paths = [image_folder / "test" / name for name in found]
     det = model.predict(paths, "det").msp
-    assert thresholds[0].msp == pytest.approx(keeping_threshold(det, 0.95), abs=1e-6)
-    most = model.predict(paths, "stoch", SAMPLES[-2]).msp
-    assert thresholds[-2].msp == pytest.approx(keeping_threshold(most, 0.95), abs=1e-6)
-    for each in thresholds:
-        assert each.kept >= 0.95
-        assert each.images == len(paths)
-        assert each.data == "squares"
+    assert thresholds[0].msp == pytest.approx(threshold_at_tpr(det, 0.95), abs=1e-6)
+    stoch = model.predict(paths, "stoch", SAMPLES[-2]).msp
+    assert thresholds[-2].msp == pytest.approx(threshold_at_tpr(stoch, 0.95), abs=1e-6)
+    for threshold in thresholds:
+        assert threshold.kept >= 0.95
+        assert threshold.images == len(paths)
+        assert threshold.data == "squares"
 
 
-def test_balanced_thresholds_are_those_of_questions_with_so_many_samples(
-    checkpoint_folder: Path, image_folder: Path
+def test_balanced_thresholds_agree_with_predictions_by_the_calibrated_checkpoint(
+    checkpoint_folder: Path, images: list[LabelledImage], paths: list[Path]
 ) -> None:
     checkpoint = load_checkpoint(checkpoint_folder)
     balanced = checkpoint.config.model_copy(update={"sampler": "balanced"})
     model = EulerLoRA(replace(checkpoint, config=balanced), torch.device("cpu"))
-    found = list_images(image_folder / "test")
-    images = [LabelledImage(name, source, 0) for name, source in found.items()]
-    paths = [image_folder / "test" / name for name in found]
-    thresholds = find_thresholds(model, images, "squares")
+    thresholds = compute_thresholds(model, images, "squares")
     config = balanced.model_copy(update={"thresholds": thresholds})
     model = EulerLoRA(replace(checkpoint, config=config), torch.device("cpu"))
-    for given in thresholds[1:]:
-        msp = model.predict(paths, "stoch", given.samples).msp
-        assert given.msp == pytest.approx(keeping_threshold(msp, 0.95), abs=1e-6)
+    for threshold in thresholds[1:]:
+        msp = model.predict(paths, "stoch", threshold.samples).msp
+        assert threshold.msp == pytest.approx(threshold_at_tpr(msp, 0.95), abs=1e-6)
 
 
-def test_only_what_is_asked_for_gets_a_threshold_or_is_drawn(
-    checkpoint_folder: Path, image_folder: Path, monkeypatch: pytest.MonkeyPatch
+def adaptive_msp(trajectories: Tensor, threshold: float | None) -> Tensor:
+    """Returns the MSP of each image after its adaptive rounds, one image at a time."""
+    scores = []
+    for image in trajectories.log():
+        sampling = AdaptiveSampling(Draw(mode="stoch"), len(image), threshold)
+        while (draw := sampling.next_draw) is not None:
+            sampling.add(image[:, draw.first : draw.samples].flatten(0, 1))
+        scores.append(sampling.log_probabilities.exp().mean(dim=(0, 1)).max())
+    return torch.stack(scores)
+
+
+@pytest.mark.parametrize("samples", [(2, 8, 16, "auto"), ("auto",)])
+def test_the_auto_threshold_decides_convergence_by_the_largest_number_of_samples(
+    samples: Sequence[int | Auto],
+) -> None:
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(60, 1, 1, 3, generator=generator, dtype=torch.float64)
+    noise = torch.randn(60, 2, ROUNDS[-1], 3, generator=generator, dtype=torch.float64)
+    trajectories = (2 * logits + noise).softmax(dim=-1)
+    *fixed, auto = stochastic_thresholds(trajectories, samples, "squares")
+    largest = fixed[-1].msp if fixed else None
+    assert auto.samples == "auto"
+    assert auto.msp == pytest.approx(threshold_at_tpr(adaptive_msp(trajectories, largest), 0.95))
+    for other in {fixed[0].msp, None} if fixed else {0.5}:
+        assert auto.msp != pytest.approx(
+            threshold_at_tpr(adaptive_msp(trajectories, other), 0.95), abs=1e-6
+        )
+
+
+def test_only_the_required_samples_are_drawn(
+    checkpoint_folder: Path, images: list[LabelledImage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = []
-    original = training.evaluation.calibration.predict_all
+    predict_all = training.evaluation.calibration.predict_all
 
-    def counted(model, images, questions, label):
-        drawn.append(questions[1])
-        return original(model, images, questions, label)
+    def recorded(model, images, options, label):
+        drawn.append((options[1].mode, options[1].samples))
+        return predict_all(model, images, options, label)
 
-    monkeypatch.setattr(training.evaluation.calibration, "predict_all", counted)
+    monkeypatch.setattr(training.evaluation.calibration, "predict_all", recorded)
     model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
-    found = list_images(image_folder / "test")
-    images = [LabelledImage(name, source, 0) for name, source in found.items()]
     for samples in ([3, 1], ["auto"]):
-        thresholds = find_thresholds(model, images, "squares", samples)
+        thresholds = compute_thresholds(model, images, "squares", samples)
         assert [each.samples for each in thresholds] == [1, *samples]
     assert drawn == [("stoch", 3), ("stoch", 16)]
 
 
-def test_a_checkpoint_keeps_its_sampler_until_it_is_calibrated_for_another(
-    checkpoint_copy: Path, image_folder: Path
+def test_calibration_keeps_the_sampler_unless_another_is_given(
+    checkpoint_copy: Path, images: list[LabelledImage]
 ) -> None:
-    found = list_images(image_folder / "test")
-    test = [LabelledImage(name, source, 0) for name, source in found.items()]
-    images = ImageParts("squares", (), {"test": test})
+    parts = ImageParts("squares", (), {"test": images})
     cpu = torch.device("cpu")
-    first = calibrate(checkpoint_copy, images, cpu, [2], "balanced")
+    first = calibrate(checkpoint_copy, parts, cpu, [2], "balanced")
     assert read_config(checkpoint_copy).sampler == "balanced"
     assert read_config(checkpoint_copy).thresholds == first
-    assert calibrate(checkpoint_copy, images, cpu, [2]) == first
+    assert calibrate(checkpoint_copy, parts, cpu, [2]) == first
     assert read_config(checkpoint_copy).sampler == "balanced"
-    assert calibrate(checkpoint_copy, images, cpu, [2], "independent") != first
+    assert calibrate(checkpoint_copy, parts, cpu, [2], "independent") != first
     assert read_config(checkpoint_copy).sampler == "independent"

@@ -1,4 +1,4 @@
-"""The answers that the service would give."""
+"""Predictions for a set of images equal those of `EulerLoRA.predict`."""
 
 from pathlib import Path
 
@@ -6,28 +6,30 @@ import pytest
 import torch
 
 from eulerlora.model import EulerLoRA
-from training.data.datasets import LabelledImage
-from training.data.image_sources import Source, list_images, read_image
-from training.evaluation.inference import Question, predict_all
+from eulerlora.settings import Mode
+from training.data.labelled_images import LabelledImage
+from training.data.sources import Source, list_images, read_image
+from training.evaluation.inference import SamplingOptions, predict_all
 
 
-def test_all_trajectories_are_those_of_predict(checkpoint_folder: Path, image_folder: Path) -> None:
+def test_trajectories_equal_those_of_predict(checkpoint_folder: Path, image_folder: Path) -> None:
     model = EulerLoRA.load(checkpoint_folder)
-    found = list_images(image_folder / "test")
-    images = [LabelledImage(name, source, 0) for name, source in found.items()]
-    paths = [image_folder / "test" / name for name in found]
-    questions: list[Question] = [("det", 1), ("stoch", 3), ("stoch", 16)]
-    answers = predict_all(model, images, questions, "test")
-    for (mode, samples), found_answers in zip(questions, answers, strict=True):
+    sources = list_images(image_folder / "test")
+    images = [LabelledImage(name, source, 0) for name, source in sources.items()]
+    paths = [image_folder / "test" / name for name in sources]
+    modes: list[tuple[Mode, int]] = [("det", 1), ("stoch", 3), ("stoch", 16)]
+    options = [SamplingOptions(mode, samples) for mode, samples in modes]
+    outputs = predict_all(model, images, options, "test")
+    for (mode, samples), output in zip(modes, outputs, strict=True):
         expected = model.predict(paths, mode, samples).trajectories
-        assert found_answers.shape == (18, 2, samples, 3)
-        torch.testing.assert_close(found_answers.exp().flatten(1, 2), expected, atol=1e-6, rtol=0)
+        assert output.shape == (18, 2, samples, 3)
+        torch.testing.assert_close(output.exp().flatten(1, 2), expected, atol=1e-6, rtol=0)
 
 
-def test_every_image_is_read_once_whatever_is_asked(
+def test_every_image_is_read_once_for_all_modes(
     checkpoint_folder: Path, image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = tmp_path / "read"  # a file, since another process reads
+    log = tmp_path / "read"  # a file, because a worker process reads the images
 
     def logged(name: str, source: Source) -> torch.Tensor:
         with log.open("a") as file:
@@ -37,5 +39,5 @@ def test_every_image_is_read_once_whatever_is_asked(
     monkeypatch.setattr("training.evaluation.inference.read_image", logged)
     images = [LabelledImage(*each, 0) for each in list_images(image_folder / "test").items()]
     model = EulerLoRA.load(checkpoint_folder)
-    predict_all(model, images, [("det", 1), ("stoch", 2)], "test")
+    predict_all(model, images, [SamplingOptions("det"), SamplingOptions("stoch", 2)], "test")
     assert log.read_text().splitlines() == [each.name for each in images]

@@ -1,90 +1,124 @@
-"""Intervals that cover, and clusters that stay together."""
+"""Bootstrap intervals with clusters, and exact intervals of proportions."""
 
 import numpy as np
 import pytest
-from scipy.stats import bootstrap, norm
+from scipy.stats import binomtest, norm
+from scipy.stats import bootstrap as scipy_bootstrap
 
 from training.evaluation.intervals import (
     Estimate,
     Floats,
+    Ints,
+    Proportion,
     Weights,
-    estimates,
-    numbered,
-    once,
-    share,
+    bootstrap,
+    cluster_indices,
+    proportion,
+    ratio,
+    unit_weights,
 )
-from training.evaluation.metrics import mean
+from training.evaluation.metrics import weighted_mean
 
 
-def mean_of(values: Floats, *samples: np.ndarray) -> Estimate:
-    found = estimates(lambda weights: {"mean": mean(values, weights)}, *samples)["mean"]
-    assert found is not None
-    return found
+def mean_of(values: Floats, *clusters: Ints) -> Estimate:
+    estimate = bootstrap(lambda weights: {"mean": weighted_mean(values, weights)}, *clusters)[
+        "mean"
+    ]
+    assert estimate is not None
+    return estimate
 
 
-def test_without_clusters_it_is_scipy_s_percentile_bootstrap() -> None:
+def test_intervals_without_clusters_agree_with_scipy() -> None:
     values = np.random.default_rng(3).exponential(size=200)
-    found = mean_of(values, np.arange(200))
-    twin = bootstrap((values,), np.mean, n_resamples=5_000, method="percentile", rng=0)
-    assert found.value == pytest.approx(values.mean())
-    low, high = twin.confidence_interval
-    assert (found.low, found.high) == pytest.approx((low, high), abs=0.1 * (high - low))
+    estimate = mean_of(values, np.arange(200))
+    reference = scipy_bootstrap((values,), np.mean, n_resamples=5_000, method="percentile", rng=0)
+    assert estimate.value == pytest.approx(values.mean())
+    low, high = reference.confidence_interval
+    assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=0.1 * (high - low))
 
 
-def test_images_of_a_cluster_are_drawn_together() -> None:
-    """Copies tell nothing new: with them the interval is that of one image of each cluster."""
+def test_images_of_a_cluster_are_resampled_together() -> None:
+    """Copies add no information: the interval equals that of one image per cluster."""
     values = np.random.default_rng(4).normal(size=50)
-    alone = mean_of(values, np.arange(50))
+    single = mean_of(values, np.arange(50))
     copied = mean_of(np.repeat(values, 4), np.repeat(np.arange(50), 4))
-    apart = mean_of(np.repeat(values, 4), np.arange(200))
-    assert (copied.low, copied.high) == pytest.approx((alone.low, alone.high))
-    assert apart.high - apart.low < 0.6 * (copied.high - copied.low)
+    unclustered = mean_of(np.repeat(values, 4), np.arange(200))
+    assert (copied.low, copied.high) == pytest.approx((single.low, single.high))
+    assert unclustered.high - unclustered.low < 0.6 * (copied.high - copied.low)
 
 
-def test_it_covers_the_truth_of_clustered_data_as_often_as_it_says() -> None:
+def test_coverage_on_clustered_data_is_the_nominal_one() -> None:
     random = np.random.default_rng(5)
     clusters = np.repeat(np.arange(100), 3)
     covered = []
     for _ in range(100):
         values = random.normal(size=100)[clusters] + random.normal(size=300)
-        found = mean_of(values, clusters)
-        covered.append(found.low <= 0 <= found.high)
-    chance = norm.sf((0.95 - np.mean(covered)) / np.sqrt(0.95 * 0.05 / 100))
-    assert chance > 1e-4
+        estimate = mean_of(values, clusters)
+        covered.append(estimate.low <= 0 <= estimate.high)
+    p_value = norm.sf((0.95 - np.mean(covered)) / np.sqrt(0.95 * 0.05 / 100))
+    assert p_value > 1e-4
 
 
-def test_the_weights_are_whole_and_keep_the_number_of_clusters() -> None:
+def test_sets_are_resampled_independently_with_their_number_of_clusters() -> None:
     seen: list[Weights] = []
 
-    def keep(weights: Weights) -> dict[str, Floats]:
+    def record(weights: Weights) -> dict[str, Floats]:
         seen.append(weights)
         return {"none": np.zeros(len(weights))}
 
     clusters = np.array([0, 1, 1, 2])
-    estimates(keep, clusters, np.arange(5))
-    assert (seen[0] == once(9)).all()
+    bootstrap(record, clusters, np.arange(5), np.arange(5))
+    assert (seen[0] == unit_weights(14)).all()
     drawn = np.concatenate(seen[1:])
     assert len(drawn) == 1000
     assert (drawn[:, 1] == drawn[:, 2]).all()
     assert (drawn[:, [0, 1, 3]].sum(axis=1) == 3).all()
-    assert (drawn[:, 4:].sum(axis=1) == 5).all()
+    first, second = drawn[:, 4:9], drawn[:, 9:]
+    assert (first.sum(axis=1) == 5).all()
+    assert (second.sum(axis=1) == 5).all()
     assert drawn.std(axis=0).min() > 0.5
+    assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.1
 
 
-def test_the_same_question_has_the_same_interval() -> None:
+def test_intervals_are_deterministic() -> None:
     values = np.arange(30.0)
     assert mean_of(values, np.arange(30)) == mean_of(values, np.arange(30))
 
 
-def test_a_figure_that_is_not_a_number_is_none_and_such_resamples_are_left_out() -> None:
+def test_an_undefined_metric_is_none_and_undefined_resamples_are_ignored() -> None:
     positive = np.arange(6) < 2
 
-    def figures(weights: Weights) -> dict[str, Floats]:
+    def metrics(weights: Weights) -> dict[str, Floats]:
         chosen = (weights * positive).sum(axis=1)
-        return {"undefined": np.full(len(weights), np.nan), "rarely": share(chosen, chosen)}
+        return {"undefined": np.full(len(weights), np.nan), "rarely": ratio(chosen, chosen)}
 
-    assert estimates(figures, np.arange(6)) == {"undefined": None, "rarely": Estimate(1, 1, 1)}
+    assert bootstrap(metrics, np.arange(6)) == {"undefined": None, "rarely": Estimate(1, 1, 1)}
 
 
-def test_clusters_are_numbered_by_name() -> None:
-    assert numbered(["b", "a", "b", "c"]).tolist() == [1, 0, 1, 2]
+def test_cluster_indices_follow_the_order_of_the_names() -> None:
+    assert cluster_indices(["b", "a", "b", "c"]).tolist() == [1, 0, 1, 2]
+
+
+def exact(hits: int, images: int) -> Proportion:
+    result = proportion(hits, images)
+    assert result is not None
+    return result
+
+
+@pytest.mark.parametrize("images", [1, 2, 7, 229])
+def test_the_interval_of_a_proportion_agrees_with_scipy_for_every_count(images: int) -> None:
+    for hits in range(images + 1):
+        actual = exact(hits, images)
+        reference = binomtest(hits, images).proportion_ci(confidence_level=0.95, method="exact")
+        assert (actual.low, actual.high) == pytest.approx((reference.low, reference.high), abs=1e-9)
+        assert 0 <= actual.low <= actual.share <= actual.high <= 1
+
+
+def test_each_tail_of_the_interval_of_a_proportion_has_two_and_a_half_per_cent() -> None:
+    actual = exact(3, 229)
+    assert binomtest(3, 229, actual.low, "greater").pvalue == pytest.approx(0.025)
+    assert binomtest(3, 229, actual.high, "less").pvalue == pytest.approx(0.025)
+
+
+def test_a_proportion_of_no_images_is_none() -> None:
+    assert proportion(0, 0) is None

@@ -1,4 +1,4 @@
-"""What is set changes, everything else in the file stays to the letter."""
+"""Policy files: only the threshold, the version and the evidence change."""
 
 import re
 from pathlib import Path
@@ -29,18 +29,18 @@ def policy(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_rules_are_read(policy: Path) -> None:
+def test_rules_are_read(policy: Path) -> None:
     rules = read_rules(policy)
     assert (rules.malignant, rules.entropy_nats) == (("mel", "bcc"), 1.2)
 
 
-def test_setting_the_threshold_changes_only_it_the_version_and_the_evidence(policy: Path) -> None:
+def test_setting_the_threshold_changes_version_and_evidence_only(policy: Path) -> None:
     assert set_urgent(policy, 0.0625, {"model": "tiny", "found": 59}) == 4
     changed = TEXT.replace("version = 3", "version = 4").replace("urgent = 0.1", "urgent = 0.0625")
     assert policy.read_text() == changed + '\n[evidence]\nmodel = "tiny"\nfound = 59\n'
 
 
-def test_newer_evidence_takes_the_place_of_older(policy: Path) -> None:
+def test_new_evidence_replaces_old_evidence(policy: Path) -> None:
     set_urgent(policy, 0.0625, {"model": "tiny", "old": 1})
     assert set_urgent(policy, 0.125, {"model": "large", "new": 2}) == 5
     text = policy.read_text()
@@ -49,23 +49,21 @@ def test_newer_evidence_takes_the_place_of_older(policy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
-        (TEXT.replace("[malignant]", "[benign]"), "wanted a triage policy .*malignant"),
-        (TEXT.replace("1.2", '"much"'), "wanted a triage policy"),
-        ("version = ", "not TOML"),
-        ("malignant = 3", "wanted a triage policy"),
+        (TEXT.replace("[malignant]", "[benign]"), "expected a triage policy"),
+        (TEXT.replace("1.2", '"much"'), "expected a triage policy"),
+        ("version = ", "expected TOML in UTF-8, got a syntax error in line 1"),
+        ("malignant = 3", "expected a triage policy"),
     ],
 )
-def test_a_file_that_is_no_policy_is_refused_before_the_work(
-    policy: Path, text: str, words: str
-) -> None:
+def test_a_file_that_is_not_a_policy_is_refused(policy: Path, text: str, message: str) -> None:
     policy.write_text(text)
-    with pytest.raises(SettingsError, match=rf"^{re.escape(str(policy))}: {words}"):
+    with pytest.raises(SettingsError, match=rf"^{re.escape(str(policy))}: {message}"):
         read_rules(policy)
 
 
-def test_a_full_disk_leaves_the_policy_as_it_was(policy: Path) -> None:
+def test_a_full_disk_leaves_the_policy_unchanged(policy: Path) -> None:
     with file_size_limit(64), pytest.raises(StorageError, match=str(policy)):
         set_urgent(policy, 0.0625, {"model": "tiny"})
     assert policy.read_text() == TEXT

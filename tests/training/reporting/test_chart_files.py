@@ -1,4 +1,4 @@
-"""Files that are the same each time, and leave no trace elsewhere."""
+"""Rendered chart files are deterministic and leave matplotlib's global state unchanged."""
 
 from io import BytesIO
 
@@ -6,22 +6,22 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 from PIL import Image
 
-from training.reporting.pictures import png
+from training.reporting.chart_files import png
 
 
-def drawn() -> bytes:
+def rendered() -> bytes:
     figure = Figure((2, 1), layout="constrained")
     figure.subplots().set(xlabel="images", ylabel="share")
     return png(figure)
 
 
-def test_a_figure_gives_the_same_bytes_each_time_without_a_date_or_a_program() -> None:
-    assert drawn() == drawn()
-    with Image.open(BytesIO(drawn())) as picture:
-        assert picture.size == (240, 120)
-        assert picture.info.keys() <= {"dpi"}
+def test_equal_figures_give_equal_bytes_without_date_and_software() -> None:
+    assert rendered() == rendered()
+    with Image.open(BytesIO(rendered())) as image:
+        assert image.size == (240, 120)
+        assert image.info.keys() <= {"dpi"}
 
 
-def test_drawing_goes_round_matplotlib_s_global_state() -> None:
-    drawn()
+def test_rendering_opens_no_pyplot_figure() -> None:
+    rendered()
     assert pyplot.get_fignums() == []

@@ -1,11 +1,10 @@
-"""What is drawn is what was given."""
+"""Charts show the data they are given."""
 
 import numpy as np
 import pytest
 
-from training.evaluation.intervals import once
-from training.evaluation.metrics import calibration_bins
-from training.evaluation.selective import risk_coverage
+from training.evaluation.intervals import unit_weights
+from training.evaluation.metrics import calibration_bins, risk_coverage
 from training.reporting.charts import (
     confusion_chart,
     msp_histograms,
@@ -19,15 +18,15 @@ def test_the_reliability_diagram_has_a_bar_and_a_count_for_every_bin_with_images
     labels = np.array([0, 1, 0, 0, 0])
     bins = calibration_bins(np.stack([first, 1 - first], axis=1), labels)
     figure = reliability_diagram({"det": bins, "stoch": bins}, "title")
-    above, beside, below, _ = figure.axes
-    assert (above.get_title(), beside.get_title()) == ("det: ECE 0.312", "stoch: ECE 0.312")
-    accuracy, gap = above.containers
+    det, stoch, counts, _ = figure.axes
+    assert (det.get_title(), stoch.get_title()) == ("det: ECE 0.312", "stoch: ECE 0.312")
+    accuracy, gap = det.containers
     assert [bar.get_x() for bar in accuracy] == pytest.approx([0.6, 0.9])
     assert [bar.get_height() for bar in accuracy] == pytest.approx([1, 2 / 3])
     confidence = [0.65, (0.95 + 0.91 + 1) / 3]
     assert [bar.get_y() + bar.get_height() for bar in gap] == pytest.approx(confidence)
-    assert [bar.get_height() for bar in below.patches] == [0, 0, 0, 0, 0, 0, 2, 0, 0, 3]
-    assert [text.get_text() for text in below.texts] == ["", "", "", "", "", "", "2", "", "", "3"]
+    assert [bar.get_height() for bar in counts.patches] == [0, 0, 0, 0, 0, 0, 2, 0, 0, 3]
+    assert [text.get_text() for text in counts.texts] == ["", "", "", "", "", "", "2", "", "", "3"]
 
 
 def test_the_confusion_chart_shows_counts_on_the_shares_of_each_row() -> None:
@@ -39,7 +38,7 @@ def test_the_confusion_chart_shows_counts_on_the_shares_of_each_row() -> None:
     assert [text.get_text() for text in axes.get_yticklabels()] == ["a (4)", "b (0)", "c (2,000)"]
 
 
-def test_a_confusion_chart_of_a_hundred_classes_is_shade_alone() -> None:
+def test_a_confusion_chart_of_a_hundred_classes_has_no_text_in_its_cells() -> None:
     figure = confusion_chart(np.eye(100, dtype=int), tuple(map(str, range(100))), "title")
     assert not figure.axes[0].texts
     assert max(figure.get_size_inches()) < 12
@@ -48,8 +47,8 @@ def test_a_confusion_chart_of_a_hundred_classes_is_shade_alone() -> None:
 def test_the_risk_coverage_chart_has_one_line_for_each_curve() -> None:
     scores, wrong = np.array([0.9, 0.8, 0.8, 0.6]), np.array([False, True, False, True])
     curves = {
-        "det": risk_coverage(scores, wrong, once(4)),
-        "stoch": risk_coverage(-scores, wrong, once(4)),
+        "det": risk_coverage(scores, wrong, unit_weights(4)),
+        "stoch": risk_coverage(-scores, wrong, unit_weights(4)),
     }
     figure = risk_coverage_chart(curves, "title")
     (axes,) = figure.axes
@@ -62,13 +61,13 @@ def test_the_risk_coverage_chart_has_one_line_for_each_curve() -> None:
     assert axes.get_ylim()[0] == 0
 
 
-def test_a_model_without_errors_has_a_chart_too() -> None:
-    curve = risk_coverage(np.array([1.0, 1.0]), np.array([False, False]), once(2))
+def test_a_curve_without_errors_has_a_small_scale() -> None:
+    curve = risk_coverage(np.array([1.0, 1.0]), np.array([False, False]), unit_weights(2))
     (axes,) = risk_coverage_chart({"det": curve}, "title").axes
     assert axes.get_ylim() == (0, 0.01)
 
 
-def test_the_histograms_are_shares_of_each_set_beside_the_threshold() -> None:
+def test_the_histograms_show_shares_of_each_set_and_the_threshold() -> None:
     inside, outside = np.array([1.0, 0.99, 0.5, 0.51]), {"other": np.array([0.3])}
     figure = msp_histograms(inside, outside, 0.4, "title")
     (axes,) = figure.axes

@@ -1,4 +1,4 @@
-"""What a reader of a checkpoint's README.md is told."""
+"""Contents of the model card."""
 
 import shutil
 from dataclasses import replace
@@ -11,16 +11,15 @@ from eulerlora.checkpoint import stored_revision, write_config
 from eulerlora.config import CheckpointConfig
 from tests.conftest import config_of, random_network
 from tests.training.made_up_report import REPORT
-from training.evaluation.report_schema import report_json
-from training.evaluation.sensitivity import ClassFigures, proportion
-from training.reporting.card_origin import energy
-from training.reporting.model_card import leave_card, model_card
-from training.reporting.report import figure_sections
+from training.evaluation.intervals import proportion
+from training.evaluation.report_schema import ClassMetrics, report_json
+from training.reporting.model_card import model_card, write_model_card
+from training.reporting.report import result_sections
 from training.reporting.tables import metrics_table
 
 
 def config_with_facts(kind: str) -> CheckpointConfig:
-    """A config with the provenance that training writes."""
+    """Returns a config with the provenance that training writes."""
     training = {"steps": 1000, "seconds": 125.0, "final_loss": 0.5}
     facts = {
         "recipe": {"name": "tiny-run", "data": {"kind": kind}},
@@ -46,11 +45,11 @@ def config_with_facts(kind: str) -> CheckpointConfig:
 
 
 @pytest.mark.parametrize("kind", ["ham10000", "imagefolder"])
-def test_the_card_states_use_figures_data_and_licence(kind: str) -> None:
+def test_the_card_states_use_results_data_and_licence(kind: str) -> None:
     config = config_with_facts(kind)
     card = model_card(config, REPORT)
     assert metrics_table(REPORT) in card
-    for title, text in figure_sections(REPORT):
+    for title, text in result_sections(REPORT):
         assert f"## {title}\n\n{text}\n" in card
     assert "![Reliability diagrams, det and stoch, 4 samples](reliability.png)" in card
     assert "1,000 steps in 2 min" in card
@@ -60,15 +59,15 @@ def test_the_card_states_use_figures_data_and_licence(kind: str) -> None:
     assert "Not evaluated yet" in model_card(config, None)
 
 
-def test_use_and_misuse_come_before_the_figures_and_origin_after_them() -> None:
+def test_the_card_has_use_before_results_and_origin_after_them() -> None:
     card = model_card(config_with_facts("ham10000"), REPORT, "# LoRA\n\nWorse.")
     titles = [line for line in card.splitlines() if line.startswith("#")]
-    wanted = ["# tiny", "## What it is for", "## What it must not be used for", "## Figures",
-              "## By class", "## Comparison", "## Limits", "## How to rebuild it"]  # fmt: skip
-    positions = [titles.index(each) for each in wanted]
+    expected = ["# tiny", "## Intended use", "## Out-of-scope use", "## Results", "## By class",
+                "## Comparison", "## Limits", "## Reproduction"]  # fmt: skip
+    positions = [titles.index(title) for title in expected]
     assert positions == sorted(positions)
     assert "## LoRA\n\nWorse." in card
-    assert "--report figures/ --comparison comparison.md\n" in card
+    assert "--report report/ --comparison comparison.md\n" in card
     assert "Comparison" not in model_card(config_with_facts("ham10000"), REPORT)
 
 
@@ -77,18 +76,18 @@ def test_the_card_states_the_backbone_s_top_one_on_each_of_its_sets() -> None:
     assert "top-1 0.250 on the test part of circles, top-1 0.750 on the test part of lines" in card
 
 
-def test_the_card_says_of_a_backbone_of_unknown_origin_that_it_is_one() -> None:
+def test_the_card_names_a_backbone_of_unknown_origin() -> None:
     config = config_with_facts("imagefolder")
-    backbone = config.backbone.model_copy(update={"provenance": {"found": "on a shelf"}})
+    backbone = config.backbone.model_copy(update={"provenance": {"library": "another"}})
     card = model_card(config.model_copy(update={"backbone": backbone}), REPORT)
-    assert "What its backbone was pretrained on is not known." in card
-    assert "a file that does not say how its weights were made; frozen" in card
-    assert f"SHA-256 of its tensors {backbone.sha256}" in card
+    assert "The pretraining data of the backbone is not known." in card
+    assert "from a file without a record of its training; frozen" in card
+    assert f"SHA-256 of its tensors: {backbone.sha256}" in card
     assert "--out run/ --seed 0 --set backbone.weights=BACKBONE\n" in card
     assert "eulerlora pretrain" not in card
 
 
-def test_the_card_states_the_licences_of_what_the_backbone_was_pretrained_on() -> None:
+def test_the_card_states_the_licences_of_the_pretraining_data() -> None:
     config = config_with_facts("ham10000")
     recipe = {"name": "tiny-pretrain", "data": [{"kind": "tiny-imagenet"}, {"kind": "imagefolder"}]}
     backbone = config.backbone.model_copy(
@@ -97,29 +96,22 @@ def test_the_card_states_the_licences_of_what_the_backbone_was_pretrained_on() -
     card = model_card(config.model_copy(update={"backbone": backbone}), None)
     _, data = card.split("## Data and licence")
     assert "pretrained on other squares. Tiny ImageNet (Stanford" in data
-    assert "not part of this checkpoint" not in data
+    assert "does not contain the images" not in data
 
 
-def test_the_card_names_the_classes_that_are_never_recognised() -> None:
+def test_the_card_names_classes_with_sensitivity_zero() -> None:
     config = config_with_facts("imagefolder")
-    never, once = (ClassFigures(proportion(hits, 9), None, None) for hits in (0, 1))
-    blind = [replace(each, classes={"red": never, "blue": once}) for each in REPORT.modes]
-    assert "none of the test images of `red`.**" in model_card(config, replace(REPORT, modes=blind))
-    assert "none of the test images" not in model_card(config, REPORT)
+    never, once = (ClassMetrics(proportion(hits, 9), None, None) for hits in (0, 1))
+    missed = [replace(mode, classes={"red": never, "blue": once}) for mode in REPORT.modes]
+    card = model_card(config, replace(REPORT, modes=missed))
+    assert "**The model misclassifies all test images of `red`.**" in card
+    assert "misclassifies" not in model_card(config, REPORT)
 
 
-def test_energy_is_counted_or_estimated_aloud_or_not_known() -> None:
-    counted = {"energy_joules": {"cpu package 0": 1.8e6, "gpu 0": 1.8e6}}
-    assert energy(counted, 60, "a GPU").startswith("1.000 kWh counted by cpu package 0, gpu 0")
-    estimated = energy({}, 3600, "2 CPU threads")
-    assert estimated.startswith("about 0.020 kWh, an estimate")
-    assert energy({}, 3600, "NVIDIA H100") == "energy not known"
-
-
-def test_the_commands_that_rebuild_it_are_those_that_made_it() -> None:
+def test_the_reproduction_commands_are_those_of_the_provenance() -> None:
     config = config_with_facts("imagefolder")
-    asked = {"file": "tiny.toml", "variant": "b", "overrides": ["seed=0", "training.loss='mean'"]}
-    recipe = config.provenance["recipe"] | asked
+    options = {"file": "tiny.toml", "variant": "b", "overrides": ["seed=0", "training.loss='mean'"]}
+    recipe = config.provenance["recipe"] | options
     config = config.model_copy(update={"provenance": config.provenance | {"recipe": recipe}})
     card = model_card(config, REPORT)
     for line in (
@@ -131,43 +123,43 @@ def test_the_commands_that_rebuild_it_are_those_that_made_it() -> None:
         """--set 'training.loss='"'"'mean'"'"'' """
         "--set backbone.weights=$PWD/backbone/backbone.safetensors",
         "eulerlora evaluate run/ --data DIR --mode both --samples 4 --ood DIR/other "
-        "--ood-images 2000 --corrupted-images 100 --out figures/",
-        "eulerlora card run/ --report figures/",
+        "--ood-images 2000 --corrupted-images 100 --out report/",
+        "eulerlora card run/ --report report/",
     ):
         assert f"\n{line}\n" in card
 
 
 @pytest.fixture
 def evaluated(checkpoint_folder: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """A checkpoint with what training writes of itself, and the folder of a report on it."""
+    """Returns a checkpoint with provenance, and the folder of a report on it."""
     folder = Path(shutil.copytree(checkpoint_folder, tmp_path / "run"))
     write_config(folder, config_with_facts("imagefolder"))
     report = tmp_path / "report"
     report.mkdir()
-    found = replace(REPORT, revision=stored_revision(folder))
-    (report / "report.json").write_bytes(report_json(found))
-    (report / "reliability.png").write_bytes(b"a picture")
+    written = replace(REPORT, revision=stored_revision(folder))
+    (report / "report.json").write_bytes(report_json(written))
+    (report / "reliability.png").write_bytes(b"a chart")
     return folder, report
 
 
-def test_the_card_and_its_picture_are_those_of_the_report_and_change_nothing_else(
+def test_the_card_and_its_chart_are_written_without_a_new_revision(
     evaluated: tuple[Path, Path],
 ) -> None:
     folder, report = evaluated
     before = stored_revision(folder)
-    leave_card(folder, report)
+    write_model_card(folder, report)
     assert (folder / "README.md").read_text() == model_card(
         config_with_facts("imagefolder"), replace(REPORT, revision=before)
     )
-    assert (folder / "reliability.png").read_bytes() == b"a picture"
+    assert (folder / "reliability.png").read_bytes() == b"a chart"
     assert stored_revision(folder) == before
 
 
-def test_a_report_on_another_checkpoint_makes_no_card(evaluated: tuple[Path, Path]) -> None:
+def test_a_report_on_another_revision_is_refused(evaluated: tuple[Path, Path]) -> None:
     folder, report = evaluated
     (report / "report.json").write_bytes(report_json(REPORT))
     before = (folder / "README.md").read_bytes()
-    with pytest.raises(DataError, match="is of revision sha256:00"):
-        leave_card(folder, report)
+    with pytest.raises(DataError, match="got one on sha256:00"):
+        write_model_card(folder, report)
     assert (folder / "README.md").read_bytes() == before
     assert not (folder / "reliability.png").exists()

@@ -1,4 +1,4 @@
-"""Figures as people read them."""
+"""Markdown, JSON and files of a report."""
 
 import json
 import re
@@ -13,27 +13,34 @@ from matplotlib.figure import Figure
 from eulerlora import DataError
 from eulerlora.uncertainty import summarise
 from tests.training.made_up_report import REPORT
-from training.evaluation.evaluate import Answers, Evaluation
-from training.evaluation.report_schema import Subset, read_report, report_json
-from training.evaluation.sensitivity import ClassFigures
+from training.evaluation.evaluate import Evaluation, Predictions
+from training.evaluation.report_schema import ClassMetrics, Subset, read_report, report_json
 from training.reporting.report import markdown, write_report
-from training.reporting.tables import listed
+from training.reporting.tables import enumeration
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def evaluation() -> Evaluation:
-    """REPORT with answers to draw, not those that its figures were computed from."""
+    """Returns REPORT with predictions for the charts, which are unrelated to its metrics."""
     probabilities = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5]], dtype=torch.float64)
-    found = summarise(probabilities[:, None])
-    answers = Answers(probabilities[:, None].log(), found, {"other": found}, {})
-    return Evaluation(REPORT, ("red", "blue"), np.array([0, 0, 0]), [answers, answers])
+    summary = summarise(probabilities[:, None])
+    predictions = Predictions(probabilities[:, None].log(), summary, {"other": summary}, {})
+    return Evaluation(REPORT, ("red", "blue"), np.array([0, 0, 0]), [predictions, predictions])
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory, evaluation: Evaluation) -> Path:
+    """Returns the folder of the written report."""
+    folder = tmp_path_factory.mktemp("reports") / "report"
+    write_report(folder, evaluation)
+    return folder
 
 
 def rows(text: str, start: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith(f"| {start} ")]
 
 
-def test_the_table_has_every_figure_of_both_modes_with_its_interval() -> None:
+def test_the_metrics_table_has_estimates_of_both_modes_with_intervals() -> None:
     text = markdown(REPORT)
     assert "squares, test part: 1,234 images of 800 lesions" in text
     assert "|  | det | stoch, 4 samples |" in text
@@ -45,7 +52,7 @@ def test_the_table_has_every_figure_of_both_modes_with_its_interval() -> None:
     assert "1,000 resamples of the lesions" in text
 
 
-def test_classes_have_exact_intervals_with_their_counts() -> None:
+def test_the_class_table_has_exact_intervals_with_counts() -> None:
     red, *others = rows(markdown(REPORT), "red")
     assert red == (
         "| red | 12 | 0.250 [0.055, 0.572] (3/12) | 0.900 [0.555, 0.997] (9/10) "
@@ -55,7 +62,7 @@ def test_classes_have_exact_intervals_with_their_counts() -> None:
     assert rows(markdown(REPORT), "blue")[0] == "| blue | 0 | n/a | n/a | n/a |"
 
 
-def test_out_of_distribution_sets_are_shown_with_what_was_used_of_them() -> None:
+def test_the_ood_table_names_the_number_of_images_used() -> None:
     text = markdown(REPORT)
     assert "| **other** (2,000 of 10,000 images) |  |  |" in text
     assert "| AUROC | 0.910 [0.860, 0.960] | 0.910 [0.860, 0.960] |" in text
@@ -63,7 +70,7 @@ def test_out_of_distribution_sets_are_shown_with_what_was_used_of_them() -> None
     assert "Out-of-distribution" not in markdown(replace(REPORT, ood_images={}))
 
 
-def test_groups_too_small_to_conclude_from_are_marked() -> None:
+def test_groups_of_inconclusive_size_are_marked() -> None:
     text = markdown(REPORT)
     assert "sensitivity, red" in text
     large, small, rare = (rows(text, name)[0] for name in ("large", "small (too", "rare (too"))
@@ -73,24 +80,24 @@ def test_groups_too_small_to_conclude_from_are_marked() -> None:
     assert len(rows(text, "**size**")) == 2
 
 
-def test_without_a_target_groups_have_no_sensitivity_to_it() -> None:
+def test_without_target_classes_groups_have_no_sensitivity() -> None:
     text = markdown(replace(REPORT, target=()))
     assert "sensitivity," not in text
     assert "macro-AUROC | flagged" in text
     assert "rare (too few)" not in text
 
 
-def test_corruptions_are_told_with_what_a_high_auroc_means() -> None:
+def test_the_corruption_table_explains_its_auroc() -> None:
     text = markdown(REPORT)
     assert "100 of 1,234 test images, evenly spaced" in text
-    assert "not plainly good" in text
+    assert "an unchanged accuracy and an AUROC near 0.5" in text
     fog = rows(text, "fog")[0]
     assert fog.startswith("| fog | 0.400 [0.350, 0.450] | 0.600 [0.550, 0.650] | 1.100 [")
     assert rows(text, "none, the same images")[0].count("n/a") == 2
     assert "Corrupted" not in markdown(replace(REPORT, corrupted=Subset(0, 1234)))
 
 
-def test_one_sample_is_not_many() -> None:
+def test_the_title_of_a_mode_has_singular_and_plural() -> None:
     one = replace(REPORT.modes[1], samples=1)
     assert [each.title for each in (*REPORT.modes, one)] == [
         "det",
@@ -99,47 +106,41 @@ def test_one_sample_is_not_many() -> None:
     ]
 
 
-def test_every_table_is_as_wide_as_its_head() -> None:
+def test_all_rows_of_a_table_have_the_same_number_of_cells() -> None:
     tables = [part for part in markdown(REPORT).split("\n\n") if part.startswith("|")]
     assert len(tables) == 1 + 2 + 2 + 1 + 2
     for table in tables:
         assert len({line.count("|") for line in table.splitlines()}) == 1
 
 
-def test_a_bar_in_a_name_does_not_break_its_row() -> None:
-    nothing = ClassFigures(None, None, None)
-    modes = [replace(each, classes={"a|b": nothing}) for each in REPORT.modes]
+def test_a_vertical_bar_in_a_name_is_escaped() -> None:
+    undefined = ClassMetrics(None, None, None)
+    modes = [replace(each, classes={"a|b": undefined}) for each in REPORT.modes]
     assert r"| a\|b | 0 | n/a | n/a | n/a |" in markdown(replace(REPORT, modes=modes))
 
 
-def test_names_are_listed_as_people_do() -> None:
-    assert listed(["a", "b", "c"], "or") == "a, b or c"
-    assert listed(["a"], "or") == "a"
+def test_enumerations_have_commas_and_a_conjunction() -> None:
+    assert enumeration(["a", "b", "c"], "or") == "a, b or c"
+    assert enumeration(["a"], "or") == "a"
 
 
-def test_the_json_holds_what_the_tables_show_and_null_for_what_is_not_a_number(
-    tmp_path: Path, evaluation: Evaluation
-) -> None:
-    write_report(tmp_path / "report", evaluation)
-    found = json.loads(
-        (tmp_path / "report" / "report.json").read_text(), parse_constant=pytest.fail
-    )
-    first = found["modes"][0]
+def test_the_json_has_null_for_undefined_values(written: Path) -> None:
+    report = json.loads((written / "report.json").read_text(), parse_constant=pytest.fail)
+    first = report["modes"][0]
     assert first["metrics"]["accuracy"] == pytest.approx({"value": 0.51, "low": 0.46, "high": 0.56})
     assert first["metrics"]["macro_auroc"] is None
     assert first["classes"]["red"]["sensitivity"]["hits"] == 3
     assert first["classes"]["blue"]["sensitivity"] is None
-    assert found["ood_images"] == {"other": {"images": 2_000, "of": 10_000}}
+    assert report["ood_images"] == {"other": {"images": 2_000, "of": 10_000}}
 
 
-def test_a_report_is_read_as_it_was_written(tmp_path: Path, evaluation: Evaluation) -> None:
-    write_report(tmp_path, evaluation)
-    found = read_report(tmp_path)
-    assert report_json(found) == report_json(REPORT)
-    assert markdown(found) == markdown(REPORT)
+def test_a_written_report_can_be_read(written: Path) -> None:
+    report = read_report(written)
+    assert report_json(report) == report_json(REPORT)
+    assert markdown(report) == markdown(REPORT)
 
 
-def test_what_is_no_report_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_report_is_an_error_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"report\.json"):
         read_report(tmp_path)
     (tmp_path / "report.json").write_text('{"model": "tiny"}')
@@ -147,22 +148,19 @@ def test_what_is_no_report_is_refused_by_name(tmp_path: Path) -> None:
         read_report(tmp_path)
 
 
-def test_the_markdown_names_the_data_and_shows_every_picture(
-    tmp_path: Path, evaluation: Evaluation
-) -> None:
-    write_report(tmp_path, evaluation)
-    text = (tmp_path / "report.md").read_text()
+def test_the_markdown_file_shows_all_results_and_charts(written: Path) -> None:
+    text = (written / "report.md").read_text()
     assert text.startswith("# tiny on squares, test part\n")
-    assert markdown(evaluation.report).strip() in text
+    assert markdown(REPORT).strip() in text
     shown = set(re.findall(r"!\[.+\]\((.+)\)", text))
-    assert shown == {path.name for path in tmp_path.iterdir()} - {"report.md", "report.json"}
+    assert shown == {path.name for path in written.iterdir()} - {"report.md", "report.json"}
     assert len(shown) == 6
 
 
-def test_a_report_that_was_interrupted_has_no_json(
+def test_an_interrupted_report_has_no_json(
     tmp_path: Path, evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_report(tmp_path, evaluation)
+    (tmp_path / "report.json").write_text("{}")
 
     def fail(figure: Figure) -> bytes:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What is missing for a run, and reading it all before the first step."""
+"""Prerequisites of runs are listed if missing, and read before the first training."""
 
 import hashlib
 import shutil
@@ -15,7 +15,7 @@ from training.data.ham10000 import METADATA
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 from training.reproduction import prerequisites
-from training.reproduction.prerequisites import missing, prepare
+from training.reproduction.prerequisites import missing_inputs, read_inputs
 from training.reproduction.table import RECIPES
 
 URL = ViT_B_32_Weights.IMAGENET1K_V1.url
@@ -31,18 +31,18 @@ def recipe(name: str, *overrides: str) -> AdapterRecipe:
     return read_recipe(RECIPES / f"{name}.toml", AdapterRecipe, overrides)
 
 
-def test_published_weights_are_named_with_url_hash_and_place(
+def test_missing_published_weights_are_listed_with_url_hash_and_path(
     tmp_path: Path, empty_hub_cache: Path
 ) -> None:
-    weights, *_ = missing(recipe("ham10000"), RECIPES, tmp_path)
+    weights, *_ = missing_inputs(recipe("ham10000"), RECIPES, tmp_path)
     file_name = Path(URL).name
     hash_prefix = Path(URL).stem.rpartition("-")[2]
     assert f"fetch {URL}, whose SHA-256 begins {hash_prefix}," in weights
     assert f"put it at {empty_hub_cache / file_name}" in weights
 
 
-def test_ham10000_is_named_with_its_files_and_their_place(tmp_path: Path) -> None:
-    _, *images = missing(recipe("ham10000"), RECIPES, tmp_path)
+def test_missing_ham10000_files_are_listed_with_their_path(tmp_path: Path) -> None:
+    _, *images = missing_inputs(recipe("ham10000"), RECIPES, tmp_path)
     assert images == [
         f"HAM10000: {tmp_path / METADATA}",
         f"HAM10000: {tmp_path} with HAM10000_images_part_1, HAM10000_images_part_2, "
@@ -50,17 +50,17 @@ def test_ham10000_is_named_with_its_files_and_their_place(tmp_path: Path) -> Non
     ]
     (tmp_path / METADATA).touch()
     (tmp_path / "HAM10000_images_part_1").mkdir()
-    assert len(missing(recipe("ham10000"), RECIPES, tmp_path)) == 1
+    assert len(missing_inputs(recipe("ham10000"), RECIPES, tmp_path)) == 1
 
 
-def test_tiny_imagenet_is_named_with_its_place(tmp_path: Path) -> None:
+def test_missing_tiny_imagenet_is_listed_with_its_path(tmp_path: Path) -> None:
     overrides = ("data.kind=tiny-imagenet", "data.path=tiny", "evaluation.ood=[]")
-    _, *images = missing(recipe("cifar10", *overrides), RECIPES, tmp_path)
+    _, *images = missing_inputs(recipe("cifar10", *overrides), RECIPES, tmp_path)
     assert images == [f"Tiny ImageNet: {tmp_path / 'tiny' / 'words.txt'}"]
 
 
-def test_torchvision_s_sets_are_named_with_their_urls_the_outside_set_too(tmp_path: Path) -> None:
-    _, *images = missing(recipe("cifar10", "data.path=here"), RECIPES, tmp_path)
+def test_missing_torchvision_sets_are_listed_with_their_urls(tmp_path: Path) -> None:
+    _, *images = missing_inputs(recipe("cifar10", "data.path=here"), RECIPES, tmp_path)
     svhn = [datasets.SVHN.split_list[part][0] for part in ("train", "test")]
     assert images == [
         f"cifar10: fetch {datasets.CIFAR10.url} and put the file into {tmp_path / 'here'}",
@@ -68,49 +68,52 @@ def test_torchvision_s_sets_are_named_with_their_urls_the_outside_set_too(tmp_pa
     ]
 
 
-def test_an_archive_that_was_fetched_by_hand_is_not_missing_unless_it_is_broken(
+def test_a_downloaded_archive_is_missing_only_if_its_digest_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, archive = datasets.CIFAR100, tmp_path / datasets.CIFAR100.filename
     archive.write_bytes(b"as published")
-    assert len(missing(recipe("cifar100"), RECIPES, tmp_path)) == 2
+    assert len(missing_inputs(recipe("cifar100"), RECIPES, tmp_path)) == 2
     monkeypatch.setattr(reader, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
-    assert len(missing(recipe("cifar100"), RECIPES, tmp_path)) == 1
+    assert len(missing_inputs(recipe("cifar100"), RECIPES, tmp_path)) == 1
 
 
-def test_nothing_is_missing_where_all_is_there(
+def test_nothing_is_listed_if_all_inputs_exist(
     recipe_file: Path, image_folder: Path, tiny_published: TinyPublished
 ) -> None:
-    own = read_recipe(recipe_file, AdapterRecipe)
+    local = read_recipe(recipe_file, AdapterRecipe)
     published = read_recipe(recipe_file, AdapterRecipe, [f"backbone.weights={tiny_published.name}"])
-    for each in (own, published):
-        assert missing(each, recipe_file.parent, image_folder) == []
+    for each in (local, published):
+        assert missing_inputs(each, recipe_file.parent, image_folder) == []
 
 
-def test_a_backbone_file_and_images_are_named_by_their_paths(
+def test_a_missing_backbone_file_and_missing_images_are_listed(
     recipe_file: Path, image_folder: Path
 ) -> None:
     overrides = ["backbone.weights=absent.safetensors", "data.path=gone", "evaluation.ood=[]"]
     absent = read_recipe(recipe_file, AdapterRecipe, overrides)
-    assert missing(absent, recipe_file.parent, image_folder) == [
+    assert missing_inputs(absent, recipe_file.parent, image_folder) == [
         f"the backbone {recipe_file.parent / 'absent.safetensors'}",
         f"the images {image_folder / 'gone'}",
     ]
 
 
-def test_a_file_given_for_published_weights_is_wanted_instead_of_the_cache(tmp_path: Path) -> None:
-    given = recipe("ham10000", "backbone.file=fetched.pth")
-    assert missing(given, tmp_path, tmp_path)[0] == f"the backbone {tmp_path / 'fetched.pth'}"
+def test_a_file_for_published_weights_replaces_the_cache(tmp_path: Path) -> None:
+    with_file = recipe("ham10000", "backbone.file=fetched.pth")
+    assert (
+        missing_inputs(with_file, tmp_path, tmp_path)[0]
+        == f"the backbone {tmp_path / 'fetched.pth'}"
+    )
     (tmp_path / "fetched.pth").touch()
-    assert not any("backbone" in each for each in missing(given, tmp_path, tmp_path))
+    assert not any("backbone" in each for each in missing_inputs(with_file, tmp_path, tmp_path))
 
 
 def test_unknown_published_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="unknown published weights 'ViT_B_99'"):
-        missing(recipe("ham10000", "backbone.weights=ViT_B_99"), RECIPES, tmp_path)
+        missing_inputs(recipe("ham10000", "backbone.weights=ViT_B_99"), RECIPES, tmp_path)
 
 
-def test_what_runs_share_is_read_once(
+def test_shared_inputs_are_read_once(
     recipe_file: Path, image_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = []
@@ -123,34 +126,32 @@ def test_what_runs_share_is_read_once(
 
         monkeypatch.setattr(prerequisites, name, counted)
     seeds = [read_recipe(recipe_file, AdapterRecipe, [f"seed={seed}"]) for seed in range(3)]
-    prepare([(each, recipe_file.parent) for each in seeds], image_folder)
+    read_inputs([(each, recipe_file.parent) for each in seeds], image_folder)
     assert sorted(read) == ["read_backbone", "read_dataset", "read_ood_set"]
 
 
-def test_images_of_something_else_to_train_with_are_named_and_read(
-    recipe_file: Path, image_folder: Path
-) -> None:
-    own = read_recipe(recipe_file, AdapterRecipe, ["outliers.path=strange"])
-    assert missing(own, recipe_file.parent, image_folder) == [
+def test_outliers_are_listed_and_read(recipe_file: Path, image_folder: Path) -> None:
+    outliers = read_recipe(recipe_file, AdapterRecipe, ["outliers.path=strange"])
+    assert missing_inputs(outliers, recipe_file.parent, image_folder) == [
         f"the images {image_folder / 'strange'}"
     ]
     with pytest.raises(DataError, match="strange"):
-        prepare([(own, recipe_file.parent)], image_folder)
+        read_inputs([(outliers, recipe_file.parent)], image_folder)
 
 
 @pytest.mark.parametrize("name", ["train/red/03.png", "other/3.png"])
-def test_an_image_that_does_not_open_is_told_before_any_run(
+def test_an_undecodable_image_is_an_error_before_any_run(
     recipe_file: Path, image_folder: Path, tmp_path: Path, name: str
 ) -> None:
     data = Path(shutil.copytree(image_folder, tmp_path / "data"))
     (data / name).write_bytes(b"broken")
     with pytest.raises(DataError, match=name):
-        prepare([(read_recipe(recipe_file, AdapterRecipe), recipe_file.parent)], data)
+        read_inputs([(read_recipe(recipe_file, AdapterRecipe), recipe_file.parent)], data)
 
 
-def test_a_broken_backbone_file_is_told_before_any_run(
+def test_a_broken_backbone_file_is_an_error_before_any_run(
     recipe_file: Path, image_folder: Path
 ) -> None:
     (recipe_file.parent / "backbone.safetensors").write_bytes(b"broken")
     with pytest.raises(CheckpointError, match=r"backbone\.safetensors"):
-        prepare([(read_recipe(recipe_file, AdapterRecipe), recipe_file.parent)], image_folder)
+        read_inputs([(read_recipe(recipe_file, AdapterRecipe), recipe_file.parent)], image_folder)

@@ -1,4 +1,4 @@
-"""A table over seeds beside the paper's, from runs that nobody trained."""
+"""Result tables over seeds, from synthetic runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from training.reproduction.runs import TableRun, runs_of
 from training.reproduction.table import read_table
 
 ACCURACIES = {0: 0.901, 42: 0.913, 1206: 0.887}
-PAPER_S_SEEDS = (0, 42, 1206, 2205, 25008)
+PAPER_SEEDS = (0, 42, 1206, 2205, 25008)
 
 
 def runs(
@@ -31,34 +31,34 @@ def runs(
 
 
 def lines(text: str, method: str, mode: str = "det") -> list[dict[str, str]]:
-    """The line of a method and the paper's below it, if any, by the table's heads."""
+    """Returns the row of a method by column title, then the published row if there is one."""
     table = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in text.splitlines()
         if line.startswith("|")
     ]
-    named = [dict(zip(table[0], cells, strict=True)) for cells in table[2:]]
-    at = next(
+    rows = [dict(zip(table[0], cells, strict=True)) for cells in table[2:]]
+    index = next(
         index
-        for index, each in enumerate(named)
-        if each["method"] == method and each["mode"].startswith(mode)
+        for index, row in enumerate(rows)
+        if row["method"] == method and row["mode"].startswith(mode)
     )
-    below = named[at + 1 : at + 2]
-    return [named[at], *(each for each in below if each["from"] == "paper")]
+    following = rows[index + 1 : index + 2]
+    return [rows[index], *(row for row in following if row["from"] == "paper")]
 
 
 def notes(text: str) -> list[str]:
     return [line.removeprefix("- ") for line in text.splitlines() if line.startswith("- ")]
 
 
-def test_figures_over_seeds_are_the_mean_and_the_standard_deviation_of_a_sample(
+def test_results_over_seeds_are_mean_and_sample_standard_deviation(
     tmp_path: Path,
 ) -> None:
-    found = runs(tmp_path, list(ACCURACIES))
-    for run in found:
+    table_runs = runs(tmp_path, list(ACCURACIES))
+    for run in table_runs:
         accuracy = ACCURACIES[run.recipe.seed]
         finish(run, {"accuracy": accuracy, "nll": accuracy / 3})
-    (ours, _) = lines(markdown_table(read_table("ham10000"), found), "EulerLoRA, 2 adapters")
+    (ours, _) = lines(markdown_table(read_table("ham10000"), table_runs), "EulerLoRA, 2 adapters")
     values = np.array(list(ACCURACIES.values()))
     percent = 100 * values
     assert ours["accuracy (%)"] == f"{percent.mean():.2f} ± {percent.std(ddof=1):.2f}"
@@ -67,21 +67,21 @@ def test_figures_over_seeds_are_the_mean_and_the_standard_deviation_of_a_sample(
 
 
 def test_one_seed_has_no_spread(tmp_path: Path) -> None:
-    found = runs(tmp_path)
-    finish(found[0], {"accuracy": 0.7142, "ece": 0.0274})
-    (ours, _) = lines(markdown_table(read_table("ham10000"), found), "LoRA, rank 20")
+    table_runs = runs(tmp_path)
+    finish(table_runs[0], {"accuracy": 0.7142, "ece": 0.0274})
+    (ours, _) = lines(markdown_table(read_table("ham10000"), table_runs), "LoRA, rank 20")
     assert (ours["accuracy (%)"], ours["ECE (10 bins)"]) == ("71.42", "0.027")
     assert ours["from"] == "1 seed"
 
 
-def test_a_row_without_a_finished_run_is_empty_and_only_finished_ones_count(
+def test_only_finished_runs_count(
     tmp_path: Path,
 ) -> None:
-    found = runs(tmp_path, [0, 42])
-    nothing = markdown_table(read_table("ham10000"), found)
-    assert notes(nothing) == ["No run is finished yet."]
-    finish(found[0])
-    text = markdown_table(read_table("ham10000"), found)
+    table_runs = runs(tmp_path, [0, 42])
+    empty = markdown_table(read_table("ham10000"), table_runs)
+    assert notes(empty) == ["No run is finished yet."]
+    finish(table_runs[0])
+    text = markdown_table(read_table("ham10000"), table_runs)
     (row,) = lines(text, "LoRA-Ensemble, rank 20 x 2")
     titles = list(row)[4:]
     assert [row[title] for title in ("trained", *titles)] == ["-"] * (1 + len(titles))
@@ -89,37 +89,37 @@ def test_a_row_without_a_finished_run_is_empty_and_only_finished_ones_count(
     assert lines(text, "LoRA, rank 20")[0]["from"] == "1 seed"
 
 
-def test_each_row_shows_the_mode_that_it_asks_for(tmp_path: Path) -> None:
-    found = runs(tmp_path)
-    for run in found:
+def test_every_row_shows_its_mode(tmp_path: Path) -> None:
+    table_runs = runs(tmp_path)
+    for run in table_runs:
         finish(run, {"macro_f1": 0.25}, {"macro_f1": 0.75})
-    text = markdown_table(read_table("ham10000"), found)
+    text = markdown_table(read_table("ham10000"), table_runs)
     shown = [lines(text, "EulerLoRA, 2 adapters", mode)[0] for mode in ("det", "stoch")]
     assert [each["macro-F1 (%)"] for each in shown] == ["25.00", "75.00"]
     assert [each["mode"] for each in shown] == ["det", "stoch, 4 samples"]
 
 
-def test_a_table_of_ood_detection_shows_the_metrics_of_the_outside_set(tmp_path: Path) -> None:
-    found = runs(tmp_path, table="ood")
-    for run in found:
+def test_an_ood_table_shows_the_metrics_of_its_set(tmp_path: Path) -> None:
+    table_runs = runs(tmp_path, table="ood")
+    for run in table_runs:
         finish(run, {"auroc": 0.9312}, data="CIFAR-10, paper split")
-    ours, paper = lines(markdown_table(read_table("ood"), found), "LoRA, rank 20")
+    ours, paper = lines(markdown_table(read_table("ood"), table_runs), "LoRA, rank 20")
     assert ours["AUROC (%)"] == "93.12"
     assert paper["AUROC (%)"] == "92.96 ± 3.50"
 
 
-def test_a_table_may_show_the_metrics_of_the_test_part_and_of_an_outside_set(
+def test_a_table_can_mix_metrics_of_the_test_part_and_of_an_ood_set(
     tmp_path: Path,
 ) -> None:
-    found = runs(tmp_path, table="ham10000-compact")
-    for run in found:
+    table_runs = runs(tmp_path, table="ham10000-compact")
+    for run in table_runs:
         finish(run, {"accuracy": 0.75, "auroc": 0.9312}, data="HAM10000, lesion split")
-    (ours,) = lines(markdown_table(read_table("ham10000-compact"), found), "LoRA, rank 20")
+    (ours,) = lines(markdown_table(read_table("ham10000-compact"), table_runs), "LoRA, rank 20")
     assert ours["accuracy (%)"] == "75.00"
     assert ours["AUROC, cifar10-jpeg.tar.xz (%)"] == "93.12"
 
 
-def test_the_paper_s_figures_stand_below_ours_where_it_has_them(tmp_path: Path) -> None:
+def test_published_results_follow_their_row(tmp_path: Path) -> None:
     text = markdown_table(read_table("ham10000"), runs(tmp_path))
     _, paper = lines(text, "EulerLoRA, 2 adapters", "stoch")
     assert paper["accuracy (%)"] == "89.10 ± 0.50"
@@ -127,58 +127,62 @@ def test_the_paper_s_figures_stand_below_ours_where_it_has_them(tmp_path: Path) 
     assert len(lines(text, "EulerLoRA, 1 adapter")) == 1
 
 
-def test_a_metric_without_a_value_is_no_number(tmp_path: Path) -> None:
+def test_an_undefined_metric_is_a_dash(tmp_path: Path) -> None:
     table = read_table("ham10000-scale-check")
-    found = runs(tmp_path, table="ham10000-scale-check")
-    finish(found[0], {"macro_auroc": None})
-    (row,) = lines(markdown_table(table, found), "LoRA, rank 20")
+    table_runs = runs(tmp_path, table="ham10000-scale-check")
+    finish(table_runs[0], {"macro_auroc": None})
+    (row,) = lines(markdown_table(table, table_runs), "LoRA, rank 20")
     assert row[f"{METRICS['macro_auroc']} (%)"] == "-"
 
 
-@pytest.mark.parametrize(("classes", "wanted"), [(10, 2_964_500), (100, 3_102_920), (7, 2_959_886)])
-def test_the_parameters_of_the_paper_s_method_are_counted_as_its_network_counts_them(
-    tmp_path: Path, classes: int, wanted: int
+@pytest.mark.parametrize(
+    ("classes", "expected"), [(10, 2_964_500), (100, 3_102_920), (7, 2_959_886)]
+)
+def test_parameter_counts_of_the_method_equal_those_of_its_network(
+    tmp_path: Path, classes: int, expected: int
 ) -> None:
     """Two adapters of rank 20 at Q, K, V and O of 12 blocks of width 768, and their heads."""
     run = runs(tmp_path)[-1]
     finish(run, classes=classes)
-    assert trained_parameters(run.config()) == wanted == own_count(VIT_B_32, run, classes)
+    assert trained_parameters(run.config()) == expected == network_count(VIT_B_32, run, classes)
     text = markdown_table(read_table("ham10000"), [run])
-    assert lines(text, "EulerLoRA, 2 adapters")[0]["trained"] == f"{wanted / 1e6:.2f} M"
+    assert lines(text, "EulerLoRA, 2 adapters")[0]["trained"] == f"{expected / 1e6:.2f} M"
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])
-def test_the_parameters_of_other_methods_are_counted_alike(tmp_path: Path, index: int) -> None:
+def test_parameter_counts_of_other_methods_equal_those_of_their_networks(
+    tmp_path: Path, index: int
+) -> None:
     run = runs(tmp_path)[index]
     finish(run, backbone=TINY_BACKBONE, published=None)
-    assert trained_parameters(run.config()) == own_count(TINY_BACKBONE, run, classes=7)
+    assert trained_parameters(run.config()) == network_count(TINY_BACKBONE, run, classes=7)
 
 
-def own_count(backbone: BackboneSettings, run: TableRun, classes: int) -> int:
+def network_count(backbone: BackboneSettings, run: TableRun, classes: int) -> int:
     adapters: AdapterSettings = run.recipe.adapters
     with torch.device("meta"):
         network = AdaptedVisionTransformer(build_backbone(backbone), adapters, classes)
     return sum(each.numel() for _, each in network.adapter_parameters())
 
 
-def test_runs_that_are_the_paper_s_say_so(tmp_path: Path) -> None:
+def test_runs_with_the_settings_of_the_paper_are_noted(tmp_path: Path) -> None:
     for name, data in (
         ("ham10000", "HAM10000, paper split"),
         ("cifar10", "CIFAR-10, paper split"),
         ("cifar100", "CIFAR-100, paper split"),
     ):
-        found = runs(tmp_path, PAPER_S_SEEDS, name)
-        for run in found:
+        table_runs = runs(tmp_path, PAPER_SEEDS, name)
+        for run in table_runs:
             finish(run, data=data)
-        told = notes(markdown_table(read_table(name), found))
-        assert told[-1] == "backbone, data, seeds and settings are the paper's"
-        assert not any("differs" in note for note in told)
-        assert told[0] == f"measured on {data}, test part"
-        assert told[1].startswith("seeds 0, 42, 1206, 2205, 25008;")
+        printed = notes(markdown_table(read_table(name), table_runs))
+        assert printed[-1] == "backbone, data, seeds and settings are the paper's"
+        assert not any("differs" in note for note in printed)
+        assert printed[0] == f"measured on {data}, test part"
+        assert printed[1].startswith("seeds 0, 42, 1206, 2205, 25008;")
 
 
 @pytest.mark.parametrize(
-    ("changes", "overrides", "told"),
+    ("changes", "overrides", "printed"),
     [
         (
             {"backbone": TINY_BACKBONE, "published": None},
@@ -198,37 +202,38 @@ def test_runs_that_are_the_paper_s_say_so(tmp_path: Path) -> None:
         ({}, ["training.epochs=2", "stored=float16"], "set stored=float16, training.epochs=2"),
     ],
 )
-def test_each_difference_from_the_paper_is_told(
-    tmp_path: Path, changes: dict[str, object], overrides: list[str], told: str
+def test_every_difference_from_the_paper_is_noted(
+    tmp_path: Path, changes: dict[str, object], overrides: list[str], printed: str
 ) -> None:
-    found = runs(tmp_path, PAPER_S_SEEDS, overrides=overrides)
-    for run in found:
+    table_runs = runs(tmp_path, PAPER_SEEDS, overrides=overrides)
+    for run in table_runs:
         finish(run, **changes)  # type: ignore[arg-type]
     differences = [
-        note for note in notes(markdown_table(read_table("ham10000"), found)) if "differs" in note
+        note
+        for note in notes(markdown_table(read_table("ham10000"), table_runs))
+        if "differs" in note
     ]
-    assert differences == [f"differs from the paper: {told}"]
+    assert differences == [f"differs from the paper: {printed}"]
 
 
-@pytest.mark.parametrize("seeds", [(0,), PAPER_S_SEEDS])
-def test_other_or_unfinished_runs_than_the_paper_s_are_told(
-    tmp_path: Path, seeds: tuple[int, ...]
-) -> None:
-    found = runs(tmp_path, seeds)
-    for run in found[:-1]:
+@pytest.mark.parametrize("seeds", [(0,), PAPER_SEEDS])
+def test_other_or_unfinished_runs_are_noted(tmp_path: Path, seeds: tuple[int, ...]) -> None:
+    table_runs = runs(tmp_path, seeds)
+    for run in table_runs[:-1]:
         finish(run)
-    told = notes(markdown_table(read_table("ham10000"), found))
-    assert told[-1] == (
-        f"differs from the paper: {len(found) - 1} runs; its seeds are 0, 42, 1206, 2205, 25008"
+    printed = notes(markdown_table(read_table("ham10000"), table_runs))
+    finished = len(table_runs) - 1
+    assert printed[-1] == (
+        f"differs from the paper: {finished} runs; its seeds are 0, 42, 1206, 2205, 25008"
     )
 
 
-def test_overrides_are_told_where_the_paper_has_no_such_table_too(tmp_path: Path) -> None:
+def test_overrides_are_noted_for_tables_that_the_paper_lacks(tmp_path: Path) -> None:
     name = "ham10000-scale-check"
-    for overrides, told in (
+    for overrides, printed in (
         ([], "on "),
         (["training.epochs=3"], "differs from the recipe: set training.epochs=3"),
     ):
-        found = runs(tmp_path / str(len(overrides)), table=name, overrides=overrides)
-        finish(found[0])
-        assert notes(markdown_table(read_table(name), found))[-1].startswith(told)
+        table_runs = runs(tmp_path / str(len(overrides)), table=name, overrides=overrides)
+        finish(table_runs[0])
+        assert notes(markdown_table(read_table(name), table_runs))[-1].startswith(printed)
