@@ -23,7 +23,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.predict import predict_rows
 from eulerlora.preprocess import resize
 from eulerlora.settings import SAMPLERS, AdapterSettings, Draw, Sampler
-from training.commands.evaluate import dataset_of
+from training.data.datasets import checkpoint_dataset
 from training.data.labelled_images import evenly_spaced
 from training.data.sources import read_image
 from training.evaluation.report_schema import TEST
@@ -107,7 +107,7 @@ def drawing_ms(sampler: Sampler, images: int, samples: int, repeats: int = 10) -
 
 def test_inputs(model: EulerLoRA, data: Path, count: int) -> Tensor:
     """(count, 3, size, size): evenly spaced images of the model's test part."""
-    found = evenly_spaced(dataset_of(model, data, skip_bad=False).parts[TEST], count)
+    found = evenly_spaced(checkpoint_dataset(model.config, data).parts[TEST], count)
     size = model.config.preprocessing.size
     return torch.stack([resize(read_image(each.name, each.source), size) for each in found])
 

@@ -19,8 +19,7 @@ from eulerlora.checkpoint import DEFAULT_CHECKPOINT
 from eulerlora.model import EulerLoRA, choose_device
 from eulerlora.preprocess import resize
 from eulerlora.settings import SAMPLERS, Draw, Sampler
-from training.commands.evaluate import dataset_of
-from training.data.datasets import read_ood_set
+from training.data.datasets import checkpoint_dataset, read_ood_set
 from training.data.labelled_images import LabelledImage, evenly_spaced
 from training.data.sources import read_image
 from training.recipe.schema import OodSettings
@@ -51,7 +50,7 @@ def main(
     if threads is not None:
         torch.set_num_threads(threads)
     model = EulerLoRA.load(checkpoint, str(choose_device(device)))
-    used = evenly_spaced(dataset_of(model, data, skip_bad=False).parts[part], images)
+    used = evenly_spaced(checkpoint_dataset(model.config, data).parts[part], images)
     others: Sequence[LabelledImage] = ()
     if ood is not None:
         found = read_ood_set(OodSettings(kind="images", path=str(ood)), Path()).images

@@ -47,8 +47,6 @@ class AdaptedVisionTransformer(nn.Module):
 
     The network knows no mode, step or seed: those are in the coefficients. Only the adapters and
     the heads are trainable; the backbone's own classification head is not used.
-    block: what each block computes, `adapted_block`; another function of the same arguments, such
-    as one that saves memory in training, may take its place.
     """
 
     def __init__(
@@ -62,7 +60,6 @@ class AdaptedVisionTransformer(nn.Module):
             AttentionAdapters(width, settings) for _ in backbone.encoder.layers
         )
         self.heads = AdapterHeads(width, classes, settings.adapters)
-        self.block: Block = adapted_block
 
     @property
     def depth(self) -> int:
@@ -88,12 +85,16 @@ class AdaptedVisionTransformer(nn.Module):
             if not name.startswith("backbone."):
                 yield name, parameter
 
-    def forward(self, images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor:
+    def forward(
+        self, images: Tensor, rows: Rows, coefficients: Tensor, block: Block | None = None
+    ) -> Tensor:
         """Logits of every row.
 
         images: (n, 3, image_size, image_size) in [0, 1]. coefficients: (rows, blocks, 4, ranks).
-        Returns (rows, classes).
+        block: computes one block, `adapted_block` if None; training may pass one that recomputes
+        activations. Returns (rows, classes).
         """
+        block = block or adapted_block
         tokens = embed(self.backbone, images)  # (images, tokens, width)
         per_block = zip(
             self.backbone.encoder.layers, self.blocks, coefficients.unbind(1), strict=True
@@ -102,7 +103,7 @@ class AdaptedVisionTransformer(nn.Module):
         for index, (frozen, adapters, own) in enumerate(per_block):
             image = rows.image if index == 0 else None  # the rows of an image part ways there
             queries = 1 if index == last else None  # the heads read the class token alone
-            tokens = self.block(tokens, frozen, adapters, own, image, queries)
+            tokens = block(tokens, frozen, adapters, own, image, queries)
         features = self.backbone.encoder.ln(tokens[:, 0])
         logits: Tensor = self.heads(features, rows.adapter)
         return logits

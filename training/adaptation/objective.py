@@ -1,70 +1,71 @@
-"""What adapter training minimises: the loss of trajectories drawn anew for each step."""
+"""The objective of adapter training: a loss over trajectories that are drawn for every step."""
+
+from collections.abc import Callable
 
 import numpy as np
+import torch
 from torch import Generator, Tensor
 
 from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
 from eulerlora.rows import Rows
 from eulerlora.vision_transformer import AdaptedVisionTransformer, adapted_block
-from training.fit.losses import image_weights, mean_loss, trajectory_loss, wanted_shares
-from training.fit.objective import Objective
-from training.fit.recomputation import recomputed
-from training.recipe.schema import AdapterTraining
-
-LOSSES = {"trajectory": trajectory_loss, "mean": mean_loss}
+from training.fit.losses import Loss, image_weights, target_probabilities
+from training.fit.objective import Objective, recomputed
 
 
-class AdapterObjective(Objective):
-    """The loss of adapters whose coefficients are drawn anew for each step.
+class AdapterObjective(Objective[Tensor]):
+    """The loss of adapters and heads on a frozen backbone.
 
-    One draw per trajectory, shared by the step's images; a function of the seed and the step, so
-    that micro-batches, processes and a resumed run all see the same. class_weights: (classes,).
-    outside: the weight of images of none of the classes, as in `losses.image_weights`.
+    samples: stochastic samples per adapter and step. weighted_loss: one of `losses.LOSSES`.
+    class_weights: (classes,), on the network's device. outlier_weight: as in
+    `losses.image_weights`. recompute: use activation checkpointing.
     """
 
     def __init__(
         self,
         network: AdaptedVisionTransformer,
-        training: AdapterTraining,
+        samples: int,
+        weighted_loss: Loss,
         class_weights: Tensor,
-        seed: int,
-        outside: float = 1.0,
+        outlier_weight: float = 1.0,
+        recompute: bool = False,
     ) -> None:
-        super().__init__()
-        self.network = network
-        if training.activation_checkpointing:
-            network.block = recomputed(adapted_block)
-        self.training_settings = training
-        self.seed = seed
-        self.outside = outside
-        self.class_weights: Tensor
-        self.register_buffer("class_weights", class_weights)
+        super().__init__(network, rows_per_image=network.settings.adapters * samples)
+        self.settings, self.depth = network.settings, network.depth
+        self.samples = samples
+        self.weighted_loss = weighted_loss
+        self.class_weights, self.outlier_weight = class_weights, outlier_weight
+        self.block = recomputed(adapted_block) if recompute else adapted_block
 
-    def forward(self, images: Tensor, labels: Tensor, step: int) -> Tensor:
-        count, samples = len(images), self.training_settings.samples
-        settings = self.network.settings
-        own = draw_trajectories(
-            settings.adapters * samples,
-            self.network.depth,
-            settings,
-            step_generator(self.seed, step),
+    def draw(self, seed: int, step: int, process: int) -> Tensor:
+        """Returns coefficients (trajectories, blocks, 4, adapters * rank), the same in all
+        processes: one draw per trajectory, shared by all images of the step.
+        """
+        coefficients = draw_trajectories(
+            self.rows_per_image, self.depth, self.settings, step_generator(seed, step)
         )
-        shared = on_stacked_ranks(own, settings.adapters).to(images.device)
-        rows = Rows.of([samples] * count, settings.adapters).to(images.device)
-        logits = self.network(images, rows, shared.repeat(count, 1, 1, 1))
-        trajectories = logits.float().unflatten(0, (count, -1))
-        shares = wanted_shares(labels, trajectories.shape[-1])
-        weights = image_weights(labels, self.class_weights, self.outside)
-        return LOSSES[self.training_settings.loss](trajectories, shares, weights)
+        stacked = on_stacked_ranks(coefficients, self.settings.adapters)
+        return stacked.to(self.class_weights.device)
+
+    def loss(
+        self, network: Callable[..., Tensor], images: Tensor, labels: Tensor, draw: Tensor
+    ) -> Tensor:
+        """draw: the step's coefficients."""
+        count = len(images)
+        rows = Rows.of([self.samples] * count, self.settings.adapters).to(images.device)
+        logits = network(images, rows, draw.repeat(count, 1, 1, 1), block=self.block)
+        trajectories = logits.float().unflatten(0, (count, -1))  # (n, trajectories, classes)
+        targets = target_probabilities(labels, trajectories.shape[-1])
+        return self.weighted_loss(trajectories, targets, self._weights(labels))
 
     def weight(self, labels: Tensor) -> Tensor:
-        return image_weights(labels, self.class_weights, self.outside).sum()
+        return self._weights(labels).sum()
 
-    def rows_per_image(self) -> int:
-        return self.network.settings.adapters * self.training_settings.samples
+    def _weights(self, labels: Tensor) -> Tensor:
+        return image_weights(labels, self.class_weights, self.outlier_weight)
 
 
 def step_generator(seed: int, step: int) -> Generator:
-    """The generator of one step's draws."""
+    """Returns the generator of a step's draws."""
     state = np.random.SeedSequence((seed, step)).generate_state(1)
-    return Generator().manual_seed(int(state[0]))
+    return torch.Generator().manual_seed(int(state[0]))

@@ -13,8 +13,8 @@ from torchvision.models import VisionTransformer
 
 from eulerlora.preprocess import resize
 from eulerlora.vision_transformer import AdaptedVisionTransformer
-from training.data.datasets import ImageParts, LabelledImage
-from training.data.image_sources import read_image
+from training.data.labelled_images import ImageParts, LabelledImage
+from training.data.sources import read_image
 from training.evaluation.intervals import Floats, Ints, unit_weights
 from training.evaluation.metrics import macro_auroc
 

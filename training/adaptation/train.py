@@ -1,11 +1,10 @@
-"""Trains adapters on a frozen backbone and leaves a calibrated, servable checkpoint."""
+"""Training of adapters on a frozen backbone, to a calibrated checkpoint with report and card."""
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 from torchvision.models import VisionTransformer
 
 from eulerlora.backbone import at_image_size, load_backbone, published_backbone, settings_of
@@ -17,30 +16,24 @@ from eulerlora.config import (
     Preprocessing,
     Provenance,
 )
-from eulerlora.errors import NonFiniteError, SettingsError
+from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
 from eulerlora.safetensor_files import tensors_sha256
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.adaptation.objective import AdapterObjective
 from training.adaptation.probe import fit_heads
 from training.data.augmentation import Transform, training_view
-from training.data.bad_images import announce
-from training.data.datasets import (
-    ImageParts,
-    OodSet,
-    class_counts,
-    read_dataset,
-    read_ood_set,
-    read_outliers,
-)
-from training.energy import energy_used
+from training.data.datasets import read_dataset, read_ood_set, read_outliers
+from training.data.labelled_images import ImageParts, OodSet, class_counts
+from training.data.sources import report_skipped
 from training.evaluation.calibration import calibrate
 from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
-from training.fit.class_weights import effective_number_weights
+from training.fit.batches import LoadedBatches
 from training.fit.loop import fit
-from training.fit.provenance import data_facts, provenance_of
-from training.fit.run import Run, accelerator_on
+from training.fit.losses import LOSSES, effective_number_weights
+from training.fit.run import Run, accelerator_on, data_provenance, run_provenance
+from training.fit.run_state import round_parameters
 from training.recipe.schema import AdapterRecipe, AdapterTraining, BackboneSource
 from training.reporting.model_card import model_card, write_model_card
 from training.reporting.report import write_report
@@ -49,12 +42,21 @@ REPORT = "report"
 
 
 @dataclass(frozen=True)
-class Frozen:
-    """A frozen backbone, the name of its published weights if they are, and its provenance."""
+class FrozenBackbone:
+    """A frozen backbone and its provenance. published: name of its published weights, if any."""
 
     backbone: VisionTransformer
     published: str | None
     provenance: Provenance
+
+
+@dataclass(frozen=True)
+class TrainingImages:
+    """All images of a recipe: its data set, the out-of-distribution sets, and the outliers."""
+
+    images: ImageParts
+    ood: list[OodSet]
+    outliers: OodSet | None
 
 
 def train(
@@ -67,72 +69,38 @@ def train(
     skip_bad: bool = False,
     tensorboard: Path | None = None,
 ) -> None:
-    """Runs a recipe to its end: trains, saves, calibrates, evaluates, writes report and model card.
+    """Runs a recipe: trains, saves, calibrates, evaluates, and writes report and model card.
 
-    The checkpoint appears in `out` whole once training is done. Until then the run's state is
-    kept in the file that `state_file` names; with `resume` a run continues from it, and one that
-    ended between saving and evaluating goes on there.
-    recipe_folder: what a backbone file's path in the recipe is relative to. skip_bad: images that
-    cannot be used are left out and listed, on stderr and in the provenance. tensorboard: a folder
-    for the run's curves, if any; outside `out`, which must be free for the checkpoint.
+    The checkpoint appears in `out` atomically after training. Until then, the run's state is in
+    `state_file(out)`; `resume` continues from it, or with the evaluation if the checkpoint
+    exists. recipe_folder: base of relative paths in the recipe. skip_bad: skip unusable images
+    and list them on stderr and in the provenance. tensorboard: folder of the training curves,
+    outside of `out`. Raises SettingsError, DataError, NonFiniteError or StorageError.
     """
     if tensorboard is not None and tensorboard.resolve().is_relative_to(out.resolve()):
-        raise SettingsError(f"the curves' folder {tensorboard} must lie outside {out}")
-    finished = resume and (out / CONFIG).exists()
-    if not finished:
+        raise SettingsError(f"expected a --tensorboard folder outside of {out}, got {tensorboard}")
+    trained = resume and (out / CONFIG).exists()
+    if not trained:
         check_free(out)
-    images = read_dataset(recipe.data, data, skip_bad)
-    outside = [read_ood_set(each, data, skip_bad) for each in recipe.evaluation.ood]
-    outliers = None
-    if recipe.outliers is not None:
-        outliers = read_outliers(recipe.outliers, data, skip_bad)
+    sets = _read_images(recipe, data, skip_bad)
     accelerator = accelerator_on(device)
     if accelerator.is_main_process:
-        announce(images, *outside, *([] if outliers is None else [outliers]))
-    if not finished:
-        settings = recipe.settings_alone
+        report_skipped(sets.images, *sets.ood, *([sets.outliers] if sets.outliers else []))
+    if not trained:
+        settings = recipe.without_source
         run = Run(accelerator, recipe.seed, settings, state_file(out), resume, tensorboard)
-        network, config = _train(recipe, recipe_folder, images, outliers, run)
+        network, config = _train_network(recipe, recipe_folder, sets, run)
         if accelerator.is_main_process:
             save_checkpoint(out, network, config, model_card(config, None), _dtype(recipe))
             run.state.unlink(missing_ok=True)
     if accelerator.is_main_process:
-        asked = recipe.evaluation
-        calibrate(out, images, device, asked.calibrated, asked.sampler)
-        checkpoint = load_checkpoint(out)
-        options = [SamplingOptions("det"), SamplingOptions("stoch", asked.samples)]
-        ood = {each.name: each.images for each in outside}
-        evaluation = evaluate(EulerLoRA(checkpoint, device), images, ood, options, asked.ood_images)
-        write_report(out / REPORT, evaluation)
-        write_model_card(out, out / REPORT)
+        _evaluate(recipe, sets, out, device)
     accelerator.wait_for_everyone()
 
 
 def state_file(out: Path) -> Path:
-    """Where the state of an unfinished run into `out` is kept: beside it."""
+    """Returns the file, beside `out`, that stores the state of an unfinished run."""
     return out.with_name(f"{out.name}.state.safetensors")
-
-
-def _train(
-    recipe: AdapterRecipe,
-    recipe_folder: Path,
-    images: ImageParts,
-    outliers: OodSet | None,
-    run: Run,
-) -> tuple[AdaptedVisionTransformer, CheckpointConfig]:
-    frozen = read_backbone(recipe.backbone, recipe_folder, _dtype(recipe))
-    network = AdaptedVisionTransformer(frozen.backbone, recipe.adapters, len(images.classes))
-    network.initialise(Generator().manual_seed(recipe.seed))
-    if recipe.training.head == "linear-probe":
-        fit_heads(network, images, run.accelerator.device)
-    resumed = run.resume and run.state.exists()
-    with energy_used() as energy:
-        facts = train_adapters(network, recipe, images, outliers, run)
-    if not resumed and energy:  # of an earlier session nobody knows
-        facts["energy_joules"] = dict(energy)
-    round_adapters(network.cpu(), _dtype(recipe))
-    provenance = provenance_of(recipe, run.accelerator.device) | data_facts(images, outliers)
-    return network, _config(recipe, network, frozen, images, provenance | {"training": facts})
 
 
 def train_adapters(
@@ -142,63 +110,95 @@ def train_adapters(
     outliers: OodSet | None,
     run: Run,
 ) -> Provenance:
-    """Fits adapters and heads in place; returns what the run was."""
+    """Fits the network's adapters and heads in place and returns the result of the run."""
+    settings, device = recipe.training, run.accelerator.device
+    objective = AdapterObjective(
+        network.to(device),
+        settings.samples,
+        LOSSES[settings.loss],
+        class_weights(settings, images).to(device),
+        outlier_weight=1.0 if recipe.outliers is None else recipe.outliers.weight,
+        recompute=settings.activation_checkpointing,
+    )
     size = network.backbone.image_size
-    weights = class_weights(recipe.training, images)
-    outside = 1.0 if recipe.outliers is None else recipe.outliers.weight
-    objective = AdapterObjective(network, recipe.training, weights, recipe.seed, outside)
-    shown = [*images.parts["train"], *([] if outliers is None else outliers.images)]
 
     def view(epoch: int) -> Transform:
-        return training_view(size, recipe.seed, epoch, recipe.training.augmentation)
+        return training_view(size, recipe.seed, epoch, settings.augmentation)
 
-    device = run.accelerator.device
-    return asdict(fit(objective.to(device), shown, view, recipe.training, run))
+    training = [*images.parts["train"], *([] if outliers is None else outliers.images)]
+    batches = LoadedBatches(training, view, settings, run.seed, run.shard)
+    return asdict(fit(objective, batches, settings, run))
 
 
-def read_backbone(source: BackboneSource, recipe_folder: Path, dtype: torch.dtype) -> Frozen:
-    """The backbone that a recipe names: a file, relative to the recipe, or published weights.
+def read_backbone(
+    source: BackboneSource, recipe_folder: Path, dtype: torch.dtype
+) -> FrozenBackbone:
+    """Returns the backbone of a recipe: a file, relative to the recipe, or published weights.
 
-    A file's weights are rounded to `dtype`, as which the checkpoint will store them. Raises
-    SettingsError for published weights at another image size than theirs, or that cannot be had.
+    The weights of a file are rounded to `dtype`, the type that the checkpoint stores. Raises
+    SettingsError for published weights that are unavailable or combined with an image size.
     """
     if source.weights.endswith(".safetensors"):
         if source.file is not None:
-            raise SettingsError("backbone.file is for published weights, not for a backbone file")
+            raise SettingsError(
+                "expected backbone.file only with published weights, got backbone.weights="
+                f"{source.weights}"
+            )
         file = load_backbone(recipe_folder / source.weights)
         backbone = at_image_size(file.backbone, source.image_size or file.backbone.image_size)
-        _round(backbone.named_parameters(), dtype)
-        return Frozen(backbone, None, file.provenance)
+        round_parameters(backbone.named_parameters(), dtype)
+        return FrozenBackbone(backbone, None, file.provenance)
     if source.image_size is not None:
         raise SettingsError(
-            f"backbone.image_size={source.image_size} wants a backbone file; "
-            f"{source.weights} keeps the size it was published for"
+            f"expected backbone.image_size={source.image_size} with a backbone file, got the "
+            f"published weights {source.weights}, whose size is fixed"
         )
-    given = None if source.file is None else recipe_folder / source.file
-    return Frozen(published_backbone(source.weights, given), source.weights, {})
-
-
-def round_adapters(network: AdaptedVisionTransformer, dtype: torch.dtype) -> None:
-    """Rounds adapters and heads to what `dtype` can store, so that all that follows is measured
-    on the weights as they will be loaded. Raises NonFiniteError for a value out of range.
-    """
-    _round(network.adapter_parameters(), dtype)
-
-
-@torch.no_grad()
-def _round(parameters: Iterable[tuple[str, nn.Parameter]], dtype: torch.dtype) -> None:
-    for name, parameter in parameters:
-        parameter.copy_(parameter.to(dtype).float())
-        if not parameter.isfinite().all():
-            raise NonFiniteError(f"{name} has values that {dtype} cannot hold")
+    file_path = None if source.file is None else recipe_folder / source.file
+    return FrozenBackbone(published_backbone(source.weights, file_path), source.weights, {})
 
 
 def class_weights(settings: AdapterTraining, images: ImageParts) -> Tensor:
-    """(classes,) float32, the weight of each class's loss; all ones without weighting."""
+    """Returns (classes,) float32, the loss weight of each class; ones without weighting."""
     if settings.class_weights == "none":
         return torch.ones(len(images.classes))
     counts = class_counts(images.parts["train"], len(images.classes))
     return effective_number_weights(counts, settings.beta).float()
+
+
+def _read_images(recipe: AdapterRecipe, data: Path, skip_bad: bool) -> TrainingImages:
+    outliers = None
+    if recipe.outliers is not None:
+        outliers = read_outliers(recipe.outliers, data, skip_bad)
+    ood = [read_ood_set(settings, data, skip_bad) for settings in recipe.evaluation.ood]
+    return TrainingImages(read_dataset(recipe.data, data, skip_bad), ood, outliers)
+
+
+def _train_network(
+    recipe: AdapterRecipe, recipe_folder: Path, sets: TrainingImages, run: Run
+) -> tuple[AdaptedVisionTransformer, CheckpointConfig]:
+    """Returns the trained network, rounded to the stored type, and its configuration."""
+    images, outliers = sets.images, sets.outliers
+    frozen = read_backbone(recipe.backbone, recipe_folder, _dtype(recipe))
+    network = AdaptedVisionTransformer(frozen.backbone, recipe.adapters, len(images.classes))
+    network.initialise(Generator().manual_seed(recipe.seed))
+    if recipe.training.head == "linear-probe":
+        fit_heads(network, images, run.accelerator.device)
+    result = train_adapters(network, recipe, images, outliers, run)
+    network.cpu()
+    round_parameters(network.adapter_parameters(), _dtype(recipe))  # so that it is evaluated so
+    provenance = run_provenance(recipe, run.accelerator.device) | data_provenance(images, outliers)
+    return network, _config(recipe, network, frozen, images, provenance | {"training": result})
+
+
+def _evaluate(recipe: AdapterRecipe, sets: TrainingImages, out: Path, device: torch.device) -> None:
+    """Calibrates and evaluates the checkpoint in `out`; writes its report and model card."""
+    settings = recipe.evaluation
+    calibrate(out, sets.images, device, settings.calibrated, settings.sampler)
+    model = EulerLoRA(load_checkpoint(out), device)
+    options = [SamplingOptions("det"), SamplingOptions("stoch", settings.samples)]
+    ood = {ood_set.name: ood_set.images for ood_set in sets.ood}
+    write_report(out / REPORT, evaluate(model, sets.images, ood, options, settings.ood_images))
+    write_model_card(out, out / REPORT)
 
 
 def _dtype(recipe: AdapterRecipe) -> torch.dtype:
@@ -209,7 +209,7 @@ def _dtype(recipe: AdapterRecipe) -> torch.dtype:
 def _config(
     recipe: AdapterRecipe,
     network: AdaptedVisionTransformer,
-    frozen: Frozen,
+    frozen: FrozenBackbone,
     images: ImageParts,
     provenance: Provenance,
 ) -> CheckpointConfig:

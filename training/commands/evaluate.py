@@ -5,18 +5,9 @@ from pathlib import Path
 
 import click
 
-from eulerlora.errors import DataError
-from eulerlora.model import EulerLoRA, choose_device
+from eulerlora.openmp import set_openmp_wait_policy
 from eulerlora.settings import SAMPLERS, Sampler
 from training.commands.options import PATH, data_option, device_option, skip_bad_option
-from training.data.bad_images import announce
-from training.data.datasets import ImageParts, read_dataset, read_ood_set
-from training.evaluation.calibration import calibrate
-from training.evaluation.evaluate import evaluate
-from training.evaluation.inference import SamplingOptions
-from training.evaluation.report_schema import TEST
-from training.recipe.schema import DataSettings, OodSettings
-from training.reporting.report import markdown, write_report
 
 MODES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
 
@@ -24,7 +15,9 @@ MODES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
 @click.command("evaluate")
 @click.argument("checkpoint", type=PATH)
 @data_option
-@click.option("--ood", type=PATH, multiple=True, help="A folder or archive of other images.")
+@click.option(
+    "--ood", type=PATH, multiple=True, help="Folder or archive of out-of-distribution images."
+)
 @click.option(
     "--ood-images",
     type=click.IntRange(1),
@@ -37,14 +30,22 @@ MODES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     metavar="N",
     default=500,
     show_default=True,
-    help="N evenly spaced test images are blurred, made noisy, darker and brighter; 0 for none.",
+    help="Evaluate also on N evenly spaced test images with blur, noise and changed brightness.",
 )
-@click.option("--mode", type=click.Choice(list(MODES)), default="both")
-@click.option("--samples", type=click.IntRange(1, 64), default=4, help="Per adapter, in stoch.")
+@click.option("--mode", type=click.Choice(list(MODES)), default="both", show_default=True)
 @click.option(
-    "--sampler", type=click.Choice(SAMPLERS), help="Of stoch; the checkpoint's if left out."
+    "--samples",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Samples per adapter in mode stoch.",
 )
-@click.option("--out", type=PATH, help="Where report.json, report.md and pictures go.")
+@click.option(
+    "--sampler",
+    type=click.Choice(SAMPLERS),
+    help="Sampler in mode stoch; the checkpoint's by default.",
+)
+@click.option("--out", type=PATH, help="Folder for report.json, report.md and charts.")
 @skip_bad_option
 @device_option
 def evaluate_command(
@@ -60,22 +61,32 @@ def evaluate_command(
     skip_bad: bool,
     device: str,
 ) -> None:
-    """Measure a checkpoint on the test part of its data set."""
+    """Evaluate a checkpoint on the test part of its data set."""
+    set_openmp_wait_policy()
+    # These import torch, and the report matplotlib.
+    from eulerlora.model import EulerLoRA  # noqa: PLC0415
+    from training.data.datasets import checkpoint_dataset, read_ood_set  # noqa: PLC0415
+    from training.data.sources import report_skipped  # noqa: PLC0415
+    from training.evaluation.evaluate import evaluate  # noqa: PLC0415
+    from training.evaluation.inference import SamplingOptions  # noqa: PLC0415
+    from training.recipe.schema import OodSettings  # noqa: PLC0415
+    from training.reporting.report import markdown, write_report  # noqa: PLC0415
+
     model = EulerLoRA.load(checkpoint, device)
     options = [
-        SamplingOptions("det") if each == "det" else SamplingOptions("stoch", samples)
-        for each in MODES[mode]
+        SamplingOptions("det") if name == "det" else SamplingOptions("stoch", samples)
+        for name in MODES[mode]
     ]
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # better refused now than after the work
-    images = dataset_of(model, data, skip_bad)
+        out.mkdir(parents=True, exist_ok=True)  # fails before the long work rather than after it
+    images = checkpoint_dataset(model.config, data, skip_bad)
     sets = {
-        name: read_ood_set(OodSettings(kind="images", path=str(place)), Path(), skip_bad)
-        for name, place in _by_name(ood).items()
+        name: read_ood_set(OodSettings(kind="images", path=str(path)), Path(), skip_bad)
+        for name, path in _unique_names(ood).items()
     }
-    announce(images, *sets.values())
-    outside = {name: each.images for name, each in sets.items()}
-    evaluation = evaluate(model, images, outside, options, ood_images, corrupted_images, sampler)
+    report_skipped(images, *sets.values())
+    ood_sets = {name: ood_set.images for name, ood_set in sets.items()}
+    evaluation = evaluate(model, images, ood_sets, options, ood_images, corrupted_images, sampler)
     click.echo(markdown(evaluation.report))
     if out is not None:
         write_report(out, evaluation)
@@ -87,7 +98,7 @@ def evaluate_command(
 @click.option(
     "--sampler",
     type=click.Choice(SAMPLERS),
-    help="How the checkpoint draws samples from now on; as before if left out.",
+    help="New sampler of the checkpoint; unchanged by default.",
 )
 @skip_bad_option
 @device_option
@@ -95,31 +106,28 @@ def calibrate_command(
     checkpoint: Path, data: Path, sampler: Sampler | None, skip_bad: bool, device: str
 ) -> None:
     """Set the OOD thresholds of a checkpoint from held-out images of its data set."""
-    images = dataset_of(EulerLoRA.load(checkpoint, "cpu"), data, skip_bad)
-    announce(images)
-    for each in calibrate(checkpoint, images, choose_device(device), sampler=sampler):
-        click.echo(f"{each.mode} {each.samples}: MSP >= {each.msp:.4f} keeps {each.kept:.1%}")
+    set_openmp_wait_policy()
+    # These import torch.
+    from eulerlora.checkpoint import read_config  # noqa: PLC0415
+    from eulerlora.model import choose_device  # noqa: PLC0415
+    from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
+    from training.data.sources import report_skipped  # noqa: PLC0415
+    from training.evaluation.calibration import calibrate  # noqa: PLC0415
+
+    images = checkpoint_dataset(read_config(checkpoint), data, skip_bad)
+    report_skipped(images)
+    for threshold in calibrate(checkpoint, images, choose_device(device), sampler=sampler):
+        click.echo(
+            f"{threshold.mode} {threshold.samples}: MSP >= {threshold.msp:.4f} keeps "
+            f"{threshold.kept:.1%}"
+        )
 
 
-def _by_name(places: Sequence[Path]) -> dict[str, Path]:
-    """The places by their last name, with as many folders before it as tell them apart."""
-    found: dict[str, Path] = {}
-    for place in dict.fromkeys(places):
-        parts = place.absolute().parts
+def _unique_names(paths: Sequence[Path]) -> dict[str, Path]:
+    """Returns the paths by name: the last components that are unique and not just "test"."""
+    named: dict[str, Path] = {}
+    for path in dict.fromkeys(paths):
+        parts = path.absolute().parts
         names = ("/".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))
-        found[next(name for name in names if name not in (TEST, *found))] = place
-    return found
-
-
-def dataset_of(model: EulerLoRA, data: Path, skip_bad: bool) -> ImageParts:
-    """The data set that the model was trained on, read from `data`; its classes must agree."""
-    images = read_dataset(settings_of(model), data, skip_bad)
-    names = tuple(each.name for each in images.classes)
-    if names != model.classes:
-        raise DataError(f"{data}: its classes {names} are not the model's {model.classes}")
-    return images
-
-
-def settings_of(model: EulerLoRA) -> DataSettings:
-    """Which data set the model was trained on, and its split."""
-    return DataSettings.model_validate(model.config.provenance["recipe"]["data"])
+        named[next(name for name in names if name not in ("test", *named))] = path
+    return named

@@ -1,27 +1,74 @@
-"""Options that several commands of training share."""
+"""Options of several training commands, and the resume hint of a run that ends early."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
+from eulerlora.errors import CheckpointError, NonFiniteError, StorageError
+
 PATH = click.Path(path_type=Path)
 
-data_option = click.option("--data", type=PATH, required=True, help="The data directory.")
-out_option = click.option("--out", type=PATH, required=True, help="A new or empty folder.")
-variant_option = click.option("--variant", metavar="NAME", help="One of the recipe's variants.")
+recipe_argument = click.argument("recipe", metavar="RECIPE")
+data_option = click.option("--data", type=PATH, required=True, help="Data directory.")
+out_option = click.option("--out", type=PATH, required=True, help="New or empty output folder.")
+variant_option = click.option("--variant", metavar="NAME", help="Variant of the recipe.")
 seed_option = click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), help="Instead of the recipe's."
+    "--seed", type=click.IntRange(0, 2**32 - 1), help="Seed; replaces the recipe's."
 )
 set_option = click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Such as training.epochs=2."
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Replace a key of the recipe, such as training.epochs=2.",
 )
 resume_option = click.option(
-    "--resume", is_flag=True, help="Continue an interrupted run to the same weights."
+    "--resume", is_flag=True, help="Continue an interrupted run; the weights are the same."
 )
 skip_bad_option = click.option(
-    "--skip-bad", is_flag=True, help="Leave out images that cannot be used, and list them."
+    "--skip-bad", is_flag=True, help="Skip unusable images and list them."
 )
 tensorboard_option = click.option(
-    "--tensorboard", type=PATH, metavar="DIR", help="Write the run's curves there."
+    "--tensorboard", type=PATH, metavar="DIR", help="Write training curves to this folder."
 )
-device_option = click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
+device_option = click.option(
+    "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."
+)
+
+
+@contextmanager
+def resume_hint(hint: Callable[[], str]) -> Iterator[None]:
+    """Adds `hint()` to the error of a block that ends early.
+
+    Applies to Ctrl-C, non-finite numbers and a full disk.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise click.ClickException(f"interrupted; {hint()}; use --resume to continue") from None
+    except NonFiniteError as error:
+        raise NonFiniteError(f"{error}; {hint()}") from error
+    except StorageError as error:
+        advice = f"{hint()}; free some space and use --resume"
+        raise StorageError(error.path, error.reason, advice) from error
+
+
+def checkpoint_hint(out: Path, state: Path) -> str:
+    """Returns what a training run has stored: a checkpoint in `out`, or its state in `state`."""
+    if out.exists() and any(out.iterdir()):
+        return f"the checkpoint in {out} is complete, but not evaluated"
+    return f"no checkpoint was written; {state_hint([state])}"
+
+
+def state_hint(states: list[Path]) -> str:
+    """Returns the step and the path of the last readable state."""
+    from training.fit.run_state import stored_steps  # noqa: PLC0415 - imports torch
+
+    for state in reversed(states):
+        try:
+            return f"the state after step {stored_steps(state)} is stored in {state}"
+        except CheckpointError:
+            continue
+    return "no state was stored"

@@ -1,33 +1,43 @@
-"""`eulerlora reproduce`: a table of the paper from one command."""
+"""The command `eulerlora reproduce`."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from eulerlora.errors import DataError, SettingsError
-from training.reproduction.prerequisites import missing, prepare
-from training.reproduction.reproduce import all_devices, train_all
-from training.reproduction.results import markdown_table
-from training.reproduction.runs import TableRun, runs_of
-from training.reproduction.table import Table, read_table, table_names
+from eulerlora.openmp import set_openmp_wait_policy
+from training.commands.options import PATH
 
-PATH = click.Path(path_type=Path)
+if TYPE_CHECKING:
+    from training.reproduction.runs import TableRun
+    from training.reproduction.table import Table
 
 
 @click.command("reproduce")
-@click.argument("table", type=click.Choice(table_names()))
-@click.option("--data", type=PATH, default=Path("data"), help="The data directory.")
-@click.option("--out", type=PATH, default=Path("runs"), help="Where runs are kept.")
-@click.option("--seeds", default="", help="all, or such as 0,42; otherwise the table's first.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="For every run.")
+@click.argument("table", metavar="TABLE")
+@click.option("--data", type=PATH, default=Path("data"), show_default=True, help="Data directory.")
+@click.option(
+    "--out", type=PATH, default=Path("runs"), show_default=True, help="Folder of the runs."
+)
+@click.option(
+    "--seeds",
+    default="",
+    help="all, or a list such as 0,42; the table's first seed by default.",
+)
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Replace a key in every run."
+)
 @click.option(
     "--device",
     "devices",
     multiple=True,
-    help="One run at a time on each; name one twice for two. Otherwise all GPUs, or the CPU.",
+    help="Device that runs one training at a time; repeat it for more. Default: all GPUs, or cpu.",
 )
-@click.option("--dry-run", is_flag=True, help="List the runs and what is missing for them.")
+@click.option("--dry-run", is_flag=True, help="List the runs and their missing inputs.")
 def reproduce_command(
     table: str,
     data: Path,
@@ -37,52 +47,64 @@ def reproduce_command(
     devices: tuple[str, ...],
     dry_run: bool,
 ) -> None:
-    """Train and measure all runs of a table; prints it beside the paper's figures.
+    """Train and evaluate all runs of a table; print it beside the published results.
 
-    Finished runs in --out are kept, broken ones continue.
+    Skips the finished runs in --out and continues the interrupted ones. An unknown TABLE lists
+    the names.
     """
-    wanted = read_table(table)
-    runs = runs_of(wanted, _seeds(wanted, seeds), overrides, out)
+    set_openmp_wait_policy()
+    # These import torch.
+    from training.reproduction.prerequisites import read_inputs  # noqa: PLC0415
+    from training.reproduction.results import markdown_table  # noqa: PLC0415
+    from training.reproduction.runs import runs_of  # noqa: PLC0415
+    from training.reproduction.scheduler import all_devices, train_all  # noqa: PLC0415
+    from training.reproduction.table import read_table  # noqa: PLC0415
+
+    selected = read_table(table)
+    runs = runs_of(selected, _seeds(selected, seeds), overrides, out)
     for run in runs:
         run.check()
     unfinished = [run for run in runs if run.status != "finished"]
     if dry_run:
         _list(runs, _missing(unfinished, data))
         return
-    prepare([(run.recipe, run.file.parent) for run in unfinished], data)
+    read_inputs([(run.recipe, run.file.parent) for run in unfinished], data)
     failures = train_all(runs, data, devices or all_devices())
-    click.echo(markdown_table(wanted, runs))
+    click.echo(markdown_table(selected, runs))
     if failures:
         raise DataError(f"{len(failures)} of {len(runs)} runs failed: {failures[0]}")
 
 
-def _seeds(table: Table, asked: str) -> Sequence[int]:
-    if asked == "all":
+def _seeds(table: Table, text: str) -> Sequence[int]:
+    """Returns the seeds of `--seeds`; the table's first if empty."""
+    if text == "all":
         return table.seeds
     try:
-        named = dict.fromkeys(int(each) for each in asked.split(",")) if asked else {}
+        seeds = dict.fromkeys(int(seed) for seed in text.split(",")) if text else {}
     except ValueError as error:
-        raise SettingsError(f"--seeds wants all or such as 0,42, not {asked!r}") from error
-    return tuple(named) or table.seeds[:1]
+        raise SettingsError(f"expected --seeds all or such as 0,42, got {text!r}") from error
+    return tuple(seeds) or table.seeds[:1]
 
 
 def _missing(runs: Sequence[TableRun], data: Path) -> list[str]:
-    """What the runs need and is not there, each once."""
-    folders = [(run.recipe, run.file.parent) for run in runs]
-    return list(dict.fromkeys(each for one in folders for each in missing(*one, data)))
+    """Returns the missing inputs of the runs, without repetitions."""
+    from training.reproduction.prerequisites import missing_inputs  # noqa: PLC0415 - imports torch
+
+    inputs = [missing_inputs(run.recipe, run.file.parent, data) for run in runs]
+    return list(dict.fromkeys(name for names in inputs for name in names))
 
 
-def _list(runs: Sequence[TableRun], absent: Sequence[str]) -> None:
+def _list(runs: Sequence[TableRun], missing: Sequence[str]) -> None:
     for run in runs:
         click.echo(f"{run.status:9}{run.name}: {_settings(run)}")
-    for each in absent:
-        click.echo(f"missing: {each}")
-    if not absent:
+    for name in missing:
+        click.echo(f"missing: {name}")
+    if not missing:
         click.echo("nothing is missing")
 
 
 def _settings(run: TableRun) -> str:
-    """The settings that tell runs apart, in one line."""
+    """Returns the settings in which runs differ, in one line."""
     recipe = run.recipe
     adapters, training = recipe.adapters, recipe.training
     sampled, size = adapters.min_rank < adapters.rank, recipe.backbone.image_size

@@ -4,31 +4,26 @@ from pathlib import Path
 
 import click
 
-from eulerlora.model import choose_device
 from eulerlora.openmp import set_openmp_wait_policy
-from training.adaptation.train import state_file, train
 from training.commands.options import (
-    PATH,
+    checkpoint_hint,
     data_option,
     device_option,
     out_option,
+    recipe_argument,
+    resume_hint,
     resume_option,
     seed_option,
     set_option,
     skip_bad_option,
+    state_hint,
     tensorboard_option,
     variant_option,
 )
-from training.commands.resume_hint import kept_checkpoint, kept_state, telling_what_is_kept
-from training.pretraining.train import pretrain
-from training.pretraining.train import state_file as stage_state_file
-from training.recipe.file import read_recipe
-from training.recipe.pretraining import PretrainingRecipe
-from training.recipe.schema import AdapterRecipe
 
 
 @click.command("pretrain")
-@click.argument("recipe", type=PATH)
+@recipe_argument
 @data_option
 @out_option
 @seed_option
@@ -38,7 +33,7 @@ from training.recipe.schema import AdapterRecipe
 @tensorboard_option
 @device_option
 def pretrain_command(
-    recipe: Path,
+    recipe: str,
     data: Path,
     out: Path,
     seed: int | None,
@@ -48,16 +43,25 @@ def pretrain_command(
     tensorboard: Path | None,
     device: str,
 ) -> None:
-    """Pretrain a backbone from scratch on labelled images of one or several data sets."""
+    """Pretrain a backbone from scratch on the labelled images of one or several data sets.
+
+    RECIPE is a file, or the name of a packaged recipe such as compact-pretrain.
+    """
     set_openmp_wait_policy()
-    settings = read_recipe(recipe, PretrainingRecipe, _with_seed(overrides, seed))
-    states = [stage_state_file(out, stage) for stage in range(len(settings.stages))]
-    with telling_what_is_kept(lambda: kept_state(states)):
+    # These import torch.
+    from eulerlora.model import choose_device  # noqa: PLC0415
+    from training.pretraining.train import pretrain, state_file  # noqa: PLC0415
+    from training.recipe.file import find_recipe, read_recipe  # noqa: PLC0415
+    from training.recipe.pretraining import PretrainingRecipe  # noqa: PLC0415
+
+    settings = read_recipe(find_recipe(recipe), PretrainingRecipe, _with_seed(overrides, seed))
+    states = [state_file(out, stage) for stage in range(len(settings.stages))]
+    with resume_hint(lambda: state_hint(states)):
         pretrain(settings, data, out, choose_device(device), resume, skip_bad, tensorboard)
 
 
 @click.command("train")
-@click.argument("recipe", type=PATH)
+@recipe_argument
 @data_option
 @out_option
 @variant_option
@@ -68,7 +72,7 @@ def pretrain_command(
 @tensorboard_option
 @device_option
 def train_command(
-    recipe: Path,
+    recipe: str,
     data: Path,
     out: Path,
     variant: str | None,
@@ -79,12 +83,22 @@ def train_command(
     tensorboard: Path | None,
     device: str,
 ) -> None:
-    """Train adapters on a frozen backbone; leaves a calibrated checkpoint in --out."""
+    """Train adapters on a frozen backbone; write a calibrated checkpoint to --out.
+
+    RECIPE is a file, or the name of a packaged recipe such as imagefolder.
+    """
     set_openmp_wait_policy()
-    settings = read_recipe(recipe, AdapterRecipe, _with_seed(overrides, seed), variant)
-    with telling_what_is_kept(lambda: kept_checkpoint(out, state_file(out))):
+    # These import torch.
+    from eulerlora.model import choose_device  # noqa: PLC0415
+    from training.adaptation.train import state_file, train  # noqa: PLC0415
+    from training.recipe.file import find_recipe, read_recipe  # noqa: PLC0415
+    from training.recipe.schema import AdapterRecipe  # noqa: PLC0415
+
+    path = find_recipe(recipe)
+    settings = read_recipe(path, AdapterRecipe, _with_seed(overrides, seed), variant)
+    with resume_hint(lambda: checkpoint_hint(out, state_file(out))):
         train(
-            settings, recipe.parent, data, out, choose_device(device), resume, skip_bad, tensorboard
+            settings, path.parent, data, out, choose_device(device), resume, skip_bad, tensorboard
         )
     click.echo(f"checkpoint in {out}")
 

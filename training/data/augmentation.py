@@ -1,50 +1,73 @@
-"""Random views of training images; what is drawn is a function of seed, epoch and image alone."""
+"""Random views of training images, as functions of seed, epoch and image index."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from eulerlora.preprocess import resize
-from training.data.seeded import seeded
 from training.recipe.schema import Augmentation
 
 CPU = torch.device("cpu")
 
 Transform = Callable[[int, Tensor], Tensor]
-"""(index, (3, height, width) uint8) -> (3, size, size), what a data set does to its pictures."""
+"""(index, (3, height, width) uint8) -> (3, size, size) in [0, 1]."""
 
 View = Callable[[Tensor], Tensor]
-"""(3, height, width) uint8 -> (3, size, size) in [0, 1]; draws from torch's own generator."""
+"""(3, height, width) uint8 -> (3, size, size) in [0, 1]; draws from torch's global generator."""
+
+
+@contextmanager
+def seeded(device: torch.device, *entropy: int) -> Iterator[None]:
+    """Seeds the device's global generator with `entropy` within the block, then restores it.
+
+    For torchvision's transforms and modules, which take no generator.
+    """
+    generator = _global_generator(device)
+    state = generator.get_state()
+    generator.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
+    try:
+        yield
+    finally:
+        generator.set_state(state)
+
+
+def _global_generator(device: torch.device) -> torch.Generator:
+    """device: a CUDA device must have an index, as a tensor's device has."""
+    cuda = device.type == "cuda"
+    return torch.cuda.default_generators[device.index] if cuda else torch.default_generator
 
 
 def paper_view(size: int) -> View:
-    """The paper's random view: flips and a rotation at native resolution, then the resize."""
+    """Returns the paper's random view: flips and a rotation at native resolution, then resize."""
     return lambda pixels: resize(flip_and_rotate(pixels), size)
 
 
 def flip_and_rotate(pixels: Tensor) -> Tensor:
-    """Both flips with p 0.5, then a rotation of 0..180 degrees: nearest, zeros outside, no
-    expansion. pixels: (3, height, width).
+    """Applies both flips with p 0.5, then a rotation of 0..180 degrees.
+
+    Nearest interpolation, zeros outside, no expansion. pixels: (3, height, width).
     """
     horizontal, vertical, turn = torch.rand(3).tolist()
     if horizontal < 0.5:
         pixels = F.horizontal_flip(pixels)
     if vertical < 0.5:
         pixels = F.vertical_flip(pixels)
-    turned: Tensor = F.rotate(
+    rotated: Tensor = F.rotate(
         pixels, 180 * turn, interpolation=F.InterpolationMode.NEAREST, fill=[0.0]
     )
-    return turned
+    return rotated
 
 
 def dermoscopy_view(size: int) -> View:
-    """A random view of a dermatoscopic picture: a crop, any of a square's symmetries, mild colours.
+    """Returns a random view for dermoscopy: a crop, a symmetry of the square, mild colour jitter.
 
-    The crop has half to all of the picture, and 3/4 to 4/3 of the shape of one of 4:3, which
-    evaluation squashes to a square too; nothing outside the picture comes into view.
+    The crop has 50% to 100% of the area and an aspect ratio of 1 to 16/9, which is 3/4 to 4/3 of
+    that of a 4:3 image; evaluation resizes such an image to a square too. No pixels are filled.
     """
     view: View = v2.Compose(
         [
@@ -66,7 +89,7 @@ VIEWS: Mapping[Augmentation, Callable[[int], View]] = {
 
 
 def training_view(size: int, seed: int, epoch: int, augmentation: Augmentation) -> Transform:
-    """The transform of one epoch, whatever process or order its images are drawn in."""
+    """Returns the transform of an epoch; it does not depend on process or order of images."""
     view = VIEWS[augmentation](size)
 
     def transform(index: int, pixels: Tensor) -> Tensor:
@@ -77,5 +100,5 @@ def training_view(size: int, seed: int, epoch: int, augmentation: Augmentation) 
 
 
 def evaluation_view(size: int) -> Transform:
-    """The transform of evaluation and service: the resize alone."""
+    """Returns the transform of evaluation and service: the resize alone."""
     return lambda _, pixels: resize(pixels, size)

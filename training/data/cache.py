@@ -1,11 +1,11 @@
 """The images of a folder or archive, decoded once into one memory-mapped file.
 
-    CACHE/pixels/PLACE/STATE/pixels.bin     (3, height, width) uint8 of one image after another
-    CACHE/pixels/PLACE/STATE/index.json     names, sizes and offsets; what does not open, and why
+    CACHE/pixels/PATH/STATE/pixels.bin     (3, height, width) uint8 of all images, concatenated
+    CACHE/pixels/PATH/STATE/index.json     names, sizes, offsets; names and reasons of bad images
 
-CACHE is the folder that EULERLORA_CACHE names, or the user's cache folder. STATE stands for the
-names, sizes and times of all files, so that a changed place is decoded anew. Pixels keep their
-native resolution, at which training's random views are taken.
+CACHE is the folder in EULERLORA_CACHE, or the user's cache folder. STATE is a digest of the
+names, sizes and times of all files, so that a changed folder is decoded again. Pixels keep their
+native resolution, because training's random views start from it.
 """
 
 import fcntl
@@ -21,65 +21,70 @@ from pathlib import Path
 
 import torch
 from platformdirs import user_cache_path
-from torch import Tensor
 
 from eulerlora.image_files import image_files
-from training.data.decoding import decode_all
-from training.data.image_sources import Source, list_images, no_images, no_place
+from training.data.sources import (
+    Decoded,
+    Source,
+    decode_all,
+    list_images,
+    missing_path,
+    no_images,
+)
 
-FORMAT = 1
+FORMAT = 2
 PIXELS, INDEX = "pixels.bin", "index.json"
-FREE_BYTES = 2**29  # of the cache's disk, left to others
+MIN_FREE_BYTES = 2**29  # of the cache's disk, left to other programs
 
 
 @dataclass(frozen=True)
 class DecodedImages:
-    """All images of a place by name, sorted; bad: why the others do not open, by name."""
+    """The images of a folder or archive by name; bad: the reason for each undecodable image."""
 
     sources: Mapping[str, Source]
     bad: Mapping[str, str]
 
 
-def decoded_images(place: Path) -> DecodedImages:
-    """The images of a folder or tar archive; decoded now, or found decoded by an earlier call.
+def decoded_images(path: Path) -> DecodedImages:
+    """Returns the images of a folder or tar archive, sorted by name; decodes them if not cached.
 
-    The pixels are mapped from a file: DataLoader's forked workers share them, a spawned process
-    cannot take them along. Where there can be no cache, a line says so; the images are then
-    checked and stay encoded. Raises DataError where the place is missing, unreadable or without
+    The pixels are mapped from a file: DataLoader's forked workers share them, but a spawned
+    process cannot receive them. Without a usable cache it warns on stderr, checks every image and
+    returns them encoded. Raises DataError for a path that is missing, unreadable or without
     images.
     """
-    if not place.exists():
-        raise no_place(place)
-    real = place.resolve()
+    if not path.exists():
+        raise missing_path(path)
+    real = path.resolve()
     folder = cache_folder() / "pixels" / f"{real.name}-{_digest(str(real))}"
-    state = folder / _digest(*_facts(place))
-    found = _open(state)
-    if found is not None:
-        return found
+    state = folder / _digest(*_file_facts(path))
+    cached = _open(state)
+    if cached is not None:
+        return cached
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _exclusive(folder / "lock"):
-            return _open(state) or _build(place, state)
+            return _open(state) or _build(path, state)
     except OSError as error:
-        print(f"{place}: decoded anew each time, as it cannot be cached ({error})", file=sys.stderr)
-        return _checked(place)
+        print(f"{path}: not cached, decoding for every use ({error})", file=sys.stderr)
+        return _checked(path)
 
 
 def cache_folder() -> Path:
-    """The folder for what can be made again: EULERLORA_CACHE, or the user's cache folder."""
+    """Returns the folder of reproducible files: EULERLORA_CACHE, or the user's cache folder."""
     return Path(os.environ.get("EULERLORA_CACHE") or user_cache_path("eulerlora"))
 
 
-def _facts(place: Path) -> Iterator[object]:
-    """All that tells one state of a place from another, without reading what is in it."""
+def _file_facts(path: Path) -> Iterator[object]:
+    """Yields what distinguishes two states of a path, without reading contents."""
     yield FORMAT
-    for file in image_files(place) if place.is_dir() else [place]:
+    for file in image_files(path) if path.is_dir() else [path]:
         try:
-            facts = file.stat()
-        except OSError as error:  # such as a link that leads nowhere
+            stat = file.stat()
+        except OSError as error:  # such as a broken link
             yield str(file), error.errno
         else:
-            yield str(file), facts.st_size, facts.st_mtime_ns, facts.st_mode
+            yield str(file), stat.st_size, stat.st_mtime_ns, stat.st_mode
 
 
 def _digest(*facts: object) -> str:
@@ -90,10 +95,10 @@ def _digest(*facts: object) -> str:
 
 
 def _open(state: Path) -> DecodedImages | None:
-    """What an earlier run decoded; None where there is nothing, or nothing whole."""
+    """Returns a cached state; None if missing or damaged."""
     try:
         index = json.loads((state / INDEX).read_text(encoding="utf-8"))
-        # private pages: they may be written to without a warning, and never reach the file
+        # private pages: writable without a warning, and never written back to the file
         pixels = torch.from_file(
             str(state / PIXELS), shared=False, size=index["bytes"], dtype=torch.uint8
         )
@@ -106,26 +111,26 @@ def _open(state: Path) -> DecodedImages | None:
     return DecodedImages(sources, index["bad"])
 
 
-def _build(place: Path, state: Path) -> DecodedImages:
-    """Decodes a place into `state`, which appears whole or not at all, and drops older states."""
+def _build(path: Path, state: Path) -> DecodedImages:
+    """Decodes a path into the folder `state` atomically, and deletes older states."""
     partial = state.with_name("partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
-        _write(partial, decode_all(place), place)
+        _write(partial, decode_all(path), path)
         for older in state.parent.iterdir():
             if older.is_dir() and older != partial:
                 shutil.rmtree(older)
         partial.rename(state)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    found = _open(state)
-    if found is None:
+    built = _open(state)
+    if built is None:
         raise OSError(f"{state} cannot be read back")
-    return found
+    return built
 
 
-def _write(folder: Path, decoded: Iterable[tuple[str, Tensor | str]], place: Path) -> None:
+def _write(folder: Path, decoded: Iterable[tuple[str, Decoded]], path: Path) -> None:
     images: dict[str, tuple[int, int, int]] = {}
     bad: dict[str, str] = {}
     offset = 0
@@ -134,15 +139,15 @@ def _write(folder: Path, decoded: Iterable[tuple[str, Tensor | str]], place: Pat
             if isinstance(pixels, str):
                 bad[name] = pixels
                 continue
-            if shutil.disk_usage(folder).free < FREE_BYTES + pixels.numel():
-                raise OSError(f"{FREE_BYTES >> 20} MB would not be left free in {folder}")
+            if shutil.disk_usage(folder).free < MIN_FREE_BYTES + pixels.numel():
+                raise OSError(f"expected {MIN_FREE_BYTES >> 20} MB of free space in {folder}")
             file.write(pixels.numpy().tobytes())
             images[name] = (offset, *pixels.shape[1:])
             offset += pixels.numel()
     if not images and not bad:
-        raise no_images(place)
+        raise no_images(path)
     index = {
-        "place": str(place.resolve()),
+        "path": str(path.resolve()),
         "bytes": offset,
         "images": dict(sorted(images.items())),
         "bad": dict(sorted(bad.items())),
@@ -150,17 +155,17 @@ def _write(folder: Path, decoded: Iterable[tuple[str, Tensor | str]], place: Pat
     (folder / INDEX).write_text(json.dumps(index), encoding="utf-8")
 
 
-def _checked(place: Path) -> DecodedImages:
-    """The images of a place, still encoded; each was decoded once to know whether it opens."""
-    sources = list_images(place)
-    bad = {name: pixels for name, pixels in decode_all(place) if isinstance(pixels, str)}
+def _checked(path: Path) -> DecodedImages:
+    """Returns the images in encoded form; decodes each once to find the bad ones."""
+    sources = list_images(path)
+    bad = {name: pixels for name, pixels in decode_all(path) if isinstance(pixels, str)}
     good = {name: source for name, source in sources.items() if name not in bad}
     return DecodedImages(good, dict(sorted(bad.items())))
 
 
 @contextmanager
 def _exclusive(path: Path) -> Iterator[None]:
-    """Waits until no other process is in here with the same path."""
+    """Holds an exclusive lock on the file `path` within the block."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

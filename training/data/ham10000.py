@@ -1,4 +1,4 @@
-"""HAM10000 in its publisher's layout or as one archive, and its splits."""
+"""HAM10000 in its published layout or as one archive, and its splits."""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
@@ -10,16 +10,16 @@ from sklearn.model_selection import StratifiedGroupKFold, train_test_split
 
 from eulerlora.config import ClassName
 from eulerlora.errors import DataError
-from training.data.bad_images import OnBad, refuse
-from training.data.cache import decoded_images
-from training.data.image_sources import Source
+from training.data.cache import DecodedImages, decoded_images
+from training.data.labelled_images import SPLIT_SEED, ImageParts, LabelledImage
+from training.data.sources import OnBad, refuse
 from training.recipe.schema import Split
 
+TITLE = "HAM10000"
 METADATA = "HAM10000_metadata.csv"
 FOLDERS = ("HAM10000_images_part_1", "HAM10000_images_part_2", "HAM10000_images")
 ARCHIVES = "ham10000*.tar*"
-SPLIT_SEED = 42
-TEST_FOLDS = 5  # a fifth is the test part
+TEST_FOLDS = 5  # the test part is a fifth
 CALIBRATION_FOLDS = 8  # an eighth of the rest, a tenth of all
 VALIDATION_FOLDS = 10
 
@@ -33,16 +33,16 @@ DESCRIPTIONS = {
     "vasc": "vascular lesion (angioma, angiokeratoma, pyogenic granuloma, haemorrhage)",
 }
 MALIGNANT = ("mel", "bcc", "akiec")
-AGES = {39: "0 to 39", 59: "40 to 59", 200: "60 and over"}
+AGE_GROUPS = {39: "0 to 39", 59: "40 to 59", 200: "60 and over"}
 """Age groups by their highest age in years."""
 UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
 class Ham10000Row:
-    """One row of the metadata; `label` indexes the classes in order of first appearance.
+    """A row of the metadata. label: index of the classes in order of first appearance.
 
-    age: a group of ages.
+    age: an age group.
     """
 
     image_id: str
@@ -54,95 +54,94 @@ class Ham10000Row:
 
     @property
     def groups(self) -> Mapping[str, str]:
-        """The row's sex, age group and body site, where known."""
+        """The row's sex, age group and body site; "unknown" if missing."""
         return {"sex": self.sex, "age": self.age, "body site": self.site}
 
 
-@dataclass(frozen=True)
-class Ham10000:
-    """The data set, split: rows by part, and where each image is."""
+def read_ham10000(folder: Path, split: Split, on_bad: OnBad = refuse) -> ImageParts:
+    """Returns HAM10000 from its metadata file and its image folders or archive in `folder`.
 
-    classes: tuple[ClassName, ...]
-    parts: Mapping[str, Sequence[Ham10000Row]]
-    sources: Mapping[str, Source]
-
-
-def read_ham10000(folder: Path, split: Split, on_bad: OnBad = refuse) -> Ham10000:
-    """HAM10000 below `folder`: its metadata file beside its image folders or an archive.
-
-    on_bad: told of each row whose `dx` is unknown or whose image is missing or does not open; if
-    it returns, that row is left out. Every other image is in the part in which it always is; of
-    those that are in none, nothing is told.
-    Raises DataError for a missing file, or where too little is left for the split.
+    on_bad: called for each row with an unknown `dx` and for each image of the split that is
+    missing or cannot be decoded; if it returns, the row is skipped, and no other image changes
+    its part. Raises DataError for a missing file or too few rows.
     """
     rows, names = read_metadata(folder / METADATA, on_bad)
-    images = _find_images(folder)
+    images = _decoded_by_id(folder)
     try:
         parts = SPLITS[split](rows)
     except ValueError as error:
-        raise DataError(f"{folder / METADATA}: too few rows for the split ({error})") from error
-    used = {row for members in parts.values() for row in members}
+        raise DataError(
+            f"{folder / METADATA}: expected enough rows of every class for the {split} split, "
+            f"got {len(rows)}"
+        ) from error
+    selected = {row for members in parts.values() for row in members}
     for row in rows:
-        if row not in used:
-            continue
-        if row.image_id in images.bad:
-            on_bad(*images.bad[row.image_id])
-        elif row.image_id not in images.sources:
-            on_bad(row.image_id, f"has a row in {METADATA}, but no image {row.image_id}.jpg")
-    kept = {
-        part: [row for row in members if row.image_id in images.sources]
+        if row in selected and row.image_id in images.bad:
+            on_bad(f"{row.image_id}.jpg", images.bad[row.image_id])
+        elif row in selected and row.image_id not in images.sources:
+            on_bad(row.image_id, f"is in {METADATA}, but {row.image_id}.jpg is missing")
+    labelled = {
+        part: [
+            LabelledImage(
+                row.image_id, images.sources[row.image_id], row.label, row.lesion_id, row.groups
+            )
+            for row in members
+            if row.image_id in images.sources
+        ]
         for part, members in parts.items()
     }
     classes = tuple(ClassName(name=name, description=DESCRIPTIONS[name]) for name in names)
-    sources = {row.image_id: images.sources[row.image_id] for each in kept.values() for row in each}
-    return Ham10000(classes, kept, sources)
+    target = tuple(name for name in MALIGNANT if name in names)
+    return ImageParts(f"{TITLE}, {split} split", classes, labelled, target=target)
 
 
 def read_metadata(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], list[str]]:
-    """The metadata's rows in file order, and the class names in order of first appearance.
+    """Returns the rows in file order, and the class names in order of first appearance.
 
-    on_bad: told of each row whose `dx` is none of the seven; if it returns, the row is left out.
-    Raises DataError for a file that is missing or without the wanted columns.
+    on_bad: called for each row with an unknown `dx`; if it returns, the row is skipped. Raises
+    DataError for a file that is missing or lacks columns.
     """
     try:
         with path.open(newline="") as file:
-            table = [(_row_of(row), row["dx"]) for row in csv.DictReader(file)]
+            table = [(_row(cells), cells["dx"]) for cells in csv.DictReader(file)]
     except (OSError, KeyError, ValueError, csv.Error) as error:
-        raise DataError(f"{path}: not a readable HAM10000 metadata file ({error!r})") from error
+        raise DataError(f"{path}: expected the metadata of HAM10000 ({error!r})") from error
     known = []
     for number, (row, dx) in enumerate(table, start=1):
         if dx in DESCRIPTIONS:
             known.append((row, dx))
         else:
-            wanted = ", ".join(DESCRIPTIONS)
-            on_bad(f"{METADATA} row {number} ({row.image_id})", f"dx {dx!r} is none of {wanted}")
+            name = f"{METADATA} row {number} ({row.image_id})"
+            on_bad(name, f"expected dx to be one of {', '.join(DESCRIPTIONS)}, got {dx!r}")
     names = list(dict.fromkeys(dx for _, dx in known))
     return [replace(row, label=names.index(dx)) for row, dx in known], names
 
 
-def _row_of(cells: Mapping[str, str]) -> Ham10000Row:
-    """A row of the file, without its label; sex, age and site may be missing."""
+def _row(cells: Mapping[str, str]) -> Ham10000Row:
+    """Returns a row without its label; sex, age and site are optional columns."""
     return Ham10000Row(
         image_id=cells["image_id"],
         lesion_id=cells["lesion_id"],
         label=-1,
         sex=cells.get("sex") or UNKNOWN,
-        age=_age_group(cells.get("age") or ""),
+        age=age_group(cells.get("age") or ""),
         site=cells.get("localization") or UNKNOWN,
     )
 
 
-def _age_group(years: str) -> str:
+def age_group(years: str) -> str:
+    """Returns the group of an age in years; "unknown" for text that is no number or NaN."""
     try:
         age = float(years)
     except ValueError:
         return UNKNOWN
-    return next((group for most, group in AGES.items() if age <= most), UNKNOWN)
+    return next((group for highest, group in AGE_GROUPS.items() if age <= highest), UNKNOWN)
 
 
 def paper_split(rows: Sequence[Ham10000Row]) -> dict[str, list[Ham10000Row]]:
-    """The paper's image-level stratified 80/20 split; 38.7% of its test images show a lesion
-    that training saw. It has no calibration part.
+    """Returns the paper's image-level stratified 80/20 split, without a calibration part.
+
+    38.7% of its test images show a lesion that the train part contains too.
     """
     labels = [row.label for row in rows]
     train, test = train_test_split(
@@ -152,19 +151,20 @@ def paper_split(rows: Sequence[Ham10000Row]) -> dict[str, list[Ham10000Row]]:
 
 
 def lesion_split(rows: Sequence[Ham10000Row]) -> dict[str, list[Ham10000Row]]:
-    """About 70% train, 10% calibration, 20% test, stratified, no lesion in two parts."""
+    """Returns about 70% train, 10% calibration, 20% test, stratified, no lesion in two parts."""
     rest, test = _lesion_fold(rows, TEST_FOLDS)
     train, calibration = _lesion_fold(rest, CALIBRATION_FOLDS)
     return {"train": train, "calibration": calibration, "test": test}
 
 
 def lesion_validation_split(rows: Sequence[Ham10000Row]) -> dict[str, list[Ham10000Row]]:
-    """The lesion split for choices: its test part is a tenth of the train part of `lesion_split`,
-    whose own test part is in none.
+    """Returns the split for choosing settings, without the test part of `lesion_split`.
+
+    Its test part is a tenth of the train part of `lesion_split`.
     """
-    whole = lesion_split(rows)
-    train, validation = _lesion_fold(whole["train"], VALIDATION_FOLDS)
-    return {"train": train, "calibration": whole["calibration"], "test": validation}
+    parts = lesion_split(rows)
+    train, validation = _lesion_fold(parts["train"], VALIDATION_FOLDS)
+    return {"train": train, "calibration": parts["calibration"], "test": validation}
 
 
 SPLITS: Mapping[Split, Callable[[Sequence[Ham10000Row]], dict[str, list[Ham10000Row]]]] = {
@@ -177,6 +177,7 @@ SPLITS: Mapping[Split, Callable[[Sequence[Ham10000Row]], dict[str, list[Ham10000
 def _lesion_fold(
     rows: Sequence[Ham10000Row], folds: int
 ) -> tuple[list[Ham10000Row], list[Ham10000Row]]:
+    """Returns all rows but one fold, and that fold; stratified, with whole lesions."""
     labels = np.array([row.label for row in rows])
     lesions = np.array([row.lesion_id for row in rows])
     splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=SPLIT_SEED)
@@ -184,28 +185,21 @@ def _lesion_fold(
     return [rows[index] for index in rest], [rows[index] for index in fold]
 
 
-@dataclass(frozen=True)
-class _Images:
-    """Images by their id; bad: name and reason of those that do not open."""
-
-    sources: Mapping[str, Source]
-    bad: Mapping[str, tuple[str, str]]
-
-
-def image_places(folder: Path) -> list[Path]:
-    """The image folders below `folder`, or an archive in it; empty where there is neither."""
+def image_paths(folder: Path) -> list[Path]:
+    """Returns the image folders in `folder`, or its archive; empty if there is neither."""
     folders = [folder / name for name in FOLDERS if (folder / name).is_dir()]
     return folders or sorted(folder.glob(ARCHIVES))[:1]
 
 
-def _find_images(folder: Path) -> _Images:
-    places = image_places(folder)
-    if not places:
+def _decoded_by_id(folder: Path) -> DecodedImages:
+    """Returns the images by image id. Raises DataError if `folder` has neither form."""
+    paths = image_paths(folder)
+    if not paths:
         raise DataError(
-            f"{folder}: wanted HAM10000 images in {', '.join(FOLDERS)} or {ARCHIVES}; found none"
+            f"{folder}: expected images of HAM10000 in {', '.join(FOLDERS)} or {ARCHIVES}, got none"
         )
-    found = [decoded_images(place) for place in places]
-    return _Images(
-        {Path(name).stem: source for each in found for name, source in each.sources.items()},
-        {Path(name).stem: (name, why) for each in found for name, why in each.bad.items()},
+    decoded = [decoded_images(path) for path in paths]
+    return DecodedImages(
+        {Path(name).stem: source for images in decoded for name, source in images.sources.items()},
+        {Path(name).stem: reason for images in decoded for name, reason in images.bad.items()},
     )

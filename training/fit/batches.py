@@ -1,4 +1,4 @@
-"""An epoch's batches: their order, each process's share of them, and the loader."""
+"""Batches of an epoch: their order, the shard of each process, and the loader."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,30 +9,32 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from training.data.augmentation import Transform
-from training.data.datasets import LabelledImage, Pictures
+from training.data.labelled_images import ImageDataset, LabelledImage
 from training.recipe.schema import AdamWSettings, OptimisationSettings
 
 IGNORED = -100
-"""The label of padding; torch's losses leave it out."""
+"""Label of padding; the losses give it no weight."""
 
 
 @dataclass(frozen=True)
-class Share:
-    """Which of `processes` a process is; each gets every `processes`-th image of a batch."""
+class Shard:
+    """The part of every batch that one process gets: image `index` and every `count`-th after."""
 
-    process: int = 0
-    processes: int = 1
+    index: int = 0
+    count: int = 1
 
 
 class Batches(Protocol):
-    """What a run trains on: `images` of them an epoch."""
+    """The training data of a run."""
 
     @property
-    def images(self) -> int: ...
+    def images(self) -> int:
+        """Images per epoch."""
 
-    def of_epoch(self, epoch: int, skip: int) -> Iterable[tuple[Tensor, Tensor]]:
-        """Pixels (n, 3, size, size) and labels, (n, ...), of its batches from the `skip`-th on;
-        the same each time.
+    def epoch(self, epoch: int, skip: int) -> Iterable[tuple[Tensor, Tensor]]:
+        """Yields pixels (n, 3, size, size) and labels (n, ...), beginning with batch `skip`.
+
+        The same arguments always give the same batches.
         """
 
 
@@ -40,101 +42,81 @@ class Batches(Protocol):
 class LoadedBatches:
     """Batches of images that are decoded and transformed one by one.
 
-    view: the transform of each epoch's images.
+    view: returns the transform of an epoch.
     """
 
-    pictures: Sequence[LabelledImage]
+    labelled_images: Sequence[LabelledImage]
     view: Callable[[int], Transform]
     settings: OptimisationSettings
     seed: int
-    share: Share
+    shard: Shard = Shard()
 
     @property
     def images(self) -> int:
-        """How many images an epoch has."""
-        return len(self.pictures)
+        """Images per epoch."""
+        return len(self.labelled_images)
 
-    def of_epoch(self, epoch: int, skip: int) -> Iterable[tuple[Tensor, Tensor]]:
-        """An epoch's batches from the `skip`-th on."""
-        return epoch_batches(
-            self.pictures, self.view(epoch), self.settings, self.seed, epoch, skip, self.share
+    def epoch(self, epoch: int, skip: int) -> DataLoader[tuple[Tensor, int]]:
+        """Returns a loader of the epoch's batches, beginning with batch `skip`.
+
+        The order depends on seed and epoch only. A batch has `settings.batch_size` images over
+        all processes; each process loads its shard, padded to the same size in all of them.
+        """
+        shards = shard_indices(self.images, self.settings, self.seed, epoch, self.shard)
+        return DataLoader(
+            _PaddedDataset(ImageDataset(self.labelled_images, self.view(epoch))),
+            batch_sampler=list(shards)[skip:],
+            num_workers=self.settings.workers,
         )
 
 
-class _Padded(Dataset[tuple[Tensor, int]]):
-    """Pictures in which the index -1 is padding: some picture with the label IGNORED."""
+class _PaddedDataset(Dataset[tuple[Tensor, int]]):
+    """A data set in which index -1 is padding: the first image with the label IGNORED."""
 
-    def __init__(self, pictures: Pictures) -> None:
-        self.pictures = pictures
+    def __init__(self, images: ImageDataset) -> None:
+        self.images = images
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        pixels, label = self.pictures[max(index, 0)]
+        pixels, label = self.images[max(index, 0)]
         return pixels, IGNORED if index < 0 else label
 
 
 @dataclass(frozen=True)
 class RunLength:
-    """How long a run is: its images, the images of a batch, and its epochs."""
+    """The length of a run: images per epoch, images per batch, and epochs."""
 
     images: int
     batch_size: int
     epochs: int
 
     @property
-    def per_epoch(self) -> int:
-        """Steps of an epoch."""
-        return batches_of_epoch(self.images, self.batch_size)
+    def steps_per_epoch(self) -> int:
+        """Steps of an epoch, including the last incomplete batch."""
+        return -(-self.images // self.batch_size)
 
     @property
     def steps(self) -> int:
         """Steps of all epochs."""
-        return self.epochs * self.per_epoch
+        return self.epochs * self.steps_per_epoch
 
     def epoch_of(self, steps: int) -> int:
-        """The epoch, counted from 1, of the last one of so many steps."""
-        return (steps - 1) // self.per_epoch + 1
+        """Returns the epoch, counted from 1, that contains the last of `steps` steps."""
+        return (steps - 1) // self.steps_per_epoch + 1
 
     def images_after(self, steps: int) -> int:
-        """Images that so many steps saw; the last batch of an epoch may have fewer."""
-        epochs, rest = divmod(steps, self.per_epoch)
+        """Returns how many images the first `steps` steps process."""
+        epochs, rest = divmod(steps, self.steps_per_epoch)
         return epochs * self.images + rest * self.batch_size
 
 
-def batches_of_epoch(images: int, batch_size: int) -> int:
-    """Batches of an epoch, the last incomplete one among them."""
-    return -(-images // batch_size)
-
-
-def epoch_batches(
-    images: Sequence[LabelledImage],
-    transform: Transform,
-    settings: OptimisationSettings,
-    seed: int,
-    epoch: int,
-    skip: int = 0,
-    share: Share = Share(),
-) -> DataLoader[tuple[Tensor, int]]:
-    """One epoch's batches from the `skip`-th on; their order is a function of seed and epoch.
-
-    `settings.batch_size` images are a batch of all processes together; each process loads its
-    share, padded to the same size in all of them.
-    """
-    indices = list(shares(len(images), settings, seed, epoch, share))[skip:]
-    return DataLoader(
-        _Padded(Pictures(images, transform)),
-        batch_sampler=indices,
-        num_workers=settings.workers,
-    )
-
-
-def shares(
-    images: int, settings: AdamWSettings, seed: int, epoch: int, share: Share
+def shard_indices(
+    images: int, settings: AdamWSettings, seed: int, epoch: int, shard: Shard
 ) -> Iterator[list[int]]:
-    """Which images a process has in each batch of an epoch; -1 is padding."""
+    """Yields the image indices of one process for every batch of an epoch; -1 is padding."""
     order = np.arange(images)
     if settings.shuffle:
         order = np.random.default_rng((seed, epoch)).permutation(images)
     for start in range(0, images, settings.batch_size):
         batch = order[start : start + settings.batch_size].tolist()
-        batch += [-1] * (-len(batch) % share.processes)
-        yield batch[share.process :: share.processes]
+        batch += [-1] * (-len(batch) % shard.count)
+        yield batch[shard.index :: shard.count]

@@ -1,134 +1,155 @@
-"""The optimisation loop that pretraining and adapter training share."""
+"""The optimisation loop of pretraining and adapter training."""
 
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Any
 
 import torch
 
-from training.data.augmentation import Transform
-from training.data.datasets import LabelledImage
-from training.fit.batches import Batches, LoadedBatches, RunLength
-from training.fit.curves import Curves
-from training.fit.interruption import deferred_interruption
+from training.fit.batches import Batches, RunLength
 from training.fit.objective import Objective
 from training.fit.optimisation import Optimisation, Step
-from training.fit.progress import RunDisplay
-from training.fit.run import Fitted, Run
-from training.fit.run_state import Tally, load_state, save_state
-from training.recipe.schema import AdamWSettings, OptimisationSettings
+from training.fit.progress import Curves, ProgressDisplay
+from training.fit.run import FitResult, Run
+from training.fit.run_state import Progress, TrainedState, load_state, save_state
+from training.recipe.schema import AdamWSettings
 
 
 def fit(
-    objective: Objective,
-    images: Sequence[LabelledImage],
-    view: Callable[[int], Transform],
-    settings: OptimisationSettings,
-    run: Run,
-) -> Fitted:
-    """`fit_batches` on images that are decoded one by one; view: the transform of each epoch's."""
-    batches = LoadedBatches(images, view, settings, run.seed, run.share)
-    return fit_batches(objective, batches, settings, run)
+    objective: Objective[Any], batches: Batches, settings: AdamWSettings, run: Run
+) -> FitResult:
+    """Trains the objective's network for all epochs, with one optimiser step per batch.
 
-
-def fit_batches(
-    objective: Objective, batches: Batches, settings: AdamWSettings, run: Run
-) -> Fitted:
-    """Trains the objective's parameters for all epochs, one optimiser step a batch.
-
-    The state is kept every few minutes and, after
-    the step under way, on Ctrl-C, which is then raised as KeyboardInterrupt. Raises
-    NonFiniteError, naming step and quantity, at the first loss or gradient norm that is not
-    finite; the step is not taken. Raises StorageError where the state cannot be written; an
-    older one stays.
+    Saves the state at intervals and at the end; on Ctrl-C it finishes the step, saves the state
+    and raises KeyboardInterrupt. Raises NonFiniteError, with step and quantity, at the first loss
+    or gradient norm that is not finite, before the parameters change. Raises StorageError if the
+    state cannot be written; an older one remains.
     """
-    return _Fit(objective, batches, settings, run).to_the_end()
+    return _Fit(objective, batches, settings, run).run_to_end()
 
 
 class _Fit:
-    """One call of `fit_batches`: what it was given, and how far it came."""
+    """One call of `fit` and its progress."""
 
     def __init__(
-        self, objective: Objective, batches: Batches, settings: AdamWSettings, run: Run
+        self, objective: Objective[Any], batches: Batches, settings: AdamWSettings, run: Run
     ) -> None:
-        self.objective, self.batches = objective, batches
-        self.settings, self.run = settings, run
+        self.batches, self.settings, self.run = batches, settings, run
         self.length = RunLength(batches.images, settings.batch_size, settings.epochs)
-        self.optimisation = Optimisation(objective, settings, self.length.steps, run.accelerator)
-        optimiser, self.tally = self.optimisation.optimiser, Tally()
+        self.optimisation = Optimisation(
+            objective, settings, self.length.steps, run.accelerator, run.seed
+        )
+        self.trained = TrainedState(
+            objective.network, self.optimisation.optimiser, objective.averages()
+        )
+        self.progress = Progress()
         resumed = run.resume and run.state.exists()
         if resumed:
-            self.tally = load_state(run.state, objective, optimiser, run.recipe)
+            self.progress = load_state(run.state, self.trained, run.recipe)
         self.optimisation.prepare()
-        self.saved_at_s = self.tally.seconds
+        self.saved_at_s = self.progress.seconds
         main = run.accelerator.is_main_process
-        self.display = RunDisplay(self.length, self.tally, run.name, shown=main)
-        self.curves = Curves(run.tensorboard if main else None, self.tally.step)
+        self.display = ProgressDisplay(self.length, self.progress, run.name, enabled=main)
+        self.curves = Curves(run.tensorboard if main else None, self.progress.step)
         if resumed:
-            self.display.say(f"continuing after step {self.tally.step} of {run.state}")
+            self.display.print(f"continuing after step {self.progress.step} of {run.state}")
 
-    def to_the_end(self) -> Fitted:
-        with (
-            deferred_interruption() as interruption,
-            closing(self.display),
-            closing(self.curves),
-        ):
-            while self.tally.step < self.length.steps:
-                for step, before in self._rest_of_the_epoch():
-                    self._tell(step, before)
-                    if self._any_process(interruption.asked):
-                        self._save()
-                        raise KeyboardInterrupt
-                    if self.tally.seconds - self.saved_at_s > self.settings.state_every_s:
-                        self._save()
+    def run_to_end(self) -> FitResult:
+        """Takes all remaining steps and returns the result."""
+        with deferred_interrupt() as interrupt, closing(self.display), closing(self.curves):
+            for step, before in self._steps():
+                self._report(step, before)
+                if self._any_process(interrupt.pending):
+                    self._save()
+                    raise KeyboardInterrupt
+                if self.progress.seconds - self.saved_at_s > self.settings.state_every_s:
+                    self._save()
             self._save()
-        return Fitted(
+        return FitResult(
             steps=self.length.steps,
-            seconds=self.tally.seconds,
-            images_per_second=self.length.images_after(self.length.steps) / self.tally.seconds,
-            waiting_share=self.tally.waited_s / self.tally.seconds,
-            final_loss=self.tally.mean_loss,
+            seconds=self.progress.seconds,
+            images_per_second=self.length.images_after(self.length.steps) / self.progress.seconds,
+            waiting_share=self.progress.waited_s / self.progress.seconds,
+            final_loss=self.progress.mean_loss,
         )
 
-    def _rest_of_the_epoch(self) -> Iterator[tuple[Step, Tally]]:
-        """Takes the steps that the epoch still has; yields each with the tally before it.
+    def _steps(self) -> Iterator[tuple[Step, Progress]]:
+        """Takes the remaining steps of all epochs; yields each with the progress before it.
 
-        A step's seconds are all since the one before, of which it waited for its batch.
+        A step's seconds are those since the previous step.
         """
-        epoch, seen = divmod(self.tally.step, self.length.per_epoch)
-        if seen == 0:
-            self.tally = replace(self.tally, epoch_loss=0.0, epoch_steps=0)
-        stepped = asked = time.monotonic()
-        for pixels, labels in self.batches.of_epoch(epoch, seen):
-            came = time.monotonic()
-            before = self.tally
-            step = self.optimisation.step(before.step, pixels, labels)
-            now = time.monotonic()
-            self.tally = before.after(step.loss, seconds=now - stepped, waited_s=came - asked)
-            stepped = now
-            yield step, before
-            asked = time.monotonic()
+        first_epoch, skip = divmod(self.progress.step, self.length.steps_per_epoch)
+        for epoch in range(first_epoch, self.settings.epochs):
+            if skip == 0:
+                self.progress = replace(self.progress, epoch_loss=0.0, epoch_steps=0)
+            previous_s = requested_s = time.monotonic()
+            for pixels, labels in self.batches.epoch(epoch, skip):
+                received_s = time.monotonic()
+                before = self.progress
+                step = self.optimisation.step(before.step, pixels, labels)
+                now_s = time.monotonic()
+                self.progress = before.after(
+                    step.loss, seconds=now_s - previous_s, waited_s=received_s - requested_s
+                )
+                previous_s = now_s
+                yield step, before
+                requested_s = time.monotonic()
+            skip = 0
 
-    def _tell(self, step: Step, before: Tally) -> None:
-        """Shows a step that was taken and, after its last one, the epoch."""
-        self.curves.step(step, before, self.tally, self.length)
-        self.display.show(self.tally)
-        if self.tally.step % self.length.per_epoch == 0:
-            epoch = self.length.epoch_of(self.tally.step)
-            self.display.say(f"epoch {epoch}/{self.length.epochs}: {self.tally.mean_loss:.4f}")
-            self.curves.epoch(self.tally)
+    def _report(self, step: Step, before: Progress) -> None:
+        """Shows a step and, after its last step, the epoch."""
+        self.curves.add_step(step, before, self.progress, self.length)
+        self.display.show(self.progress)
+        if self.progress.step % self.length.steps_per_epoch == 0:
+            epoch = self.length.epoch_of(self.progress.step)
+            self.display.print(f"epoch {epoch}/{self.length.epochs}: {self.progress.mean_loss:.4f}")
+            self.curves.add_epoch(self.progress)
 
     def _save(self) -> None:
         if self.run.accelerator.is_main_process:
-            optimiser = self.optimisation.optimiser
-            save_state(self.run.state, self.objective, optimiser, self.tally, self.run.recipe)
+            save_state(self.run.state, self.trained, self.progress, self.run.recipe)
             self.curves.flush()
-        self.saved_at_s = self.tally.seconds
+        self.saved_at_s = self.progress.seconds
 
-    def _any_process(self, asked: bool) -> bool:
-        """Whether any process was asked to stop: all must leave the loop at the same step."""
+    def _any_process(self, pending: bool) -> bool:
+        """True if `pending` is True in any process: all must leave the loop at the same step."""
         accelerator = self.run.accelerator
         if accelerator.num_processes == 1:
-            return asked
-        return bool(accelerator.reduce(torch.tensor(asked, device=accelerator.device).int(), "sum"))
+            return pending
+        count = torch.tensor(pending, device=accelerator.device).int()
+        return bool(accelerator.reduce(count, "sum"))
+
+
+@dataclass
+class Interrupt:
+    """pending: True after Ctrl-C."""
+
+    pending: bool = False
+
+
+@contextmanager
+def deferred_interrupt() -> Iterator[Interrupt]:
+    """Records a first Ctrl-C within the block instead of raising; a second one raises.
+
+    Outside the main thread, which alone can handle signals, it changes nothing.
+    """
+    interrupt = Interrupt()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupt
+        return
+    previous = signal.getsignal(signal.SIGINT)
+
+    def record(_number: int, _frame: FrameType | None) -> None:
+        interrupt.pending = True
+        signal.signal(signal.SIGINT, previous)
+
+    signal.signal(signal.SIGINT, record)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, previous)

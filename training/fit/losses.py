@@ -1,52 +1,78 @@
-"""Losses on the logits of rows: an image's trajectories and its one wanted answer."""
+"""Losses over the trajectories of an image, and the weights of images and classes."""
 
 import math
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from training.data.datasets import OUTSIDE
+from training.data.labelled_images import OUTSIDE
 from training.fit.batches import IGNORED
 
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(logits, targets, weights) -> the weighted sum over images, as in `trajectory_loss`."""
 
-def trajectory_loss(logits: Tensor, shares: Tensor, weights: Tensor) -> Tensor:
-    """Cross-entropy of every trajectory on its own: their mean, weighted and summed over images.
 
-    logits: (n, trajectories, classes). shares: (n, classes), the wanted answer. weights: (n,); the
-    mean over a batch is this sum over theirs.
+def trajectory_loss(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """Returns the weighted sum over images of the mean cross-entropy of their trajectories.
+
+    logits: (n, trajectories, classes). targets: (n, classes) probabilities. weights: (n,). The
+    loss of a batch is this sum divided by the sum of the weights.
     """
-    return -(shares * logits.log_softmax(dim=-1).mean(dim=1)).sum(dim=-1) @ weights
+    return -(targets * logits.log_softmax(dim=-1).mean(dim=1)).sum(dim=-1) @ weights
 
 
-def mean_loss(logits: Tensor, shares: Tensor, weights: Tensor) -> Tensor:
-    """Cross-entropy of the mean probability over trajectories; shapes and sum as above."""
-    return -(shares * log_mean_probability(logits)).sum(dim=-1) @ weights
+def mean_probability_loss(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """Returns the weighted sum over images of the cross-entropy of their mean probability.
 
-
-def wanted_shares(labels: Tensor, classes: int) -> Tensor:
-    """(n, classes) float32: 1 for the label; where it is OUTSIDE, as much for every class.
-
-    labels: (n,); IGNORED, which is padding, wants nothing.
+    Shapes as in `trajectory_loss`.
     """
-    known = F.one_hot(labels.clamp(min=0), classes) * (labels >= 0).unsqueeze(-1)
-    return known + (labels == OUTSIDE).unsqueeze(-1) / classes
+    return -(targets * log_mean_probability(logits)).sum(dim=-1) @ weights
 
 
-def image_weights(labels: Tensor, class_weights: Tensor, outside: float) -> Tensor:
-    """(n,): that of the label; where it is OUTSIDE, `outside` times the mean class's; 0 of padding.
+LOSSES: Mapping[Literal["trajectory", "mean"], Loss] = {
+    "trajectory": trajectory_loss,
+    "mean": mean_probability_loss,
+}
+"""Losses by the recipe key `training.loss`."""
 
-    labels: (n,). class_weights: (classes,).
+
+def target_probabilities(labels: Tensor, classes: int) -> Tensor:
+    """Returns (n, classes) float32: one-hot labels; uniform for OUTSIDE; zeros for IGNORED.
+
+    labels: (n,).
     """
-    of_none = torch.stack([outside * class_weights.mean(), class_weights.new_zeros(())])
+    one_hot = F.one_hot(labels.clamp(min=0), classes) * (labels >= 0).unsqueeze(-1)
+    return one_hot + (labels == OUTSIDE).unsqueeze(-1) / classes
+
+
+def image_weights(labels: Tensor, class_weights: Tensor, outlier_weight: float) -> Tensor:
+    """Returns (n,): the weight of the label's class, and 0 for IGNORED.
+
+    OUTSIDE has `outlier_weight` times the mean class weight. labels: (n,). class_weights:
+    (classes,).
+    """
+    outlier = torch.stack([outlier_weight * class_weights.mean(), class_weights.new_zeros(())])
     return torch.where(
-        labels >= 0, class_weights[labels.clamp(min=0)], of_none[(labels == IGNORED).long()]
+        labels >= 0, class_weights[labels.clamp(min=0)], outlier[(labels == IGNORED).long()]
     )
 
 
 def log_mean_probability(logits: Tensor) -> Tensor:
-    """log of the mean softmax over trajectories, without a log of 0.
+    """Returns the log of the mean softmax over trajectories, finite where the softmax is 0.
 
     logits: (n, trajectories, classes). Returns (n, classes).
     """
     return torch.logsumexp(logits.log_softmax(dim=-1), dim=1) - math.log(logits.shape[1])
+
+
+def effective_number_weights(counts: Tensor, beta: float) -> Tensor:
+    """Returns class weights proportional to (1 - beta) / (1 - beta^n), with sum 1.
+
+    Effective number of samples, Cui et al., CVPR 2019. counts: (classes,), training images per
+    class, all at least 1. beta: in [0, 1); 0 gives equal weights. Returns (classes,) float64.
+    """
+    weights = (1 - beta) / (1 - beta ** counts.double())
+    return weights / weights.sum()

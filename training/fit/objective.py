@@ -1,37 +1,73 @@
-"""What a run minimises: a summed loss and the weight that it is divided by."""
+"""The training objective: a network, the random input of a step, and a weighted loss."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar, TypeVarTuple
 
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+Draw = TypeVar("Draw")
+"""The random input of a step."""
+Inputs = TypeVarTuple("Inputs")
 
 
-class Objective(nn.Module, ABC):
-    """A module whose parameters are trained; called with a part of a batch.
+class Objective(ABC, Generic[Draw]):
+    """The loss of a network whose trainable parameters a run fits.
 
-    A batch's loss is the sum of its parts' losses over the sum of their weights, so that it does
-    not matter how a batch is cut into micro-batches or spread over processes. Images with a
-    negative label, or with no class at all, are padding: they have no loss and no weight.
+    A batch's loss is the sum of its parts' losses divided by the sum of their weights, so that it
+    does not depend on micro-batches and processes. Padding has loss and weight 0.
+    rows_per_image: rows of the network for one image.
     """
 
-    @abstractmethod
-    def forward(self, images: Tensor, labels: Tensor, step: int) -> Tensor:
-        """The summed, weighted loss of some images of a step's batch: a scalar.
+    def __init__(self, network: nn.Module, rows_per_image: int = 1) -> None:
+        self.network = network
+        self.rows_per_image = rows_per_image
 
-        images: (n, 3, size, size). labels: (n,), or (n, classes) shares of classes.
+    @abstractmethod
+    def draw(self, seed: int, step: int, process: int) -> Draw:
+        """Returns the random input of a step; it is the same for all micro-batches."""
+
+    @abstractmethod
+    def loss(
+        self, network: Callable[..., Tensor], images: Tensor, labels: Tensor, draw: Draw
+    ) -> Tensor:
+        """Returns the summed, weighted loss of a part of a batch: a scalar.
+
+        network: `self.network`, possibly wrapped for several processes. images: (n, 3, size,
+        size). labels: (n,), or (n, classes) target probabilities.
         """
 
     @abstractmethod
     def weight(self, labels: Tensor) -> Tensor:
-        """The summed weight of some images: a scalar."""
+        """Returns the summed weight of a part of a batch: a scalar."""
 
-    @abstractmethod
-    def rows_per_image(self) -> int:
-        """Rows of the network that one image takes."""
-
-    def stepped(self) -> None:
-        """Called after each optimiser step."""
+    def after_step(self) -> None:
+        """Runs after each optimiser step."""
 
     def averages(self) -> Mapping[str, Tensor]:
-        """What steps change besides the trained parameters; a run's state keeps it too."""
+        """Returns the tensors that `after_step` changes, which belong to the state of a run."""
         return {}
+
+
+def recomputed(block: Callable[[*Inputs], Tensor]) -> Callable[[*Inputs], Tensor]:
+    """Returns a function with the same value and gradient that stores only its inputs.
+
+    The backward pass computes the block again (activation checkpointing). The block must not draw
+    random numbers, because the generator's state is not restored.
+    """
+
+    def checkpointed(*inputs: *Inputs) -> Tensor:
+        output: Tensor = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)
+        return output
+
+    return checkpointed
+
+
+class RecomputedBlocks(nn.Sequential):
+    """A sequence of blocks with activation checkpointing."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        for block in self:
+            tokens = recomputed(block)(tokens)
+        return tokens

@@ -1,22 +1,28 @@
-"""One optimiser step: a batch's gradients, cut into micro-batches, clipped and applied."""
+"""One optimiser step: schedule, gradients of micro-batches, clipping and AdamW."""
 
+import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from eulerlora.errors import NonFiniteError
+from eulerlora.errors import NonFiniteError, SettingsError
+from eulerlora.settings import AUTO, Auto
 from training.fit.objective import Objective
-from training.fit.schedule import warmup_cosine
 from training.recipe.schema import AdamWSettings
+
+LONGEST_AUTO_WARMUP = 500
+"""Steps; the paper's warm-up."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one optimiser step was; loss and gradient norm are the whole batch's, before it."""
+    """The outcome of an optimiser step; loss and gradient norm are of the whole batch."""
 
     loss: float
     learning_rate: float
@@ -24,36 +30,38 @@ class Step:
 
 
 class Optimisation:
-    """AdamW on the objective's parameters, with the settings' learning rate and clipping.
+    """AdamW on the trainable parameters of an objective's network.
 
-    module: the objective as it is called, which in a run of several processes averages their
-    gradients. Raises SettingsError for a run that ends within its warm-up.
+    seed: seed of the objective's draws. Raises SettingsError if the run has no step after its
+    warm-up.
     """
 
     def __init__(
         self,
-        objective: Objective,
+        objective: Objective[Any],
         settings: AdamWSettings,
         steps: int,
         accelerator: Accelerator,
+        seed: int,
     ) -> None:
         self.objective, self.settings, self.accelerator = objective, settings, accelerator
-        self.peak_share = warmup_cosine(steps, settings.warmup_steps)
-        self.parameters = [each for each in objective.parameters() if each.requires_grad]
+        self.seed = seed
+        self.schedule = warmup_cosine(steps, settings.warmup_steps)
+        self.parameters = [p for p in objective.network.parameters() if p.requires_grad]
         self.optimiser = torch.optim.AdamW(self.parameters, weight_decay=settings.weight_decay)
-        self.module: nn.Module = objective
+        self.network: nn.Module = objective.network
 
     def prepare(self) -> None:
-        """Makes the processes one run; all of them take the first one's parameters."""
-        self.module = self.accelerator.prepare_model(self.objective)
+        """Connects the processes of the run; all take the first one's parameters."""
+        self.network = self.accelerator.prepare_model(self.objective.network)
 
     def step(self, index: int, pixels: Tensor, labels: Tensor) -> Step:
-        """Takes step `index`, counted from 0, on this process's share of a batch.
+        """Takes step `index`, counted from 0, on this process's shard of a batch.
 
-        pixels: (n, 3, size, size). labels: (n, ...). Raises NonFiniteError, naming step and
-        quantity, for a loss or gradient norm that is not finite; the step is then not taken.
+        pixels: (n, 3, size, size). labels: (n, ...). Raises NonFiniteError, with step and
+        quantity, for a loss or gradient norm that is not finite, before the parameters change.
         """
-        learning_rate = self.settings.learning_rate * self.peak_share(index)
+        learning_rate = self.settings.learning_rate * self.schedule(index)
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate
         self.optimiser.zero_grad(set_to_none=True)
@@ -61,48 +69,72 @@ class Optimisation:
         norm = nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm)
         gradient_norm = _finite("gradient norm", norm, index)
         self.optimiser.step()
-        self.objective.stepped()
+        self.objective.after_step()
         return Step(loss, learning_rate, gradient_norm)
 
     def _backward(self, pixels: Tensor, labels: Tensor, index: int) -> Tensor:
-        """Gradients of the whole batch's loss, micro-batch by micro-batch; returns the loss.
+        """Accumulates the gradient of the whole batch's loss and returns the loss.
 
         Processes average their gradients, so each scales its part by their number.
         """
         accelerator, device = self.accelerator, self.accelerator.device
         pixels, labels = pixels.to(device), labels.to(device)
         weight = accelerator.reduce(self.objective.weight(labels), "sum")
+        draw = self.objective.draw(self.seed, index, accelerator.process_index)
         size = self._micro_batch_size()
         parts = list(zip(pixels.split(size), labels.split(size), strict=True))
         total = torch.zeros((), device=device)
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
-            together = nullcontext() if last else accelerator.no_sync(self.module)
-            with together, attention_kernels(device):
+            synchronisation = nullcontext() if last else accelerator.no_sync(self.network)
+            with synchronisation, attention_kernels(device):
                 with self._autocast():
-                    loss = self.module(*part, index) / weight
+                    loss = self.objective.loss(self.network, *part, draw) / weight
                 (loss * accelerator.num_processes).backward()
             total += loss.detach()
-        summed: Tensor = accelerator.reduce(total, "sum")
-        return summed
+        batch_loss: Tensor = accelerator.reduce(total, "sum")
+        return batch_loss
 
     def _micro_batch_size(self) -> int:
         rows = self.settings.micro_batch_rows
         if rows is None:
             return self.settings.batch_size
-        return max(1, rows // self.objective.rows_per_image())
+        return max(1, rows // self.objective.rows_per_image)
 
     def _autocast(self) -> AbstractContextManager[object]:
         enabled = self.settings.precision == "bfloat16"
         return torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=enabled)
 
 
-def attention_kernels(device: torch.device) -> AbstractContextManager[object]:
-    """The attention kernels to train with: on a CPU the plain products, elsewhere torch's choice.
+def warmup_cosine(steps: int, warmup_steps: int | Auto) -> Callable[[int], float]:
+    """Returns the learning rate of a step as a fraction of its peak.
 
-    The fused CPU kernel's backward pass is slower on short sequences: with it a training step of
-    the compact backbone took 1.4 (65 tokens) to 1.6 times (17 tokens) as long. The backward pass
-    belongs inside too: what is recomputed there must use the same kernels.
+    Linear warm-up from 0 (the first update has learning rate 0), then half a cosine to 0 at
+    `steps` (method, "Training protocol"). warmup_steps: `auto` takes a tenth of the run, at most
+    500 steps. Raises SettingsError if the warm-up does not end before the run.
+    """
+    warmup = min(LONGEST_AUTO_WARMUP, steps // 10) if warmup_steps == AUTO else warmup_steps
+    if steps <= warmup:
+        raise SettingsError(
+            f"expected warmup_steps below the run's {steps} steps, got {warmup}; set "
+            f"training.warmup_steps to at most {steps - 1} or to {AUTO}, or raise training.epochs"
+        )
+
+    def fraction(step: int) -> float:
+        if step < warmup:
+            return step / warmup
+        decayed = (step - warmup) / (steps - warmup)
+        return max(0.0, (1 + math.cos(math.pi * decayed)) / 2)
+
+    return fraction
+
+
+def attention_kernels(device: torch.device) -> AbstractContextManager[object]:
+    """Returns a context with the attention kernels for training: unfused on a CPU.
+
+    The backward pass of the fused CPU kernel is slower on short sequences: a training step of the
+    compact backbone took 1.4 (65 tokens) to 1.6 times (17 tokens) as long. The backward pass must
+    run inside too, because recomputed blocks must use the same kernels.
     """
     return sdpa_kernel([SDPBackend.MATH]) if device.type == "cpu" else nullcontext()
 

@@ -1,116 +1,114 @@
-"""How far long work is, and how long it will take: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a training run: its bar or lines, and its curves for TensorBoard."""
 
-import sys
-import time
-from collections.abc import Iterator
-from typing import Never
+from contextlib import suppress
+from pathlib import Path
 
-from torch import Tensor
-from torch.utils.data import DataLoader
-from tqdm import tqdm
-
+from eulerlora.atomic_files import storage_errors
+from training.data.progress import (
+    LINE_INTERVAL_S,
+    IntervalTimer,
+    ProgressBar,
+    format_duration,
+    on_terminal,
+)
 from training.fit.batches import RunLength
-from training.fit.run_state import Tally
-
-PLAIN_EVERY_S = 30.0
-"""Seconds between two plain lines."""
+from training.fit.optimisation import Step
+from training.fit.run_state import Progress
 
 
-class RunDisplay:
-    """How far a training run is; one line or bar for the whole run, not for each epoch.
+class ProgressDisplay:
+    """Shows the progress of a run, over all epochs: a bar on a terminal, otherwise lines.
 
-    begun: what an earlier session had done; rates and the time left are of this session. name:
-    what to call the run. shown: whether this process shows anything at all.
+    start: progress of earlier sessions; rates and the time left cover this session only. name:
+    prefix of every line. enabled: False shows nothing.
     """
 
-    def __init__(self, length: RunLength, begun: Tally, name: str, shown: bool) -> None:
-        self.length, self.begun, self.shown = length, begun, shown
+    def __init__(self, length: RunLength, start: Progress, name: str, enabled: bool) -> None:
+        self.length, self.start, self.enabled = length, start, enabled
         self.prefix = f"{name}: " if name else ""
-        self.bar: tqdm[Never] | None = None
-        if shown and _on_a_terminal():
-            self.bar = tqdm(
-                total=length.steps, initial=begun.step, unit="step", leave=False, file=sys.stderr
-            )
-        self.pace = _Pace()
+        self.bar: ProgressBar | None = None
+        if enabled and on_terminal():
+            self.bar = ProgressBar(self.prefix + "training", "steps", length.steps, start.step)
+        self.timer = IntervalTimer(LINE_INTERVAL_S)
 
-    def show(self, tally: Tally) -> None:
-        """Tells of one more step, on a bar always, as a line when the last one is old enough."""
+    def show(self, progress: Progress) -> None:
+        """Shows the progress after one more step: on the bar, or as a line if one is due."""
         if self.bar is not None:
-            epoch = f"{self.prefix}epoch {self.length.epoch_of(tally.step)}/{self.length.epochs}"
-            self.bar.set_description_str(epoch, refresh=False)
-            self.bar.set_postfix_str(f"loss {tally.mean_loss:.3f}", refresh=False)
-            self.bar.update()
-        elif self.shown and self.pace.due():
-            print(self.prefix + run_line(tally, self.begun, self.length), flush=True)
+            epoch = f"{self.prefix}epoch {self.length.epoch_of(progress.step)}/{self.length.epochs}"
+            self.bar.advance(epoch, f"loss {progress.mean_loss:.3f}")
+        elif self.enabled and self.timer.due():
+            self.print(run_line(progress, self.start, self.length))
 
-    def say(self, line: str) -> None:
-        """Prints a line that stays."""
-        if self.bar is not None:
-            tqdm.write(self.prefix + line, file=sys.stdout)
-            sys.stdout.flush()
-        elif self.shown:
+    def print(self, line: str) -> None:
+        """Prints a permanent line on stdout."""
+        if self.enabled:
             print(self.prefix + line, flush=True)
 
     def close(self) -> None:
-        """Takes the bar away."""
+        """Removes the bar."""
         if self.bar is not None:
             self.bar.close()
 
 
-def run_line(tally: Tally, begun: Tally, length: RunLength) -> str:
-    """Such as "step 120/876, epoch 1/4, loss 1.234, 210 images/s, 3% waiting, 4 min left".
+def run_line(progress: Progress, start: Progress, length: RunLength) -> str:
+    """Returns "step 120/876, epoch 1/4, loss 1.234, 210 images/s, 3% waiting, 4 min left".
 
-    The loss is this epoch's mean so far; the rest is of the steps after `begun`.
+    The loss is the current epoch's mean; rates and time left cover the steps after `start`.
     """
-    seconds = tally.seconds - begun.seconds
-    images = length.images_after(tally.step) - length.images_after(begun.step)
-    left_s = seconds / (tally.step - begun.step) * (length.steps - tally.step)
+    seconds = progress.seconds - start.seconds
+    images = length.images_after(progress.step) - length.images_after(start.step)
+    left_s = seconds / (progress.step - start.step) * (length.steps - progress.step)
     return (
-        f"step {tally.step}/{length.steps}, "
-        f"epoch {length.epoch_of(tally.step)}/{length.epochs}, loss {tally.mean_loss:.3f}, "
-        f"{images / seconds:.0f} images/s, {(tally.waited_s - begun.waited_s) / seconds:.0%} "
-        f"waiting, {duration(left_s)} left"
+        f"step {progress.step}/{length.steps}, "
+        f"epoch {length.epoch_of(progress.step)}/{length.epochs}, loss {progress.mean_loss:.3f}, "
+        f"{images / seconds:.0f} images/s, {(progress.waited_s - start.waited_s) / seconds:.0%} "
+        f"waiting, {format_duration(left_s)} left"
     )
 
 
-def duration(seconds: float) -> str:
-    """Such as "40 s", "4 min" or "2 h 05 min"."""
-    if round(seconds) < 60:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+class Curves:
+    """Writes the curves of a run to a TensorBoard folder; does nothing if it is None.
 
+    first_step: the step, counted from 0, at which the run starts or continues; values that an
+    earlier run wrote at this step or later disappear. Raises StorageError for a full disk.
+    """
 
-def progress(
-    batches: DataLoader[tuple[Tensor, int]], label: str
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches; on stderr a bar where that is a terminal, elsewhere a line now and then."""
-    if _on_a_terminal():
-        yield from tqdm(batches, label, leave=False)
-        return
-    pace, begun = _Pace(), time.monotonic()
-    for done, batch in enumerate(batches, start=1):
-        yield batch
-        if pace.due():
-            left_s = (time.monotonic() - begun) / done * (len(batches) - done)
-            line = f"{label}: batch {done}/{len(batches)}, {duration(left_s)} left"
-            print(line, file=sys.stderr, flush=True)
+    def __init__(self, folder: Path | None, first_step: int) -> None:
+        self.folder, self.writer = folder, None
+        if folder is not None:
+            # The import takes a second, and most runs write no curves.
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
 
+            with storage_errors(folder):
+                self.writer = SummaryWriter(str(folder), purge_step=first_step)
 
-class _Pace:
-    """When the next plain line is due."""
+    def add_step(self, step: Step, before: Progress, after: Progress, length: RunLength) -> None:
+        """Adds a step; before, after: the progress around it."""
+        images = length.images_after(after.step) - length.images_after(before.step)
+        seconds = after.seconds - before.seconds
+        self._add("step/loss", step.loss, before.step)
+        self._add("step/learning_rate", step.learning_rate, before.step)
+        self._add("step/gradient_norm", step.gradient_norm, before.step)
+        self._add("step/images_per_second", images / seconds, before.step)
+        self._add("step/waiting_share", (after.waited_s - before.waited_s) / seconds, before.step)
 
-    def __init__(self) -> None:
-        self.told_at_s = time.monotonic()
+    def add_epoch(self, progress: Progress) -> None:
+        """Adds the epoch that the last step ended, at that step."""
+        self._add("epoch/mean_loss", progress.mean_loss, progress.step - 1)
 
-    def due(self) -> bool:
-        """Whether the last line is old enough; if so, the next one counts from now."""
-        now = time.monotonic()
-        if now - self.told_at_s < PLAIN_EVERY_S:
-            return False
-        self.told_at_s = now
-        return True
+    def flush(self) -> None:
+        """Waits until all values are on the disk."""
+        if self.writer is not None and self.folder is not None:
+            with storage_errors(self.folder):
+                self.writer.flush()
 
+    def close(self) -> None:
+        """Closes the file and ignores write errors; `flush` reports them."""
+        if self.writer is not None:
+            with suppress(OSError):
+                self.writer.close()
 
-def _on_a_terminal() -> bool:
-    return sys.stderr.isatty()
+    def _add(self, name: str, value: float, step: int) -> None:
+        if self.writer is not None and self.folder is not None:
+            with storage_errors(self.folder):
+                self.writer.add_scalar(name, value, step)

@@ -1,23 +1,30 @@
-"""What a run is given, and what it was."""
+"""The context, the result and the provenance of a run."""
 
+import platform
+import subprocess
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
+import torchvision
 from accelerate import Accelerator
 
+from eulerlora.config import Provenance
 from eulerlora.settings import Settings
-from training.fit.batches import Share
+from training.data.labelled_images import ImageParts, OodSet
+from training.fit.batches import Shard
+from training.recipe.schema import Recipe
 
 
 @dataclass(frozen=True)
 class Run:
     """Where and how a fit runs.
 
-    seed: of the data's order and augmentation. recipe: all that the run depends on; its state is
-    good for no other. state: the file that keeps its state while it is unfinished. resume:
-    continue from that file where there is one; otherwise the run starts anew. tensorboard: the
-    folder that its curves go to, if any. name: what its lines begin with.
+    seed: seed of the data's order, the augmentation and the objective's draws. recipe: all
+    settings that the run depends on; its state continues no other. state: the file that stores
+    the state of the unfinished run. resume: continue from that file if it exists. tensorboard:
+    folder of the training curves. name: prefix of progress lines.
     """
 
     accelerator: Accelerator
@@ -29,24 +36,17 @@ class Run:
     name: str = ""
 
     @property
-    def share(self) -> Share:
-        """Which of the processes this one is."""
-        return Share(self.accelerator.process_index, self.accelerator.num_processes)
-
-
-def accelerator_on(device: torch.device) -> Accelerator:
-    """accelerate on `device`: of several CUDA devices it takes the one that is torch's current."""
-    if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)
-    return Accelerator(cpu=device.type == "cpu")
+    def shard(self) -> Shard:
+        """The part of every batch that this process gets."""
+        return Shard(self.accelerator.process_index, self.accelerator.num_processes)
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """What a run was.
+class FitResult:
+    """The result of a run.
 
-    images_per_second: over all processes. waiting_share: part of the time spent waiting for data.
-    final_loss: the last epoch's mean.
+    images_per_second: over all processes. waiting_share: fraction of the time spent waiting for
+    data. final_loss: mean of the last epoch.
     """
 
     steps: int
@@ -54,3 +54,62 @@ class Fitted:
     images_per_second: float
     waiting_share: float
     final_loss: float
+
+
+def accelerator_on(device: torch.device) -> Accelerator:
+    """Returns an Accelerator for `device`; it uses torch's current CUDA device, which this sets."""
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
+    return Accelerator(cpu=device.type == "cpu")
+
+
+def run_provenance(recipe: Recipe, device: torch.device) -> Provenance:
+    """Returns what is needed to repeat a run on `device`, as JSON values."""
+    return {
+        "recipe": recipe.model_dump(mode="json"),
+        "seed": recipe.seed,
+        "commit": current_commit(),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "torchvision": torchvision.__version__,
+        },
+        "hardware": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu(),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def data_provenance(images: ImageParts, outliers: OodSet | None = None) -> Provenance:
+    """Returns the names of the data set and the outliers, and the images skipped in each."""
+    provenance: Provenance = {"data": images.name, "skipped": _skipped(images)}
+    if outliers is not None:
+        provenance["outliers"] = {
+            "data": outliers.name,
+            "images": len(outliers.images),
+            "skipped": _skipped(outliers),
+        }
+    return provenance
+
+
+def current_commit() -> str | None:
+    """Returns the commit of the checkout, with "-dirty" if it has changes; None without git."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return described.stdout.strip()
+
+
+def _skipped(images: ImageParts | OodSet) -> Provenance:
+    return {"count": len(images.skipped), "names": sorted(images.skipped)}
+
+
+def _cpu() -> str:
+    threads = torch.get_num_threads()
+    return f"{threads} CPU thread{'s' * (threads != 1)}"

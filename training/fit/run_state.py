@@ -1,31 +1,32 @@
-"""The state of an unfinished run, from which it continues to the same weights.
+"""The stored state of an unfinished run, and the rounding of stored weights.
 
-All randomness of a run is a function of its seed, the epoch, the step and the image, so its state
-is small: the trained parameters, their averages where there are any, the optimiser's moments, and
-how far it came.
+A run continues from its state to the same weights. All randomness of a run is a function of seed,
+epoch, step and image. The state therefore holds only the trained parameters, their averages, the
+optimiser's moments, and the progress.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from eulerlora.atomic_files import storage_errors
-from eulerlora.errors import CheckpointError, SettingsError
+from eulerlora.errors import CheckpointError, NonFiniteError, SettingsError
 from eulerlora.safetensor_files import read_metadata, read_tensors, write_tensors
 from eulerlora.settings import Settings
-from training.fit.objective import Objective
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True)
-class Tally:
-    """How far a run came: optimiser steps, seconds and how many of them it waited for data, and
-    the sum of this epoch's losses so far.
+class Progress:
+    """Progress of a run after a number of optimiser steps.
+
+    waited_s: the part of `seconds` spent waiting for data. epoch_loss: sum of the losses of the
+    current epoch's `epoch_steps` steps.
     """
 
     step: int = 0
@@ -36,12 +37,12 @@ class Tally:
 
     @property
     def mean_loss(self) -> float:
-        """This epoch's mean loss so far."""
+        """Mean loss of the current epoch."""
         return self.epoch_loss / self.epoch_steps
 
-    def after(self, loss: float, seconds: float, waited_s: float) -> "Tally":
-        """The tally after one more step of the epoch."""
-        return Tally(
+    def after(self, loss: float, seconds: float, waited_s: float) -> "Progress":
+        """Returns the progress after one more step of the epoch."""
+        return Progress(
             step=self.step + 1,
             seconds=self.seconds + seconds,
             waited_s=self.waited_s + waited_s,
@@ -50,79 +51,86 @@ class Tally:
         )
 
 
-def save_state(
-    path: Path,
-    module: nn.Module,
-    optimiser: torch.optim.Optimizer,
-    tally: Tally,
-    settings: Settings,
-) -> None:
-    """Writes the state of a run in one step; an older state stays until the new one is whole.
+@dataclass(frozen=True)
+class TrainedState:
+    """The tensors that training changes: trainable parameters, moments of AdamW, averages."""
 
-    settings: what the run depends on; only with the same can it be continued. Raises
-    StorageError for a full disk.
-    """
-    tensors = dict(_trained(module)) | _averages(module) | _moments(module, optimiser)
-    with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    metadata = {"progress": json.dumps(asdict(tally)), "settings": settings.model_dump_json()}
-    write_tensors(path, tensors, torch.float32, metadata)
+    network: nn.Module
+    optimiser: torch.optim.Optimizer
+    averages: Mapping[str, Tensor] = field(default_factory=dict)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns the tensors by their name in the file."""
+        named: dict[str, Tensor] = dict(self._parameters())
+        named |= {f"average.{name}": tensor for name, tensor in self.averages.items()}
+        return named | {
+            f"optimiser.{name}.{moment}": self.optimiser.state[parameter][moment]
+            for name, parameter in self._parameters()
+            for moment in MOMENTS
+        }
 
-def load_state(
-    path: Path, module: nn.Module, optimiser: torch.optim.Optimizer, settings: Settings
-) -> Tally:
-    """Puts the state of a run into its module and optimiser, and tells how far it came.
-
-    Raises SettingsError for a state of other settings, CheckpointError for a damaged one.
-    """
-    metadata = read_metadata(path)
-    if metadata.get("settings") != settings.model_dump_json():
-        raise SettingsError(f"{path}: this state is of a run with other settings")
-    _make_moments(optimiser)
-    targets = dict(_trained(module)) | _averages(module) | _moments(module, optimiser)
-    tensors = read_tensors(path, targets)
-    with torch.no_grad():
-        for name, target in targets.items():
-            target.copy_(tensors[name])
-    return _tally(path, metadata)
-
-
-def steps_of_state(path: Path) -> int:
-    """How many steps the run had taken. Raises CheckpointError for no or a damaged state."""
-    return _tally(path, read_metadata(path)).step
-
-
-def _tally(path: Path, metadata: Mapping[str, str]) -> Tally:
-    try:
-        return Tally(**json.loads(metadata["progress"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(path, "its metadata does not describe a run's progress") from error
-
-
-def _averages(module: nn.Module) -> dict[str, Tensor]:
-    found = module.averages() if isinstance(module, Objective) else {}
-    return {f"average.{name}": tensor for name, tensor in found.items()}
-
-
-def _trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return [(name, each) for name, each in module.named_parameters() if each.requires_grad]
-
-
-def _moments(module: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    return {
-        f"optimiser.{name}.{moment}": optimiser.state[parameter][moment]
-        for name, parameter in _trained(module)
-        for moment in MOMENTS
-    }
-
-
-def _make_moments(optimiser: torch.optim.Optimizer) -> None:
-    """Gives AdamW the state that it otherwise makes at its first step."""
-    for group in optimiser.param_groups:
-        for parameter in group["params"]:
-            optimiser.state[parameter] = {
+    def create_moments(self) -> None:
+        """Creates the moments, which AdamW itself does only in its first step."""
+        for _, parameter in self._parameters():
+            self.optimiser.state[parameter] = {
                 "step": torch.zeros(()),
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
+
+    def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        for name, parameter in self.network.named_parameters():
+            if parameter.requires_grad:
+                yield name, parameter
+
+
+def save_state(path: Path, trained: TrainedState, progress: Progress, settings: Settings) -> None:
+    """Writes the state of a run atomically; an older state remains until then.
+
+    settings: what the run depends on; `load_state` requires the same. Raises StorageError for a
+    full disk.
+    """
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"progress": json.dumps(asdict(progress)), "settings": settings.model_dump_json()}
+    write_tensors(path, trained.tensors(), torch.float32, metadata)
+
+
+def load_state(path: Path, trained: TrainedState, settings: Settings) -> Progress:
+    """Copies a stored state into the tensors of `trained` and returns its progress.
+
+    Raises SettingsError for the state of other settings, CheckpointError for a damaged one.
+    """
+    metadata = read_metadata(path)
+    if metadata.get("settings") != settings.model_dump_json():
+        raise SettingsError(f"{path}: expected the state of this recipe, got other settings")
+    trained.create_moments()
+    targets = trained.tensors()
+    tensors = read_tensors(path, targets)
+    with torch.no_grad():
+        for name, target in targets.items():
+            target.copy_(tensors[name])
+    return _progress(path, metadata)
+
+
+def stored_steps(path: Path) -> int:
+    """Returns the steps of a stored state. Raises CheckpointError if missing or damaged."""
+    return _progress(path, read_metadata(path)).step
+
+
+@torch.no_grad()
+def round_parameters(parameters: Iterable[tuple[str, nn.Parameter]], dtype: torch.dtype) -> None:
+    """Rounds parameters in place to the type that is stored, so that evaluation measures the
+    stored weights. Raises NonFiniteError for a value out of range.
+    """
+    for name, parameter in parameters:
+        parameter.copy_(parameter.to(dtype).float())
+        if not parameter.isfinite().all():
+            raise NonFiniteError(f"expected {name} within the range of {dtype}, got larger values")
+
+
+def _progress(path: Path, metadata: Mapping[str, str]) -> Progress:
+    try:
+        return Progress(**json.loads(metadata["progress"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(path, "its metadata does not describe a run's progress") from error

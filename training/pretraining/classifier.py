@@ -1,7 +1,7 @@
-"""A backbone with a head for each of several label sets, and what its pretraining minimises."""
+"""A backbone with one head per label set, and the objective of its pretraining."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,19 +12,17 @@ from torchvision.ops import StochasticDepth
 
 from eulerlora.backbone import at_image_size, build_backbone
 from eulerlora.settings import BackboneSettings
-from training.data.seeded import seeded
-from training.fit.objective import Objective
-from training.fit.recomputation import RecomputedBlocks
-from training.fit.run import Run
+from training.data.augmentation import seeded
+from training.fit.objective import Objective, RecomputedBlocks
 from training.recipe.pretraining import PretrainingStage
 
 
 class Classifier(nn.Module):
     """A backbone with linear heads on its class token's features, one for each label set.
 
-    One head over the union of the sets would have to tell the sets apart too, by the look of
-    their images, and sets that share classes would compete for them.
-    classes: of each set; the heads' logits stand side by side in that order.
+    With one head over all sets, the classifier would also have to tell the sets apart, and sets
+    that share classes would compete for them. classes: number of classes of each set; the logits
+    of the heads are concatenated in this order.
     """
 
     def __init__(
@@ -33,7 +31,7 @@ class Classifier(nn.Module):
         super().__init__()
         shape = settings.model_copy(update={"image_size": stage.image_size})
         self.backbone = build_backbone(shape)
-        _drop_branches(self.backbone, stage.stochastic_depth)
+        _add_stochastic_depth(self.backbone, stage.stochastic_depth)
         if stage.activation_checkpointing:
             encoder = self.backbone.encoder
             encoder.layers = RecomputedBlocks(OrderedDict(encoder.layers.named_children()))
@@ -45,71 +43,77 @@ class Classifier(nn.Module):
         logits: Tensor = self.head(self.backbone(images))
         return logits
 
-    def take_weights(self, smaller: "Classifier") -> None:
-        """Continues from a classifier of another image size, positions interpolated."""
+    def load_smaller(self, smaller: "Classifier") -> None:
+        """Copies the weights of a classifier of another image size; interpolates positions."""
         resized = at_image_size(smaller.backbone, self.backbone.image_size)
         self.backbone.load_state_dict(resized.state_dict())
         self.head.load_state_dict(smaller.head.state_dict())
 
 
-class ClassifierObjective(Objective):
-    """Cross-entropy within each image's own label set, with label smoothing.
+class ClassifierObjective(Objective[tuple[int, ...]]):
+    """Cross-entropy within the label set of each image, with label smoothing.
 
-    The stage results in `averaged`, the classifier with the moving average of the weights.
+    The result of the stage is `averaged`, the classifier with the moving average of the weights.
     """
 
-    def __init__(self, model: Classifier, stage: PretrainingStage, run: Run) -> None:
-        super().__init__()
-        self.model, self.stage, self.run = model, stage, run
+    def __init__(self, model: Classifier, stage: PretrainingStage) -> None:
+        super().__init__(model)
+        self.model, self.label_smoothing = model, stage.label_smoothing
         average = get_ema_multi_avg_fn(stage.ema_decay)
         self.average = AveragedModel(model, multi_avg_fn=average).requires_grad_(False)
 
-    def forward(self, images: Tensor, labels: Tensor, step: int) -> Tensor:
-        """labels: (n, all classes), an image's shares within its set; zeros for padding."""
-        with seeded(images.device, self.run.seed, step, self.run.share.process):
-            logits = self.model(images).float()
-        per_set = zip(
-            logits.split(self.model.classes, -1), labels.split(self.model.classes, -1), strict=True
-        )
-        return torch.stack([self._loss(*each) for each in per_set]).sum()
+    def draw(self, seed: int, step: int, process: int) -> tuple[int, ...]:
+        """Returns the seed of the stochastic depth, which draws from torch's global generator."""
+        return seed, step, process
+
+    def loss(
+        self,
+        network: Callable[..., Tensor],
+        images: Tensor,
+        labels: Tensor,
+        draw: tuple[int, ...],
+    ) -> Tensor:
+        """labels: (n, all classes), probabilities within the image's set; zeros for padding."""
+        with seeded(images.device, *draw):
+            logits = network(images).float()
+        classes = self.model.classes
+        per_set = zip(logits.split(classes, -1), labels.split(classes, -1), strict=True)
+        return torch.stack([self._set_loss(*part) for part in per_set]).sum()
 
     def weight(self, labels: Tensor) -> Tensor:
-        """How many images are no padding."""
+        """Returns the number of images without the padding."""
         return labels.sum()
-
-    def rows_per_image(self) -> int:
-        return 1
 
     @property
     def averaged(self) -> Classifier:
         """The classifier with the averaged weights."""
-        found = self.average.module
-        assert isinstance(found, Classifier)
-        return found
+        classifier = self.average.module
+        assert isinstance(classifier, Classifier)
+        return classifier
 
-    def stepped(self) -> None:
-        """Lets the average follow the weights."""
+    def after_step(self) -> None:
+        """Updates the moving average."""
         self.average.update_parameters(self.model)
 
     def averages(self) -> Mapping[str, Tensor]:
-        """The averaged weights, and of how many steps they are."""
-        found: dict[str, Tensor] = self.average.state_dict()
-        return found
+        """Returns the averaged weights and the number of averaged steps."""
+        tensors: dict[str, Tensor] = self.average.state_dict()
+        return tensors
 
-    def _loss(self, logits: Tensor, shares: Tensor) -> Tensor:
-        """The summed loss of the images of one set; of others the shares are all zero."""
-        each = F.cross_entropy(
-            logits, shares, label_smoothing=self.stage.label_smoothing, reduction="none"
+    def _set_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Returns the summed loss of one set's images; targets of other images are all zero."""
+        losses = F.cross_entropy(
+            logits, targets, label_smoothing=self.label_smoothing, reduction="none"
         )
-        return (each * shares.sum(dim=-1)).sum()
+        return (losses * targets.sum(dim=-1)).sum()
 
 
-def _drop_branches(backbone: VisionTransformer, last: float) -> None:
-    """Puts stochastic depth where a branch ends, in place of dropout, which is never used.
+def _add_stochastic_depth(backbone: VisionTransformer, last_rate: float) -> None:
+    """Replaces the dropout at the end of each branch, whose rate is 0, by stochastic depth.
 
-    The first block's rate is 0, the last one's `last`, in between it grows evenly.
+    The rate grows linearly from 0 in the first block to `last_rate` in the last.
     """
     blocks = backbone.encoder.layers
     for index, block in enumerate(blocks):
-        depth = StochasticDepth(last * index / max(1, len(blocks) - 1), "row")
+        depth = StochasticDepth(last_rate * index / max(1, len(blocks) - 1), "row")
         block.dropout = block.mlp[-1] = depth

@@ -1,4 +1,4 @@
-"""Batches of several labelled sets together, made where their pixels are."""
+"""Batches of several labelled sets, augmented in groups on the device that holds the pixels."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -8,26 +8,26 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torchvision.transforms import v2
 
-from training.data.seeded import seeded
-from training.fit.batches import shares
+from training.data.augmentation import seeded
+from training.fit.batches import shard_indices
 from training.fit.run import Run
-from training.pretraining.group_augmentation import group_transform, in_groups
 from training.pretraining.image_tensor import ImageTensor
-from training.recipe.pretraining import PretrainingStage
+from training.recipe.pretraining import AugmentationSettings, PretrainingStage
 
-CPU = torch.device("cpu")  # transforms draw there, wherever the pixels are
+CPU = torch.device("cpu")  # torchvision's transforms draw there, whatever the pixels' device
 
 Batch = tuple[Tensor, Tensor]
-"""Views (n, 3, size, size) in [0, 1]; shares (n, classes of all sets), within each image's set."""
+"""Views (n, 3, size, size) in [0, 1]; targets (n, classes of all sets), within the image's set."""
 
 
 class MixedBatches:
-    """Every image of every set once an epoch, in one random order.
+    """Batches that contain every image of every set once per epoch, in one random order.
 
-    sets: whose images are mixed. classes: how many each set has. A batch has the images of one set
-    after those of another; only images of the same set are mixed with each other. What is drawn
-    for a batch is a function of seed, epoch, batch and process alone.
+    classes: number of classes of each set. Within a batch, images are ordered by set, and MixUp
+    and CutMix combine images of the same set only. The random numbers of a batch depend on seed,
+    epoch, batch and process only.
     """
 
     def __init__(
@@ -39,76 +39,108 @@ class MixedBatches:
     ) -> None:
         self.sets, self.stage, self.run = sets, stage, run
         self.transform = group_transform(stage.augmentation, stage.image_size)
-        self.starts = [0, *accumulate(len(each) for each in sets)]
+        self.first_image = [0, *accumulate(len(images) for images in sets)]
         self.first_class = [0, *accumulate(classes)]
 
     @property
     def images(self) -> int:
-        """How many images an epoch has."""
-        return self.starts[-1]
+        """Images per epoch."""
+        return self.first_image[-1]
 
-    def of_epoch(self, epoch: int, skip: int) -> Iterator[Batch]:
-        """An epoch's batches from the `skip`-th on; on a GPU the next one is made meanwhile."""
-        own = list(shares(self.images, self.stage, self.run.seed, epoch, self.run.share))
+    def epoch(self, epoch: int, skip: int) -> Iterator[Batch]:
+        """Yields batches, beginning with batch `skip`; on a GPU it prepares the next one early."""
+        run = self.run
+        shards = list(shard_indices(self.images, self.stage, run.seed, epoch, run.shard))
 
         def batch(number: int) -> Batch:
-            with seeded(CPU, self.run.seed, epoch, number, self.run.share.process):
-                return self.batch(own[number])
+            with seeded(CPU, run.seed, epoch, number, run.shard.index):
+                return self.batch(shards[number])
 
-        numbers, device = range(skip, len(own)), self.run.accelerator.device
+        numbers, device = range(skip, len(shards)), run.accelerator.device
         if device.type == "cuda":
-            yield from _on_own_stream(batch, numbers, device)
+            yield from _on_side_stream(batch, numbers, device)
         else:
             yield from map(batch, numbers)
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """The batch of these images, counted over all sets; -1 is padding."""
-        wanted = torch.tensor(indices)
-        parts = [self._of_set(number, wanted) for number in range(len(self.sets))]
-        views, mixed = zip(*(part for part in parts if part is not None), strict=True)
-        return torch.cat(views), torch.cat(mixed)
+        """Returns the batch of these images, indexed over all sets; -1 is padding."""
+        selected = torch.tensor(indices)
+        parts = [self._part(number, selected) for number in range(len(self.sets))]
+        views, targets = zip(*(part for part in parts if part is not None), strict=True)
+        return torch.cat(views), torch.cat(targets)
 
-    def _of_set(self, number: int, wanted: Tensor) -> Batch | None:
-        """The part of a batch that is of one set; padding is of the first one."""
-        start, end = self.starts[number : number + 2]
-        padding = wanted < 0
-        of_set = (wanted >= start) & (wanted < end) | padding & (number == 0)
-        if not of_set.any():
+    def _part(self, number: int, selected: Tensor) -> Batch | None:
+        """Returns the images of one set, or None; padding belongs to the first set."""
+        start, end = self.first_image[number : number + 2]
+        padding = selected < 0
+        in_set = (selected >= start) & (selected < end) | padding & (number == 0)
+        if not in_set.any():
             return None
         images, device = self.sets[number], self.run.accelerator.device
-        local = (wanted[of_set] - start).clamp(min=0)
+        local = (selected[in_set] - start).clamp(min=0)
         labels = images.labels[local] + self.first_class[number]
-        one_hot = F.one_hot(labels, self.first_class[-1]) * ~padding[of_set, None]
+        one_hot = F.one_hot(labels, self.first_class[-1]) * ~padding[in_set, None]
         pixels = images.pixels[local.to(images.pixels.device)].to(device)
         group = self.stage.augmentation.group
-        return in_groups(self.transform, pixels, one_hot.float().to(device), group)
+        return transform_groups(self.transform, pixels, one_hot.float().to(device), group)
 
 
-def _on_own_stream(
+def group_transform(settings: AugmentationSettings, size: int) -> v2.Transform:
+    """Returns the transform (pixels, targets) -> (views, targets) of a group of images.
+
+    pixels: (n, 3, height, width) uint8. targets: (n, classes) of one label set. views: (n, 3,
+    size, size) in [0, 1], without mean and standard deviation normalisation.
+    """
+    policy = {"trivial": [v2.TrivialAugmentWide()], "rand": [v2.RandAugment()], "none": []}
+    mixed = v2.RandomChoice([v2.MixUp(alpha=settings.mixup), v2.CutMix(alpha=settings.cutmix)])
+    return v2.Compose(
+        [
+            v2.RandomResizedCrop(size, scale=(settings.crop_area, 1.0)),
+            v2.RandomHorizontalFlip(),
+            *policy[settings.policy],
+            v2.ToDtype(torch.float32, scale=True),
+            v2.RandomErasing(settings.erasing),
+            v2.RandomApply([mixed], settings.mixed),
+        ]
+    )
+
+
+def transform_groups(transform: v2.Transform, pixels: Tensor, targets: Tensor, group: int) -> Batch:
+    """Applies the transform to `group` images at a time; it draws from torch's global generator.
+
+    A torchvision transform draws once per call. Groups are small enough for many draws per batch
+    and large enough to use a GPU well.
+    """
+    groups = zip(pixels.split(group), targets.split(group), strict=True)
+    views, mixed = zip(*(transform(*part) for part in groups), strict=True)
+    return torch.cat(views), torch.cat(mixed)
+
+
+def _on_side_stream(
     make: Callable[[int], Batch], numbers: Sequence[int], device: torch.device
 ) -> Iterator[Batch]:
-    """`ahead` on a CUDA stream of its own, so that making waits for no step, nor a step for it."""
+    """Yields `prefetch(make, numbers)`, made on a separate CUDA stream in parallel with steps."""
     stream = torch.cuda.Stream(device)
 
-    def made(number: int) -> Batch:
+    def make_on_stream(number: int) -> Batch:
         with torch.cuda.stream(stream):
             batch = make(number)
             stream.synchronize()
             return batch
 
-    for batch in ahead(made, numbers):
-        for tensor in batch:  # whose memory is free again only after the step
+    for batch in prefetch(make_on_stream, numbers):
+        for tensor in batch:  # keeps the allocator from reusing the memory before the step ends
             tensor.record_stream(torch.cuda.current_stream(device))
         yield batch
 
 
-def ahead(make: Callable[[int], Batch], numbers: Sequence[int]) -> Iterator[Batch]:
-    """What `make` gives for each number; a thread makes the next one while one is used."""
+def prefetch(make: Callable[[int], Batch], numbers: Sequence[int]) -> Iterator[Batch]:
+    """Yields `make(number)` for each number; a thread makes the next one during its use."""
     with ThreadPoolExecutor(1) as pool:
-        coming = deque(pool.submit(make, number) for number in numbers[:1])
+        pending = deque(pool.submit(make, number) for number in numbers[:1])
         for number in numbers[1:]:
-            batch = coming.popleft().result()
-            coming.append(pool.submit(make, number))
+            batch = pending.popleft().result()
+            pending.append(pool.submit(make, number))
             yield batch
-        for last in coming:
+        for last in pending:
             yield last.result()

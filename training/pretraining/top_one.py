@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from eulerlora.preprocess import resize
-from training.data.datasets import ImageParts
+from training.data.labelled_images import ImageParts
 from training.pretraining.classifier import Classifier
 from training.pretraining.image_tensor import image_tensor
 
@@ -14,22 +14,22 @@ BATCH = 256
 
 
 @torch.inference_mode()
-def top_one(model: Classifier, images: Sequence[ImageParts]) -> dict[str, float]:
-    """By the name of a data set, the share of its test part that its own head names rightly."""
+def top_one(model: Classifier, sets: Sequence[ImageParts]) -> dict[str, float]:
+    """Returns, by data set name, the accuracy of the set's head on its test part."""
     size = model.backbone.image_size
     device = next(model.parameters()).device
-    found = {}
-    for number, each in enumerate(images):
-        test = image_tensor(each.parts["test"], size)
+    accuracy = {}
+    for head, images in enumerate(sets):
+        test = image_tensor(images.parts["test"], size)
         predicted = [
-            _predicted(model, resize(pixels.to(device), size), number)
+            _predicted(model, resize(pixels.to(device), size), head)
             for pixels in test.pixels.split(BATCH)
         ]
-        found[each.name] = float((torch.cat(predicted) == test.labels).double().mean())
-    return found
+        accuracy[images.name] = float((torch.cat(predicted) == test.labels).double().mean())
+    return accuracy
 
 
-def _predicted(model: Classifier, pixels: Tensor, number: int) -> Tensor:
-    """(n,), the likeliest class of one set; pixels: (n, 3, size, size)."""
-    own: Tensor = model(pixels).split(model.classes, dim=-1)[number]
-    return own.argmax(dim=-1).cpu()
+def _predicted(model: Classifier, pixels: Tensor, head: int) -> Tensor:
+    """Returns (n,) the most probable class of one head. pixels: (n, 3, size, size)."""
+    logits: Tensor = model(pixels).split(model.classes, dim=-1)[head]
+    return logits.argmax(dim=-1).cpu()

@@ -9,16 +9,20 @@ import torch
 
 from eulerlora.backbone import save_backbone
 from eulerlora.config import Provenance
-from eulerlora.errors import NonFiniteError
 from eulerlora.safetensor_files import tensors_sha256
-from training.data.bad_images import announce
-from training.data.datasets import ImageParts, read_dataset
-from training.energy import energy_used
-from training.fit.loop import fit_batches
-from training.fit.provenance import data_facts, provenance_of
-from training.fit.run import Run, accelerator_on
+from training.data.datasets import read_dataset
+from training.data.labelled_images import ImageParts
+from training.data.sources import report_skipped
+from training.fit.loop import fit
+from training.fit.run import (
+    Run,
+    accelerator_on,
+    data_provenance,
+    run_provenance,
+)
+from training.fit.run_state import round_parameters
 from training.pretraining.classifier import Classifier, ClassifierObjective
-from training.pretraining.image_tensor import ImageTensor, image_tensor, where_there_is_room
+from training.pretraining.image_tensor import ImageTensor, image_tensor, on_device_if_fits
 from training.pretraining.mixed_batches import MixedBatches
 from training.pretraining.top_one import top_one
 from training.recipe.pretraining import PretrainingRecipe
@@ -33,23 +37,22 @@ def pretrain(
     skip_bad: bool = False,
     tensorboard: Path | None = None,
 ) -> None:
-    """Trains the recipe's backbone and writes `out/backbone.safetensors`, its averaged weights.
+    """Trains the recipe's backbone and writes its averaged weights to `out/backbone.safetensors`.
 
-    The file's metadata holds the recipe, the data sets, top-1 accuracy on each one's test part,
-    how many images were seen, the time, and the energy where it is known. Each stage keeps its
-    state in `out` until the backbone is written; with `resume` a run continues from those.
-    skip_bad: images that cannot be used are left out and listed, on stderr and in the file's
-    metadata. tensorboard: a folder for the stages' curves, if any.
+    The file's metadata holds the recipe, the data sets, top-1 accuracy on their test parts, the
+    number of images processed, and the time. Each stage stores its state in `out` until the
+    backbone is written; `resume` continues from these states. skip_bad: skip unusable images and
+    list them on stderr and in the metadata. tensorboard: folder of the stages' curves.
     """
-    images = [read_dataset(each, data, skip_bad) for each in recipe.data]
+    sets = [read_dataset(settings, data, skip_bad) for settings in recipe.data]
     accelerator = accelerator_on(device)
     if accelerator.is_main_process:
-        announce(*images)
+        report_skipped(*sets)
     runs = [
         Run(
             accelerator,
             seed=recipe.seed + index,
-            recipe=recipe.settings_alone,
+            recipe=recipe.without_source,
             state=state_file(out, index),
             resume=resume,
             tensorboard=None if tensorboard is None else tensorboard / f"stage-{index + 1}",
@@ -57,90 +60,78 @@ def pretrain(
         )
         for index in range(len(recipe.stages))
     ]
-    resumed = any(run.resume and run.state.exists() for run in runs)
-    with energy_used() as energy:
-        model, facts = _train(recipe, images, runs)
-    if not resumed and energy:  # of an earlier session nobody knows
-        facts["energy_joules"] = dict(energy)
+    model, facts = _fit_stages(recipe, sets, runs)
     if accelerator.is_main_process:
-        _save(model, recipe, images, facts, out)
+        _save(model, recipe, sets, facts, out)
         for run in runs:
             run.state.unlink(missing_ok=True)
     accelerator.wait_for_everyone()
 
 
 def state_file(out: Path, stage: int) -> Path:
-    """Where the state of a stage, counted from 0, is kept until the backbone is written."""
+    """Returns the file that stores a stage's state until the backbone is written; from 0."""
     return out / f"stage-{stage + 1}.state.safetensors"
 
 
-def _train(
-    recipe: PretrainingRecipe, images: Sequence[ImageParts], runs: Sequence[Run]
-) -> tuple[Classifier, dict[str, Any]]:
-    """The last stage's averaged classifier, and what the stages were."""
+def _fit_stages(
+    recipe: PretrainingRecipe, sets: Sequence[ImageParts], runs: Sequence[Run]
+) -> tuple[Classifier, Provenance]:
+    """Returns the averaged classifier of the last stage, and the stages' results."""
     device = runs[0].accelerator.device
-    sets = where_there_is_room([_training_tensor(recipe, each) for each in images], device)
-    classes = [len(each.classes) for each in images]
-    torch.manual_seed(recipe.seed)  # torchvision's own initialisation takes no generator
+    tensors = on_device_if_fits([_training_tensor(recipe, images) for images in sets], device)
+    classes = [len(images.classes) for images in sets]
+    torch.manual_seed(recipe.seed)  # torchvision's initialisation takes no generator
     previous: Classifier | None = None
     stages = []
     for run, stage in zip(runs, recipe.stages, strict=True):
         model = Classifier(recipe.backbone, stage, classes)
         if previous is not None:
-            model.take_weights(previous)
-        objective = ClassifierObjective(model, stage, run).to(device)
-        batches = MixedBatches(sets, classes, stage, run)
-        fitted = fit_batches(objective, batches, stage, run)
-        stages.append(asdict(fitted) | {"images": stage.epochs * batches.images})
+            model.load_smaller(previous)
+        objective = ClassifierObjective(model.to(device), stage)
+        batches = MixedBatches(tensors, classes, stage, run)
+        result = fit(objective, batches, stage, run)
+        stages.append(asdict(result) | {"images": stage.epochs * batches.images})
         previous = objective.averaged
     facts = {
         "stages": stages,
-        "images_seen": sum(each["images"] for each in stages),
-        "seconds": sum(each["seconds"] for each in stages),
+        "images_seen": sum(stage["images"] for stage in stages),
+        "seconds": sum(stage["seconds"] for stage in stages),
     }
     return objective.averaged.eval(), facts
 
 
 def _training_tensor(recipe: PretrainingRecipe, images: ImageParts) -> ImageTensor:
-    kept = [*images.parts["train"], *images.parts.get("calibration", ())]
-    return image_tensor(kept, recipe.backbone.image_size)
+    training = [*images.parts["train"], *images.parts.get("calibration", ())]
+    return image_tensor(training, recipe.backbone.image_size)
 
 
 def _save(
     model: Classifier,
     recipe: PretrainingRecipe,
-    images: Sequence[ImageParts],
+    sets: Sequence[ImageParts],
     facts: Mapping[str, Any],
     out: Path,
 ) -> None:
-    """Writes the backbone, rounded to what is stored and measured so."""
+    """Writes the backbone, rounded to the stored type before its accuracy is measured."""
     dtype: torch.dtype = getattr(torch, recipe.stored)
-    _round(model, dtype)
-    accuracy = top_one(model, images)
-    for name, share in accuracy.items():
-        print(f"top-1 on the test part of {name}: {share:.4f}", flush=True)
+    round_parameters(model.backbone.named_parameters(), dtype)
+    accuracy = top_one(model, sets)
+    for name, value in accuracy.items():
+        print(f"top-1 accuracy on the test part of {name}: {value:.4f}", flush=True)
     digest = tensors_sha256(model.backbone.state_dict())
     print(f"SHA-256 of the weights: {digest}", flush=True)
-    found = {"top_one": accuracy, "sha256": digest, **facts}
+    measured = {"top_one": accuracy, "sha256": digest, **facts}
     out.mkdir(parents=True, exist_ok=True)
     device = next(model.parameters()).device
-    provenance = provenance_of(recipe, device) | _data_facts(images) | found
+    provenance = run_provenance(recipe, device) | _data_provenance(sets) | measured
     save_backbone(out / "backbone.safetensors", model.backbone, provenance, dtype)
 
 
-@torch.no_grad()
-def _round(model: Classifier, dtype: torch.dtype) -> None:
-    for name, parameter in model.backbone.named_parameters():
-        parameter.copy_(parameter.to(dtype).float())
-        if not parameter.isfinite().all():
-            raise NonFiniteError(f"{name} has values that {dtype} cannot hold")
-
-
-def _data_facts(images: Sequence[ImageParts]) -> Provenance:
-    """What `data_facts` tells of each set, in the same form."""
-    each = [data_facts(one) for one in images]
-    names = sorted(name for one in each for name in one["skipped"]["names"])
+def _data_provenance(sets: Sequence[ImageParts]) -> Provenance:
+    """Combines `data_provenance` of all sets in the same form."""
+    facts = [data_provenance(images) for images in sets]
+    names = sorted(name for fact in facts for name in fact["skipped"]["names"])
     return {
-        "data": " and ".join(one["data"] for one in each),
+        "data": " and ".join(fact["data"] for fact in facts),
         "skipped": {"count": len(names), "names": names},
     }

@@ -1,4 +1,4 @@
-"""Recipes as TOML files: what they are based on, their variants, and overrides."""
+"""Recipes as TOML files: packaged names, bases, variants and overrides."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -12,66 +12,95 @@ from training.recipe.schema import Recipe
 AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)
 Tables = dict[str, Any]
 
+RECIPES = Path(__file__).parents[1] / "recipes"
 BASE, VARIANTS = "base", "variants"
+
+
+def find_recipe(name: str) -> Path:
+    """Returns the path of a recipe, given as a path or as the name of a packaged recipe.
+
+    Raises SettingsError, with the packaged names, if there is neither.
+    """
+    path, packaged = Path(name), RECIPES / f"{name}.toml"
+    if path.is_file() or path.suffix == ".toml" or path.name != name:
+        return path
+    if not packaged.is_file():
+        raise SettingsError(
+            f"expected a recipe file or one of {', '.join(recipe_names())}, got {name!r}"
+        )
+    return packaged
+
+
+def recipe_names() -> list[str]:
+    """Returns the names of the packaged recipes that are complete, without mere bases."""
+    return sorted(path.stem for path in RECIPES.glob("*.toml") if "name" in _parse(path))
 
 
 def read_recipe(
     path: Path, kind: type[AnyRecipe], overrides: Sequence[str] = (), variant: str | None = None
 ) -> AnyRecipe:
-    """The recipe in a TOML file, or a variant of it, with overrides.
+    """Returns the recipe in a TOML file, or one of its variants, with overrides.
 
-    A file may name another as its `base`, relative to itself: its own keys then replace the
-    base's. Keys of the table `variants.NAME` replace those of the file for that variant alone.
-    overrides: `key=value` such as `training.epochs=2`.
-    Raises SettingsError, naming the file and the key, for unreadable TOML, an unknown variant or
-    key, or a value out of range.
+    The key `base` names another file, relative to this one, whose keys this file replaces. Keys
+    of the table `variants.NAME` replace keys of the file for that variant. overrides: `key=value`
+    such as `training.epochs=2`. Raises SettingsError, with file and key, for an unreadable file,
+    an unknown variant or key, or a value out of range.
     """
     tables = _read(path)
     variants = tables.pop(VARIANTS, {})
     if variant is not None:
         if variant not in variants:
             raise SettingsError(
-                f"{path}: no variant {variant!r}; it has {', '.join(variants) or 'none'}"
+                f"{path}: expected one of the variants {', '.join(variants) or '(none)'}, "
+                f"got {variant!r}"
             )
         tables = _merged(tables, variants[variant])
     for key in ("file", "variant", "overrides"):
         if key in tables:
-            raise SettingsError(f"{path}: {key}: is set on the command line, not in a recipe")
+            raise SettingsError(f"{path}: {key} is set on the command line, not in a recipe")
     for override in overrides:
         _apply(tables, override)
+    source = {"file": path.name, "variant": variant, "overrides": tuple(overrides)}
     try:
-        asked = {"file": path.name, "variant": variant, "overrides": tuple(overrides)}
-        return validated(kind, tables | asked)
+        return validated(kind, tables | source)
     except SettingsError as error:
         raise SettingsError(f"{path}: {error}") from error
 
 
 def variant_names(path: Path) -> tuple[str, ...]:
-    """The variants that a recipe file offers. Raises SettingsError for an unreadable file."""
+    """Returns the variants of a recipe file. Raises SettingsError for an unreadable file."""
     return tuple(_read(path).get(VARIANTS, {}))
 
 
-def _read(path: Path, below: tuple[Path, ...] = ()) -> Tables:
-    """A file's tables over those of its base. below: the files that are based on this one."""
-    if path in below:
-        raise SettingsError(f"{path}: is based on itself")
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{path}: not a readable recipe ({error})") from error
+def _read(path: Path, derived: tuple[Path, ...] = ()) -> Tables:
+    """Returns a file's tables merged over its base. derived: files based on this one."""
+    if path in derived:
+        raise SettingsError(f"{path}: expected a base without a cycle, got the file itself")
+    tables = _parse(path)
     base = tables.pop(BASE, None)
-    return (
-        tables if base is None else _merged(_read(path.parent / str(base), (*below, path)), tables)
-    )
+    if base is None:
+        return tables
+    return _merged(_read(path.parent / str(base), (*derived, path)), tables)
+
+
+def _parse(path: Path) -> Tables:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot read the recipe ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: expected UTF-8 text") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: expected TOML ({error})") from error
 
 
 def _merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> Tables:
-    """`tables` with the keys of `over` replaced, table by table."""
+    """Returns `tables` with the keys of `over` replaced, recursively."""
     merged = dict(tables)
     for key, value in over.items():
-        below = merged.get(key)
-        if isinstance(below, Mapping) and isinstance(value, Mapping):
-            merged[key] = _merged(below, value)
+        present = merged.get(key)
+        if isinstance(present, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merged(present, value)
         else:
             merged[key] = value
     return merged
@@ -80,7 +109,7 @@ def _merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> Tables:
 def _apply(tables: Tables, override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise SettingsError(f"--set wants key=value, not {override!r}")
+        raise SettingsError(f"expected --set key=value, got {override!r}")
     *parents, last = key.strip().split(".")
     table: Any = tables
     try:
@@ -88,11 +117,11 @@ def _apply(tables: Tables, override: str) -> None:
             table = table[int(parent)] if isinstance(table, list) else table.setdefault(parent, {})
         table[last] = _value(text.strip())
     except (TypeError, ValueError, IndexError, AttributeError) as error:
-        raise SettingsError(f"--set {override}: the recipe has no such place") from error
+        raise SettingsError(f"--set {override}: the recipe has no such key") from error
 
 
 def _value(text: str) -> Any:
-    """A TOML value; what is not valid TOML is a string, so that quotes may be left out."""
+    """Returns a TOML value; text that is no valid TOML is a string, so quotes are optional."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -1,4 +1,4 @@
-"""What a recipe of pretraining says: data sets, the backbone's shape, and stages."""
+"""The schema of a pretraining recipe: data sets, the backbone's shape, and stages."""
 
 from typing import Annotated, Literal, Self
 
@@ -9,13 +9,12 @@ from training.recipe.schema import AdamWSettings, DataSettings, Recipe
 
 
 class AugmentationSettings(Settings):
-    """What is done to training images at random, by torchvision's transforms.
+    """Random augmentation of training images with torchvision's transforms.
 
-    crop_area: least share of an image's area in its crop; 1 crops nothing. policy: one more
-    change of colours or geometry, `trivial` (TrivialAugmentWide), or two of them, `rand`
-    (RandAugment). erasing: how often a rectangle is erased. mixed: how often images are mixed,
-    by MixUp and CutMix in turn at random; mixup, cutmix: alpha of their Beta distributions.
-    group: images of a batch that share each draw; they are augmented in one go.
+    crop_area: least fraction of the area in a crop; 1 crops nothing. policy: `trivial`
+    (TrivialAugmentWide), `rand` (RandAugment) or `none`. erasing: probability of erasing a
+    rectangle. mixed: probability of MixUp or CutMix, each with p 0.5; mixup, cutmix: alpha of
+    their Beta distributions. group: images of a batch that share each random draw.
     """
 
     crop_area: Annotated[float, Field(gt=0, le=1)] = 0.35
@@ -28,11 +27,11 @@ class AugmentationSettings(Settings):
 
 
 class PretrainingStage(AdamWSettings):
-    """One stage of pretraining, at one image size; positions are interpolated between stages.
+    """A stage of pretraining at one image size; positions are interpolated between stages.
 
-    stochastic_depth: how often the last block's branches are left out for an image; those of the
-    first never are, between them it grows evenly. ema_decay: of the moving average of the
-    weights, which is what a stage results in; 0 takes the last weights.
+    stochastic_depth: probability of dropping a branch of the last block; it grows linearly from 0
+    in the first block. ema_decay: decay of the weights' moving average, which is the result of
+    the stage; 0 uses the last weights.
     """
 
     image_size: PositiveInt
@@ -42,12 +41,12 @@ class PretrainingStage(AdamWSettings):
     augmentation: AugmentationSettings = AugmentationSettings()
 
     @model_validator(mode="after")
-    def _draws_depth_once_for_a_batch(self) -> Self:
-        cut = self.micro_batch_rows is not None or self.activation_checkpointing
-        if self.stochastic_depth and cut:
+    def _draws_depth_once_per_batch(self) -> Self:
+        repeated = self.micro_batch_rows is not None or self.activation_checkpointing
+        if self.stochastic_depth and repeated:
             raise ValueError(
-                "stochastic_depth goes neither with micro_batch_rows nor with "
-                "activation_checkpointing"
+                "expected stochastic_depth=0 with micro_batch_rows or activation_checkpointing, "
+                f"got {self.stochastic_depth}"
             )
         return self
 
@@ -61,6 +60,7 @@ class PretrainingRecipe(Recipe):
 
     @model_validator(mode="after")
     def _ends_at_the_backbone_s_size(self) -> Self:
-        if self.stages[-1].image_size != self.backbone.image_size:
-            raise ValueError("the last stage's image_size must be the backbone's")
+        last, size = self.stages[-1].image_size, self.backbone.image_size
+        if last != size:
+            raise ValueError(f"expected image_size={size} in the last stage, got {last}")
         return self

@@ -1,18 +1,25 @@
-"""What a recipe says: one experiment, with every key checked.
+"""The schema of a recipe: one experiment, with every key validated.
 
-Pretraining has more to say, in `training.recipe.pretraining`.
+Pretraining has further keys, in `training.recipe.pretraining`.
 """
 
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora.settings import AUTO, AdapterSettings, Auto, PositiveInt, Sampler, Settings
+from eulerlora.settings import (
+    AUTO,
+    AdapterSettings,
+    Auto,
+    PositiveInt,
+    Precision,
+    Sampler,
+    Settings,
+)
 
-Precision = Literal["float32", "bfloat16"]
 StoredDtype = Literal["float32", "float16", "bfloat16"]
 SAMPLES: tuple[int | Auto, ...] = (1, 2, 4, 8, 16, AUTO)
-"""Samples per adapter for which thresholds are set unless a recipe says otherwise."""
+"""Default samples per adapter for which calibration sets thresholds."""
 Split = Literal["lesion", "lesion-validation", "paper"]
 Part = Literal["train", "calibration", "test"]
 Augmentation = Literal["paper", "dermoscopy"]
@@ -20,21 +27,20 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
 class DataSettings(Settings):
-    """Which images, and how they are split.
+    """The images of a data set and their split.
 
-    kind: `ham10000` and `tiny-imagenet` (their publishers' layouts), `imagefolder` (a folder for
-    each class), or a data set in the files that torchvision downloads.
-    path: a folder or, for imagefolder, a tar archive inside the data directory; "." is the
-    directory itself.
-    split: `lesion`, the default, keeps a tenth of the training images apart for calibration, and
-    in ham10000 all images of a lesion in one part. `lesion-validation`, for every choice, is the
-    same without its test part: a tenth of its training images (ham10000: lesions) takes that place.
-    `paper` trains on all training images of the publisher's (ham10000: the paper's) split and has
-    no calibration part.
-    classes: for imagefolder, descriptions by class name; where there are any, exactly these
-    classes are wanted.
-    at_most: images of a part by its name, where fewer than it has are wanted: a stratified subset,
-    the same for every seed.
+    kind: `ham10000` and `tiny-imagenet` (published layouts), `imagefolder` (one folder per
+    class), or a data set that torchvision downloads.
+    path: a folder or, for imagefolder, a tar archive in the data directory; "." is the directory
+    itself.
+    split: `lesion`, the default, reserves a tenth of the training images for calibration; in
+    ham10000, all images of a lesion are in one part. `lesion-validation`, for choosing settings,
+    drops the test part and uses a tenth of the training images (ham10000: lesions) instead.
+    `paper` trains on all training images of the published (ham10000: the paper's) split, without
+    a calibration part.
+    classes: for imagefolder, descriptions by class name; if given, these are the exact classes.
+    at_most: maximum number of images by part; a smaller part is a stratified subset, the same for
+    every seed.
     """
 
     kind: Literal["ham10000", "tiny-imagenet", "imagefolder", "cifar10", "cifar100", "svhn"]
@@ -46,15 +52,15 @@ class DataSettings(Settings):
     @model_validator(mode="after")
     def _only_folders_name_their_classes(self) -> Self:
         if self.classes and self.kind != "imagefolder":
-            raise ValueError(f"classes belongs to imagefolder; those of {self.kind} are known")
+            raise ValueError(f"expected classes only with kind imagefolder, got kind {self.kind}")
         return self
 
 
 class OodSettings(Settings):
-    """Images that are out of distribution.
+    """A set of out-of-distribution images.
 
-    kind: `images` for any images, or a data set, of which the test part is taken.
-    path: a folder inside the data directory, or for `images` also an archive.
+    kind: `images` for any images, or a data set, whose test part is used.
+    path: a folder in the data directory, or for `images` also an archive.
     """
 
     kind: Literal["images", "ham10000", "cifar10", "cifar100", "svhn"]
@@ -62,14 +68,14 @@ class OodSettings(Settings):
 
 
 class OutlierSettings(Settings):
-    """Images of something else, whose wanted answer is that all classes are equally probable:
-    outlier exposure (Hendrycks, Mazeika and Dietterich, ICLR 2019).
+    """Outliers, trained towards equal probabilities of all classes.
 
-    path: a folder of any images or an archive inside the data directory; it should have nothing in
-    common with `evaluation.ood`. Where it has a `train/`, only what is in that.
-    images: at most so many of them, evenly spaced; None: all.
-    weight: of such an image's loss; that of a training image is 1, or its class's weight over the
-    mean of all classes' weights.
+    Outlier exposure, Hendrycks, Mazeika and Dietterich, ICLR 2019.
+    path: a folder or an archive of any images in the data directory, disjoint from
+    `evaluation.ood`. If it contains `train/`, only those images are used.
+    images: maximum number, evenly spaced; None uses all.
+    weight: loss weight of an outlier. A training image has weight 1, or its class's weight
+    divided by the mean class weight.
     """
 
     path: str
@@ -78,12 +84,13 @@ class OutlierSettings(Settings):
 
 
 class AdamWSettings(Settings):
-    """AdamW with linear warm-up and cosine decay, stepped once a batch (method, "Training").
+    """AdamW with linear warm-up and cosine decay, updated every step (method, "Training").
 
-    batch_size: images of one optimiser step, over all processes. micro_batch_rows: rows that are
-    in memory at a time; the gradient is the whole batch's all the same. None cuts nothing.
-    activation_checkpointing: keep each block's input only and compute the block again in the
+    batch_size: images per optimiser step, over all processes. micro_batch_rows: rows of the
+    network in memory at a time; the gradient remains that of the whole batch. None: all rows.
+    activation_checkpointing: store only each block's input and recompute the block in the
     backward pass: less memory, about a third more time, the same gradient.
+    warmup_steps: `auto` is a tenth of the run, at most 500 steps.
     precision: of the forward pass; weights and optimiser stay float32.
     state_every_s: seconds between writes of the run's state, from which --resume continues.
     """
@@ -94,7 +101,7 @@ class AdamWSettings(Settings):
     activation_checkpointing: bool = False
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    warmup_steps: Annotated[int, Field(ge=0)] = 500
+    warmup_steps: Annotated[int, Field(ge=0)] | Auto = 500
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
     precision: Precision = "float32"
     shuffle: bool = True
@@ -102,22 +109,22 @@ class AdamWSettings(Settings):
 
 
 class OptimisationSettings(AdamWSettings):
-    """The same for images that are decoded and augmented one by one.
+    """AdamWSettings for images that are decoded and augmented one by one.
 
-    workers: processes that do so; 0 does it in the main process.
+    workers: processes that do so; 0 uses the main process.
     """
 
     workers: Annotated[int, Field(ge=0)] = 1
 
 
 class AdapterTraining(OptimisationSettings):
-    """How adapters are trained.
+    """Training of adapters.
 
     samples: stochastic samples per adapter and step. augmentation: the random view of an image,
-    `paper` or `dermoscopy` (`data.augmentation`). head: each adapter's first head is `random`, as
-    the paper's, or a `linear-probe` of the frozen backbone on the train part.
-    loss: `trajectory` averages the trajectories' losses; `mean` is the loss of the mean
-    probability. class_weights: `effective-number` weighs classes by their effective number of
+    `paper` or `dermoscopy` (`data.augmentation`). head: initial head of every adapter, `random` as
+    in the paper, or a `linear-probe` of the frozen backbone, fitted on the train part.
+    loss: `trajectory` averages the losses of the trajectories; `mean` is the loss of the mean
+    probability. class_weights: `effective-number` weights classes by their effective number of
     samples with `beta`.
     """
 
@@ -132,12 +139,11 @@ class AdapterTraining(OptimisationSettings):
 class BackboneSource(Settings):
     """A frozen backbone: torchvision's published weights by name, or a backbone file.
 
-    weights: such as `ViT_B_32_Weights.IMAGENET1K_V1`, or a path to a `backbone.safetensors`,
-    relative to the recipe.
-    file: the published weights' file, for a machine that cannot download it; relative to the
-    recipe. It is checked and copied to torch's hub cache, where checkpoints look for it.
-    image_size: in pixels, for a backbone file at another size than its own; its position
-    embeddings are then interpolated.
+    weights: a name such as `ViT_B_32_Weights.IMAGENET1K_V1`, or the path of a
+    `backbone.safetensors`, relative to the recipe.
+    file: the file of the published weights, for a machine that cannot download it; relative to
+    the recipe. It is verified and copied to torch's hub cache, from which checkpoints load it.
+    image_size: in pixels; position embeddings of a backbone file are interpolated to this size.
     """
 
     weights: str
@@ -146,10 +152,9 @@ class BackboneSource(Settings):
 
 
 class Recipe(Settings):
-    """What both kinds of recipe share: a name, a seed and how weights are stored.
+    """Keys that all recipes share: a name, a seed, and the type of stored weights.
 
-    file, variant, overrides: how the recipe was asked for; for the record, and set by
-    `read_recipe`.
+    file, variant, overrides: how the command line selected the recipe; set by `read_recipe`.
     """
 
     name: Name
@@ -160,19 +165,19 @@ class Recipe(Settings):
     stored: StoredDtype = "float32"
 
     @property
-    def settings_alone(self) -> Self:
-        """The same without the record of how it was asked for: equal where runs would be."""
+    def without_source(self) -> Self:
+        """The recipe without file, variant and overrides: equal for equal runs."""
         return self.model_copy(update={"file": None, "variant": None, "overrides": ()})
 
 
 class EvaluationSettings(Settings):
-    """What the report and the model card show: det, and stoch with `samples` per adapter.
+    """The contents of report and model card: det, and stoch with `samples` per adapter.
 
-    sampler: how the checkpoint draws samples; the paper's are `independent`.
-    calibrated: samples per adapter for which stoch gets an OOD threshold, or `auto`; det always
+    sampler: the checkpoint's sampler; the paper uses `independent`.
+    calibrated: samples per adapter, or `auto`, for which stoch gets an OOD threshold; det always
     gets one.
-    ood: out-of-distribution images to tell from those of the test part. ood_images: at most so
-    many of each set, evenly spaced; None: all.
+    ood: out-of-distribution images. ood_images: maximum number of each set, evenly spaced; None
+    uses all.
     """
 
     samples: PositiveInt = 4
@@ -185,7 +190,7 @@ class EvaluationSettings(Settings):
 class AdapterRecipe(Recipe):
     """Trains adapters on a frozen backbone.
 
-    outliers: None trains on the images of `data` alone, as the paper does.
+    outliers: None trains on the images of `data` only, as in the paper.
     """
 
     data: DataSettings

@@ -15,7 +15,8 @@ from eulerlora.rows import Rows
 from tests.conftest import random_network
 from training.adaptation.objective import AdapterObjective, step_generator
 from training.data.augmentation import training_view
-from training.data.datasets import LabelledImage, read_dataset
+from training.data.datasets import read_dataset
+from training.data.labelled_images import LabelledImage
 from training.fit.loop import fit
 from training.fit.run import Run
 from training.recipe.schema import AdapterTraining, DataSettings

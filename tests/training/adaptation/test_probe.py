@@ -19,7 +19,7 @@ from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import random_backbone
 from training.adaptation.probe import STRENGTH, fit_heads, linear_probe
 from training.commands.probe import probe_command
-from training.data.datasets import ImageParts, LabelledImage
+from training.data.labelled_images import ImageParts, LabelledImage
 
 CPU = torch.device("cpu")
 

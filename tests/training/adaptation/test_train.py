@@ -23,7 +23,7 @@ from tests.full_disk import file_size_limit
 from tests.program import run
 from tests.training.conftest import PER_CLASS, write_image
 from training.adaptation.train import round_adapters, state_file
-from training.fit.run_state import steps_of_state
+from training.fit.run_state import stored_steps
 from training.reporting.model_card import leave_card
 
 PROGRAM = [sys.executable, "-c", "from eulerlora_client.commands.program import main; main()"]
@@ -375,7 +375,7 @@ def test_a_full_disk_ends_a_run_in_one_line_and_its_state_continues_it(
     assert done.status == 1
     assert len(done.err.strip().splitlines()) == 1
     assert f"disk full (file too large) while writing {state_file(out)}" in done.err
-    step = steps_of_state(state_file(out))
+    step = stored_steps(state_file(out))
     assert f"the state of step {step} is kept in {state_file(out)}; free some space" in done.err
     assert state_file(out).read_bytes() == kept
     assert not list(out.parent.glob(".*"))

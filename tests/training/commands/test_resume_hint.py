@@ -8,7 +8,7 @@ import torch
 
 from eulerlora.errors import NonFiniteError, StorageError
 from training.commands.resume_hint import kept_checkpoint, kept_state, telling_what_is_kept
-from training.fit.run_state import Tally, save_state
+from training.fit.run_state import Progress, save_state
 from training.recipe.schema import OptimisationSettings
 
 SETTINGS = OptimisationSettings(epochs=1)
@@ -19,7 +19,7 @@ def state_of_step(path: Path, step: int) -> Path:
     optimiser = torch.optim.AdamW(module.parameters())
     module(torch.ones(1, 1)).sum().backward()
     optimiser.step()
-    save_state(path, module, optimiser, Tally(step=step), SETTINGS)
+    save_state(path, module, optimiser, Progress(step=step), SETTINGS)
     return path
 
 

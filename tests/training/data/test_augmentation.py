@@ -13,9 +13,9 @@ from training.data.augmentation import (
     evaluation_view,
     flip_and_rotate,
     paper_view,
+    seeded,
     training_view,
 )
-from training.data.seeded import seeded
 from training.recipe.schema import Augmentation
 
 CPU = torch.device("cpu")

@@ -15,8 +15,8 @@ from eulerlora.errors import DataError
 from training.data import cache as pixel_cache
 from training.data import decoding
 from training.data.cache import INDEX, PIXELS, cache_folder, decoded_images
-from training.data.datasets import LabelledImage, Pictures
-from training.data.image_sources import list_images, read_image
+from training.data.labelled_images import ImageDataset, LabelledImage
+from training.data.sources import list_images, read_image
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,8 @@ import torch
 
 from eulerlora.errors import DataError
 from training.data.augmentation import evaluation_view
-from training.data.datasets import ImageParts, Pictures, class_counts, read_dataset, read_ood_set
+from training.data.datasets import read_dataset, read_ood_set
+from training.data.labelled_images import ImageDataset, ImageParts, class_counts
 from training.recipe.schema import DataSettings, OodSettings
 
 CLASSES = {"blue": "blue", "green": "green", "red": "a red square"}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eulerlora.errors import DataError
-from training.data.image_sources import list_images, read_image
+from training.data.sources import list_images, read_image
 
 
 def test_a_folder_and_an_archive_of_it_list_the_same_images(

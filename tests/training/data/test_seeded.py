@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from training.data.seeded import seeded
+from training.data.augmentation import seeded
 
 CPU = torch.device("cpu")
 

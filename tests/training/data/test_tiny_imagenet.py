@@ -8,7 +8,7 @@ from PIL import Image
 
 from eulerlora.errors import DataError
 from training.data.datasets import read_dataset
-from training.data.tiny_imagenet import read_tiny_imagenet
+from training.data.public_sets import read_tiny_imagenet
 from training.recipe.schema import DataSettings
 
 SETTINGS = DataSettings(kind="tiny-imagenet", path="tiny", split="paper")

@@ -15,7 +15,8 @@ from torchvision import datasets
 
 from eulerlora.errors import DataError
 from training.data.augmentation import evaluation_view
-from training.data.datasets import Pictures, class_counts, read_dataset, read_ood_set
+from training.data.datasets import read_dataset, read_ood_set
+from training.data.labelled_images import ImageDataset, class_counts
 from training.recipe.schema import DataSettings, OodSettings
 
 COUNTS = {"cifar10": (10, 20, 10), "cifar100": (100, 10, 1), "svhn": (10, 20, 3)}

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from training.data.augmentation import evaluation_view
-from training.data.datasets import LabelledImage, read_dataset
+from training.data.datasets import read_dataset
+from training.data.labelled_images import LabelledImage
 from training.fit.batches import IGNORED, Share, epoch_batches
 from training.recipe.schema import DataSettings, OptimisationSettings
 

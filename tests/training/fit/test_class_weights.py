@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from training.fit.class_weights import effective_number_weights
+from training.fit.losses import effective_number_weights
 
 HAM10000_TRAINING_COUNTS = torch.tensor([879, 5364, 92, 890, 114, 411, 262])
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from eulerlora.errors import NonFiniteError, SettingsError
 from training.data.augmentation import Transform, evaluation_view
-from training.data.datasets import LabelledImage, read_dataset
+from training.data.datasets import read_dataset
+from training.data.labelled_images import LabelledImage
 from training.fit.batches import epoch_batches
 from training.fit.loop import fit
 from training.fit.objective import Objective

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from training.data.datasets import OUTSIDE
+from training.data.labelled_images import OUTSIDE
 from training.fit.batches import IGNORED
 from training.fit.losses import (
     image_weights,
     log_mean_probability,
     mean_loss,
+    target_probabilities,
     trajectory_loss,
-    wanted_shares,
 )
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -28,7 +28,7 @@ LOSSES = (trajectory_loss, mean_loss)
 def loss_of(loss, logits: Tensor, labels: Tensor, weights: Tensor, outside: float = 1.0) -> Tensor:
     """The mean over a batch, as an objective makes it."""
     each = image_weights(labels, weights, outside)
-    return loss(logits, wanted_shares(labels, 3), each) / each.sum()
+    return loss(logits, target_probabilities(labels, 3), each) / each.sum()
 
 
 def test_the_loss_is_the_mean_of_each_trajectory_s_own_loss() -> None:

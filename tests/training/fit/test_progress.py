@@ -10,10 +10,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from training.fit.batches import RunLength
 from training.fit.progress import RunDisplay, duration, progress, run_line
-from training.fit.run_state import Tally
+from training.fit.run_state import Progress
 
 LENGTH = RunLength(images=100, batch_size=8, epochs=4)
-NOTHING = Tally()
+NOTHING = Progress()
 
 
 class Terminal(io.StringIO):
@@ -30,15 +30,15 @@ def every_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_line_tells_of_rate_waiting_and_time_left() -> None:
-    tally = Tally(step=26, seconds=200, waited_s=6, epoch_loss=26.0, epoch_steps=13)
+    tally = Progress(step=26, seconds=200, waited_s=6, epoch_loss=26.0, epoch_steps=13)
     assert run_line(tally, NOTHING, LENGTH) == (
         "step 26/52, epoch 2/4, loss 2.000, 1 images/s, 3% waiting, 3 min left"
     )
 
 
 def test_a_resumed_run_s_rates_and_time_left_are_of_its_own_steps() -> None:
-    begun = Tally(step=26, seconds=5_000, waited_s=4_000, epoch_loss=9.0, epoch_steps=13)
-    tally = Tally(step=39, seconds=5_010, waited_s=4_001, epoch_loss=13.0, epoch_steps=13)
+    begun = Progress(step=26, seconds=5_000, waited_s=4_000, epoch_loss=9.0, epoch_steps=13)
+    tally = Progress(step=39, seconds=5_010, waited_s=4_001, epoch_loss=13.0, epoch_steps=13)
     assert run_line(tally, begun, LENGTH) == (
         "step 39/52, epoch 3/4, loss 1.000, 10 images/s, 10% waiting, 10 s left"
     )
@@ -89,7 +89,7 @@ def test_on_a_terminal_one_bar_spans_all_steps_of_the_run(
 ) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    begun = Tally(step=26, seconds=1_000, epoch_loss=1.0, epoch_steps=1)
+    begun = Progress(step=26, seconds=1_000, epoch_loss=1.0, epoch_steps=1)
     display = RunDisplay(LENGTH, begun, "", shown=True)
     assert display.bar is not None
     assert (display.bar.initial, display.bar.total) == (26, 52)

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from eulerlora.errors import CheckpointError, SettingsError
 from training.fit.objective import Objective
-from training.fit.run_state import Tally, load_state, save_state
+from training.fit.run_state import Progress, load_state, save_state
 from training.recipe.schema import OptimisationSettings
 
 SETTINGS = OptimisationSettings(epochs=3)
-TALLY = Tally(step=7, seconds=1.5, waited_s=0.5, epoch_loss=3.0, epoch_steps=2)
+TALLY = Progress(step=7, seconds=1.5, waited_s=0.5, epoch_loss=3.0, epoch_steps=2)
 
 
 @pytest.fixture
@@ -123,5 +123,5 @@ def test_a_failed_save_keeps_the_older_state(
     before = path.read_bytes()
     (tmp_path / ".state.safetensors.partial").mkdir()  # where the new one would be written
     with pytest.raises(OSError):
-        save_state(path, *stepped, Tally(step=9), SETTINGS)
+        save_state(path, *stepped, Progress(step=9), SETTINGS)
     assert path.read_bytes() == before

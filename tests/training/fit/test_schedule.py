@@ -5,7 +5,7 @@ import math
 import pytest
 
 from eulerlora.errors import SettingsError
-from training.fit.schedule import warmup_cosine
+from training.fit.optimisation import warmup_cosine
 
 CIFAR_STEPS = 16 * 1563
 

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from eulerlora.preprocess import resize
-from training.data.seeded import seeded
-from training.pretraining.group_augmentation import group_transform, in_groups
+from training.data.augmentation import seeded
+from training.pretraining.mixed_batches import group_transform, in_groups
 from training.recipe.pretraining import AugmentationSettings
 
 CPU = torch.device("cpu")

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
-from training.data.datasets import LabelledImage
-from training.data.image_sources import read_image
-from training.pretraining.image_tensor import image_tensor, where_there_is_room
+from training.data.labelled_images import LabelledImage
+from training.data.sources import read_image
+from training.pretraining.image_tensor import image_tensor, on_device_if_fits
 
 
 def images_of(*shapes: tuple[int, int]) -> list[LabelledImage]:
@@ -54,7 +54,7 @@ def test_encoded_images_are_read(image_folder: Path) -> None:
 
 def test_a_cpu_s_images_stay_where_they_are() -> None:
     sets = [image_tensor(images_of((8, 8)), 8)]
-    assert where_there_is_room(sets, torch.device("cpu")) is sets
+    assert on_device_if_fits(sets, torch.device("cpu")) is sets
 
 
 @pytest.mark.parametrize(("free", "moved"), [(2 * 3 * 64, True), (2 * 3 * 64 - 1, False)])
@@ -64,6 +64,6 @@ def test_a_gpu_gets_the_images_if_half_of_its_memory_holds_them(
     (images,) = sets = [image_tensor(images_of((8, 8)), 8)]
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (free, 10**9))
     monkeypatch.setattr("torch.Tensor.to", lambda *_: "moved")
-    (found,) = where_there_is_room(sets, torch.device("cuda", 0))
+    (found,) = on_device_if_fits(sets, torch.device("cuda", 0))
     assert (found.pixels == "moved") if moved else (found is images)
     assert found.labels is images.labels

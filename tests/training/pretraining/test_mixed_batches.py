@@ -11,7 +11,7 @@ from torch import Tensor
 
 from training.fit.batches import Share
 from training.fit.run import Run, accelerator_on
-from training.pretraining.image_tensor import ImageTensor, where_there_is_room
+from training.pretraining.image_tensor import ImageTensor, on_device_if_fits
 from training.pretraining.mixed_batches import MixedBatches, ahead
 from training.recipe.pretraining import AugmentationSettings, PretrainingStage
 
@@ -130,7 +130,7 @@ def test_a_gpu_s_batches_are_made_there_and_the_same_each_time() -> None:
     stage = STAGE.model_copy(update={"augmentation": AugmentationSettings(group=2)})
     device = torch.device("cuda", torch.cuda.current_device())
     run = Run(accelerator_on(device), seed=0, recipe=stage, state=Path("none"))
-    sets = where_there_is_room(image_sets(), device)
+    sets = on_device_if_fits(image_sets(), device)
     found = [list(MixedBatches(sets, CLASSES, stage, run).of_epoch(0, 0)) for _ in range(2)]
     for ours, theirs in zip(*found, strict=True):
         assert ours[0].device == ours[1].device == device

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from eulerlora.config import ClassName
 from tests.conftest import TINY_BACKBONE
-from training.data.datasets import ImageParts, LabelledImage
+from training.data.labelled_images import ImageParts, LabelledImage
 from training.pretraining.classifier import Classifier
 from training.pretraining.top_one import top_one
 from training.recipe.pretraining import PretrainingStage

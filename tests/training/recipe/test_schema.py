@@ -201,7 +201,7 @@ def test_the_recipes_of_pretraining_differ_in_stages_alone() -> None:
     assert others
     for other in others:
         same = {"name": first.name, "stages": first.stages}
-        assert other.settings_alone.model_copy(update=same) == first.settings_alone
+        assert other.without_source.model_copy(update=same) == first.without_source
 
 
 def test_how_a_recipe_was_asked_for_is_none_of_its_settings() -> None:
@@ -213,6 +213,6 @@ def test_how_a_recipe_was_asked_for_is_none_of_its_settings() -> None:
         for variant in (None, "eulerlora-2")
     ]
     assert len({each.model_dump_json() for each in asked}) == len(asked)
-    assert len({each.settings_alone.model_dump_json() for each in asked}) == 1
+    assert len({each.without_source.model_dump_json() for each in asked}) == 1
     different = read_recipe(path, AdapterRecipe, (one,))
-    assert different.settings_alone != asked[0].settings_alone
+    assert different.without_source != asked[0].without_source
