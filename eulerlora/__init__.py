@@ -1,7 +1,6 @@
 """EulerLoRA: image classification with uncertainty from sampled low-rank adapters.
 
-The model is imported when it is first asked for: torch takes seconds, which a program that only
-prints its help, or has to heed a signal, should not wait for.
+`EulerLoRA` and `Prediction` are imported on first access: they import torch, which takes seconds.
 """
 
 from typing import TYPE_CHECKING
@@ -34,9 +33,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """The public names of the model (PEP 562)."""
+    """Imports the names of the model on first access (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from eulerlora import model  # noqa: PLC0415
 
     return getattr(model, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

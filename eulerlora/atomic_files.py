@@ -1,28 +1,29 @@
-"""Files that appear whole or not at all, and one error for a disk that takes no more."""
+"""Files that appear complete or not at all, and one error for a full or failing disk."""
 
 import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from eulerlora.errors import StorageError
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def whole_file(path: Path, private: bool = False) -> Iterator[Path]:
-    """Yields a place to write to, which replaces `path` in one step when the block ends well.
+def atomic_write(path: Path, private: bool = False) -> Iterator[Path]:
+    """Yields a temporary path that replaces `path` in one step when the block succeeds.
 
-    Until then an older file at `path` stays; after a failure nothing of the new one is left.
-    private: none but the user may read it, at any time; otherwise all may, once it is whole.
+    Until then an older file at `path` stays. After a failure the temporary file is removed.
+    private: True for permissions 0600, which also hold while the file is written; False for 0644.
     Raises StorageError for a full or failing disk.
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
         with storage_errors(path):
-            _begin(partial, path)
+            _create_private(partial, path)
             yield partial
             partial.chmod(0o600 if private else 0o644)
             _sync(partial)
@@ -33,25 +34,44 @@ def whole_file(path: Path, private: bool = False) -> Iterator[Path]:
 
 
 @contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Within the block, an OSError that is the disk's fault becomes a StorageError on `path`.
+def open_output(path: Path) -> Iterator[TextIO]:
+    """Opens a UTF-8 text file for writing without newline translation, as `atomic_write` does.
 
-    Those are a full disk, a used-up quota, a file over the size limit, and a failed write. Other
-    errors, such as a missing permission, pass as they are. Of nested blocks the outermost names
-    what could not be written.
+    A device or a pipe is written to directly, and the target of a link is replaced, not the link.
+    Raises StorageError for a full or failing disk.
+    """
+    if path.exists() and not path.is_file():
+        with storage_errors(path), path.open("w", encoding="utf-8", newline="") as file:
+            yield file
+    else:
+        with (
+            atomic_write(path.resolve()) as partial,
+            partial.open("w", encoding="utf-8", newline="") as file,
+        ):
+            yield file
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Converts an OSError that the disk causes into a StorageError on `path`.
+
+    Converted are a full disk, an exceeded quota, a file over the size limit and a failed write.
+    Other errors, such as a missing permission, pass unchanged. Of nested blocks the outermost one
+    determines the path in the message.
     """
     try:
         yield
     except StorageError as error:
         raise StorageError(path, error.reason) from error
     except OSError as error:
-        if error.errno not in (*FULL, errno.EIO):
+        if error.errno not in (*DISK_FULL, errno.EIO):
             raise
-        what = "disk full" if error.errno in FULL else "the disk failed"
-        raise StorageError(path, f"{what} ({os.strerror(error.errno).lower()})") from error
+        cause = "disk full" if error.errno in DISK_FULL else "the disk failed"
+        raise StorageError(path, f"{cause} ({os.strerror(error.errno).lower()})") from error
 
 
-def _begin(partial: Path, path: Path) -> None:
+def _create_private(partial: Path, path: Path) -> None:
+    """Creates an empty file with permissions 0600; an OSError names `path`."""
     try:
         partial.unlink(missing_ok=True)
         partial.touch(mode=0o600)
@@ -61,7 +81,7 @@ def _begin(partial: Path, path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Waits for the disk: network file systems tell of a full one only then."""
+    """Waits until the file is on the disk: network file systems report a full disk only then."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

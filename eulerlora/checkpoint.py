@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from torch import Tensor
 from torchvision.models import VisionTransformer
 
-from eulerlora.atomic_files import storage_errors, whole_file
+from eulerlora.atomic_files import atomic_write, storage_errors
 from eulerlora.backbone import build_backbone, published_backbone, save_backbone, settings_of
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import CheckpointError, SettingsError
@@ -136,7 +136,7 @@ def _whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def _write(path: Path, text: str) -> None:
-    with whole_file(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 

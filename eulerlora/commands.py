@@ -1,138 +1,101 @@
-"""The command `eulerlora predict`: answers for image files, without a server."""
+"""The command `eulerlora predict`. Importing this module must stay cheap: `--help` needs it."""
 
-import csv
-import json
-import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from eulerlora.adaptive_sampling import StandardErrors
-from eulerlora.errors import DataError, ImageError
-from eulerlora.image_files import EXTENSIONS, image_files
-from eulerlora.model import EulerLoRA
-from eulerlora.options import Samples
-from eulerlora.prediction import Prediction
-from eulerlora.settings import PRECISIONS, Auto, Mode, Precision
+from eulerlora.openmp import set_openmp_wait_policy
 
-DEFAULT_SAMPLES = 4
+if TYPE_CHECKING:
+    from eulerlora.settings import Auto, Mode, Precision
 
-Answer = dict[str, Any]
+PRECISIONS = ("float32", "bfloat16")
+
+
+class SampleCount(click.ParamType["int | Auto"]):
+    """Samples per adapter: 1 to 64, or `auto` in any case."""
+
+    name = "1-64|auto"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return self.name
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> "int | Auto":
+        if isinstance(value, str) and value.lower() == "auto":
+            return "auto"
+        count: int = click.IntRange(1, 64).convert(value, param, ctx)
+        return count
 
 
 @click.command("predict")
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--mode", type=click.Choice(["det", "stoch"]), default="det")
-@click.option("--samples", type=Samples(), help="Per adapter, in stoch; 4 by default.")
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="From each image if left out.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option("--mode", type=click.Choice(["det", "stoch"]), default="det", show_default=True)
+@click.option("--samples", type=SampleCount(), help="Per adapter, only with stoch; default 4.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), help="Default: derived from the image's content."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Write a CSV file.")
-@click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
-@click.option("--precision", type=click.Choice(PRECISIONS), default="float32", show_default=True)
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="float32",
+    show_default=True,
+    help="Data type of the matrix products.",
+)
 def predict_command(
     checkpoint: Path,
     images: tuple[Path, ...],
-    mode: Mode,
-    samples: int | Auto | None,
+    mode: "Mode",
+    samples: "int | Auto | None",
     seed: int | None,
     as_json: bool,
     csv_file: Path | None,
     device: str,
-    precision: Precision,
+    precision: "Precision",
 ) -> None:
-    """Answer for image files, or for all images below folders.
+    """Predict the classes of image files, or of all images below folders.
 
-    A file that cannot be opened is reported on stderr; the others are still answered, and the
-    exit status is 1.
+    A file that cannot be read is reported on stderr and the other files are predicted; the exit
+    status is then 1.
     """
+    set_openmp_wait_policy()
     if mode == "det" and samples is not None:
-        raise click.UsageError("--samples belongs to --mode stoch")
+        raise click.UsageError("--samples requires --mode stoch")
     if as_json and csv_file is not None:
-        raise click.UsageError("wanted one of --json and --csv, not both")
-    model = EulerLoRA.load(checkpoint, device, precision)
-    failures: list[str] = []
-    answers = _answers(
-        model, list(_files(images)), mode, samples or DEFAULT_SAMPLES, seed, failures
+        raise click.UsageError("expected one of --json and --csv, got both")
+
+    from eulerlora.model import EulerLoRA  # noqa: PLC0415 - imports torch
+    from eulerlora.predict_files import (  # noqa: PLC0415
+        check_output,
+        expand_folders,
+        json_line,
+        predict_files,
+        text_line,
+        write_csv,
     )
+
+    files = expand_folders(images)
     if csv_file is not None:
-        with csv_file.open("w", newline="") as file:
-            _write_csv(file, answers)
+        check_output(csv_file, [*files, *checkpoint.glob("*")])
+    model = EulerLoRA.load(checkpoint, device, precision)
+    options = model.predict_options(mode, samples, seed)
+    failures: list[str] = []
+
+    def report_failure(message: str) -> None:
+        failures.append(message)
+        click.echo(f"eulerlora: {message}", err=True)
+
+    predictions = predict_files(model, files, options, report_failure)
+    if csv_file is not None:
+        write_csv(csv_file, predictions, model.classes, adaptive=options.adaptive)
     else:
-        for answer in answers:
-            click.echo(json.dumps(answer) if as_json else _line(answer))
+        for prediction in predictions:
+            click.echo(json_line(prediction) if as_json else text_line(prediction))
     if failures:
-        raise click.ClickException(f"{len(failures)} of the images could not be answered")
-
-
-def _files(places: Iterable[Path]) -> Iterator[Path]:
-    for place in places:
-        if place.is_dir():
-            found = image_files(place)
-            if not found:
-                raise DataError(f"{place}: holds no images ({', '.join(EXTENSIONS)})")
-            yield from found
-        else:
-            yield place
-
-
-def _answers(
-    model: EulerLoRA,
-    files: list[Path],
-    mode: Mode,
-    samples: int | Auto,
-    seed: int | None,
-    failures: list[str],
-) -> Iterator[Answer]:
-    for file in files:
-        try:
-            prediction = model.predict([file], mode, samples, seed)
-        except ImageError as error:
-            failures.append(str(error))
-            print(f"eulerlora: {error}", file=sys.stderr)
-        else:
-            yield _answer(file, prediction, model.classes)
-
-
-def _answer(file: Path, prediction: Prediction, classes: tuple[str, ...]) -> Answer:
-    return {
-        "file": str(file),
-        "label": prediction.labels[0],
-        "samples": int(prediction.samples[0]),
-        "msp": float(prediction.msp[0]),
-        "entropy": float(prediction.entropy[0]),
-        "expected_entropy": float(prediction.expected_entropy[0]),
-        "mutual_information": float(prediction.mutual_information[0]),
-        "ood": None if prediction.ood is None else bool(prediction.ood[0]),
-        **_errors(prediction.standard_errors),
-        "probabilities": dict(zip(classes, prediction.probabilities[0].tolist(), strict=True)),
-    }
-
-
-def _errors(found: StandardErrors | None) -> Answer:
-    if found is None:
-        return {}
-    return {
-        "msp_standard_error": float(found.msp[0]),
-        "entropy_standard_error": float(found.entropy[0]),
-    }
-
-
-def _line(answer: Answer) -> str:
-    flag = {None: "", True: "  out of distribution", False: ""}[answer["ood"]]
-    return (
-        f"{answer['file']}: {answer['label']} {answer['msp']:.3f}, H {answer['entropy']:.3f}{flag}"
-    )
-
-
-def _write_csv(file: TextIO, answers: Iterable[Answer]) -> None:
-    writer: csv.DictWriter[str] | None = None
-    for answer in answers:
-        flat = {key: value for key, value in answer.items() if key != "probabilities"}
-        flat |= {f"p_{name}": value for name, value in answer["probabilities"].items()}
-        if writer is None:
-            writer = csv.DictWriter(file, fieldnames=list(flat))
-            writer.writeheader()
-        writer.writerow(flat)
+        raise click.ClickException(f"{len(failures)} of {len(files)} images could not be read")

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.atomic_files import whole_file
+from eulerlora.atomic_files import atomic_write
 from eulerlora.config import CheckpointConfig, Sha256
 from eulerlora.errors import CheckpointError, ImageError
 from eulerlora.image_files import read_pixels
@@ -136,9 +136,9 @@ def write_known_answer(folder: Path, network: RowNetwork, size: int) -> None:
             for draw, each in zip(DRAWS, given, strict=True)
         ),
     )
-    with whole_file(folder / PICTURE) as partial:
+    with atomic_write(folder / PICTURE) as partial:
         partial.write_bytes(content)
-    with whole_file(folder / ANSWERS) as partial:
+    with atomic_write(folder / ANSWERS) as partial:
         partial.write_text(answers.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 

@@ -1,6 +1,8 @@
-"""`EulerLoRA`: a checkpoint that answers questions about images."""
+"""`EulerLoRA`: a checkpoint on a device, ready to predict."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -9,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from eulerlora.adaptive_sampling import ROUNDS
-from eulerlora.checkpoint import Checkpoint, load_checkpoint
+from eulerlora.checkpoint import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import ImageError, SettingsError
 from eulerlora.image_files import read_pixels
@@ -20,6 +22,7 @@ from eulerlora.runtime import Runtime
 from eulerlora.seeds import content_seed
 from eulerlora.settings import (
     AUTO,
+    DEFAULT_SAMPLES,
     PLAIN,
     Auto,
     Draw,
@@ -32,6 +35,33 @@ from eulerlora.settings import (
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 Images = Tensor | Sequence[Image.Image | Path | str]
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """An image and its draw; pixels: (3, size, size) float32 in [0, 1], on the CPU."""
+
+    pixels: Tensor
+    draw: Draw
+
+
+@dataclass(frozen=True)
+class PredictOptions:
+    """How images are predicted.
+
+    draw: of every image; for adaptive sampling its number of samples is that of the first round.
+    adaptive: True for `samples="auto"`. seed_by_content: True if the seed of an image is its
+    content seed, False if it is that of `draw`.
+    """
+
+    draw: Draw
+    adaptive: bool
+    seed_by_content: bool
+
+    @property
+    def samples(self) -> int | Auto:
+        """Samples per adapter, or `auto`."""
+        return AUTO if self.adaptive else self.draw.samples
 
 
 class EulerLoRA:
@@ -50,7 +80,8 @@ class EulerLoRA:
         self.config: CheckpointConfig = checkpoint.config
         self.revision = checkpoint.revision
         self.device = device
-        self.classes = tuple(each.name for each in checkpoint.config.classes)
+        self.precision = runtime.precision
+        self.classes = tuple(label.name for label in checkpoint.config.classes)
 
     @classmethod
     def load(
@@ -60,13 +91,31 @@ class EulerLoRA:
         precision: Precision = "float32",
         compiler: str | None = None,
     ) -> Self:
-        """The model in a checkpoint folder, on `device`; `auto` takes CUDA where there is one.
+        """Returns the model in a checkpoint folder, on `device`.
 
-        precision, compiler: as in `RuntimeSettings`; they change answers by rounding alone.
-        Raises CheckpointError for anything but an intact checkpoint.
+        device: a torch device, or `auto` for CUDA if available and the CPU otherwise.
+        precision, compiler: as in `RuntimeSettings`; they change results by rounding only.
+        Raises CheckpointError if the checkpoint is not intact.
         """
         runtime = RuntimeSettings(precision=precision, compiler=compiler)
         return cls(load_checkpoint(Path(folder)), choose_device(device), runtime)
+
+    @classmethod
+    def default(
+        cls,
+        device: str = "auto",
+        precision: Precision = "float32",
+        compiler: str | None = None,
+    ) -> Self:
+        """Returns the model of the packaged checkpoint; arguments as in `load`."""
+        return cls.load(DEFAULT_CHECKPOINT, device, precision, compiler)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(name={self.config.name!r}, revision={self.revision[:19]!r}, "
+            f"classes={self.classes}, adapters={self.network.settings.adapters}, "
+            f"device={str(self.device)!r}, precision={self.precision!r})"
+        )
 
     @property
     def network(self) -> AdaptedVisionTransformer:
@@ -77,62 +126,91 @@ class EulerLoRA:
         self,
         images: Images,
         mode: Mode = "det",
-        samples: int | Auto = 4,
+        samples: int | Auto | None = None,
         seed: int | None = None,
         batch_size: int = 16,
         sampler: Sampler | None = None,
     ) -> Prediction:
-        """Class probabilities and uncertainty of every image.
+        """Returns class probabilities and uncertainty of every image.
 
-        images: PIL images or paths; or (n, 3, height, width) in [0, 1].
-        samples: S per adapter in mode `stoch`, or `auto` for as many as each image takes until its
-        answer is settled; not used in `det`.
-        seed: of every image's draws; None derives one from the image and the model's revision.
-        batch_size: images in one forward pass.
-        sampler: how the samples of an image are drawn; None takes the checkpoint's.
-        Raises ImageError for an image that cannot be used, SettingsError for a mode, samples,
-        seed or sampler out of range, NonFiniteError for a broken model.
+        images: PIL images or paths; or a tensor (n, 3, height, width) in [0, 1].
+        samples: S per adapter in mode `stoch`; `auto` runs rounds until the result converges; None
+        for `DEFAULT_SAMPLES`. Mode `det` takes no samples.
+        seed: of the draws of every image; None derives one from the image and the model's revision.
+        batch_size: images per forward pass.
+        sampler: how the samples of an image are drawn; None for the checkpoint's sampler.
+        Raises ImageError for an unusable image, SettingsError for a mode, samples, seed or sampler
+        out of range and NonFiniteError if the network returns NaN or infinity.
         """
-        asked = validated(
+        options = self.predict_options(mode, samples, seed, sampler)
+        inputs = (self.prepare(pixels, options) for pixels in pixels_of(images))
+        blocks: list[Tensor] = []
+        while batch := list(itertools.islice(inputs, batch_size)):
+            blocks += self._trajectories(batch, options)
+        return self._prediction(blocks, options)
+
+    def predict_options(
+        self,
+        mode: Mode,
+        samples: int | Auto | None,
+        seed: int | None,
+        sampler: Sampler | None = None,
+    ) -> PredictOptions:
+        """Returns validated options; arguments and errors as in `predict`."""
+        if mode == "det" and samples is not None:
+            raise SettingsError(f"samples: expected none in mode det, got {samples}")
+        adaptive = samples == AUTO
+        count = DEFAULT_SAMPLES if samples is None else ROUNDS[0] if adaptive else samples
+        draw = validated(
             Draw,
             {
                 "mode": mode,
-                "samples": 1 if mode == "det" else ROUNDS[0] if samples == AUTO else samples,
+                "samples": 1 if mode == "det" else count,
                 "seed": seed or 0,
                 "sampler": sampler or self.config.sampler,
             },
         )
-        auto = mode == "stoch" and samples == AUTO
-        adapters = self.network.settings.adapters
-        blocks = [torch.empty(0, adapters, asked.samples, len(self.classes), dtype=torch.float64)]
-        for start in range(0, len(images), batch_size):
-            chunk = images[start : start + batch_size]
-            blocks += self._answers(chunk, asked, auto, seed_by_content=seed is None)
-        count = AUTO if auto else asked.samples
-        threshold = self.config.threshold(asked.mode, count, asked.sampler)
-        return prediction_of([each.exp() for each in blocks], threshold, self.classes, auto)
+        return PredictOptions(draw, adaptive, seed_by_content=seed is None)
 
-    def _answers(
-        self, images: Images, asked: Draw, auto: bool, seed_by_content: bool
-    ) -> list[Tensor]:
-        """Log-probabilities (n, adapters, samples, classes) of blocks of the images, in order."""
-        pixels = pixels_of(images)
-        draws = [asked] * len(pixels)
-        if seed_by_content:
-            seeds = [content_seed(each, self.revision) for each in pixels]
-            draws = [asked.model_copy(update={"seed": seed}) for seed in seeds]
-        size = self.config.preprocessing.size
-        inputs = torch.stack([resize(each, size) for each in pixels]).to(self.device)
-        if auto:
-            threshold = self.config.convergence_threshold(asked.sampler)
-            found = predict_adaptively(self.runtime, inputs, draws, threshold)
-            return [each.unsqueeze(0) for each in found]
-        answers = torch.stack(predict_rows(self.runtime, inputs, draws))
-        return [answers.unflatten(1, (self.network.settings.adapters, -1))]
+    def prepare(self, pixels: Tensor, options: PredictOptions) -> ModelInput:
+        """Returns the network's input for an image.
+
+        pixels: (3, height, width), uint8 upright RGB or floating point in [0, 1].
+        """
+        draw = options.draw
+        if options.seed_by_content and draw.mode == "stoch":
+            draw = draw.model_copy(update={"seed": content_seed(pixels, self.revision)})
+        return ModelInput(resize(pixels, self.config.preprocessing.size), draw)
+
+    def predict_inputs(self, inputs: Sequence[ModelInput], options: PredictOptions) -> Prediction:
+        """Returns the prediction of a batch of prepared images. Raises NonFiniteError."""
+        return self._prediction(self._trajectories(inputs, options), options)
+
+    def _trajectories(self, inputs: Sequence[ModelInput], options: PredictOptions) -> list[Tensor]:
+        """Log-probabilities (n, adapters, samples, classes) of consecutive images, in order."""
+        pixels = torch.stack([image.pixels for image in inputs]).to(self.device)
+        draws = [image.draw for image in inputs]
+        if options.adaptive:
+            threshold = self.config.convergence_threshold(options.draw.sampler)
+            trajectories = predict_adaptively(self.runtime, pixels, draws, threshold)
+            return [image.unsqueeze(0) for image in trajectories]
+        stacked = torch.stack(predict_rows(self.runtime, pixels, draws))
+        return [stacked.unflatten(1, (self.network.settings.adapters, -1))]
+
+    def _prediction(self, blocks: Sequence[Tensor], options: PredictOptions) -> Prediction:
+        """blocks: as `_trajectories` returns them; may be empty."""
+        shape = (0, self.network.settings.adapters, options.draw.samples, len(self.classes))
+        probabilities = [
+            torch.empty(shape, dtype=torch.float64),
+            *(block.exp() for block in blocks),
+        ]
+        draw = options.draw
+        threshold = self.config.threshold(draw.mode, options.samples, draw.sampler)
+        return prediction_of(probabilities, threshold, self.classes, options.adaptive)
 
 
 def choose_device(name: str) -> torch.device:
-    """The named torch device; `auto` is CUDA where there is one and the CPU otherwise.
+    """Returns the named torch device; `auto` is CUDA if available and the CPU otherwise.
 
     Raises SettingsError for a device that this machine does not have.
     """
@@ -142,24 +220,25 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise SettingsError(f"device {name!r} cannot be used on this machine") from error
+        raise SettingsError(f"device {name!r} is not available on this machine") from error
     return device
 
 
-def pixels_of(images: Images) -> list[Tensor]:
-    """The pixels of every image, (3, height, width) each: uint8 of PIL images and files, upright
-    and in RGB; a tensor's as they are. Raises ImageError.
+def pixels_of(images: Images) -> Iterator[Tensor]:
+    """Yields the pixels of every image, (3, height, width), one image in memory at a time.
+
+    PIL images and files: uint8, upright RGB. Tensors: unchanged. Raises ImageError.
     """
     if isinstance(images, Tensor):
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
             raise ImageError(
-                "wanted a floating-point tensor (n, 3, height, width) in [0, 1], "
+                "expected a floating-point tensor (n, 3, height, width) in [0, 1], "
                 f"got {images.dtype} {tuple(images.shape)}"
             )
-        return list(images)
-    return [
-        upright_rgb(each).pixels
-        if isinstance(each, Image.Image)
-        else read_pixels(Path(each), str(each))
-        for each in images
-    ]
+        yield from images
+        return
+    for image in images:
+        if isinstance(image, Image.Image):
+            yield upright_rgb(image).pixels
+        else:
+            yield read_pixels(Path(image), str(image))

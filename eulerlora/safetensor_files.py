@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from eulerlora.atomic_files import whole_file
+from eulerlora.atomic_files import atomic_write
 from eulerlora.errors import CheckpointError
 
 STORED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -41,7 +41,7 @@ def write_tensors(
     stored = {
         name: tensor.detach().cpu().to(dtype).contiguous() for name, tensor in tensors.items()
     }
-    with whole_file(path) as partial:
+    with atomic_write(path) as partial:
         try:
             save_file(stored, partial, metadata=metadata)
         except SafetensorError as error:

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, Field
 
-from eulerlora.atomic_files import whole_file
+from eulerlora.atomic_files import atomic_write
 from eulerlora.errors import SettingsError
 from eulerlora.settings import PositiveInt, Settings, validated
 
@@ -88,7 +88,7 @@ def write_clients(path: Path, clients: Sequence[Client]) -> None:
     Raises StorageError if the disk is full.
     """
     before = path.stat() if path.exists() else None
-    with whole_file(path, private=True) as partial:
+    with atomic_write(path, private=True) as partial:
         partial.write_text("".join(_line(client) for client in clients), encoding="utf-8")
     path.chmod(PRIVATE if before is None else stat.S_IMODE(before.st_mode))
     if before is not None:

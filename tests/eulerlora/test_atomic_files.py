@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eulerlora.atomic_files import storage_errors, whole_file
+from eulerlora.atomic_files import atomic_write, storage_errors
 from eulerlora.checkpoint import save_checkpoint
 from eulerlora.errors import StorageError
 from eulerlora.safetensor_files import write_tensors
@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_written_file_replaces_the_older_one_at_the_end_only(path: Path) -> None:
     path.write_text("old")
-    with whole_file(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
@@ -34,7 +34,7 @@ def test_a_written_file_replaces_the_older_one_at_the_end_only(path: Path) -> No
 @pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o644)])
 def test_a_private_file_is_nobody_else_s_at_any_time(path: Path, private: bool, mode: int) -> None:
     path.with_name(f".{path.name}.partial").touch(mode=0o666)  # what a killed process left
-    with whole_file(path, private) as partial:
+    with atomic_write(path, private) as partial:
         partial.write_text("new")
         assert partial.stat().st_mode & 0o777 == 0o600
     assert path.stat().st_mode & 0o777 == mode
@@ -42,7 +42,7 @@ def test_a_private_file_is_nobody_else_s_at_any_time(path: Path, private: bool, 
 
 def test_a_block_that_fails_leaves_the_older_file_alone(path: Path) -> None:
     path.write_text("old")
-    with pytest.raises(ValueError, match="mine"), whole_file(path) as partial:
+    with pytest.raises(ValueError, match="mine"), atomic_write(path) as partial:
         partial.write_text("ne")
         raise ValueError("mine")
     assert path.read_text() == "old"
@@ -61,7 +61,7 @@ def test_tensors_that_do_not_fit_leave_the_older_ones_and_say_so_in_one_line(pat
 
 def test_a_text_that_does_not_fit_is_the_same_error(path: Path) -> None:
     limited = file_size_limit(50_000)
-    with limited, pytest.raises(StorageError, match="disk full"), whole_file(path) as partial:
+    with limited, pytest.raises(StorageError, match="disk full"), atomic_write(path) as partial:
         partial.write_text("x" * 60_000)
     assert list(path.parent.iterdir()) == []
 

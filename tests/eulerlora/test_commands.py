@@ -1,19 +1,27 @@
-"""eulerlora.commands: `eulerlora predict`."""
+"""eulerlora.commands and eulerlora.predict_files: `eulerlora predict`."""
 
 import csv
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from eulerlora import EulerLoRA
+from eulerlora.commands import PRECISIONS
+from eulerlora.model import PredictOptions
+from eulerlora.predict_files import images_per_batch, predict_files
+from eulerlora.settings import PRECISIONS as SUPPORTED_PRECISIONS
 from tests.program import run
+
+AUTO = ("--mode", "stoch", "--samples", "auto")
 
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """A folder with three pictures, one of them in a folder below."""
+    """A folder with three images, one of them in a subfolder."""
     folder = tmp_path / "images"
     (folder / "below").mkdir(parents=True)
     for index, name in enumerate(["a.png", "b.jpg", "below/c.webp"]):
@@ -21,81 +29,219 @@ def images(tmp_path: Path) -> Path:
     return folder
 
 
-def test_json_lines_are_the_model_s_answers(checkpoint_folder: Path, images: Path) -> None:
+@pytest.fixture(scope="module")
+def model(checkpoint_folder: Path) -> EulerLoRA:
+    return EulerLoRA.load(checkpoint_folder, "cpu")
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_json_lines_are_the_model_s_predictions(
+    checkpoint_folder: Path, images: Path, model: EulerLoRA
+) -> None:
     done = run("predict", checkpoint_folder, images, "--mode", "stoch", "--seed", "7", "--json")
     assert done.status == 0, done.err
-    answers = [json.loads(line) for line in done.out.splitlines()]
-    assert [Path(each["file"]).name for each in answers] == ["a.png", "b.jpg", "c.webp"]
-    model = EulerLoRA.load(checkpoint_folder)
-    expected = model.predict([each["file"] for each in answers], "stoch", samples=4, seed=7)
-    for index, answer in enumerate(answers):
-        assert list(answer["probabilities"]) == list(model.classes)
-        assert list(answer["probabilities"].values()) == pytest.approx(
+    lines = [json.loads(line) for line in done.out.splitlines()]
+    assert [Path(line["file"]).name for line in lines] == ["a.png", "b.jpg", "c.webp"]
+    expected = model.predict([line["file"] for line in lines], "stoch", samples=4, seed=7)
+    for index, line in enumerate(lines):
+        assert list(line["probabilities"]) == list(model.classes)
+        assert list(line["probabilities"].values()) == pytest.approx(
             expected.probabilities[index].tolist()
         )
-        assert answer["label"] == expected.labels[index]
+        assert line["label"] == expected.labels[index]
         assert expected.ood is not None
-        assert answer["ood"] == bool(expected.ood[index])
+        assert line["ood"] == bool(expected.ood[index])
 
 
-def test_auto_tells_how_many_samples_it_took_and_its_errors(
-    checkpoint_folder: Path, images: Path, tmp_path: Path
+def test_auto_reports_the_number_of_samples_and_the_standard_errors(
+    checkpoint_folder: Path, images: Path, tmp_path: Path, model: EulerLoRA
 ) -> None:
-    asked = ("predict", checkpoint_folder, images, "--mode", "stoch", "--samples", "auto")
-    answers = [json.loads(line) for line in run(*asked, "--json").out.splitlines()]
-    model = EulerLoRA.load(checkpoint_folder)
-    expected = model.predict([each["file"] for each in answers], "stoch", samples="auto")
-    assert [each["samples"] for each in answers] == expected.samples.tolist()
+    done = run("predict", checkpoint_folder, images, *AUTO, "--json")
+    lines = [json.loads(line) for line in done.out.splitlines()]
+    expected = model.predict([line["file"] for line in lines], "stoch", samples="auto")
+    assert [line["samples"] for line in lines] == expected.samples.tolist()
     errors = expected.standard_errors
     assert errors is not None
-    for name, found in (("msp", errors.msp), ("entropy", errors.entropy)):
-        told = [each[f"{name}_standard_error"] for each in answers]
-        assert told == pytest.approx(found.tolist(), abs=1e-6)
-    assert run(*asked, "--csv", tmp_path / "rows.csv").status == 0
-    with (tmp_path / "rows.csv").open(newline="") as file:
-        assert all(float(row["entropy_standard_error"]) >= 0 for row in csv.DictReader(file))
-    for wrong in ("Auto", "0", "65", "4.0"):
-        assert run(*asked[:-1], wrong).status == 2
+    for name, values in (("msp", errors.msp), ("entropy", errors.entropy)):
+        reported = [line[f"{name}_standard_error"] for line in lines]
+        assert reported == pytest.approx(values.tolist(), abs=1e-6)
+    assert run("predict", checkpoint_folder, images, *AUTO, "--csv", tmp_path / "a.csv").status == 0
+    rows = read_csv(tmp_path / "a.csv")
+    assert [int(row["samples"]) for row in rows] == expected.samples.tolist()
+    assert all(float(row["entropy_standard_error"]) >= 0 for row in rows)
 
 
-def test_csv_has_one_row_an_image(checkpoint_folder: Path, images: Path, tmp_path: Path) -> None:
-    table = tmp_path / "answers.csv"
+@pytest.mark.parametrize("spelling", ["AUTO", "Auto"])
+def test_samples_accepts_auto_in_any_case(
+    checkpoint_folder: Path, images: Path, spelling: str
+) -> None:
+    done = run("predict", checkpoint_folder, images, *AUTO[:-1], spelling)
+    assert (done.status, len(done.out.splitlines())) == (0, 3)
+
+
+@pytest.mark.parametrize("value", ["0", "65", "4.0", "automatic"])
+def test_samples_rejects_other_values(checkpoint_folder: Path, images: Path, value: str) -> None:
+    assert run("predict", checkpoint_folder, images, *AUTO[:-1], value).status == 2
+
+
+def test_help_shows_the_values_of_samples_as_they_are_typed() -> None:
+    assert "--samples 1-64|auto" in run("predict", "--help").out
+
+
+def test_the_precisions_are_those_of_the_settings() -> None:
+    assert PRECISIONS == SUPPORTED_PRECISIONS
+
+
+def test_csv_has_one_row_per_image(checkpoint_folder: Path, images: Path, tmp_path: Path) -> None:
+    table = tmp_path / "predictions.csv"
     assert run("predict", checkpoint_folder, images, "--csv", table).status == 0
-    with table.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(table)
     assert len(rows) == 3
     for row in rows:
         assert sum(float(row[f"p_{name}"]) for name in ("bkl", "mel", "nv")) == pytest.approx(1)
 
 
-def test_plain_lines_name_file_label_and_certainty(checkpoint_folder: Path, images: Path) -> None:
+def test_text_lines_show_file_label_and_probability(
+    checkpoint_folder: Path, images: Path, model: EulerLoRA
+) -> None:
     done = run("predict", checkpoint_folder, images / "a.png")
-    label = EulerLoRA.load(checkpoint_folder).predict([images / "a.png"]).labels[0]
+    label = model.predict([images / "a.png"]).labels[0]
     assert done.out.startswith(f"{images / 'a.png'}: {label} 0.")
 
 
-def test_a_broken_file_is_reported_and_the_others_are_answered(
+def test_an_unreadable_file_is_reported_and_the_others_are_predicted(
     checkpoint_folder: Path, images: Path
 ) -> None:
     (images / "b.jpg").write_bytes(b"broken")
     done = run("predict", checkpoint_folder, images, "--json")
     assert done.status == 1
-    assert len(done.out.splitlines()) == 2
-    assert "b.jpg" in done.err
-    assert "1 of the images" in done.err
+    names = [Path(json.loads(line)["file"]).name for line in done.out.splitlines()]
+    assert names == ["a.png", "c.webp"]
+    assert f"{images / 'b.jpg'}: " in done.err
+    assert "1 of 3 images could not be read" in done.err
+
+
+@pytest.mark.parametrize(("mode", "samples"), [("det", None), ("stoch", 4), ("stoch", "auto")])
+def test_batches_have_the_rows_of_one_pass_and_change_no_prediction(
+    model: EulerLoRA,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    samples: int | str | None,
+) -> None:
+    files = [tmp_path / f"{index}.png" for index in range(7)]
+    for index, file in enumerate(files):
+        Image.effect_noise((36, 40), 20 + 30 * index).convert("RGB").save(file)
+    files.insert(3, files[0])  # a file may be given twice
+    (tmp_path / "bad.png").write_bytes(b"broken")
+    files.insert(4, tmp_path / "bad.png")
+    options = model.predict_options(mode, samples, seed=None)
+    monkeypatch.setattr(model.runtime, "rows_at_once", 3 * 2 * options.draw.count)
+    assert images_per_batch(model, options) == 3
+    sizes = []
+    predict_inputs = model.predict_inputs
+
+    def record_size(inputs: list[object], options: PredictOptions) -> object:
+        sizes.append(len(inputs))
+        return predict_inputs(inputs, options)
+
+    monkeypatch.setattr(model, "predict_inputs", record_size)
+    failures: list[str] = []
+    predictions = list(predict_files(model, files, options, failures.append))
+    assert sizes == [3, 3, 2]
+    assert [Path(failure.split(":")[0]).name for failure in failures] == ["bad.png"]
+    readable = [file for file in files if file.name != "bad.png"]
+    assert [prediction.fields["file"] for prediction in predictions] == list(map(str, readable))
+    for file, prediction in zip(readable, predictions, strict=True):
+        alone = model.predict([file], mode, samples)
+        assert list(prediction.probabilities.values()) == pytest.approx(
+            alone.probabilities[0].tolist(), abs=1e-5
+        )
+        assert prediction.fields["samples"] == int(alone.samples)
+
+
+def test_an_image_with_more_rows_than_a_pass_is_a_batch_of_its_own(
+    model: EulerLoRA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model.runtime, "rows_at_once", 1)
+    assert images_per_batch(model, model.predict_options("stoch", 64, None)) == 1
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--samples", "4"], ["--json", "--csv", "x.csv"], ["--mode", "both"]]
+    ("options", "message"),
+    [
+        (["--samples", "4"], "--samples requires --mode stoch"),
+        (["--json", "--csv", "x.csv"], "got both"),
+        (["--mode", "both"], "both"),
+    ],
 )
-def test_options_that_contradict_are_wrong_usage(
-    checkpoint_folder: Path, images: Path, wrong: list[str]
+def test_contradicting_options_are_wrong_usage(
+    checkpoint_folder: Path, images: Path, options: list[str], message: str
 ) -> None:
-    assert run("predict", checkpoint_folder, images, *wrong).status == 2
+    done = run("predict", checkpoint_folder, images, *options)
+    assert (done.status, message in done.err) == (2, True)
 
 
 def test_a_folder_without_images_is_an_error(checkpoint_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = run("predict", checkpoint_folder, tmp_path / "empty")
     assert done.status == 1
-    assert "empty" in done.err
+    assert "empty: contains no images" in done.err
+
+
+@pytest.mark.parametrize("alias", ["itself", "symbolic link", "hard link"])
+def test_an_input_image_is_never_overwritten(
+    checkpoint_folder: Path, images: Path, tmp_path: Path, alias: str
+) -> None:
+    image = images / "a.png"
+    content, output = image.read_bytes(), tmp_path / "output.csv"
+    if alias == "itself":
+        output = image
+    elif alias == "hard link":
+        os.link(image, output)
+    else:
+        output.symlink_to(image)
+    done = run("predict", checkpoint_folder, images, "--csv", output)
+    assert done.status == 1
+    assert "is an input file" in done.err
+    assert image.read_bytes() == content
+
+
+def test_a_file_of_the_checkpoint_is_never_overwritten(checkpoint_copy: Path, images: Path) -> None:
+    config = checkpoint_copy / "config.json"
+    before = config.read_bytes()
+    assert run("predict", checkpoint_copy, images, "--csv", config).status == 1
+    assert config.read_bytes() == before
+
+
+def test_a_run_that_fails_leaves_the_older_csv_file(
+    checkpoint_copy: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "predictions.csv"
+    table.write_text("older")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(EulerLoRA, "predict_inputs", interrupt)
+    assert run("predict", checkpoint_copy, images, "--csv", table).status == 1
+    assert table.read_text() == "older"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_pipe_is_written_to_and_not_replaced(
+    checkpoint_folder: Path, images: Path, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    received: list[str] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_text()), daemon=True)
+    reader.start()
+    assert run("predict", checkpoint_folder, images, "--csv", pipe).status == 0
+    reader.join(timeout=60)
+    assert len(received[0].splitlines()) == 4
+    assert pipe.is_fifo()

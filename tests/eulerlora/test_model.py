@@ -10,8 +10,15 @@ import torch
 from PIL import Image
 from torch import Generator, Tensor
 
+import eulerlora
 from eulerlora.adaptive_sampling import MAX_ENTROPY_ERROR_NATS, MAX_SAMPLES
-from eulerlora.checkpoint import Checkpoint, load_checkpoint, write_config
+from eulerlora.checkpoint import (
+    DEFAULT_CHECKPOINT,
+    Checkpoint,
+    load_checkpoint,
+    stored_revision,
+    write_config,
+)
 from eulerlora.config import Threshold
 from eulerlora.errors import CheckpointError, ImageError, NonFiniteError, SettingsError
 from eulerlora.model import EulerLoRA, Prediction, choose_device
@@ -46,10 +53,10 @@ def assert_same(found: Prediction, expected: Prediction, atol: float = 1e-6) -> 
 
 
 @pytest.mark.parametrize(("mode", "per_adapter"), [("det", 1), ("stoch", 4)])
-def test_a_prediction_has_the_promised_fields(
+def test_a_prediction_has_the_documented_fields(
     model: EulerLoRA, pictures: list[Image.Image], mode: str, per_adapter: int
 ) -> None:
-    found = model.predict(pictures, mode=mode, samples=4, seed=0)
+    found = model.predict(pictures, mode=mode, seed=0)
     assert found.probabilities.shape == (COUNT, CLASSES)
     for name in ("entropy", "expected_entropy", "mutual_information", "msp", "ood"):
         assert getattr(found, name).shape == (COUNT,), name
@@ -144,19 +151,23 @@ def test_the_batch_size_does_not_matter(
     assert_same(model.predict(pictures, mode=mode, batch_size=batch_size), expected)
 
 
-def test_deterministic_answers_have_no_seed_and_no_samples(
-    model: EulerLoRA, tensors: Tensor
-) -> None:
+def test_the_seed_changes_nothing_in_mode_det(model: EulerLoRA, tensors: Tensor) -> None:
     expected = model.predict(tensors)
-    for options in ({"seed": 5}, {"samples": 9}, {"mode": "det", "samples": 1}):
-        found = model.predict(tensors, **options)
-        assert torch.equal(found.trajectories, expected.trajectories)
+    assert torch.equal(model.predict(tensors, seed=5).trajectories, expected.trajectories)
+
+
+@pytest.mark.parametrize("samples", [1, 9, "auto"])
+def test_samples_in_mode_det_are_a_settings_error(
+    model: EulerLoRA, tensors: Tensor, samples: int | str
+) -> None:
+    with pytest.raises(SettingsError, match=f"^samples: expected none in mode det, got {samples}"):
+        model.predict(tensors, samples=samples)
 
 
 @pytest.mark.parametrize(("mode", "rows"), [("det", 2), ("stoch", 8)])
 def test_no_images_give_an_empty_prediction(model: EulerLoRA, mode: str, rows: int) -> None:
     for images in ([], torch.empty(0, 3, 32, 32)):
-        found = model.predict(images, mode=mode, samples=4)
+        found = model.predict(images, mode=mode)
         assert found.probabilities.shape == (0, CLASSES)
         assert found.trajectories.shape == (0, rows, CLASSES)
         assert found.msp.shape == found.ood.shape == (0,)
@@ -397,7 +408,7 @@ def test_a_question_the_method_does_not_allow_is_a_settings_error(
     ids=["one image", "gray", "channels last", "bytes"],
 )
 def test_a_tensor_of_another_kind_is_an_image_error(model: EulerLoRA, images: Tensor) -> None:
-    with pytest.raises(ImageError, match=r"wanted .* \(n, 3, height, width\)"):
+    with pytest.raises(ImageError, match=r"expected .* \(n, 3, height, width\)"):
         model.predict(images)
 
 
@@ -426,6 +437,19 @@ def test_load_takes_a_string_and_refuses_what_is_no_checkpoint(
     assert EulerLoRA.load(str(checkpoint_folder)).classes == ("bkl", "mel", "nv")
     with pytest.raises(CheckpointError, match=r"config\.json"):
         EulerLoRA.load(tmp_path)
+
+
+def test_the_default_model_is_that_of_the_packaged_checkpoint() -> None:
+    model = EulerLoRA.default("cpu")
+    assert model.revision == stored_revision(DEFAULT_CHECKPOINT)
+    assert Path(eulerlora.__file__).parent / "default" == DEFAULT_CHECKPOINT
+
+
+def test_the_representation_shows_what_the_model_is(model: EulerLoRA) -> None:
+    assert repr(model) == (
+        f"EulerLoRA(name='tiny', revision={model.revision[:19]!r}, classes=('bkl', 'mel', 'nv'), "
+        "adapters=2, device='cpu', precision='float32')"
+    )
 
 
 def test_auto_is_cuda_where_there_is_one() -> None:

@@ -1,30 +1,88 @@
-"""How OpenMP's threads wait, as OpenMP itself tells when it is loaded."""
+"""eulerlora.openmp: the wait policy that OpenMP reads when it is loaded."""
 
+import ast
+import inspect
 import os
 import subprocess
 import sys
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
-from eulerlora.openmp import WAITING
+from eulerlora.openmp import WAIT_POLICY, set_openmp_wait_policy
+
+SERVICE_AND_TRAINING = ("serve", "train", "pretrain", "evaluate", "calibrate", "probe", "reproduce")
+NETWORK_COMMANDS = [
+    *entry_points(group="eulerlora.commands", name="predict"),
+    *(
+        entry_point
+        for name in SERVICE_AND_TRAINING
+        for entry_point in entry_points(group="eulerlora.commands", name=name)
+    ),
+    *entry_points(group="eulerlora.policy_commands", name="fit"),
+]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="torch has GNU's OpenMP on Linux only")
-@pytest.mark.parametrize(
-    ("own", "policy", "count"), [({}, "ACTIVE", "10000"), ({"GOMP_SPINCOUNT": "7"}, "PASSIVE", "7")]
-)
-def test_the_program_tells_openmp_before_it_is_loaded_and_leaves_a_user_s_choice(
-    tmp_path: Path, own: dict[str, str], policy: str, count: str
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment without OpenMP's variables; restored after the test."""
+    for name in WAIT_POLICY:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the policy is set on Linux only")
+@pytest.mark.parametrize("user", [{}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "passive"}])
+def test_the_policy_is_set_unless_the_user_has_set_one(
+    environment: None, monkeypatch: pytest.MonkeyPatch, user: dict[str, str]
 ) -> None:
-    command = "from eulerlora_client.commands.program import main; main()"
-    inherited = {name: each for name, each in os.environ.items() if name not in WAITING}
+    for name, value in user.items():
+        monkeypatch.setenv(name, value)
+    set_openmp_wait_policy()
+    assert {name: os.environ[name] for name in WAIT_POLICY if name in os.environ} == (
+        user or WAIT_POLICY
+    )
+
+
+def test_nothing_is_set_on_other_systems(
+    environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    set_openmp_wait_policy()
+    assert os.environ.keys().isdisjoint(WAIT_POLICY)
+
+
+def test_the_openmp_library_of_torch_reads_the_policy_when_it_is_loaded() -> None:
+    torch = find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    libraries = list(Path(torch.origin).parent.glob("lib/libgomp*"))
+    if not libraries:
+        pytest.skip("this build of torch has no library of GNU OpenMP")
+    program = (
+        "import ctypes\n"
+        "from eulerlora.openmp import set_openmp_wait_policy\n"
+        "set_openmp_wait_policy()\n"
+        f"ctypes.CDLL({str(libraries[0])!r})\n"
+    )
+    inherited = {name: value for name, value in os.environ.items() if name not in WAIT_POLICY}
     done = subprocess.run(
-        [sys.executable, "-c", command, "predict", str(tmp_path), str(tmp_path / "image.png")],
+        [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        check=False,
-        env=inherited | own | {"OMP_DISPLAY_ENV": "verbose"},
+        check=True,
+        env=inherited | {"OMP_DISPLAY_ENV": "verbose"},
     )
-    assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr
-    assert f"GOMP_SPINCOUNT = '{count}'" in done.stderr
+    assert "OMP_WAIT_POLICY = 'ACTIVE'" in done.stderr
+    assert "GOMP_SPINCOUNT = '10000'" in done.stderr
+
+
+@pytest.mark.parametrize("entry_point", NETWORK_COMMANDS, ids=lambda each: each.name)
+def test_every_command_that_runs_a_network_sets_the_policy_first(entry_point: EntryPoint) -> None:
+    source = dedent(inspect.getsource(entry_point.load().callback))
+    (function,) = ast.parse(source).body
+    assert isinstance(function, ast.FunctionDef)
+    assert ast.unparse(function.body[1]) == "set_openmp_wait_policy()"  # after the docstring

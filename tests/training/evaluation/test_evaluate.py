@@ -61,7 +61,7 @@ def test_the_report_agrees_with_the_predictions_of_the_model(
     for actual, predictions, mode in zip(
         report.modes, evaluation.predictions, ("det", "stoch"), strict=False
     ):
-        prediction = model.predict(paths, mode, 4)
+        prediction = model.predict(paths, mode)
         correct = np.array(
             [
                 label == model.classes[image.label]
@@ -75,7 +75,7 @@ def test_the_report_agrees_with_the_predictions_of_the_model(
         uncertainty = predictions.uncertainty
         torch.testing.assert_close(uncertainty.probabilities, prediction.probabilities)
         torch.testing.assert_close(uncertainty.msp, prediction.msp)
-        outside = model.predict(sorted((image_folder / "other").iterdir()), mode, 4)
+        outside = model.predict(sorted((image_folder / "other").iterdir()), mode)
         torch.testing.assert_close(predictions.ood["other"].msp, outside.msp)
         areas = selective_metrics(risk_coverage(prediction.msp.numpy(), ~correct, unit_weights(18)))
         assert value(actual.metrics, "aurc") == pytest.approx(areas["aurc"].item())
