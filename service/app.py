@@ -29,16 +29,14 @@ from service.inference.throughput import ThroughputEstimate
 from service.lifecycle.phase import Lifecycle
 from service.lifecycle.supervisor import Service
 from service.prediction.pipeline import Pipeline
-from service.routes.metrics_ import metrics_routes
-from service.routes.models_ import model_routes
 from service.routes.page import page_routes
 from service.routes.predict import BATCH_PATH, PREDICT_PATH, predict_routes
-from service.routes.probes_ import probe_routes
+from service.routes.system import metrics_routes, model_routes, probe_routes
 from service.routes.triage import TRIAGE_PATH, triage_routes
 from service.settings import ServiceSettings
 from service.telemetry.events import Gauges
 from service.telemetry.metrics import Metrics
-from service.telemetry.observation import ObservationMiddleware, Observer, served_paths
+from service.telemetry.observation import ObservationMiddleware, RequestObserver, served_paths
 from service.telemetry.request_id import RequestIdMiddleware
 
 if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
@@ -72,21 +70,27 @@ def create_service(
         Gauges(
             ready=lambda: lifecycle.phase == "ready",
             queue_rows=lambda: queue.rows,
-            queue_questions=lambda: queue.items,
+            queue_items=lambda: queue.items,
             revisions=lambda: {name: served.revision for name, served in models.items()},
         )
     )
-    observer = Observer(metrics)
+    observer = RequestObserver(metrics)
     batcher = Batcher(
         queue,
         settings.max_batch_s,
-        metrics.batch_ran,
+        metrics.count_batch,
         lambda error: lifecycle.fail(str(error)),
         workers,
     )
     decoder = Decoder(settings.images, settings.decoding)
     pipeline = Pipeline(
-        models, settings, decoder, queue, observer.answered, metrics.refused, options.audit
+        models,
+        settings,
+        decoder,
+        queue,
+        observer.record_prediction,
+        metrics.count_problem,
+        options.audit,
     )
 
     @asynccontextmanager
@@ -114,14 +118,14 @@ def create_service(
         return (await asyncio.wrap_future(future)).log_probabilities
 
     rows_at_once = max(served.engine.rows_at_once for served in models.values())
-    return Service(app, infer, min(settings.max_batch_rows, rows_at_once), metrics.refused)
+    return Service(app, infer, min(settings.max_batch_rows, rows_at_once), metrics.count_problem)
 
 
 def _add_middlewares(
     app: FastAPI,
     settings: ServiceSettings,
     queue: RequestQueue,
-    observer: Observer,
+    observer: RequestObserver,
     options: Options,
 ) -> None:
     """Adds the middlewares, innermost first; the routes must exist already."""

@@ -95,7 +95,7 @@ class ServiceSettings(BaseSettings):
 
     max_batch_rows: rows (image, trajectory) in one forward pass; a single item may exceed it.
     max_batch_s: a longer forward pass means a lost device. max_waiting_rows: rows of requests that
-    are queued or being decoded. deadline_s: from the arrival of a request; a request that is
+    are queued or being decoded. deadline_s: from the complete body; a request that is
     estimated to end later is refused, and one that has not started by then does not run.
     fewer_samples: under load, run requests with fewer samples and report it in the response.
     """

@@ -11,12 +11,12 @@ from typing import Self
 
 from eulerlora.errors import EulerLoRAError
 from eulerlora.settings import Auto, Settings
+from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import AuditUnavailable
 from eulerlora_client.policy import policy
 from service.audit.chain import DECISION, ChainEnd, Record
 from service.audit.file import AuditFile
 from service.audit.secret import image_hash, secret_id
-from eulerlora_client.contract.predictions import Prediction
 
 RECORDED_FIELDS = {
     "request_id",

@@ -1,1 +1,1 @@
-"""HTTP: protocol, limits, admission, uploads and problem responses."""
+"""HTTP: protocol, limits, admission, uploads, disconnects and problem responses."""

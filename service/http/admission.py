@@ -1,4 +1,4 @@
-"""Questions for which there is no room are refused from their head."""
+"""Admission: refuses requests from their headers while the request queue is full."""
 
 from collections.abc import Container
 
@@ -10,11 +10,11 @@ from service.inference.queue import RequestQueue
 
 
 class AdmissionMiddleware:
-    """Lets requests of `paths` through while another row would find room.
+    """Refuses requests of `paths` with 503 while the queue has no capacity for one more row.
 
-    Under a load that is far too high nearly every request ends here, with as little work as can
-    be; whether all rows of a question have room is seen where they are known. Needs
-    RequestIdMiddleware outside of it.
+    The body is not read. Under overload most requests end here, at minimal cost. The rows of an
+    admitted request are reserved later, by `RequestQueue.reserve`, when they are known. Must run
+    inside RequestIdMiddleware.
     """
 
     def __init__(self, app: ASGIApp, queue: RequestQueue, paths: Container[str]) -> None:

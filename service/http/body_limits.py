@@ -1,7 +1,7 @@
-"""Bodies are bounded before they are read: in size, in time, and all together.
+"""Limits on request bodies: size, upload time, and the total size of all uploads.
 
-What is known from the headers is answered here; what comes to light while a body arrives is raised
-where it is read, and becomes a problem document like any other.
+Violations that the headers show are refused before the body is read. Violations that occur while
+the body arrives are raised where it is read.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ RETRY_AFTER_S = 1.0
 
 
 class BodyLimitsMiddleware:
-    """Lets bodies through within their limits.
+    """Enforces the limits on request bodies.
 
-    max_bytes_by_path: for paths whose bodies have another limit than the settings' own.
+    max_bytes_by_path: size limits that replace the default limit of the settings.
     """
 
     def __init__(
@@ -34,15 +34,15 @@ class BodyLimitsMiddleware:
         self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        expected = _expected_bytes(scope)
-        if expected == 0:
+        declared = _declared_bytes(scope)
+        if declared == 0:
             await self.app(scope, receive, send)
             return
         max_bytes = self._max_bytes_by_path.get(scope["path"], self._settings.max_bytes)
-        reserved = max_bytes if expected is None else expected
-        refusal = self._refusal(reserved, max_bytes)
-        if refusal is not None:
-            response = problem_response(refusal, scope["state"]["request_id"], closes=True)
+        reserved = max_bytes if declared is None else declared
+        problem = self._problem(reserved, max_bytes)
+        if problem is not None:
+            response = problem_response(problem, scope["state"]["request_id"], closes=True)
             await response(scope, receive, send)
             return
         self._in_flight += reserved
@@ -51,17 +51,17 @@ class BodyLimitsMiddleware:
         finally:
             self._in_flight -= reserved
 
-    def _refusal(self, reserved: int, max_bytes: int) -> BodyTooLarge | Overloaded | None:
+    def _problem(self, reserved: int, max_bytes: int) -> BodyTooLarge | Overloaded | None:
         if reserved > max_bytes:
             return _too_large(max_bytes)
         if self._in_flight + reserved > self._settings.max_bytes_in_flight:
-            return Overloaded("too many uploads are in flight", RETRY_AFTER_S)
+            return Overloaded("too many uploads at the same time", RETRY_AFTER_S)
         return None
 
 
 @dataclass
 class _Body:
-    """A body as it arrives. Its `receive` raises BodyTooLarge and UploadTooSlow."""
+    """An arriving body; `receive` raises BodyTooLarge and UploadTooSlow."""
 
     upstream: Receive
     max_bytes: int
@@ -72,33 +72,33 @@ class _Body:
 
     async def receive(self) -> Message:
         if self.complete:
-            return await self.upstream()  # a disconnect, whenever it may come
-        message = await self._within_time()
+            return await self.upstream()  # waits for the disconnect
+        message = await self._receive_in_time()
         self.received += len(message.get("body", b""))
         if self.received > self.max_bytes:
             raise _too_large(self.max_bytes)
         self.complete = not message.get("more_body", False)
         return message
 
-    async def _within_time(self) -> Message:
-        left_s = self.started + self.settings.upload_timeout_s - time.monotonic()
+    async def _receive_in_time(self) -> Message:
+        remaining_s = self.started + self.settings.upload_timeout_s - time.monotonic()
         try:
-            async with asyncio.timeout(min(left_s, self.settings.stall_timeout_s)):
+            async with asyncio.timeout(min(remaining_s, self.settings.stall_timeout_s)):
                 return await self.upstream()
         except TimeoutError as error:
             raise UploadTooSlow("the body did not arrive in time") from error
 
 
-def _expected_bytes(scope: Scope) -> int | None:
-    """The length of a request's body; None where it is not told before its end."""
+def _declared_bytes(scope: Scope) -> int | None:
+    """Returns the declared length of the body; 0 without a body, None if it is unknown."""
     if scope["type"] != "http":
         return 0
     headers = Headers(scope=scope)
     if "transfer-encoding" in headers:
         return None
-    declared = headers.get("content-length", "0")
-    return int(declared) if declared.isascii() and declared.isdigit() else None
+    length = headers.get("content-length", "0")
+    return int(length) if length.isascii() and length.isdigit() else None
 
 
 def _too_large(max_bytes: int) -> BodyTooLarge:
-    return BodyTooLarge(f"at most {max_bytes:,} bytes are read")
+    return BodyTooLarge(f"expected at most {max_bytes:,} bytes")

@@ -1,4 +1,4 @@
-"""A client that leaves while its request is worked on."""
+"""Cancellation of a request when its client disconnects."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,24 +10,24 @@ from starlette.requests import ClientDisconnect
 
 @asynccontextmanager
 async def while_connected(request: Request) -> AsyncIterator[None]:
-    """Cancels its block when the client leaves, and raises ClientDisconnect then.
+    """Cancels its block when the client disconnects, and then raises ClientDisconnect.
 
-    The request's body must have been read, for nobody else may wait for its messages.
+    The body must have been read: this block consumes all further messages of the request.
     """
     try:
-        async with asyncio.timeout(None) as end:  # which the client sets
-            watching = asyncio.create_task(_watch(request, end))
+        async with asyncio.timeout(None) as timeout:  # expires on disconnect
+            watcher = asyncio.create_task(_watch(request, timeout))
             try:
                 yield
             finally:
-                watching.cancel()
+                watcher.cancel()
     except TimeoutError as error:
-        if end.expired():
+        if timeout.expired():
             raise ClientDisconnect from error
         raise
 
 
-async def _watch(request: Request, end: asyncio.Timeout) -> None:
+async def _watch(request: Request, timeout: asyncio.Timeout) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    end.reschedule(asyncio.get_running_loop().time())
+    timeout.reschedule(asyncio.get_running_loop().time())

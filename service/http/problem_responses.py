@@ -1,4 +1,4 @@
-"""Every 4xx and 5xx as `application/problem+json`, whatever raised it."""
+"""Problem documents (RFC 9457) as the response to every 4xx and 5xx error."""
 
 import logging
 import math
@@ -29,22 +29,22 @@ from eulerlora_client.contract.problems import (
     RequestRefused,
     UploadTooSlow,
 )
+from service.telemetry.events import CLIENT_CLOSED_REQUEST
 from service.telemetry.request_id import HEADER, request_id_of
 
 logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-CLIENT_LEFT = 499  # as nginx logs it
 PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 UNREAD_BODY = (
     MalformedRequest, NotAuthenticated, UploadTooSlow, BodyTooLarge, QuotaExceeded, HeadersTooLarge,
 )  # fmt: skip
-"""Problems that leave the rest of the body unread, so that the connection cannot be used again."""
+"""Problems that leave the rest of the body unread, so that the connection must be closed."""
 
 
 def install(app: FastAPI) -> None:
-    """Makes the app answer every error with a problem document."""
+    """Adds exception handlers that respond to every error with a problem document."""
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -52,14 +52,17 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _on_defect)
 
 
-def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What the OpenAPI description says of answers with these statuses."""
+def documented_problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Returns the OpenAPI description of problem responses with these statuses."""
     schema = {"$ref": f"#/components/schemas/{ProblemDocument.__name__}"}
     content = {MEDIA_TYPE: {"schema": schema}}
-    return {each: {"description": HTTPStatus(each).phrase, "content": content} for each in statuses}
+    return {
+        status: {"description": HTTPStatus(status).phrase, "content": content}
+        for status in statuses
+    }
 
 
-def problem_body(problem: Problem, request_id: str) -> ProblemDocument:
+def problem_document(problem: Problem, request_id: str) -> ProblemDocument:
     """Returns the problem document for the response to a request."""
     assert problem.status is not None, "client-side problems have no response"
     return ProblemDocument(
@@ -77,7 +80,7 @@ def problem_response(problem: Problem, request_id: str, closes: bool | None = No
 
     closes: as in `problem_headers`.
     """
-    return _ProblemResponse(problem_body(problem, request_id), problem_headers(problem, closes))
+    return _ProblemResponse(problem_document(problem, request_id), problem_headers(problem, closes))
 
 
 def problem_headers(problem: Problem, closes: bool | None = None) -> dict[str, str]:
@@ -97,40 +100,40 @@ def problem_headers(problem: Problem, closes: bool | None = None) -> dict[str, s
 
 
 class _ProblemResponse(JSONResponse):
-    """Leaves the problem's code in the request's state, for whoever observes the request."""
+    """A problem document; stores its code in the request state for logs, metrics and traces."""
 
-    def __init__(self, body: ProblemDocument, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(body.model_dump(), body.status, headers, MEDIA_TYPE)
-        self.problem = body.code
+    def __init__(self, document: ProblemDocument, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(document.model_dump(), document.status, headers, MEDIA_TYPE)
+        self.code = document.code
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})["problem"] = self.problem
+        scope.setdefault("state", {})["problem"] = self.code
         await super().__call__(scope, receive, send)
 
 
 class DefectMiddleware:
-    """Answers a defect like any other problem, so that the connection can be used again.
+    """Responds to an unexpected exception with a problem document and keeps the connection open.
 
-    Starlette raises a defect on after it was answered, whereupon uvicorn logs it once more and
-    closes the connection without having told the client. This is left for a defect that comes
-    after the answer has begun.
+    Without this middleware Starlette raises the exception again after the response, and uvicorn
+    logs it a second time and closes the connection. An exception after the start of a response is
+    still raised.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = scope["type"] != "http"
+        started = scope["type"] != "http"
 
-        async def watched_send(message: Message) -> None:
-            nonlocal begun
-            begun = True
+        async def tracking_send(message: Message) -> None:
+            nonlocal started
+            started = True
             await send(message)
 
         try:
-            await self.app(scope, receive, watched_send)
+            await self.app(scope, receive, tracking_send)
         except Exception as error:
-            if begun:
+            if started:
                 raise
             await (await _on_defect(Request(scope), error))(scope, receive, send)
 
@@ -141,36 +144,55 @@ async def _on_problem(request: Request, problem: Exception) -> JSONResponse:
 
 
 async def _on_disconnect(request: Request, _: Exception) -> Response:
-    """The client left before its body was whole: nothing is run, and nobody reads an answer."""
-    logger.info("request %s: the client left", request_id_of(request))
-    return Response(status_code=CLIENT_LEFT)
+    """Ends a request whose client has disconnected; the response is not sent."""
+    logger.info("request %s: the client disconnected", request_id_of(request))
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
 async def _on_validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    return await _on_problem(request, InvalidParameter(_without_values(error.errors()[0])))
+    return await _on_problem(request, InvalidParameter(_detail_without_value(error.errors()[0])))
 
 
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     status = error.status_code
     kind = {404: NotFound, 405: MethodNotAllowed}.get(status, RequestRefused)
-    problem = kind("see /docs for what is served", status=status)
-    return _ProblemResponse(problem_body(problem, request_id_of(request)), error.headers)
+    problem = kind("see /docs for the available resources", status=status)
+    return _ProblemResponse(problem_document(problem, request_id_of(request)), error.headers)
 
 
 async def _on_defect(request: Request, error: Exception) -> JSONResponse:
     logger.exception("request %s failed", request_id_of(request), exc_info=error)
-    body = problem_body(
-        InternalError("the failure was logged under the request id"), request_id_of(request)
-    )
-    return _ProblemResponse(body, {HEADER: body.request_id})  # also used outside the middleware
+    problem = InternalError("the failure was logged under the request id")
+    document = problem_document(problem, request_id_of(request))
+    # The header is also needed outside of RequestIdMiddleware.
+    return _ProblemResponse(document, {HEADER: document.request_id})
 
 
-def _without_values(error: Mapping[str, Any]) -> str:
-    """What was wrong with which parameter; the value that came is not repeated."""
+def _detail_without_value(error: Mapping[str, Any]) -> str:
+    """Returns the parameter and the reason of a validation error, without the invalid value."""
     name = str(error["loc"][-1])
-    shown = name if PRINTABLE_NAME.fullmatch(name) else "a parameter with an unprintable name"
+    if not PRINTABLE_NAME.fullmatch(name):
+        name = "a parameter with an unprintable name"
     if error["type"] == "extra_forbidden":
-        return f"{shown}: no such parameter"
-    return f"{shown}: {error['msg']}"
+        return f"{name}: unknown parameter"
+    return f"{name}: {_reason(error)}"
+
+
+def _reason(error: Mapping[str, Any]) -> str:
+    """Returns what a parameter expects, in our own words rather than pydantic's."""
+    limits = error.get("ctx", {})
+    match error["type"]:
+        case "greater_than_equal":
+            return f"expected at least {limits['ge']}"
+        case "less_than_equal":
+            return f"expected at most {limits['le']}"
+        case "less_than":
+            return f"expected less than {limits['lt']}"
+        case "literal_error":
+            return f"expected {limits['expected']}"
+        case "value_error":
+            return str(limits["error"])
+        case _:
+            return "invalid value"

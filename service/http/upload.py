@@ -1,4 +1,7 @@
-"""Request body -> uploaded files, kept in memory; how long a body may be is decided before it."""
+"""Parsing of a request body into uploaded files, in memory.
+
+`body_limits` has bounded the size of the body.
+"""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -25,31 +28,31 @@ MAX_FIELD_BYTES = 1024
 
 @dataclass(frozen=True)
 class Upload:
-    """A file's content, and what the client says it is."""
+    """The content of a file, with its declared media type and name."""
 
     content: bytes
     declared: Declared
 
 
 async def read_file(request: Request) -> Upload:
-    """The one file of a request: a multipart part `file`, or the body itself.
+    """Returns the one file of a request: a multipart part `file`, or the body itself.
 
-    Raises UnsupportedMedia for a body of another type, MalformedBody, and InvalidUpload for no
-    file, two, or an empty one.
+    Raises UnsupportedMedia for other media types, MalformedBody, and InvalidUpload unless there
+    is exactly one non-empty file.
     """
     media_type = _media_type(request)
     if media_type == MULTIPART:
-        too_many = MalformedBody(f"at most {MAX_PARTS} parts are read")
+        too_many = MalformedBody(f"expected at most {MAX_PARTS} parts")
         uploads = await _read_form(request, FILE_PART, MAX_PARTS, too_many)
         if len(uploads) != 1:
-            raise InvalidUpload(f"wanted one file; found {len(uploads)}")
+            raise InvalidUpload(f"expected one file, got {len(uploads)}")
         upload = uploads[0]
     elif media_type in MEDIA_TYPES:
         chunks = [chunk async for chunk in request.stream()]
         upload = Upload(b"".join(chunks), Declared(media_type))
     else:
         raise UnsupportedMedia(
-            f"wanted {MULTIPART} or one of {', '.join(MEDIA_TYPES)} as content type"
+            f"expected the content type {MULTIPART} or one of {', '.join(MEDIA_TYPES)}"
         )
     if not upload.content:
         raise InvalidUpload("the file is empty")
@@ -57,32 +60,32 @@ async def read_file(request: Request) -> Upload:
 
 
 async def read_files(request: Request, max_files: int) -> list[Upload]:
-    """The files of a multipart request, all in parts `files`, in order; some may be empty.
+    """Returns the files of a multipart request in parts `files`, in order; they may be empty.
 
-    Raises UnsupportedMedia for a body that is not multipart, MalformedBody, and InvalidUpload for
-    no file, more than `max_files`, or another part among them.
+    Raises UnsupportedMedia for other media types, MalformedBody, and InvalidUpload for no file,
+    more than `max_files`, or parts with other names.
     """
     if _media_type(request) != MULTIPART:
-        raise UnsupportedMedia(f"wanted {MULTIPART} as content type")
-    too_many = InvalidUpload(f"at most {max_files} files are answered in one request")
+        raise UnsupportedMedia(f"expected the content type {MULTIPART}")
+    too_many = InvalidUpload(f"expected at most {max_files} files")
     uploads = await _read_form(request, FILES_PART, max_files, too_many)
     if not uploads:
-        raise InvalidUpload(f"wanted files in parts named {FILES_PART}; found none")
+        raise InvalidUpload(f"expected files in parts named {FILES_PART}, got none")
     return uploads
 
 
 def _media_type(request: Request) -> str:
-    """Of the body, without its parameters. Raises InvalidUpload where there is no body."""
+    """Returns the media type without parameters. Raises InvalidUpload without a body."""
     length = request.headers.get("content-length", "0")
     if length == "0" and "transfer-encoding" not in request.headers:
-        raise InvalidUpload("wanted an image; the request has no body")
+        raise InvalidUpload("expected an image, got no body")
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 async def _read_form(
     request: Request, field: str, max_parts: int, too_many: Problem
 ) -> list[Upload]:
-    """The files of a form that has no other parts. Raises `too_many` for more than `max_parts`."""
+    """Returns the files of a form. Raises `too_many` for more than `max_parts` parts."""
     parser = _FormParser(request, field, max_parts, too_many)
     try:
         form = await parser.parse()
@@ -92,7 +95,7 @@ async def _read_form(
         uploads = []
         for name, part in form.multi_items():
             if name != field or not isinstance(part, UploadFile):
-                raise InvalidUpload(f"wanted files only, in parts named {field}")
+                raise InvalidUpload(f"expected only files in parts named {field}")
             uploads.append(Upload(await part.read(), Declared(part.content_type, part.filename)))
         return uploads
     finally:
@@ -100,12 +103,12 @@ async def _read_form(
 
 
 class _FormParser(MultiPartParser):
-    """Starlette's parser, which also tells one part too many, no filename, and a missing end."""
+    """Starlette's parser with checks of the number of parts, filenames, and the last boundary."""
 
-    spool_max_size = 0  # never to disk: the root file system may be read-only
+    spool_max_size = 0  # no files on disk: the file system may be read-only
 
     def __init__(self, request: Request, field: str, max_parts: int, too_many: Problem) -> None:
-        stream = self._to_its_end(request)
+        stream = self._checked_stream(request)
         super().__init__(request.headers, stream, max_part_size=MAX_FIELD_BYTES)
         self._ended = False
         self._field = field
@@ -118,14 +121,16 @@ class _FormParser(MultiPartParser):
         super().on_headers_finished()
         part = self._current_part
         if part.field_name == self._field and part.file is None:
-            raise InvalidUpload(f"the part {self._field} has no filename; send it as a file")
+            raise InvalidUpload(
+                f"expected a file in the part {self._field}, got a part without a filename"
+            )
 
     def on_end(self) -> None:
         self._ended = True
 
-    async def _to_its_end(self, request: Request) -> AsyncGenerator[bytes, None]:
-        """The body; its fault is raised while `parse` can still close the part that is cut."""
+    async def _checked_stream(self, request: Request) -> AsyncGenerator[bytes, None]:
+        """Yields the body; raises within `parse`, which then closes an incomplete part."""
         async for chunk in request.stream():
             yield chunk
         if not self._ended:
-            raise MalformedBody("the multipart body ends before its closing boundary")
+            raise MalformedBody("expected a closing boundary at the end of the multipart body")

@@ -1,85 +1,85 @@
-/* One picture's card: what is known of it, from waiting to an answer or a problem. */
+/* The card of one image: progress, then a result or a problem. */
 
-import { figures, resemblance, verdict } from "./answer.js";
 import { button, html } from "./dom.js";
 import { icon } from "./icons.js";
 import { advice, sentence } from "./problems.js";
+import { classes, details, verdict } from "./result.js";
 
-let made = 0;
+let created = 0;
 
-/** A card for a file. acts: {retry, remove}, each called with the card. warning: the sentence that
- * stands beside every result. */
+/** A card for a file. actions: {retry, remove}, both called with the card. warning: the sentence
+ * shown beside every result. */
 export class Card {
-  constructor(file, warning, acts) {
-    made += 1;
+  constructor(file, warning, actions) {
+    created += 1;
     this.file = file;
-    this.name = file.name || `Picture ${made}`;
-    this.state = "waiting";
-    this.answer = null;
+    this.name = file.name || `Image ${created}`;
+    this.state = "queued";
+    this.result = null;
     this.problem = null;
-    this.acts = acts;
+    this.actions = actions;
     this.url = URL.createObjectURL(file);
     this.facts = html("p", { class: "facts" });
-    this.verdict = html("div", { class: "verdict-place" });
-    this.resemblance = html("div", { class: "evidence" });
-    this.figures = html("div", { class: "evidence figures" });
-    this.title = html("h3", { id: `card-${made}`, tabindex: -1 }, this.name);
+    this.verdict = html("div", { class: "verdict-slot" });
+    this.classes = html("div", { class: "evidence" });
+    this.details = html("div", { class: "evidence details" });
+    this.title = html("h3", { id: `card-${created}`, tabindex: -1 }, this.name);
     this.element = html(
       "li",
       {},
       html(
         "article",
-        { class: "card", "aria-labelledby": `card-${made}` },
-        html("div", { class: "picture" }, this.#thumbnail()),
+        { class: "card", "aria-labelledby": `card-${created}` },
+        html("div", { class: "thumbnail" }, this.#thumbnail()),
         html(
           "div",
           { class: "card-head" },
           html("div", { class: "card-name" }, this.title, this.facts),
-          button("Remove", () => acts.remove(this), {
+          button("Remove", () => actions.remove(this), {
             class: "quiet",
             "aria-label": `Remove ${this.name}`,
           }),
         ),
         html("p", { class: "warning card-warning" }, warning),
         this.verdict,
-        this.resemblance,
-        this.figures,
+        this.classes,
+        this.details,
       ),
     );
-    this.waits();
+    this.showQueued();
   }
 
-  waits() {
-    this.#becomes("waiting");
-    if (this.answer === null) this.#says("Waits for its turn");
+  showQueued() {
+    this.#setState("queued");
+    if (this.result === null) this.#showProgress("Waiting");
   }
 
-  isAsked() {
-    this.#becomes("asked");
-    if (this.answer === null) this.#says("The model looks at it");
+  showRunning() {
+    this.#setState("running");
+    if (this.result === null) this.#showProgress("Analysing");
   }
 
-  /** The server is busy, and is asked again after so many seconds. */
-  isPutOff(seconds) {
-    if (this.answer === null) this.#says(`The server is busy; asked again in ${seconds} s`);
+  /** Shows that the server is busy and when the request is repeated. */
+  showRetryIn(seconds) {
+    if (this.result === null) this.#showProgress(`The server is busy; retrying in ${seconds} s`);
   }
 
-  /** descriptions: of each class, by name. */
-  shows(answer, descriptions) {
-    this.answer = answer;
+  /** descriptions: map from class name to description. */
+  showResult(result, descriptions) {
+    this.result = result;
     this.problem = null;
-    this.#becomes(answer.disposition ?? "prediction");
-    const { quality } = answer;
+    this.#setState(result.disposition ?? "prediction");
+    const { quality } = result;
     this.facts.textContent = quality === null ? "" : `${quality.width} × ${quality.height} pixels`;
-    this.verdict.replaceChildren(verdict(answer));
-    this.resemblance.replaceChildren(resemblance(answer, descriptions));
-    this.figures.replaceChildren(...figures(answer));
+    this.verdict.replaceChildren(verdict(result));
+    this.classes.replaceChildren(classes(result, descriptions));
+    this.details.replaceChildren(...details(result));
   }
 
-  tells(problem) {
-    this.answer = null;
+  showProblem(problem) {
+    this.result = null;
     this.problem = problem;
-    this.#becomes("problem");
+    this.#setState("problem");
     this.verdict.replaceChildren(
       html(
         "div",
@@ -87,67 +87,67 @@ export class Card {
         html("p", { class: "verdict-title" }, icon("problem"), sentence(problem.title)),
         html("p", { class: "pathway" }, sentence(problem.detail)),
         html("p", { class: "note" }, advice(problem)),
-        button("Retry", () => this.#retries(), {
+        button("Retry", () => this.#retry(), {
           class: "primary",
           "aria-label": `Retry ${this.name}`,
         }),
       ),
     );
-    this.#forgetsEvidence();
+    this.#clearEvidence();
   }
 
-  /** What this card says now, in a sentence. */
-  inWords() {
+  /** The outcome in one sentence, for screen readers. */
+  announcement() {
     if (this.problem !== null) return `${this.name}: ${sentence(this.problem.title)}`;
-    if (this.answer.disposition === null) return `${this.name}: no disposition.`;
-    const reasons = this.answer.reasons.map(({ words }) => words).join(" ");
-    return `${this.name}: ${this.answer.title}. ${reasons}`;
+    if (this.result.disposition === null) return `${this.name}: no disposition.`;
+    const reasons = this.result.reasons.map(({ words }) => words).join(" ");
+    return `${this.name}: ${this.result.title}. ${reasons}`;
   }
 
-  /** What this card came to, in a word or two. */
+  /** The outcome in one or two words. */
   verdictTitle() {
     if (this.problem !== null) return "Not assessed";
-    return this.answer.disposition === null ? "No disposition" : this.answer.title;
+    return this.result.disposition === null ? "No disposition" : this.result.title;
   }
 
-  /** Lets go of the picture. */
+  /** Removes the card and releases the image. */
   close() {
     URL.revokeObjectURL(this.url);
     this.element.remove();
   }
 
-  #retries() {
-    this.title.focus(); // the button is about to go
-    this.acts.retry(this);
+  #retry() {
+    this.title.focus(); // the button disappears
+    this.actions.retry(this);
   }
 
-  #becomes(state) {
+  #setState(state) {
     this.state = state;
-    const busy = state === "waiting" || state === "asked";
+    const busy = state === "queued" || state === "running";
     this.element.firstChild.setAttribute("aria-busy", String(busy));
     this.element.firstChild.dataset.state = state;
     this.element.firstChild.classList.toggle("busy", busy);
   }
 
-  #says(words) {
+  #showProgress(text) {
     this.problem = null;
-    this.#forgetsEvidence();
+    this.#clearEvidence();
     this.verdict.replaceChildren(
-      html("div", { class: "verdict" }, html("p", { class: "progress" }, words)),
+      html("div", { class: "verdict" }, html("p", { class: "progress" }, text)),
     );
   }
 
-  #forgetsEvidence() {
-    this.resemblance.replaceChildren();
-    this.figures.replaceChildren();
+  #clearEvidence() {
+    this.classes.replaceChildren();
+    this.details.replaceChildren();
   }
 
   #thumbnail() {
-    const image = html("img", { alt: `The picture ${this.name}`, src: this.url });
+    const image = html("img", { alt: `The image ${this.name}`, src: this.url });
     image.addEventListener("load", () => URL.revokeObjectURL(this.url));
     image.addEventListener("error", () => {
       URL.revokeObjectURL(this.url);
-      image.replaceWith(html("span", { class: "no-picture" }, "No preview"));
+      image.replaceWith(html("span", { class: "no-preview" }, "No preview"));
     });
     return image;
   }

@@ -1,60 +1,60 @@
-/* Pictures of an answer. Each has a table or a sentence beside it that says the same. */
+/* Charts of a result. A table or sentence beside every chart gives the same information. */
 
 import { html, svg } from "./dom.js";
-import { decimal, percent } from "./words.js";
+import { decimal, percent } from "./text.js";
 
-const GOLDEN = 0.618; // spreads points over the height of their row, the same way every time
+const GOLDEN = 0.618; // spreads points evenly and reproducibly over the height of a row
 
-/** One row a class: its mean as a bar, every pass as a point. classes: [{name, words, share,
- * points, marked}], in the order in which they are shown; marked ones carry `mark`. */
+/** One row per class: the mean as a bar, every pass as a point. classes: [{name, label,
+ * probability, points, marked}] in display order; marked classes show the text `mark`. */
 export function classChart(classes, mark) {
-  const rows = classes.map((each, index) =>
+  const rows = classes.map((row, index) =>
     html(
       "li",
       { class: index === 0 ? "class-row first" : "class-row" },
       html(
         "span",
         { class: "class-name" },
-        each.words,
+        row.label,
         " ",
-        html("span", { class: "class-code" }, each.name),
+        html("span", { class: "class-code" }, row.name),
         " ",
-        each.marked ? html("span", { class: "class-mark" }, mark) : null,
+        row.marked ? html("span", { class: "class-mark" }, mark) : null,
       ),
-      track(each),
-      html("span", { class: "class-share" }, percent(each.share)),
+      track(row),
+      html("span", { class: "class-share" }, percent(row.probability)),
     ),
   );
   return html("ol", { class: "class-chart" }, rows, axis());
 }
 
 function axis() {
-  const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) =>
-    svg("text", { x: at(share), y: "80%" }, `${100 * share} %`),
+  const ticks = [0, 0.25, 0.5, 0.75, 1].map((fraction) =>
+    svg("text", { x: at(fraction), y: "80%" }, `${100 * fraction} %`),
   );
   const drawn = svg("svg", { class: "axis", focusable: "false" }, ticks);
   return html("li", { class: "class-row", "aria-hidden": "true" }, html("span"), drawn);
 }
 
-function track({ share, points }) {
+function track({ probability, points }) {
   return svg(
     "svg",
     { class: "track", "aria-hidden": "true", focusable: "false" },
-    [0, 0.25, 0.5, 0.75, 1].map((at) => line(at, "grid")),
-    svg("rect", { class: "bar", x: 0, y: "36%", height: "28%", width: at(share), rx: 2 }),
-    points.map((each, index) =>
+    [0, 0.25, 0.5, 0.75, 1].map((fraction) => line(fraction, "grid")),
+    svg("rect", { class: "bar", x: 0, y: "36%", height: "28%", width: at(probability), rx: 2 }),
+    points.map((point, index) =>
       svg("circle", {
         class: "point",
-        cx: at(each),
+        cx: at(point),
         cy: `${22 + 56 * ((GOLDEN * (index + 0.5)) % 1)}%`,
         r: points.length > 32 ? 2.25 : 3.25,
       }),
     ),
-    line(share, "mean", "24%", "76%"),
+    line(probability, "mean", "24%", "76%"),
   );
 }
 
-/** The two parts of the entropy on a scale up to its largest value; all in nats. */
+/** The two parts of the entropy (nats) on a scale up to its maximum. */
 export function entropyChart({ expected, mutual, largest }) {
   return svg(
     "svg",
@@ -74,9 +74,9 @@ export function entropyChart({ expected, mutual, largest }) {
   );
 }
 
-/** A share of 1 against a threshold. flagged: which side of it calls for attention. */
-export function thresholdChart({ share, threshold, flagged }) {
-  const known = threshold !== null;
+/** A probability and a threshold. flagged: "below" or "above", the flagged side. */
+export function thresholdChart({ probability, threshold, flagged }) {
+  const hasThreshold = threshold !== null;
   const zone = flagged === "below"
     ? { x: 0, width: at(threshold) }
     : { x: at(threshold), width: at(1 - threshold) };
@@ -84,38 +84,38 @@ export function thresholdChart({ share, threshold, flagged }) {
     "svg",
     { class: "scale", "aria-hidden": "true", focusable: "false" },
     svg("rect", { class: "trough", x: 0, y: 0, width: "100%", height: "100%", rx: 3 }),
-    known ? svg("rect", { class: "flag-zone", y: 0, height: "100%", rx: 3, ...zone }) : null,
-    known ? line(threshold, "threshold") : null,
-    svg("circle", { class: "marker", cx: at(share), cy: "50%", r: 6 }),
+    hasThreshold ? svg("rect", { class: "flag-zone", y: 0, height: "100%", rx: 3, ...zone }) : null,
+    hasThreshold ? line(threshold, "threshold") : null,
+    svg("circle", { class: "marker", cx: at(probability), cy: "50%", r: 6 }),
   );
 }
 
-/** The class chart's numbers, for whoever reads rather than sees them. */
+/** The numbers of the class chart as a table. */
 export function classTable(classes) {
-  const head = ["Class", "Mean", "Lowest pass", "Highest pass"].map((words) =>
-    html("th", { scope: "col" }, words),
+  const head = ["Class", "Mean", "Lowest pass", "Highest pass"].map((title) =>
+    html("th", { scope: "col" }, title),
   );
-  const rows = classes.map(({ words, share, points }) =>
+  const rows = classes.map(({ label, probability, points }) =>
     html(
       "tr",
       {},
-      html("th", { scope: "row" }, words),
-      [share, Math.min(...points), Math.max(...points)].map((each) =>
-        html("td", {}, percent(each)),
+      html("th", { scope: "row" }, label),
+      [probability, Math.min(...points), Math.max(...points)].map((value) =>
+        html("td", {}, percent(value)),
       ),
     ),
   );
   return html(
     "table",
     {},
-    html("caption", {}, "Probability of each class: the mean over all passes, and their range"),
+    html("caption", {}, "Mean over all passes, and range"),
     html("thead", {}, html("tr", {}, head)),
     html("tbody", {}, rows),
   );
 }
 
-/** A key to a colour and pattern of a chart, with a number and what it means. */
-export function keyed(kind, name, value, meaning) {
+/** A legend entry: colour and pattern, value, and meaning. */
+export function legend(kind, name, value, meaning) {
   return html(
     "li",
     {},
@@ -125,10 +125,10 @@ export function keyed(kind, name, value, meaning) {
   );
 }
 
-function at(share) {
-  return `${(100 * Math.min(1, Math.max(0, share))).toFixed(3)}%`;
+function at(fraction) {
+  return `${(100 * Math.min(1, Math.max(0, fraction))).toFixed(3)}%`;
 }
 
-function line(share, kind, y1 = "0%", y2 = "100%") {
-  return svg("line", { class: kind, x1: at(share), x2: at(share), y1, y2 });
+function line(fraction, kind, y1 = "0%", y2 = "100%") {
+  return svg("line", { class: kind, x1: at(fraction), x2: at(fraction), y1, y2 });
 }

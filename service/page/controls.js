@@ -1,43 +1,43 @@
-/* How the model is asked: which one, fixed or sampled passes, how many samples. */
+/* The options of a request: model, fixed or sampled passes, number of samples. */
 
 import { byId, html } from "./dom.js";
-import { counted } from "./words.js";
+import { count } from "./text.js";
 
-const SETTLE_MS = 250; // arrow keys pass through options that nobody wants
+const DEBOUNCE_MS = 250; // arrow keys pass through intermediate options
 const DEFAULT_SAMPLES = 4;
 const HINTS = {
-  stoch: "Sampled passes draw different parts of each adapter: where they lie far apart, do not " +
-    "rely on the answer.",
-  det: "Fixed passes use each adapter whole, once: quicker, with fewer points to compare.",
+  stoch: "Sampled passes use random parts of every adapter. Do not rely on a result whose passes " +
+    "differ widely.",
+  det: "Fixed passes use every adapter once, as a whole: faster, with fewer points to compare.",
 };
 
-/** The form over the results. `changed` is called when a person has chosen otherwise. */
+/** The form above the results. `changed` is called after a change of the options. */
 export class Controls {
   constructor(changed) {
     this.form = byId("controls");
     this.models = [];
-    let settling;
+    let timer;
     this.form.addEventListener("submit", (event) => event.preventDefault());
     this.form.addEventListener("change", () => {
-      this.#fit();
-      clearTimeout(settling);
-      settling = setTimeout(changed, SETTLE_MS);
+      this.#update();
+      clearTimeout(timer);
+      timer = setTimeout(changed, DEBOUNCE_MS);
     });
-    this.#fit();
+    this.#update();
   }
 
-  /** models: facts of each served one, the default first. */
-  offer(models) {
-    const chosen = this.#value("model");
+  /** models: details of the served models, the default first. */
+  setModels(models) {
+    const selected = this.#value("model");
     this.models = models;
     byId("model").replaceChildren(...models.map(({ name }) => new Option(name, name)));
-    if (models.some(({ name }) => name === chosen)) byId("model").value = chosen;
+    if (models.some(({ name }) => name === selected)) byId("model").value = selected;
     byId("model-field").hidden = models.length < 2;
-    this.#fit();
+    this.#update();
   }
 
-  /** The parameters of a question; needs models. */
-  question() {
+  /** The query parameters of a request; requires models. */
+  options() {
     const [mode, model] = [this.#value("mode"), this.#value("model")];
     return mode === "det" ? { mode, model } : { mode, model, samples: this.#value("samples") };
   }
@@ -46,28 +46,30 @@ export class Controls {
     return new FormData(this.form).get(name);
   }
 
-  #fit() {
+  #update() {
     const mode = this.#value("mode");
     byId("mode-hint").textContent = HINTS[mode];
     byId("samples-field").hidden = mode === "det";
-    const facts = this.models.find(({ name }) => name === byId("model").value);
-    const chosen = byId("samples").value || String(DEFAULT_SAMPLES);
-    byId("samples").replaceChildren(...sampleOptions(facts, chosen));
+    const model = this.models.find(({ name }) => name === byId("model").value);
+    const selectedSamples = byId("samples").value || String(DEFAULT_SAMPLES);
+    byId("samples").replaceChildren(...sampleOptions(model, selectedSamples));
   }
 }
 
-function sampleOptions(facts, chosen) {
-  const most = facts?.max_samples ?? DEFAULT_SAMPLES;
-  const known = new Set((facts?.thresholds ?? []).map(({ mode, samples }) => `${mode} ${samples}`));
+function sampleOptions(model, selectedSamples) {
+  const maxSamples = model?.max_samples ?? DEFAULT_SAMPLES;
+  const thresholds = new Set(
+    (model?.thresholds ?? []).map(({ mode, samples }) => `${mode} ${samples}`),
+  );
   const options = [];
-  for (let samples = 1; samples <= most; samples *= 2) {
-    const passes = facts ? ` (${counted(samples * facts.adapters, "pass", "passes")})` : "";
-    const without = facts && !known.has(`stoch ${samples}`) ? ", no threshold" : "";
-    const selected = samples === Math.min(Number(chosen), most);
+  for (let samples = 1; samples <= maxSamples; samples *= 2) {
+    const passes = model ? ` (${count(samples * model.adapters, "pass", "passes")})` : "";
+    const without = model && !thresholds.has(`stoch ${samples}`) ? ", no threshold" : "";
+    const selected = samples === Math.min(Number(selectedSamples), maxSamples);
     options.push(html("option", { value: samples, selected }, `${samples}${passes}${without}`));
   }
-  const without = facts && !known.has("stoch auto") ? ", no threshold" : "";
-  const attributes = { value: "auto", selected: chosen === "auto" };
-  options.push(html("option", attributes, `as many as it takes${without}`));
+  const without = model && !thresholds.has("stoch auto") ? ", no threshold" : "";
+  const attributes = { value: "auto", selected: selectedSamples === "auto" };
+  options.push(html("option", attributes, `automatic${without}`));
   return options;
 }

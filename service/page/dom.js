@@ -1,30 +1,30 @@
-/* Elements made by calls, so that nothing is ever parsed as markup. */
+/* Functions that create elements, so that no text is parsed as markup. */
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An HTML element. Attributes that are undefined, null or false are left out. */
+/** Creates an HTML element. Omits attributes that are undefined, null or false. */
 export function html(name, attributes = {}, ...children) {
-  return filled(document.createElement(name), attributes, children);
+  return fill(document.createElement(name), attributes, children);
 }
 
-/** An SVG element, likewise. */
+/** Creates an SVG element, like `html`. */
 export function svg(name, attributes = {}, ...children) {
-  return filled(document.createElementNS(SVG, name), attributes, children);
+  return fill(document.createElementNS(SVG, name), attributes, children);
 }
 
-/** The page's element of this id. */
+/** Returns the element with this id. */
 export function byId(id) {
   return document.getElementById(id);
 }
 
-/** A button of which a click calls `act`. */
-export function button(words, act, attributes = {}) {
-  const made = html("button", { type: "button", ...attributes }, words);
-  made.addEventListener("click", act);
-  return made;
+/** Creates a button; a click calls `action`. */
+export function button(label, action, attributes = {}) {
+  const element = html("button", { type: "button", ...attributes }, label);
+  element.addEventListener("click", action);
+  return element;
 }
 
-function filled(element, attributes, children) {
+function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;
     element.setAttribute(name, value === true ? "" : String(value));

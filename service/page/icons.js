@@ -1,4 +1,4 @@
-/* A shape of its own for each disposition, so that colour is never what tells them apart. */
+/* One shape per disposition, so that no information depends on colour. */
 
 import { svg } from "./dom.js";
 
@@ -11,7 +11,7 @@ const SHAPES = {
   prediction: ["M4 20V12", "M10 20V4", "M16 20V9", "M22 20H2"],
 };
 
-/** The icon of a disposition; decoration beside its words. */
+/** The icon of a disposition; decorative, hidden from screen readers. */
 export function icon(name) {
   return svg(
     "svg",

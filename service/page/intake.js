@@ -1,14 +1,14 @@
-/* Pictures come in: dropped, pasted or chosen. */
+/* Images that are dropped, pasted or chosen. */
 
 import { byId } from "./dom.js";
 
-/** Calls `add` with every list of files that a person brings. */
-export function takeIn(add) {
+/** Calls `add` with every list of added files. */
+export function acceptFiles(add) {
   const input = byId("files");
   byId("choose").addEventListener("click", () => input.click());
   input.addEventListener("change", () => {
     add([...input.files]);
-    input.value = ""; // so that the same file can be chosen again
+    input.value = ""; // allows the same file to be chosen again
   });
   document.addEventListener("paste", (event) => {
     const files = [...event.clipboardData.files];
@@ -16,12 +16,12 @@ export function takeIn(add) {
     event.preventDefault();
     add(files);
   });
-  takeDropped(add);
+  acceptDroppedFiles(add);
 }
 
-function takeDropped(add) {
+function acceptDroppedFiles(add) {
   const zone = byId("intake");
-  let depth = 0; // dragenter and dragleave also tell of the elements within
+  let depth = 0; // dragenter and dragleave also fire for nested elements
   const withFiles = (event) => [...event.dataTransfer.types].includes("Files");
 
   document.addEventListener("dragenter", (event) => {
@@ -39,7 +39,7 @@ function takeDropped(add) {
   });
   document.addEventListener("drop", (event) => {
     if (!withFiles(event)) return;
-    event.preventDefault(); // or the browser would leave the page for the picture
+    event.preventDefault(); // otherwise the browser opens the image instead of the page
     depth = 0;
     zone.classList.remove("dragged-over");
     add([...event.dataTransfer.files]);

@@ -1,42 +1,42 @@
-/* The key that a server may ask for: typed in, tried, and kept in memory alone. */
+/* The form for an API key, which is kept in memory only. */
 
 import { byId } from "./dom.js";
 import { Problem, sentence } from "./problems.js";
 
-const REFUSED = "The server does not take this key.";
+const REFUSED = "The server does not accept this key.";
 
-/** The form for a key. `use` is called with one, and throws Problem where it is refused. */
+/** `apply` is called with a key and throws Problem if the server refuses it. */
 export class KeyForm {
-  constructor(use) {
+  constructor(apply) {
     this.form = byId("key-form");
     this.field = byId("key");
     this.fault = byId("key-fault");
     this.form.addEventListener("submit", async (event) => {
       event.preventDefault();
-      await this.#try(use, this.field.value.trim());
+      await this.#submit(apply, this.field.value.trim());
     });
   }
 
-  /** Shows the form. refused: whether a key was shown and not taken. */
-  asks(refused) {
+  /** Shows the form. refused: whether the server has refused a key. */
+  show(refused) {
     const wasHidden = this.form.hidden;
     this.form.hidden = false;
-    if (refused) this.#tells(REFUSED);
+    if (refused) this.#setFault(REFUSED);
     if (wasHidden) this.field.focus();
   }
 
-  async #try(use, key) {
-    this.#tells("");
+  async #submit(apply, key) {
+    this.#setFault("");
     if (!/^[\x21-\x7e]+$/.test(key)) {
-      this.#tells("A key has letters, digits and signs only, without spaces.");
+      this.#setFault("A key consists of letters, digits and symbols, without spaces.");
       return;
     }
     try {
-      await use(key);
+      await apply(key);
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
       const refused = error.code === "not_authenticated";
-      this.#tells(refused ? REFUSED : `${error.title}: ${sentence(error.detail)}`);
+      this.#setFault(refused ? REFUSED : `${error.title}: ${sentence(error.detail)}`);
       return;
     }
     this.field.value = "";
@@ -44,7 +44,7 @@ export class KeyForm {
     byId("choose").focus();
   }
 
-  #tells(fault) {
+  #setFault(fault) {
     this.fault.textContent = fault;
     this.field.setAttribute("aria-invalid", String(fault !== ""));
     if (fault !== "") this.field.focus();

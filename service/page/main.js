@@ -1,131 +1,132 @@
-/* The page: pictures in, cards out. */
+/* The page: adds a card for every image and requests its result. */
 
 import { Card } from "./card.js";
 import { Controls } from "./controls.js";
 import { byId, html } from "./dom.js";
-import { takeIn } from "./intake.js";
+import { acceptFiles } from "./intake.js";
 import { KeyForm } from "./key_form.js";
 import { showModel } from "./model_dialog.js";
-import { listInOrder } from "./order.js";
+import { updateOverview } from "./overview.js";
 import { Problem, sentence } from "./problems.js";
-import { queue } from "./queue.js";
+import { taskQueue } from "./queue.js";
 import { Service } from "./service.js";
-import { summarise } from "./summary.js";
 
-const AT_ONCE = 2;
-const TIMES_PUT_OFF = 5;
-const LONGEST_PUT_OFF_S = 10;
-const MULTIPART_BYTES = 1024; // what a form adds to the file that it carries
+const CONCURRENT_REQUESTS = 2;
+const MAX_RETRIES = 5;
+const MAX_RETRY_DELAY_S = 10;
+const MULTIPART_BYTES = 1024; // size of the form around the file
 const WARNING = document.querySelector(".colophon .warning").textContent;
 
 const service = new Service();
-const enqueue = queue(AT_ONCE);
+const enqueue = taskQueue(CONCURRENT_REQUESTS);
 const cards = [];
-const asking = new Map(); // card -> what stops its question
-const unfitting = new Set(); // models that the policy does not fit, as the service said
-let missing = "";
+const controllers = new Map(); // card -> AbortController of its pending request
+const modelsWithoutPolicy = new Set(); // models that the triage policy does not apply to
+let policyProblem = "";
 let models = [];
 
-const controls = new Controls(() => cards.forEach(ask));
+const controls = new Controls(() => cards.forEach(submit));
 const keyForm = new KeyForm(async (key) => {
   service.key = key;
-  await meetServer();
-  cards.filter((card) => card.problem?.code === "not_authenticated").forEach(ask);
+  await loadModels();
+  cards.filter((card) => card.problem?.code === "not_authenticated").forEach(submit);
 });
 
-/** Learns what is served. Throws Problem. */
-async function meetServer() {
+/** Loads the served models. Throws Problem. */
+async function loadModels() {
   models = await service.models();
-  controls.offer(models);
+  controls.setModels(models);
   byId("trouble").textContent = "";
 }
 
 function add(files) {
-  const added = files.map((file) => new Card(file, WARNING, { retry: ask, remove }));
+  const added = files.map((file) => new Card(file, WARNING, { retry: submit, remove }));
   for (const card of added) {
     cards.push(card);
     byId("cards").append(card.element);
-    ask(card);
+    submit(card);
   }
   document.body.classList.toggle("has-cards", cards.length > 0);
 }
 
 function remove(card) {
-  asking.get(card)?.abort();
-  asking.delete(card);
+  controllers.get(card)?.abort();
+  controllers.delete(card);
   const index = cards.indexOf(card);
   cards.splice(index, 1);
   card.close();
   const next = cards[Math.min(index, cards.length - 1)];
   (next?.title ?? byId("choose")).focus();
   document.body.classList.toggle("has-cards", cards.length > 0);
-  changed();
+  update();
   announce(`${card.name} is removed.`);
 }
 
-/** Asks the question that the controls now ask about a card's picture. */
-function ask(card) {
-  asking.get(card)?.abort();
-  const stop = new AbortController();
-  asking.set(card, stop);
-  card.waits();
-  changed();
+/** Requests a result for the card's image with the current options; cancels an earlier request. */
+function submit(card) {
+  controllers.get(card)?.abort();
+  const controller = new AbortController();
+  controllers.set(card, controller);
+  card.showQueued();
+  update();
   enqueue(async () => {
-    if (stop.signal.aborted) return;
-    card.isAsked();
+    if (controller.signal.aborted) return;
+    card.showRunning();
     try {
-      const answer = await patiently(card, stop.signal);
-      if (stop.signal.aborted) return;
-      card.shows(answer, descriptionsOf(answer.prediction.model));
+      const result = await resultWithRetries(card, controller.signal);
+      if (controller.signal.aborted) return;
+      card.showResult(result, descriptionsOf(result.prediction.model));
     } catch (error) {
-      if (stop.signal.aborted) return;
-      card.tells(asProblem(error));
+      if (controller.signal.aborted) return;
+      card.showProblem(asProblem(error));
     }
-    asking.delete(card);
-    changed();
-    announce(card.inWords());
+    controllers.delete(card);
+    update();
+    announce(card.announcement());
   });
 }
 
-/** The answer for a card's picture; a busy server is asked again when it says so. */
-async function patiently(card, signal) {
-  for (let times = 0; ; times += 1) {
+/** Returns the result for a card; repeats the request after Retry-After while overloaded. */
+async function resultWithRetries(card, signal) {
+  for (let retries = 0; ; retries += 1) {
     try {
-      return await answerFor(card.file, signal);
+      return await resultOf(card.file, signal);
     } catch (error) {
-      const wait_s = error.code === "overloaded" ? error.retryAfterS : null;
-      if (wait_s === null || wait_s > LONGEST_PUT_OFF_S || times === TIMES_PUT_OFF) throw error;
-      card.isPutOff(wait_s);
-      await new Promise((resolve) => setTimeout(resolve, 1000 * wait_s));
+      const delayS = error.code === "overloaded" ? error.retryAfterS : null;
+      if (delayS === null || delayS > MAX_RETRY_DELAY_S || retries === MAX_RETRIES) throw error;
+      card.showRetryIn(delayS);
+      await new Promise((resolve) => setTimeout(resolve, 1000 * delayS));
       signal.throwIfAborted();
-      card.isAsked();
+      card.showRunning();
     }
   }
 }
 
-async function answerFor(file, signal) {
-  if (models.length === 0) await meetServer();
-  const question = controls.question();
-  const limit = models.find(({ name }) => name === question.model).max_body_bytes;
-  if (file.size + MULTIPART_BYTES > limit) {
+async function resultOf(file, signal) {
+  if (models.length === 0) await loadModels();
+  const options = controls.options();
+  const maxBytes = models.find(({ name }) => name === options.model).max_body_bytes;
+  if (file.size + MULTIPART_BYTES > maxBytes) {
     throw new Problem({
       code: "body_too_large",
-      title: "The picture’s file is too large",
-      detail: `at most ${limit.toLocaleString("en")} bytes are read; it has ` +
+      title: "The image file is too large",
+      detail: `expected at most ${maxBytes.toLocaleString("en")} bytes, got ` +
         file.size.toLocaleString("en"),
     });
   }
-  if (!unfitting.has(question.model)) {
+  if (!modelsWithoutPolicy.has(options.model)) {
     try {
-      return await service.triage(file, question, signal);
+      return await service.triage(file, options, signal);
     } catch (error) {
       if (error.code !== "policy_not_applicable") throw error;
-      unfitting.add(question.model);
-      missing = error.detail;
+      modelsWithoutPolicy.add(options.model);
+      policyProblem = error.detail;
     }
   }
-  const prediction = await service.predict(file, question, signal);
-  return { disposition: null, missing, prediction, quality: null, policy: null, malignant: null };
+  const prediction = await service.predict(file, options, signal);
+  return {
+    disposition: null, policyProblem, prediction, quality: null, policy: null, malignant: null,
+  };
 }
 
 function asProblem(error) {
@@ -134,44 +135,43 @@ function asProblem(error) {
     return new Problem({
       code: "page_failed",
       title: "The page failed",
-      detail: "the answer came but could not be shown",
+      detail: "the response could not be displayed",
     });
   }
-  if (error.code === "not_authenticated") keyForm.asks(service.key !== null);
+  if (error.code === "not_authenticated") keyForm.show(service.key !== null);
   return error;
 }
 
 function descriptionsOf(name) {
   const { classes } = models.find((model) => model.name === name);
-  return new Map(classes.map((each) => [each.name, each.description]));
+  return new Map(classes.map(({ name, description }) => [name, description]));
 }
 
-function changed() {
-  listInOrder(cards);
-  summarise(cards, () => cards.filter((card) => card.problem !== null).forEach(ask));
+function update() {
+  updateOverview(cards, () => cards.filter((card) => card.problem !== null).forEach(submit));
 }
 
-function announce(words) {
-  byId("announcements").append(html("p", {}, words));
+function announce(text) {
+  byId("announcements").append(html("p", {}, text));
 }
 
-async function showChosenModel() {
+async function showSelectedModel() {
   try {
-    if (models.length === 0) await meetServer();
-    const { model } = controls.question();
+    if (models.length === 0) await loadModels();
+    const { model } = controls.options();
     showModel(await service.model(model), WARNING);
   } catch (error) {
-    tellGlobally(asProblem(error));
+    showGlobalProblem(asProblem(error));
   }
 }
 
-/** A problem that belongs to no picture. */
-function tellGlobally(problem) {
-  if (problem.code === "not_authenticated") return; // the form for the key says it
+/** Shows a problem that belongs to no image. */
+function showGlobalProblem(problem) {
+  if (problem.code === "not_authenticated") return; // the key form shows it
   byId("trouble").textContent = `${problem.title}: ${sentence(problem.detail)}`;
 }
 
-takeIn(add);
-byId("about").addEventListener("click", showChosenModel);
+acceptFiles(add);
+byId("about").addEventListener("click", showSelectedModel);
 addEventListener("pagehide", () => cards.forEach((card) => card.close()));
-meetServer().catch((error) => tellGlobally(asProblem(error)));
+loadModels().catch((error) => showGlobalProblem(asProblem(error)));

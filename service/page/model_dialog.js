@@ -1,46 +1,46 @@
-/* What a model is, and what it is for. */
+/* The dialog with details and intended use of a model. */
 
 import { byId, html } from "./dom.js";
-import { counted, exact, percent } from "./words.js";
+import { count, exact, percent } from "./text.js";
 
-/** Opens the dialog with the facts of a model, as GET /models/{name} tells them. */
-export function showModel(facts, warning) {
-  byId("model-title").textContent = `The model ${facts.name}`;
+/** Opens the dialog. details: the response of GET /models/{name}. */
+export function showModel(details, warning) {
+  byId("model-title").textContent = `The model ${details.name}`;
   byId("model-facts").replaceChildren(
     html("h3", {}, "Intended use"),
     html("p", { class: "warning" }, warning),
     html(
       "p",
       {},
-      "It is meant for people who decide whose turn it is among several lesions, and who look " +
-        "at each of them anyway. It knows only the classes below, from the cameras, sites and " +
-        "skin types of its training data, and must not be used to decide on anyone’s care.",
+      "This model is for people who decide in which order they review lesions, and who review " +
+        "all of them. It knows only the classes below, and only the cameras, sites and skin " +
+        "types of its training data. It must not be used to decide on anyone’s care.",
     ),
     html("h3", {}, "Classes"),
-    factList(facts.classes.map(({ name, description }) => [name, description])),
+    factList(details.classes.map(({ name, description }) => [name, description])),
     html("h3", {}, "Facts"),
-    factList(modelFacts(facts)),
-    html("h3", {}, "When a picture counts as unfamiliar"),
-    thresholdTable(facts.thresholds),
+    factList(modelFacts(details)),
+    html("h3", {}, "Thresholds for unfamiliar images"),
+    thresholdTable(details.thresholds),
   );
   byId("model-close").onclick = () => byId("model-dialog").close();
   byId("model-dialog").showModal();
 }
 
-function modelFacts(facts) {
-  const { provenance, image_limits: limits } = facts;
+function modelFacts(details) {
+  const { provenance, image_limits: limits } = details;
   const known = [
-    ["Revision", facts.revision],
+    ["Revision", details.revision],
     ["Trained on", provenance.data],
     ["Recipe", provenance.recipe?.name ?? provenance.recipe],
-    ["Made on", provenance.date],
+    ["Created", provenance.date],
     ["Hardware", provenance.hardware],
-    ["Adapters", facts.adapters],
-    ["Looks at", `${facts.input_size} × ${facts.input_size} pixels`],
+    ["Adapters", details.adapters],
+    ["Input size", `${details.input_size} × ${details.input_size} pixels`],
     [
-      "Takes",
-      `${limits.min_side} to ${limits.max_side} pixels a side, at most ` +
-        `${megabytes(facts.max_body_bytes)} a file`,
+      "Accepts",
+      `${limits.min_side} to ${limits.max_side} pixels per side, at most ` +
+        `${mebibytes(details.max_body_bytes)} per file`,
     ],
   ];
   return known.filter(([, value]) => ["string", "number"].includes(typeof value));
@@ -48,24 +48,24 @@ function modelFacts(facts) {
 
 function thresholdTable(thresholds) {
   if (thresholds.length === 0) {
-    return html("p", {}, "This model has no thresholds: it cannot say.");
+    return html("p", {}, "This model has no thresholds and flags no image as unfamiliar.");
   }
-  const head = ["Passes", "Highest probability below", "Familiar pictures kept", "Measured on"];
+  const head = ["Passes", "Highest probability below", "Familiar images not flagged", "Measured on"];
   return html(
     "table",
     {},
-    html("thead", {}, html("tr", {}, head.map((words) => html("th", { scope: "col" }, words)))),
+    html("thead", {}, html("tr", {}, head.map((title) => html("th", { scope: "col" }, title)))),
     html(
       "tbody",
       {},
-      thresholds.map((each) =>
+      thresholds.map((threshold) =>
         html(
           "tr",
           {},
-          html("th", { scope: "row" }, passesOf(each)),
-          html("td", {}, exact(each.msp)),
-          html("td", {}, percent(each.kept)),
-          html("td", {}, `${each.data}; ${counted(each.images, "picture")}`),
+          html("th", { scope: "row" }, passesOf(threshold)),
+          html("td", {}, exact(threshold.msp)),
+          html("td", {}, percent(threshold.kept)),
+          html("td", {}, `${threshold.data}; ${count(threshold.images, "image")}`),
         ),
       ),
     ),
@@ -74,13 +74,13 @@ function thresholdTable(thresholds) {
 
 function passesOf({ mode, samples }) {
   if (mode === "det") return "fixed";
-  return samples === "auto" ? "sampled, as many as it takes" : `sampled, ${counted(samples, "sample")}`;
+  return samples === "auto" ? "sampled, automatic" : `sampled, ${count(samples, "sample")}`;
 }
 
 function factList(pairs) {
   return html("dl", {}, pairs.map(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]));
 }
 
-function megabytes(bytes) {
+function mebibytes(bytes) {
   return `${(bytes / 2 ** 20).toFixed(0)} MiB`;
 }

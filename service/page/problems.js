@@ -1,6 +1,6 @@
-/* What can go wrong, and what a person can do about it. */
+/* Problems, and advice on how to solve them. */
 
-/** Why a question has no answer: the service's problem document, or the page's own. */
+/** A failed request: a problem document of the service, or a problem that the page found. */
 export class Problem extends Error {
   constructor({ code, title, detail = "", retryAfterS = null }) {
     super(title);
@@ -13,56 +13,56 @@ export class Problem extends Error {
 
 export const UNREACHABLE = {
   code: "unreachable",
-  title: "The server does not answer",
+  title: "The server does not respond",
   detail: "it may have stopped, or the network is down",
 };
-export const CUT_OFF = {
-  code: "cut_off",
+export const UPLOAD_FAILED = {
+  code: "upload_failed",
   title: "The connection broke",
-  detail: "the server answers, but this picture did not get through",
+  detail: "the server responds, but the upload of this image failed",
 };
 export const TIMED_OUT = {
   code: "timed_out",
-  title: "The answer took too long",
-  detail: "the server did not answer in time",
+  title: "The request timed out",
+  detail: "the server did not respond in time",
 };
-export const NOT_UNDERSTOOD = {
-  code: "not_understood",
-  title: "The answer could not be read",
-  detail: "what answered is not the service that this page belongs to",
+export const UNREADABLE = {
+  code: "unreadable",
+  title: "The response could not be read",
+  detail: "it does not come from the service of this page",
 };
 
 const ADVICE = {
-  unreachable: "Retry when the server is back; the picture is still here.",
-  cut_off: "Retry; if it happens again, try a smaller file.",
-  timed_out: "Retry; if it happens again, ask whoever runs the server.",
-  not_authenticated: "Enter a key above; the picture is then sent again.",
-  body_too_large: "Export the picture smaller, or as JPEG, and add it again.",
+  unreachable: "Retry when the server is available again; the image is still on this page.",
+  upload_failed: "Retry. If the problem persists, use a smaller file.",
+  timed_out: "Retry. If the problem persists, contact the operator of the server.",
+  not_authenticated: "Enter a key above; the image is then sent again.",
+  body_too_large: "Export a smaller image, or a JPEG file, and add it again.",
   upload_too_slow: "Retry on a faster connection, or with a smaller file.",
-  unsupported_media: "Export it as JPEG, PNG or WebP and add it again.",
-  invalid_upload: "Export or take the picture again and add it.",
-  unusable_image: "Export or take the picture again and add it.",
-  quota_exceeded: "This key has asked as often as it may for now.",
-  overloaded: "The server is busy; nothing is wrong with the picture.",
-  not_ready: "The server is starting or stopping; nothing is wrong with the picture.",
-  out_of_memory: "The server is busy; nothing is wrong with the picture.",
-  deadline_passed: "The server is busy; nothing is wrong with the picture.",
-  audit_unavailable: "The server may not answer without its log; tell whoever runs it.",
+  unsupported_media: "Export the image as JPEG, PNG or WebP and add it again.",
+  invalid_upload: "Export or take the image again and add it.",
+  unusable_image: "Export or take the image again and add it.",
+  quota_exceeded: "The rate limit of this key is reached.",
+  overloaded: "The server is busy; the image is not the cause.",
+  not_ready: "The server is starting or stopping; the image is not the cause.",
+  out_of_memory: "The server is busy; the image is not the cause.",
+  deadline_passed: "The server is busy; the image is not the cause.",
+  audit_unavailable: "The server requires its audit log; contact the operator.",
 };
-const OTHER_ADVICE = "If it happens again, tell whoever runs the server.";
+const OTHER_ADVICE = "If the problem persists, contact the operator of the server.";
 
-/** What to do about a problem, in words. */
+/** What a person can do about a problem. */
 export function advice(problem) {
-  const wait = problem.retryAfterS === null ? "" : ` Retry in ${seconds(problem.retryAfterS)}.`;
-  return (ADVICE[problem.code] ?? OTHER_ADVICE) + wait;
+  const delay = problem.retryAfterS === null ? "" : ` Retry in ${seconds(problem.retryAfterS)}.`;
+  return (ADVICE[problem.code] ?? OTHER_ADVICE) + delay;
 }
 
-/** A problem's detail as a sentence. */
-export function sentence(words) {
-  const first = words.charAt(0).toUpperCase() + words.slice(1);
-  return first === "" || /[.!?]$/.test(first) ? first : `${first}.`;
+/** A text with a capital letter and a full stop. */
+export function sentence(text) {
+  const capitalised = text.charAt(0).toUpperCase() + text.slice(1);
+  return capitalised === "" || /[.!?]$/.test(capitalised) ? capitalised : `${capitalised}.`;
 }
 
-function seconds(count) {
-  return count === 1 ? "1 second" : `${count} seconds`;
+function seconds(number) {
+  return number === 1 ? "1 second" : `${number} seconds`;
 }

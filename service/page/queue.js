@@ -1,12 +1,12 @@
-/* Several questions at a time, but not all at once. */
+/* A queue of tasks with a limit on how many run concurrently. */
 
-/** A function that runs tasks, `atOnce` of them at a time; a task's promise never rejects. */
-export function queue(atOnce) {
+/** Returns a function that enqueues a task; `limit` tasks run concurrently. Tasks never reject. */
+export function taskQueue(limit) {
   const waiting = [];
   let running = 0;
 
   function next() {
-    while (running < atOnce && waiting.length > 0) {
+    while (running < limit && waiting.length > 0) {
       running += 1;
       waiting.shift()().finally(() => {
         running -= 1;

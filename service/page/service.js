@@ -1,36 +1,35 @@
-/* The service's HTTP interface, as far as the page needs it. */
+/* A client of the service's HTTP interface. */
 
-import { CUT_OFF, NOT_UNDERSTOOD, Problem, TIMED_OUT, UNREACHABLE } from "./problems.js";
+import { UPLOAD_FAILED, UNREADABLE, Problem, TIMED_OUT, UNREACHABLE } from "./problems.js";
 
 const TIMEOUT_MS = 120_000;
-const NEUTRAL_NAME = "image"; // a file's own name may say who is on the picture
+const NEUTRAL_NAME = "image"; // the file's real name may identify a patient
 
-/** Asks the server that the page came from; holds the key, in memory alone. */
+/** Sends requests to the server of the page. Keeps the key in memory only. */
 export class Service {
   constructor() {
     this.key = null;
   }
 
-  /** The served models with their facts, the default first. Throws Problem. */
+  /** Details of the served models, the default first. Throws Problem. */
   async models() {
     const { models } = await this.#json("models");
-    const facts = await Promise.all(models.map(({ name }) => this.model(name)));
-    return facts;
+    return Promise.all(models.map(({ name }) => this.model(name)));
   }
 
-  /** One model's facts. Throws Problem. */
+  /** Details of one model. Throws Problem. */
   model(name) {
     return this.#json(`models/${encodeURIComponent(name)}`);
   }
 
-  /** A disposition with its prediction. question: {mode, samples, model}. Throws Problem. */
-  triage(file, question, signal) {
-    return this.#upload("triage", file, question, signal);
+  /** A disposition with its prediction. options: {mode, samples, model}. Throws Problem. */
+  triage(file, options, signal) {
+    return this.#upload("triage", file, options, signal);
   }
 
-  /** A prediction alone, for a model that the policy does not fit. Throws Problem. */
-  predict(file, question, signal) {
-    return this.#upload("predict", file, { ...question, detail: "trajectories" }, signal);
+  /** A prediction, for a model that the policy does not apply to. Throws Problem. */
+  predict(file, options, signal) {
+    return this.#upload("predict", file, { ...options, detail: "trajectories" }, signal);
   }
 
   async #upload(path, file, parameters, signal) {
@@ -44,9 +43,9 @@ export class Service {
       });
     } catch (error) {
       if (error.code !== UNREACHABLE.code) throw error;
-      // A server that answers before it has read a body may look like one that is gone.
+      // A server that responds before it has read the body looks unreachable: tell them apart.
       await this.#json("models");
-      throw new Problem(CUT_OFF);
+      throw new Problem(UPLOAD_FAILED);
     }
   }
 
@@ -57,13 +56,13 @@ export class Service {
       body = await response.json();
     } catch (error) {
       if (options.signal?.aborted) throw error;
-      throw new Problem(NOT_UNDERSTOOD);
+      throw new Problem(UNREADABLE);
     }
     if (response.ok) return body;
     const retryAfterS = Number.parseInt(response.headers.get("Retry-After"), 10);
     throw new Problem({
-      code: body.code ?? NOT_UNDERSTOOD.code,
-      title: body.title ?? NOT_UNDERSTOOD.title,
+      code: body.code ?? UNREADABLE.code,
+      title: body.title ?? UNREADABLE.title,
       detail: body.detail,
       retryAfterS: Number.isNaN(retryAfterS) ? null : retryAfterS,
     });

@@ -1,1 +1,1 @@
-"""From a request to its answer."""
+"""Predictions: the path of a request from its upload to its response body."""

@@ -1,96 +1,113 @@
-"""Queries -> draws, and answers -> response bodies; nothing here waits."""
+"""The answer for one image: its response body, timing, and triage decision."""
 
-from collections.abc import Iterable
-from math import exp, isfinite, log
-from statistics import fmean
+import logging
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from eulerlora.adaptive_sampling import standard_errors
-from eulerlora.settings import AUTO, Auto, Draw
-from eulerlora_client.contract.problems import InvalidParameter, ModelFailure
+from eulerlora.settings import AUTO
+from eulerlora.uncertainty import summarise
+from eulerlora_client.contract.predictions import Prediction, ProblemDocument, StandardError
+from eulerlora_client.contract.problems import InternalError, ModelFailure, Problem
+from eulerlora_client.contract.triage import ImageQuality
+from eulerlora_client.policy.policy import Decision, Policy
+from service.http.problem_responses import problem_document
 from service.inference.models import ServedModel
-from eulerlora_client.contract.predictions import Prediction, StandardError
-from eulerlora_client.contract.queries import PredictQuery
-from eulerlora_client.contract.fields import DEFAULT_SAMPLES
+from service.prediction.request import PredictRequest
+from service.prediction.rounds import SampledResult
+from service.telemetry.events import Timing
+
+logger = logging.getLogger(__name__)
 
 
-def samples_of(query: PredictQuery) -> int | Auto:
-    """Samples per adapter: 1 in det, where the client may not ask for any. Raises
-    InvalidParameter.
-    """
-    if query.mode == "stoch":
-        return query.samples or DEFAULT_SAMPLES
-    if query.samples is not None:
-        raise InvalidParameter("samples: belongs to mode=stoch")
-    return 1
+@dataclass(frozen=True)
+class TriageDecision:
+    """The quality of an image, and the decision of the triage policy."""
+
+    quality: ImageQuality
+    decision: Decision
 
 
-def fewer_samples(served: ServedModel, samples: int | Auto) -> int | Auto:
-    """The largest power of two below `samples` for which the model has a threshold in stoch.
+@dataclass(frozen=True)
+class Predicted:
+    """The response body of one image and its timing; `triage` with a policy."""
 
-    `samples` itself where there is none. In place of `auto`: of those below the default.
-    """
-    most = DEFAULT_SAMPLES if samples == AUTO else samples
-    powers = [2**exponent for exponent in range(most.bit_length()) if 2**exponent < most]
-    known = [each for each in powers if served.model.config.threshold("stoch", each) is not None]
-    return max(known) if known else samples
+    prediction: Prediction
+    timing: Timing
+    triage: TriageDecision | None = None
 
 
-def prediction_body(
-    log_probabilities: Tensor,
-    draw: Draw,
-    served: ServedModel,
-    warnings: tuple[str, ...],
-    request_id: str,
-    detailed: bool,
-    auto: bool = False,
+def prediction_of(
+    sampled: SampledResult, request: PredictRequest, warnings: tuple[str, ...] = ()
 ) -> Prediction:
-    """The response for one answer.
+    """Returns the response body of one image.
 
-    log_probabilities: (trajectories, classes). draw: what was run. detailed: with the
-    probabilities of every trajectory. auto: whether the number of samples was left to the service.
-    Raises ModelFailure where they are not finite.
+    warnings: of the image, before those of the request. Raises ModelFailure if the network's
+    output is not finite.
     """
-    rows: list[list[float]] = log_probabilities.tolist()
-    if not all(isfinite(each) for row in rows for each in row):
-        raise ModelFailure("the model gave no finite answer for this image")
-    model = served.model
-    trajectories = [[exp(each) for each in row] for row in rows]
-    mean = [fmean(column) for column in zip(*trajectories, strict=True)]
-    entropy, expected = _entropy(mean), fmean(map(_entropy, trajectories))
-    msp = max(mean)
-    threshold = model.config.threshold(draw.mode, AUTO if auto else draw.samples, draw.sampler)
-    details: dict[str, Any] = {"trajectory_probabilities": trajectories} if detailed else {}
-    if auto:
-        details["standard_error"] = _standard_error(log_probabilities, served)
+    draw, served = sampled.draw, request.served
+    log_probabilities = sampled.result.log_probabilities  # (trajectories, classes)
+    if not log_probabilities.isfinite().all():
+        raise ModelFailure("the output of the model for this image is not finite")
+    trajectories = log_probabilities.exp()
+    uncertainty = summarise(trajectories[None])
+    probabilities: list[float] = uncertainty.probabilities[0].tolist()
+    msp = uncertainty.msp.item()
+    adaptive = request.samples == AUTO
+    threshold = served.model.config.threshold(
+        draw.mode, AUTO if adaptive else draw.samples, draw.sampler
+    )
+    optional: dict[str, Any] = {}
+    if request.query.detail is not None:
+        optional["trajectory_probabilities"] = trajectories.tolist()
+    if adaptive:
+        optional["standard_error"] = _standard_error(trajectories, served)
     return Prediction(
-        request_id=request_id,
+        request_id=request.request_id,
         model=served.name,
         revision=served.revision,
         mode=draw.mode,
         samples=draw.samples,
         trajectories=len(trajectories),
         seed=draw.seed,
-        label=model.classes[mean.index(msp)],
-        probabilities=dict(zip(model.classes, mean, strict=True)),
-        entropy=entropy,
-        expected_entropy=expected,
-        mutual_information=max(entropy - expected, 0.0),
+        label=served.model.classes[probabilities.index(msp)],
+        probabilities=dict(zip(served.model.classes, probabilities, strict=True)),
+        entropy=uncertainty.entropy.item(),
+        expected_entropy=uncertainty.expected_entropy.item(),
+        mutual_information=uncertainty.mutual_information.item(),
         msp=msp,
         ood=None if threshold is None else msp < threshold,
         ood_threshold=threshold,
-        warnings=warnings,
-        **details,
+        warnings=(*warnings, *request.warnings),
+        **optional,
     )
 
 
-def _standard_error(log_probabilities: Tensor, served: ServedModel) -> StandardError:
-    found = standard_errors(log_probabilities.exp().unflatten(0, (served.engine.rows(1), -1)))
-    return StandardError(msp=found.msp.item(), entropy=found.entropy.item())
+def triage_decision(
+    policy: Policy | None, prediction: Prediction, quality: ImageQuality | None
+) -> TriageDecision | None:
+    """Returns the decision of the policy; None without a policy or a measured quality."""
+    if policy is None or quality is None:
+        return None
+    return TriageDecision(quality, policy.decide(prediction, quality))
 
 
-def _entropy(probabilities: Iterable[float]) -> float:
-    """In nats, as `eulerlora.uncertainty` has it; few numbers are quicker without tensors."""
-    return sum(-each * log(each) for each in probabilities if each > 0)
+def batch_result(result: Predicted | BaseException, request_id: str) -> Predicted | ProblemDocument:
+    """Returns a batch's entry for one image; logs unexpected exceptions."""
+    if isinstance(result, Predicted):
+        return result
+    if isinstance(result, Problem):
+        return problem_document(result, request_id)
+    if not isinstance(result, Exception):
+        raise result
+    logger.error("request %s failed for one image", request_id, exc_info=result)
+    problem = InternalError("the failure was logged under the request id")
+    return problem_document(problem, request_id)
+
+
+def _standard_error(trajectories: Tensor, served: ServedModel) -> StandardError:
+    """trajectories: (adapters * samples, classes), adapter by adapter."""
+    errors = standard_errors(trajectories.unflatten(0, (served.engine.rows(1), -1)))
+    return StandardError(msp=errors.msp.item(), entropy=errors.entropy.item())

@@ -1,37 +1,76 @@
-"""What a request asks of each of its images."""
+"""A validated prediction request, with its settings for every image."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from typing import Self
 
 from eulerlora.adaptive_sampling import ROUNDS
 from eulerlora.settings import AUTO, Auto, Draw
-from eulerlora_client.policy import policy
-from service.inference.models import ServedModel
+from eulerlora_client.contract.problems import InvalidParameter
 from eulerlora_client.contract.queries import PredictQuery
+from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
+from eulerlora_client.policy.policy import Policy
+from service.inference.models import ServedModel
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a request asks of each of its images.
+class PredictRequest:
+    """A request for predictions; the same for all of its images.
 
-    served: the revision that answers, whatever replaces it meanwhile. samples: as run. deadline:
-    on the monotonic clock. client: who asks, None where there are no keys. warnings: of what is
-    done otherwise than asked. decider: the policy to decide on the pictures, if any.
+    served: the model revision for this request, even if it is replaced in the meantime. samples:
+    the number to run, which may be lower than requested. client: the API client, None without
+    keys. policy: the triage policy to apply, if any. deadline: on the monotonic clock, set when the
+    body is complete. warnings: for the response.
     """
 
     query: PredictQuery
     served: ServedModel
     samples: int | Auto
-    deadline: float
     request_id: str
-    client: str | None
+    client: str | None = None
+    policy: Policy | None = None
+    deadline: float = math.inf
     warnings: tuple[str, ...] = ()
-    decider: policy.Policy | None = None
 
     def draw(self, seed: int) -> Draw:
-        """How each image is to be answered; with `auto`, in its first round."""
+        """Returns the draw for one image; with `auto`, of the first round."""
         return Draw(
             mode=self.query.mode,
             samples=ROUNDS[0] if self.samples == AUTO else self.samples,
             seed=seed,
             sampler=self.served.model.config.sampler,
         )
+
+    def with_fewer_samples(self) -> Self:
+        """Returns the request with reduced samples and a warning, or unchanged if impossible."""
+        if self.query.mode == "det":
+            return self
+        samples = fewer_samples(self.served, self.samples)
+        if samples == self.samples:
+            return self
+        warning = f"samples reduced from {self.samples} to {samples} under load"
+        return replace(self, samples=samples, warnings=(*self.warnings, warning))
+
+
+def requested_samples(query: PredictQuery) -> int | Auto:
+    """Returns the samples per adapter: 1 in mode det, otherwise as requested or the default.
+
+    Raises InvalidParameter for a number of samples in mode det.
+    """
+    if query.mode == "stoch":
+        return query.samples or DEFAULT_SAMPLES
+    if query.samples is not None:
+        raise InvalidParameter("samples: expected only with mode=stoch")
+    return 1
+
+
+def fewer_samples(served: ServedModel, samples: int | Auto) -> int | Auto:
+    """Returns the largest power of two below `samples` for which the model has a threshold.
+
+    `auto` counts as the default number of samples. Returns `samples` if there is no such number.
+    """
+    limit = DEFAULT_SAMPLES if samples == AUTO else samples
+    powers = [2**exponent for exponent in range(limit.bit_length()) if 2**exponent < limit]
+    config = served.model.config
+    calibrated = [power for power in powers if config.threshold("stoch", power) is not None]
+    return max(calibrated) if calibrated else samples

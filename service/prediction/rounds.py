@@ -1,4 +1,4 @@
-"""A question's way through the engine: in one pass, or in rounds until its answer is settled."""
+"""Inference of one image through the request queue: in one pass, or in rounds for `auto`."""
 
 import asyncio
 import math
@@ -13,80 +13,78 @@ from service.inference.engine import Engine, InferenceItem
 from service.inference.queue import RequestQueue
 from service.inference.ticket import InferenceResult, Ticket
 
-KEPT = 0.95  # of what is known of the samples that questions take, at each question
+SMOOTHING = 0.95  # weight of the previous average in the moving average of samples
 
 
 @dataclass(frozen=True)
-class Settled:
-    """An answer, and the draw of all its samples."""
+class SampledResult:
+    """The inference result of one image, and the draw of all its samples."""
 
-    answered: InferenceResult
+    result: InferenceResult
     draw: Draw
 
 
-class Asking:
-    """Puts questions into the waiting room and waits for their answers; for one event loop."""
+class AdaptiveRounds:
+    """Runs items through the request queue; for use in one event loop."""
 
     def __init__(self, queue: RequestQueue) -> None:
         self._queue = queue
-        self._usual: WeakKeyDictionary[Engine, float] = WeakKeyDictionary()
+        self._average_samples: WeakKeyDictionary[Engine, float] = WeakKeyDictionary()
 
     def rows(self, engine: Engine, samples: int | Auto) -> int:
-        """Rows that a question takes; with `auto`, as many as past ones took on average."""
-        usual = math.ceil(self._usual.get(engine, MAX_SAMPLES))
-        return engine.rows(usual if samples == AUTO else samples)
+        """Returns the rows to reserve for an item; with `auto`, the recent average."""
+        average = math.ceil(self._average_samples.get(engine, MAX_SAMPLES))
+        return engine.rows(average if samples == AUTO else samples)
 
-    async def answer(
-        self, question: InferenceItem, deadline: float, ticket: Ticket
-    ) -> InferenceResult:
-        """The answer; raises DeadlinePassed as soon as it is too late to begin with it.
+    async def run(self, item: InferenceItem, deadline: float, ticket: Ticket) -> SampledResult:
+        """Runs an item in one pass.
 
-        deadline: on the monotonic clock.
+        deadline: on the monotonic clock. Raises DeadlinePassed if the pass has not started by then.
         """
-        return await self._answer(question, deadline, ticket)
+        return SampledResult(await self._infer(item, deadline, ticket), item.draw)
 
-    async def settle(
-        self, question: InferenceItem, threshold: float | None, deadline: float, ticket: Ticket
-    ) -> Settled:
-        """The answer with as many samples as it takes, whatever the draw says of their number.
+    async def run_adaptive(
+        self, item: InferenceItem, threshold: float | None, deadline: float, ticket: Ticket
+    ) -> SampledResult:
+        """Runs an item in rounds until it has converged; ignores the samples of its draw.
 
-        Each round waits like a question of its own, in the ticket in line of the first one, and is
-        not refused for load. threshold: as for `AdaptiveSampling`. ticket: its rows are for all
-        rounds. Raises DeadlinePassed where one of them cannot begin in time: an answer with the
-        samples at hand would depend on the load.
+        Every round is queued at the position of the first one and is not refused for load.
+        threshold: as in `AdaptiveSampling`. ticket: reserves the rows of all rounds. Raises
+        DeadlinePassed if a round has not started by the deadline: a result from fewer rounds would
+        depend on the load.
         """
-        engine, since = ticket.engine, time.monotonic()
-        sampling = AdaptiveSampling(question.draw, engine.rows(1), threshold)
-        answers: list[InferenceResult] = []
+        engine, queued_at = ticket.engine, time.monotonic()
+        sampling = AdaptiveSampling(item.draw, engine.rows(1), threshold)
+        results: list[InferenceResult] = []
         while sampling.next_draw is not None:
-            turn = self._queue.split(ticket, engine.rows(sampling.next_draw.count))
+            part = self._queue.split(ticket, engine.rows(sampling.next_draw.count))
             try:
-                asked = replace(question, draw=sampling.next_draw)
-                answers.append(await self._answer(asked, deadline, turn, since))
+                round_item = replace(item, draw=sampling.next_draw)
+                results.append(await self._infer(round_item, deadline, part, queued_at))
             finally:
-                self._queue.release(turn)
-            sampling.add(answers[-1].log_probabilities)
-        usual = self._usual.get(engine, MAX_SAMPLES)
-        self._usual[engine] = KEPT * usual + (1 - KEPT) * sampling.draw.samples
-        ran_s = sum(each.ran_s for each in answers)
-        queued_s = answers[-1].queued_s - (ran_s - answers[-1].ran_s)  # since the first was asked
-        answered = InferenceResult(sampling.log_probabilities.flatten(0, 1), queued_s, ran_s)
-        return Settled(answered, sampling.draw)
+                self._queue.release(part)
+            sampling.add(results[-1].log_probabilities)
+        average = self._average_samples.get(engine, MAX_SAMPLES)
+        self._average_samples[engine] = (
+            SMOOTHING * average + (1 - SMOOTHING) * sampling.draw.samples
+        )
+        ran_s = sum(result.ran_s for result in results)
+        queued_s = results[-1].queued_s - (ran_s - results[-1].ran_s)  # counts from the first round
+        result = InferenceResult(sampling.log_probabilities.flatten(0, 1), queued_s, ran_s)
+        return SampledResult(result, sampling.draw)
 
-    async def _answer(
-        self, question: InferenceItem, deadline: float, ticket: Ticket, since: float | None = None
+    async def _infer(
+        self, item: InferenceItem, deadline: float, ticket: Ticket, queued_at: float | None = None
     ) -> InferenceResult:
-        loop, answered = asyncio.get_running_loop(), asyncio.Event()
-        ticket.future.add_done_callback(lambda _: loop.call_soon_threadsafe(answered.set))
-        # What runs by then can no longer be cancelled, and is answered.
-        late = loop.call_later(deadline - time.monotonic(), ticket.future.cancel)
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        ticket.future.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
+        # Cancelling has no effect on an item that already runs: it is finished.
+        timer = loop.call_later(deadline - time.monotonic(), ticket.future.cancel)
         try:
-            self._queue.enqueue(
-                ticket, question, deadline, since
-            )  # last: the engine wants to begin
-            await answered.wait()
+            self._queue.enqueue(ticket, item, deadline, queued_at)
+            await done.wait()
         finally:
-            late.cancel()
+            timer.cancel()
         if ticket.future.cancelled():
-            raise DeadlinePassed("the deadline passed while the question waited")
+            raise DeadlinePassed("the deadline passed while the request was queued")
         return ticket.future.result()

@@ -1,1 +1,1 @@
-"""The routes of the HTTP interface."""
+"""The routes of the HTTP interface, with their response bodies."""

@@ -1,4 +1,4 @@
-"""`GET /` and `GET /page/{name}`: the triage page, whose files are read once, at the start."""
+"""`GET /` and `GET /page/{name}`: the triage page. Its files are read once, at start."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -11,14 +11,14 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from eulerlora_client.policy.wording import WARNING
 
 INDEX = "index.html"
-WARNING_PLACE = "{{ WARNING }}"
+WARNING_PLACEHOLDER = "{{ WARNING }}"
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-POLICY = "; ".join(
+CONTENT_SECURITY_POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
@@ -31,8 +31,8 @@ POLICY = "; ".join(
     )
 )
 HEADERS = {
-    "Cache-Control": "no-cache",  # kept, but asked for again: a new release is seen at once
-    "Content-Security-Policy": POLICY,
+    "Cache-Control": "no-cache",  # clients validate their cache at every load
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
@@ -41,7 +41,7 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class PageFile:
-    """A file of the page as it is sent; the tag changes with its content."""
+    """A file of the page; the entity tag depends on its content."""
 
     content: bytes
     media_type: str
@@ -49,45 +49,45 @@ class PageFile:
 
 
 def page_routes() -> APIRouter:
-    """The routes of the page and its files."""
-    found = page_files()
+    """Returns the routes of the page and its files."""
+    by_name = page_files()
     router = APIRouter(include_in_schema=False)
 
     @router.api_route("/", methods=["GET", "HEAD"])
     async def page(request: Request) -> Response:
-        """The page."""
-        return _response(request, found[INDEX])
+        """Returns the page."""
+        return _response(request, by_name[INDEX])
 
     @router.api_route("/page/{name}", methods=["GET", "HEAD"])
     async def page_file(request: Request, name: str) -> Response:
-        """A file that the page asks for."""
-        if name not in found or name == INDEX:
+        """Returns a file that the page uses."""
+        if name not in by_name or name == INDEX:
             raise HTTPException(404)
-        return _response(request, found[name])
+        return _response(request, by_name[name])
 
     return router
 
 
 def page_files() -> Mapping[str, PageFile]:
-    """The page's files by name, with the warning in the one that has a place for it."""
+    """Returns the files of the page by name, with the warning inserted."""
     return dict(_read())
 
 
 def _read() -> Iterator[tuple[str, PageFile]]:
     for file in files("service").joinpath("page").iterdir():
         media_type = MEDIA_TYPES.get("." + file.name.rpartition(".")[2])
-        if media_type is None:  # what an editor or a desktop may leave there
+        if media_type is None:  # skips files left by editors and desktops
             continue
-        text = file.read_text(encoding="utf-8").replace(WARNING_PLACE, escape(WARNING))
+        text = file.read_text(encoding="utf-8").replace(WARNING_PLACEHOLDER, escape(WARNING))
         content = text.encode()
         tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         yield file.name, PageFile(content, media_type, tag)
 
 
 def _response(request: Request, file: PageFile) -> Response:
-    """The file, or 304 where the client has it already (RFC 9110, 13.1.2)."""
+    """Returns the file, or 304 if the client has the current version (RFC 9110, 13.1.2)."""
     headers = {**HEADERS, "ETag": file.tag}
-    known = request.headers.get("if-none-match", "")
-    if file.tag in (tag.strip().removeprefix("W/") for tag in known.split(",")):
+    cached_tags = request.headers.get("if-none-match", "")
+    if file.tag in (tag.strip().removeprefix("W/") for tag in cached_tags.split(",")):
         return Response(status_code=304, headers=headers)
     return Response(file.content, headers=headers, media_type=file.media_type)

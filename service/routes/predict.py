@@ -9,10 +9,11 @@ from pydantic import BaseModel
 from eulerlora_client.contract.predictions import Prediction, PredictionBatch
 from eulerlora_client.contract.queries import PredictQuery
 from service.decoding.decode import MEDIA_TYPES
-from service.http.problem_responses import described
+from service.http.problem_responses import documented_problems
 from service.http.upload import FILE_PART, FILES_PART
-from service.prediction.pipeline import Pipeline, Predicted
-from service.routes.query import question_route
+from service.prediction.answer import Predicted
+from service.prediction.pipeline import Pipeline
+from service.routes.query import strict_query_route
 from service.telemetry.events import Timing
 
 PREDICT_PATH = "/predict"
@@ -41,44 +42,46 @@ UPLOADS: dict[str, Any] = {
         "content": _form(FILES_PART, {"type": "array", "items": _BINARY, "minItems": 1}),
     }
 }
-PROBLEMS = described(400, 401, 404, 408, 413, 415, 422, 429, 500, 503, 504)
+PROBLEMS = documented_problems(400, 401, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 
 
 def predict_routes(pipeline: Pipeline) -> APIRouter:
-    """The routes that answer for one image, and for many."""
-    router = APIRouter(route_class=question_route(PredictQuery))
+    """Returns the routes for one image and for many."""
+    router = APIRouter(route_class=strict_query_route(PredictQuery))
 
     @router.post(PREDICT_PATH, response_model=Prediction, responses=PROBLEMS, openapi_extra=UPLOAD)
     async def predict(request: Request, query: Annotated[PredictQuery, Query()]) -> Response:
-        """Class probabilities and uncertainty of one image."""
+        """Returns class probabilities and uncertainty of one image."""
         predicted = await pipeline.predict(request, query)
-        return answer(predicted.body, [predicted.timing])
+        return json_response(predicted.prediction, [predicted.timing])
 
     @router.post(
         BATCH_PATH, response_model=PredictionBatch, responses=PROBLEMS, openapi_extra=UPLOADS
     )
     async def predict_batch(request: Request, query: Annotated[PredictQuery, Query()]) -> Response:
-        """The same for many images; a problem in place of the answer for one that has none."""
-        outcomes = await pipeline.predict_batch(request, query)
-        results = tuple(each.body if isinstance(each, Predicted) else each for each in outcomes)
-        timings = [each.timing for each in outcomes if isinstance(each, Predicted)]
-        return answer(PredictionBatch(results=results), timings)
+        """Returns a prediction or a problem for each of many images, in order."""
+        batch = await pipeline.predict_batch(request, query)
+        results = tuple(
+            result.prediction if isinstance(result, Predicted) else result for result in batch
+        )
+        timings = [result.timing for result in batch if isinstance(result, Predicted)]
+        return json_response(PredictionBatch(results=results), timings)
 
     return router
 
 
-def answer(body: BaseModel, timings: Sequence[Timing]) -> Response:
-    """The response with a body, and with the timings of its predictions if there are any."""
+def json_response(body: BaseModel, timings: Sequence[Timing]) -> Response:
+    """Returns the response with a body, and a Server-Timing header if there are predictions."""
     content = body.model_dump_json(exclude_unset=True)
     headers = {"Server-Timing": server_timing(timings)} if timings else {}
     return Response(content, headers=headers, media_type="application/json")
 
 
 def server_timing(timings: Sequence[Timing]) -> str:
-    """A Server-Timing header; of several answers, the longest that each of its parts took."""
+    """Returns a Server-Timing header; of several predictions, the maximum of every stage."""
     longest = {
-        "decode": max(each.decode_s for each in timings),
-        "queue": max(each.queue_s for each in timings),
-        "model": max(each.model_s for each in timings),
+        "decode": max(timing.decode_s for timing in timings),
+        "queue": max(timing.queue_s for timing in timings),
+        "model": max(timing.model_s for timing in timings),
     }
     return ", ".join(f"{name};dur={1000 * value:.2f}" for name, value in longest.items())

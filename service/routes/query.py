@@ -1,4 +1,4 @@
-"""How the routes that answer questions about images read their query."""
+"""Query parameters of the prediction routes: strict parsing at low cost."""
 
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -14,34 +14,34 @@ from eulerlora_client.contract.problems import InvalidParameter
 Query = TypeVar("Query", bound=BaseModel)
 
 
-def question_route(kind: type[BaseModel]) -> type[APIRoute]:
-    """The class of routes that hand their endpoint a query, and send its response as it is.
+def strict_query_route(query_type: type[BaseModel]) -> type[APIRoute]:
+    """Returns a route class that parses the query as `query_type` and returns the raw response.
 
-    FastAPI's own way, by dependencies and a second validation of the answer, takes three times as
-    long; the description it gives is used. kind: of the query.
+    FastAPI's dependency injection and response validation take three times as long; only its
+    OpenAPI description is used.
     """
 
-    class QuestionRoute(APIRoute):
+    class StrictQueryRoute(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             async def handle(request: Request) -> Response:
-                response: Response = await self.endpoint(request, query_of(request, kind))
+                response: Response = await self.endpoint(request, parse_query(request, query_type))
                 return response
 
             return handle
 
-    return QuestionRoute
+    return StrictQueryRoute
 
 
-def query_of(request: Request, kind: type[Query]) -> Query:
-    """A request's parameters. Raises InvalidParameter and RequestValidationError."""
+def parse_query(request: Request, query_type: type[Query]) -> Query:
+    """Returns the query parameters. Raises InvalidParameter and RequestValidationError."""
     sent = request.query_params.multi_items()
     counts = Counter(name for name, _ in sent)
-    for name in kind.model_fields:
+    for name in query_type.model_fields:
         if counts[name] > 1:
-            raise InvalidParameter(f"{name}: wanted once, given {counts[name]} times")
+            raise InvalidParameter(f"{name}: expected once, got {counts[name]} times")
     try:
-        return kind.model_validate(dict(sent))
+        return query_type.model_validate(dict(sent))
     except ValidationError as error:
-        # the parameter's name alone: after it comes which of its types was tried
-        faults = [{**each, "loc": each["loc"][:1]} for each in error.errors()]
-        raise RequestValidationError(faults) from error
+        # Keeps only the parameter's name of each location; the rest names pydantic's types.
+        errors = [{**fault, "loc": fault["loc"][:1]} for fault in error.errors()]
+        raise RequestValidationError(errors) from error

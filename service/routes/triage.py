@@ -1,4 +1,4 @@
-"""`POST /triage`: what to do next for one picture, as a policy has it, with its prediction."""
+"""`POST /triage`: the disposition of one image under the triage policy, with its prediction."""
 
 from typing import Annotated
 
@@ -15,24 +15,25 @@ from eulerlora_client.contract.triage import (
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.policy.wording import NOT_FITTED, REASONS, TITLES, WARNING, pathway
 from service.inference.models import ServedModel, ServedModels
-from service.prediction.pipeline import Pipeline, Predicted
-from service.routes.predict import PROBLEMS, UPLOAD, answer
-from service.routes.query import question_route
+from service.prediction.answer import Predicted
+from service.prediction.pipeline import Pipeline
+from service.routes.predict import PROBLEMS, UPLOAD, json_response
+from service.routes.query import strict_query_route
 
 TRIAGE_PATH = "/triage"
 
 
 def triage_routes(pipeline: Pipeline, models: ServedModels, policy: Policy) -> APIRouter:
-    """The route that answers with a disposition."""
-    router = APIRouter(route_class=question_route(TriageQuery))
+    """Returns the route for dispositions."""
+    router = APIRouter(route_class=strict_query_route(TriageQuery))
 
     @router.post(TRIAGE_PATH, response_model=TriageResult, responses=PROBLEMS, openapi_extra=UPLOAD)
     async def triage(request: Request, query: Annotated[TriageQuery, Query()]) -> Response:
-        """What to do next for one picture, and the prediction that this rests on."""
+        """Returns the suggested next step for one image, its reasons, and the prediction."""
         check_policy(policy, models.named(query.model))
         detailed = PredictQuery(**query.model_dump(), detail="trajectories")
         predicted = await pipeline.predict(request, detailed, policy)
-        response = answer(triage_body(predicted, policy), [predicted.timing])
+        response = json_response(triage_result(predicted, policy), [predicted.timing])
         response.headers["Cache-Control"] = "no-store"
         return response
 
@@ -40,7 +41,7 @@ def triage_routes(pipeline: Pipeline, models: ServedModels, policy: Policy) -> A
 
 
 def check_policy(policy: Policy, served: ServedModel) -> None:
-    """Raises PolicyNotApplicable where the model lacks a class of the malignant group."""
+    """Raises PolicyNotApplicable if the model lacks a class of the malignant group."""
     missing = [name for name in policy.malignant.classes if name not in served.model.classes]
     if missing:
         raise PolicyNotApplicable(
@@ -49,10 +50,10 @@ def check_policy(policy: Policy, served: ServedModel) -> None:
         )
 
 
-def triage_body(predicted: Predicted, policy: Policy) -> TriageResult:
-    """The response for one prediction that `policy` decided on."""
+def triage_result(predicted: Predicted, policy: Policy) -> TriageResult:
+    """Returns the response body for one prediction that `policy` decided on."""
     assert predicted.triage is not None
-    prediction, decision = predicted.body, predicted.triage.decision
+    prediction, decision = predicted.prediction, predicted.triage.decision
     return TriageResult(
         disposition=decision.disposition,
         title=TITLES[decision.disposition],

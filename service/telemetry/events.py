@@ -1,22 +1,24 @@
-"""What happens in the service that is worth counting."""
+"""Events that logs, metrics and traces report."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+CLIENT_CLOSED_REQUEST = 499  # the status that nginx logs for a disconnected client
+
 
 @dataclass(frozen=True)
 class BatchRun:
-    """A batch that ran: which model's, of how many rows and questions, and for how long."""
+    """A completed batch: model, rows, items, and run time."""
 
     model: str
     rows: int
-    questions: int
+    items: int
     seconds: float
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds that an answer took: to decode its image, to wait, and to run its batch."""
+    """Seconds of the stages of a prediction: decoding, queue, and its batch."""
 
     decode_s: float
     queue_s: float
@@ -24,11 +26,11 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class RequestOutcome:
-    """One HTTP request that has ended.
+class CompletedRequest:
+    """A completed HTTP request.
 
-    method: one of a known few. route: a template. problem: the code of the problem that it was
-    answered with.
+    method: a known method or `other`. route: a path template. problem: the code of the problem in
+    the response, if any. body_bytes: received bytes of the body.
     """
 
     method: str
@@ -41,12 +43,12 @@ class RequestOutcome:
 
 @dataclass(frozen=True)
 class Gauges:
-    """What is asked at every scrape; called from the thread that serves it.
+    """Functions that return current values; called at every scrape.
 
-    revisions: the served models' names and revisions.
+    revisions: the revisions of the served models by name.
     """
 
     ready: Callable[[], bool]
     queue_rows: Callable[[], int]
-    queue_questions: Callable[[], int]
+    queue_items: Callable[[], int]
     revisions: Callable[[], Mapping[str, str]]

@@ -1,4 +1,4 @@
-"""How the log is written: a JSON object a line, or plain text for a person at a terminal."""
+"""Log formats: one JSON object per line, or plain text for a terminal."""
 
 import logging
 import traceback
@@ -9,7 +9,7 @@ from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
 from eulerlora.settings import Settings
-from eulerlora_client.triage.printable import printable
+from eulerlora_client.printable import printable
 from service.telemetry.request_id import current_request_id
 
 LogFormat = Literal["json", "text"]
@@ -17,25 +17,25 @@ LogChoice = Literal["auto", "json", "text"]
 CHOICES: tuple[LogChoice, ...] = ("auto", "json", "text")
 
 current_trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)
-"""The trace that the running task or thread works for, in 32 hexadecimal digits."""
+"""The trace of the current task or thread, as 32 hexadecimal digits."""
 
 
 class LogSettings(Settings):
-    """How the log is written. auto: text where it goes to a terminal, otherwise JSON."""
+    """Settings of the log. auto: text on a terminal, otherwise JSON."""
 
     format: LogChoice = "auto"
 
     def format_for(self, stream: TextIO) -> LogFormat:
-        """The format for a log that goes to `stream`."""
+        """Returns the format of a log on `stream`."""
         if self.format == "auto":
             return "text" if stream.isatty() else "json"
         return self.format
 
 
 def log_config(log_format: LogFormat) -> dict[str, Any]:
-    """A configuration for `logging.config.dictConfig` or uvicorn: all records, to stderr.
+    """Returns a configuration for `logging.config.dictConfig` that logs to stderr.
 
-    uvicorn's access log is off; `service.telemetry.observation` has one record a request.
+    uvicorn's access log is off: `service.telemetry.observation` logs one record per request.
     """
     return {
         "version": 1,
@@ -61,7 +61,7 @@ def log_config(log_format: LogFormat) -> dict[str, Any]:
 
 
 class RequestFilter(logging.Filter):
-    """Tells each record whose request it belongs to; lets every record pass."""
+    """Adds the request id and the trace id to every record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if request_id := current_request_id.get():
@@ -72,23 +72,22 @@ class RequestFilter(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line a record, and a margin before each line of a traceback.
+    """Formats a record as one line, followed by indented lines of a traceback.
 
-    Control characters are escaped, so that nothing in a record can look like another one or
-    speak to a terminal.
+    Escapes control characters, so that no record can imitate another one or control a terminal.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         request_id = getattr(record, "request_id", "-")
-        taken = f"{record.duration_s * 1000:.1f} ms" if hasattr(record, "duration_s") else ""
-        words = (
+        duration = f"{record.duration_s * 1000:.1f} ms" if hasattr(record, "duration_s") else ""
+        parts = (
             self.formatTime(record), record.levelname, record.name, request_id,
-            record.getMessage(), taken,
+            record.getMessage(), duration,
         )  # fmt: skip
-        lines = [printable(" ".join(word for word in words if word))]
+        lines = [printable(" ".join(part for part in parts if part))]
         if record.exc_info and record.exc_info[0]:
-            for part in traceback.format_exception(*record.exc_info):
-                lines += [f"    | {printable(line)}" for line in part.splitlines()]
+            for entry in traceback.format_exception(*record.exc_info):
+                lines += [f"    | {printable(line)}" for line in entry.splitlines()]
         return "\n".join(lines)
 
 
@@ -97,5 +96,5 @@ def _json() -> JsonFormatter:
         ["levelname", "name", "message"],
         rename_fields={"levelname": "level", "name": "logger", "exc_info": "traceback"},
         timestamp="time",
-        reserved_attrs=[*RESERVED_ATTRS, "color_message"],  # uvicorn's, the message once more
+        reserved_attrs=[*RESERVED_ATTRS, "color_message"],  # uvicorn's copy of the message
     )

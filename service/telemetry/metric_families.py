@@ -1,6 +1,6 @@
-"""The metrics themselves: names, labels, buckets.
+"""The metric families: names, labels and buckets. docs/metrics.md lists them.
 
-Names and units by https://prometheus.io/docs/practices/naming; docs/metrics.md lists them all.
+Names and units follow https://prometheus.io/docs/practices/naming.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from eulerlora.adaptive_sampling import ROUNDS as AUTO_SAMPLES
 from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import SENT_BY_SERVICE
-from service.telemetry.events import BatchRun, Gauges, RequestOutcome, Timing
+from service.telemetry.events import BatchRun, CompletedRequest, Gauges, Timing
 
 DURATIONS_S = (.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30)  # fmt: skip
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -25,89 +25,94 @@ PROBABILITIES = (.02, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, .95, .98, .99, .9
 
 
 class RequestMetrics:
-    """Of HTTP requests and refusals."""
+    """Metrics of HTTP requests and problems."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.refusals = Counter(
-            "eulerlora_refusals", "Problems that clients were told of, by code.", ["reason"],
+            "eulerlora_refusals", "Problems in responses, by code.", ["reason"],
             registry=registry,
         )  # fmt: skip
         for reason in REASONS:
-            self.refusals.labels(reason=reason)  # from 0, so that the first one is an increase
+            self.refusals.labels(reason=reason)  # 0, so that the first problem is an increase
         self._requests = Counter(
-            "eulerlora_requests", "HTTP requests that have ended; 499 where the client left.",
+            "eulerlora_requests", "Completed HTTP requests; 499 for a disconnected client.",
             ["method", "route", "status"], registry=registry,
         )  # fmt: skip
         self._duration = Histogram(
-            "eulerlora_request_duration_seconds", "From a request's headers to its answer's end.",
+            "eulerlora_request_duration_seconds", "Time from headers to the end of the response.",
             ["method", "route"], buckets=DURATIONS_S, registry=registry,
         )  # fmt: skip
         self._body = Histogram(
-            "eulerlora_request_body_bytes", "Bytes read of a request's body.",
+            "eulerlora_request_body_bytes", "Received bytes of a request body.",
             ["route"], buckets=BODY_BYTES, registry=registry,
         )  # fmt: skip
 
-    def add(self, outcome: RequestOutcome) -> None:
-        method, route = outcome.method, outcome.route
-        self._requests.labels(method=method, route=route, status=str(outcome.status)).inc()
-        self._duration.labels(method=method, route=route).observe(outcome.duration_s)
-        self._body.labels(route=route).observe(outcome.body_bytes)
+    def add(self, request: CompletedRequest) -> None:
+        method, route = request.method, request.route
+        self._requests.labels(method=method, route=route, status=str(request.status)).inc()
+        self._duration.labels(method=method, route=route).observe(request.duration_s)
+        self._body.labels(route=route).observe(request.body_bytes)
 
 
 class BatchMetrics:
-    """Of forward passes."""
+    """Metrics of batches."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def histogram(name: str, what: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, what, ["model"], buckets=buckets, registry=registry)
+        def histogram(name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, help_text, ["model"], buckets=buckets, registry=registry)
 
-        self._rows = histogram("eulerlora_batch_rows", "Rows of a forward pass.", ROWS)
-        self._questions = histogram("eulerlora_batch_questions", "Images in a batch.", ROWS)
-        self._seconds = histogram("eulerlora_batch_seconds", "Time of a batch.", DURATIONS_S)
+        self._rows = histogram("eulerlora_batch_rows", "Rows of a batch.", ROWS)
+        self._items = histogram("eulerlora_batch_questions", "Images in a batch.", ROWS)
+        self._seconds = histogram("eulerlora_batch_seconds", "Run time of a batch.", DURATIONS_S)
 
     def add(self, model: str, run: BatchRun) -> None:
         self._rows.labels(model=model).observe(run.rows)
-        self._questions.labels(model=model).observe(run.questions)
+        self._items.labels(model=model).observe(run.items)
         self._seconds.labels(model=model).observe(run.seconds)
 
 
 class PredictionMetrics:
-    """Of answered images."""
+    """Metrics of predictions."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, what: str) -> Counter:
-            return Counter(name, what, ["model", "mode"], registry=registry)
+        def counter(name: str, help_text: str) -> Counter:
+            return Counter(name, help_text, ["model", "mode"], registry=registry)
 
         def histogram(
-            name: str, what: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ("model",)
+            name: str,
+            help_text: str,
+            buckets: tuple[float, ...],
+            labels: tuple[str, ...] = ("model",),
         ) -> Histogram:
-            return Histogram(name, what, labels, buckets=buckets, registry=registry)
+            return Histogram(name, help_text, labels, buckets=buckets, registry=registry)
 
         by_mode = ("model", "mode")
-        self._predictions = counter("eulerlora_predictions", "Images answered.")
+        self._predictions = counter("eulerlora_predictions", "Predictions.")
         self._checked = counter("eulerlora_ood_checked", "Images compared with an OOD threshold.")
         self._ood = counter("eulerlora_ood", "Images flagged as out of distribution.")
         self._entropy = histogram(
             "eulerlora_entropy_nats", "Entropy of the mean prediction.", ENTROPIES_NATS, by_mode
         )
         self._information = histogram(
-            "eulerlora_mutual_information_nats", "Entropy that the trajectories' spread explains.",
+            "eulerlora_mutual_information_nats", "Mutual information between class and trajectory.",
             INFORMATION_NATS, by_mode,
         )  # fmt: skip
         self._msp = histogram(
             "eulerlora_msp_ratio", "Probability of the most likely class.", PROBABILITIES, by_mode
         )
         self._auto = histogram(
-            "eulerlora_auto_samples", "Samples per adapter that samples=auto took.", AUTO_SAMPLES
+            "eulerlora_auto_samples", "Samples per adapter drawn with samples=auto.", AUTO_SAMPLES
         )
         self._decode = histogram(
-            "eulerlora_decode_seconds", "From an image's bytes to the network's input.", DURATIONS_S
+            "eulerlora_decode_seconds",
+            "Time from file to network input.",
+            DURATIONS_S,
         )
         self._queue = histogram(
-            "eulerlora_queue_wait_seconds", "Wait of an image for its batch to start.", DURATIONS_S
+            "eulerlora_queue_wait_seconds", "Time of an image in the queue.", DURATIONS_S
         )
         self._model = histogram(
-            "eulerlora_model_seconds", "Time of the batch that an image was in.", DURATIONS_S
+            "eulerlora_model_seconds", "Run time of the batch of an image.", DURATIONS_S
         )
 
     def add(self, model: str, body: Prediction, timing: Timing) -> None:
@@ -127,19 +132,19 @@ class PredictionMetrics:
 
 
 class GaugeCollector(Collector):
-    """Of what is so at the moment of a scrape."""
+    """Current values at the time of a scrape."""
 
     def __init__(self, gauges: Gauges) -> None:
         self._gauges = gauges
 
     def collect(self) -> Iterator[Metric]:
         gauges = self._gauges
-        yield GaugeMetricFamily("eulerlora_ready", "1 while requests are served.", gauges.ready())
         yield GaugeMetricFamily(
-            "eulerlora_queue_rows", "Rows that wait for a batch.", gauges.queue_rows()
+            "eulerlora_ready", "1 while the service is ready, otherwise 0.", gauges.ready()
         )
+        yield GaugeMetricFamily("eulerlora_queue_rows", "Rows in the queue.", gauges.queue_rows())
         yield GaugeMetricFamily(
-            "eulerlora_queue_questions", "Images that wait for a batch.", gauges.queue_questions()
+            "eulerlora_queue_questions", "Images in the queue.", gauges.queue_items()
         )
         served = InfoMetricFamily("eulerlora_model", "The served models.", labels=["model"])
         for model, revision in gauges.revisions().items():

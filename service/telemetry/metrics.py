@@ -1,12 +1,12 @@
-"""What the service counts and measures, for Prometheus.
+"""The Prometheus metrics of the service.
 
-Label values are bounded: routes are templates, models are those served, reasons are problem codes.
+Label values are bounded: path templates, names of served models, and problem codes.
 """
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from eulerlora_client.contract.predictions import Prediction
-from service.telemetry.events import BatchRun, Gauges, RequestOutcome, Timing
+from service.telemetry.events import BatchRun, CompletedRequest, Gauges, Timing
 from service.telemetry.metric_families import (
     REASONS,
     BatchMetrics,
@@ -19,7 +19,7 @@ OTHER = "other"
 
 
 class Metrics:
-    """The metrics of one application, in a registry of their own."""
+    """The metrics of one application, in a separate registry."""
 
     def __init__(self, gauges: Gauges) -> None:
         self.registry = registry = CollectorRegistry()
@@ -32,24 +32,23 @@ class Metrics:
         self._batches = BatchMetrics(registry)
         self._predictions = PredictionMetrics(registry)
 
-    def requested(self, outcome: RequestOutcome) -> None:
-        """Counts a request that has ended."""
-        self._requests.add(outcome)
-        if outcome.problem is not None:
-            self.refused(outcome.problem)
+    def count_request(self, request: CompletedRequest) -> None:
+        """Counts a completed request and the problem of its response."""
+        self._requests.add(request)
+        if request.problem is not None:
+            self.count_problem(request.problem)
 
-    def refused(self, reason: str) -> None:
-        """Counts a problem by its code; only for what no request was answered with as a whole."""
-        known = reason if reason in REASONS else OTHER
-        self._requests.refusals.labels(reason=known).inc()
+    def count_problem(self, code: str) -> None:
+        """Counts a problem that is not the response to a whole request."""
+        self._requests.refusals.labels(reason=code if code in REASONS else OTHER).inc()
 
-    def batch_ran(self, run: BatchRun) -> None:
-        """Counts a batch; called from the engine's thread."""
-        self._batches.add(self._served(run.model), run)
+    def count_batch(self, run: BatchRun) -> None:
+        """Counts a batch; called from the worker threads."""
+        self._batches.add(self._model_label(run.model), run)
 
-    def answered(self, body: Prediction, timing: Timing) -> None:
+    def count_prediction(self, body: Prediction, timing: Timing) -> None:
         """Counts a prediction."""
-        self._predictions.add(self._served(body.model), body, timing)
+        self._predictions.add(self._model_label(body.model), body, timing)
 
-    def _served(self, model: str) -> str:
+    def _model_label(self, model: str) -> str:
         return model if model in self._revisions() else OTHER

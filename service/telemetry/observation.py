@@ -1,7 +1,7 @@
-"""What is seen of every request: one log record, and its share of the metrics.
+"""Observation of requests: one log record per request, and its metrics.
 
-Nothing that a client sent is recorded as it came: methods and routes are those that are served,
-parameters are those of an answer.
+Nothing is recorded as the client sent it: methods and routes are those that are served, and
+parameters are those of the response.
 """
 
 import asyncio
@@ -18,8 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import InternalError
-from service.http.problem_responses import CLIENT_LEFT
-from service.telemetry.events import RequestOutcome, Timing
+from service.telemetry.events import CLIENT_CLOSED_REQUEST, CompletedRequest, Timing
 from service.telemetry.metrics import OTHER, Metrics
 
 logger = logging.getLogger(__name__)
@@ -29,49 +28,50 @@ PROBES = frozenset(("/livez", "/readyz", "/metrics"))
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One prediction of a request, and when it was ready (nanoseconds since 1970)."""
+class CompletedPrediction:
+    """A prediction of a request, and its completion time in nanoseconds since 1970."""
 
-    body: Prediction
+    prediction: Prediction
     timing: Timing
     at_ns: int
 
 
 @dataclass
-class Observation:
-    """A request, as far as it has been seen; in its scope's state as `observation`."""
+class RequestObservation:
+    """The state of an observed request, stored in the request state as `observation`."""
 
     scope: Scope
     started_s: float = field(default_factory=time.monotonic)
     status: int | None = None
-    client_left: bool = False
+    client_disconnected: bool = False
     body_bytes: int = 0
-    answers: list[Answer] = field(default_factory=list)
-    outcome: RequestOutcome | None = None
+    predictions: list[CompletedPrediction] = field(default_factory=list)
+    completed: CompletedRequest | None = None
 
 
-_current: ContextVar[Observation | None] = ContextVar("observation", default=None)
+_current: ContextVar[RequestObservation | None] = ContextVar("observation", default=None)
 
 
-class Observer:
-    """Sees requests and predictions, and has them counted and logged."""
+class RequestObserver:
+    """Counts and logs requests and their predictions."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    def answered(self, body: Prediction, timing: Timing) -> None:
-        """Sees a prediction; called where its request is handled, and counted at its end."""
+    def record_prediction(self, prediction: Prediction, timing: Timing) -> None:
+        """Records a prediction in the context of its request; it is counted at the end of that."""
         if observation := _current.get():
-            observation.answers.append(Answer(body, timing, time.time_ns()))
+            completed = CompletedPrediction(prediction, timing, time.time_ns())
+            observation.predictions.append(completed)
         else:
-            self._metrics.answered(body, timing)
+            self._metrics.count_prediction(prediction, timing)
 
-    def ended(self, observation: Observation, route: str) -> None:
-        """Sees the end of a request."""
+    def complete(self, observation: RequestObservation, route: str) -> None:
+        """Counts and logs a completed request."""
         scope, status = observation.scope, observation.status
-        if status is None:  # the server answers for us, unless nobody is there
-            status = CLIENT_LEFT if observation.client_left else 500
-        outcome = observation.outcome = RequestOutcome(
+        if status is None:  # no response was started; uvicorn sends 500 if it still can
+            status = CLIENT_CLOSED_REQUEST if observation.client_disconnected else 500
+        completed = observation.completed = CompletedRequest(
             method=scope["method"] if scope["method"] in METHODS else OTHER,
             route=route,
             status=status,
@@ -79,24 +79,24 @@ class Observer:
             duration_s=time.monotonic() - observation.started_s,
             body_bytes=observation.body_bytes,
         )
-        for answer in observation.answers:
-            self._metrics.answered(answer.body, answer.timing)
-        self._metrics.requested(outcome)
-        _log(outcome, observation)
+        for entry in observation.predictions:
+            self._metrics.count_prediction(entry.prediction, entry.timing)
+        self._metrics.count_request(completed)
+        _log(completed, observation)
 
 
 class RouteTemplates:
-    """Tells the path template that a request is for.
+    """Maps requests to path templates.
 
-    paths: templates, parameters in braces; they tell of requests that no route has been chosen
-    for, such as those that a middleware refused.
+    paths: templates with parameters in braces, for requests that have not reached a route because
+    a middleware has refused them.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._patterns = [(compile_path(path)[0], path) for path in paths]
 
     def of(self, scope: Scope) -> str:
-        """The template, or `other` for what is not served."""
+        """Returns the template of a request, or `other` for an unknown path."""
         routed = getattr(scope.get("route"), "path", None)
         if routed is not None:
             return routed or "/"  # a mount at the root has an empty path
@@ -105,15 +105,15 @@ class RouteTemplates:
 
 
 def served_paths(app: FastAPI) -> tuple[str, ...]:
-    """The path templates of an application to which no more routes are added."""
-    own = (app.openapi_url, app.docs_url, app.redoc_url)
-    return (*app.openapi()["paths"], *(path for path in own if path))
+    """Returns the path templates of an application whose routes are complete."""
+    documentation = (app.openapi_url, app.docs_url, app.redoc_url)
+    return (*app.openapi()["paths"], *(path for path in documentation if path))
 
 
 class ObservationMiddleware:
-    """Has an observer see every request, whoever answers it."""
+    """Observes every request, including those that a middleware responds to."""
 
-    def __init__(self, app: ASGIApp, observer: Observer, paths: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, observer: RequestObserver, paths: Iterable[str]) -> None:
         self.app = app
         self.observer = observer
         self.templates = RouteTemplates(paths)
@@ -122,14 +122,14 @@ class ObservationMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        observation = Observation(scope)
+        observation = RequestObservation(scope)
         scope.setdefault("state", {})["observation"] = observation
         token = _current.set(observation)
 
         async def observed_receive() -> Message:
             message = await receive()
             observation.body_bytes += len(message.get("body", b""))
-            observation.client_left |= message["type"] == "http.disconnect"
+            observation.client_disconnected |= message["type"] == "http.disconnect"
             return message
 
         async def observed_send(message: Message) -> None:
@@ -139,46 +139,49 @@ class ObservationMiddleware:
 
         try:
             await self.app(scope, observed_receive, observed_send)
-            await asyncio.sleep(0)  # uvloop sends at the end of its turn: no client waits for a log
+            await asyncio.sleep(0)  # lets uvloop send the response before it is logged
         except asyncio.CancelledError:
-            observation.client_left = True
+            observation.client_disconnected = True
             raise
         except Exception:
             scope["state"]["problem"] = InternalError.code
             raise
         finally:
             _current.reset(token)
-            self.observer.ended(observation, self.templates.of(scope))
+            self.observer.complete(observation, self.templates.of(scope))
 
 
-def _log(outcome: RequestOutcome, observation: Observation) -> None:
-    level = logging.DEBUG if outcome.route in PROBES else logging.INFO
+def _log(request: CompletedRequest, observation: RequestObservation) -> None:
+    level = logging.DEBUG if request.route in PROBES else logging.INFO
     if not logger.isEnabledFor(level):
         return
-    words = (outcome.method, outcome.route, outcome.status, outcome.problem)
+    parts = (request.method, request.route, request.status, request.problem)
     fields = {
         "client": observation.scope["state"].get("client"),
-        "method": outcome.method,
-        "route": outcome.route,
-        "status": outcome.status,
-        "problem": outcome.problem,
-        "duration_s": round(outcome.duration_s, 6),
-        "body_bytes": outcome.body_bytes,
-        **_parameters(observation.answers),
+        "method": request.method,
+        "route": request.route,
+        "status": request.status,
+        "problem": request.problem,
+        "duration_s": round(request.duration_s, 6),
+        "body_bytes": request.body_bytes,
+        **_parameters(observation.predictions),
     }
     logger.log(
         level,
-        " ".join("%s" for word in words if word is not None),
-        *(word for word in words if word is not None),
+        " ".join("%s" for part in parts if part is not None),
+        *(part for part in parts if part is not None),
         extra={name: value for name, value in fields.items() if value is not None},
     )
 
 
-def _parameters(answers: list[Answer]) -> dict[str, Any]:
-    """How the images of one request were answered; all of them in the same way."""
-    if not answers:
+def _parameters(predictions: list[CompletedPrediction]) -> dict[str, Any]:
+    """Returns the parameters of a request, which are the same for all of its images."""
+    if not predictions:
         return {}
-    body = answers[0].body
+    first = predictions[0].prediction
     return {
-        "model": body.model, "mode": body.mode, "samples": body.samples, "images": len(answers),
-    }  # fmt: skip
+        "model": first.model,
+        "mode": first.mode,
+        "samples": first.samples,
+        "images": len(predictions),
+    }

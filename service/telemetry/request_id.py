@@ -1,4 +1,4 @@
-"""An id for every request: the client's own where well-formed, otherwise a new one."""
+"""Request ids: the one that the client sends if it is well-formed, otherwise a new one."""
 
 import re
 import uuid
@@ -12,11 +12,11 @@ HEADER = "X-Request-ID"
 WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 current_request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
-"""The id of the request that the running task or thread works for."""
+"""The id of the request that the current task or thread processes."""
 
 
 class RequestIdMiddleware:
-    """Puts the id into the request's state, its context and every response's header."""
+    """Stores the id in the request state and context, and adds it to the response headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -28,8 +28,8 @@ class RequestIdMiddleware:
         sent = Headers(scope=scope).get(HEADER, "")
         request_id = sent if WELL_FORMED.fullmatch(sent) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
-        # Not reset: uvicorn's own log lines come after this middleware, in the same task; the next
-        # request overwrites it.
+        # Not reset afterwards: uvicorn logs in the same task after this middleware has ended. The
+        # next request overwrites the id.
         current_request_id.set(request_id)
 
         async def send_with_id(message: Message) -> None:
@@ -41,6 +41,6 @@ class RequestIdMiddleware:
 
 
 def request_id_of(request: Request) -> str:
-    """The id of a request that passed the middleware."""
-    found: str = request.state.request_id
-    return found
+    """Returns the id of a request that has passed RequestIdMiddleware."""
+    request_id: str = request.state.request_id
+    return request_id

@@ -1,7 +1,7 @@
-"""A span for every request, sent to an OpenTelemetry collector over OTLP/HTTP.
+"""OpenTelemetry spans of requests, exported over OTLP/HTTP.
 
-The standard OTEL_* environment variables set the collector's address, the sampler, the service's
-name and the rest. To be imported only where tracing is wanted: the SDK takes time and memory.
+The standard OTEL_* environment variables configure the collector, the sampler and the service name.
+Import this module only with --trace: the SDK takes time and memory.
 """
 
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.telemetry.logs import current_trace_id
 from service.telemetry.metrics import OTHER
-from service.telemetry.observation import Answer, Observation
+from service.telemetry.observation import CompletedPrediction, RequestObservation
 
 NAME = "eulerlora"
 
 
 @contextmanager
 def exported_traces() -> Iterator[TracerProvider]:
-    """A provider whose spans go to the collector; the last ones on the way out."""
+    """Yields a provider that exports spans to the collector; exports the last ones on exit."""
     provider = TracerProvider(resource=resource(), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     try:
@@ -36,17 +36,17 @@ def exported_traces() -> Iterator[TracerProvider]:
 
 
 def resource() -> Resource:
-    """What the spans come from: this version of the service, named by OTEL_* or else eulerlora."""
-    found = Resource.create({SERVICE_VERSION: version(NAME)})
-    named = not str(found.attributes[SERVICE_NAME]).startswith("unknown_service")
-    return found if named else found.merge(Resource({SERVICE_NAME: NAME}))
+    """Returns the resource of the spans; the service name comes from OTEL_* or is eulerlora."""
+    configured = Resource.create({SERVICE_VERSION: version(NAME)})
+    has_name = not str(configured.attributes[SERVICE_NAME]).startswith("unknown_service")
+    return configured if has_name else configured.merge(Resource({SERVICE_NAME: NAME}))
 
 
 class TracingMiddleware:
-    """Has a span for every request, a child of the one that its `traceparent` names.
+    """Creates a span for every request, as a child of the span in its `traceparent` header.
 
-    Wants to be outside `ObservationMiddleware`, whose findings it tells, and inside
-    `RequestIdMiddleware`. Attributes by the HTTP semantic conventions 1.23 and later.
+    Must run outside ObservationMiddleware, whose results it reports, and inside
+    RequestIdMiddleware. Attributes follow the HTTP semantic conventions 1.23.
     """
 
     def __init__(self, app: ASGIApp, provider: TracerProvider) -> None:
@@ -61,56 +61,58 @@ class TracingMiddleware:
         with self.tracer.start_as_current_span(
             NAME, parent, SpanKind.SERVER, record_exception=False, set_status_on_exception=False
         ) as span:
-            current_trace_id.set(f"{span.get_span_context().trace_id:032x}")  # as the request id
+            current_trace_id.set(
+                f"{span.get_span_context().trace_id:032x}"
+            )  # not reset, as the request id
             try:
                 await self.app(scope, receive, send)
             finally:
-                observation: Observation = scope["state"]["observation"]
+                observation: RequestObservation = scope["state"]["observation"]
                 describe(span, observation)
-                for answer in observation.answers:
-                    add_stages(self.tracer, span, answer)
+                for completed in observation.predictions:
+                    add_stages(self.tracer, span, completed)
 
 
-def describe(span: Span, observation: Observation) -> None:
-    """Gives a request's span its name, attributes and status."""
-    outcome = observation.outcome
-    assert outcome is not None
-    known = outcome.method != OTHER
-    verb = outcome.method if known else "HTTP"
-    if outcome.route == OTHER:
+def describe(span: Span, observation: RequestObservation) -> None:
+    """Sets name, attributes and status of the span of a request."""
+    request = observation.completed
+    assert request is not None
+    known_method = request.method != OTHER
+    verb = request.method if known_method else "HTTP"
+    if request.route == OTHER:
         span.update_name(verb)
     else:
-        span.update_name(f"{verb} {outcome.route}")
-        span.set_attribute("http.route", outcome.route)
+        span.update_name(f"{verb} {request.route}")
+        span.set_attribute("http.route", request.route)
     span.set_attributes(
         {
-            "http.request.method": outcome.method if known else "_OTHER",
-            "http.response.status_code": outcome.status,
-            "http.request.body.size": outcome.body_bytes,
+            "http.request.method": request.method if known_method else "_OTHER",
+            "http.response.status_code": request.status,
+            "http.request.body.size": request.body_bytes,
             "eulerlora.request_id": observation.scope["state"].get("request_id", ""),
         }
     )
-    if outcome.problem is not None:
-        span.set_attribute("error.type", outcome.problem)
-    if outcome.status >= 500:
+    if request.problem is not None:
+        span.set_attribute("error.type", request.problem)
+    if request.status >= 500:
         span.set_status(StatusCode.ERROR)
-    for answer in observation.answers[:1]:
-        body = answer.body
+    for completed in observation.predictions[:1]:
+        body = completed.prediction
         span.set_attribute("eulerlora.model", body.model)
         span.set_attribute("eulerlora.mode", body.mode)
         span.set_attribute("eulerlora.samples", body.samples)
 
 
-def add_stages(tracer: Tracer, request: Span, answer: Answer) -> None:
-    """Adds the children `decode`, `queue` and `model`, laid end to end before the answer.
+def add_stages(tracer: Tracer, request: Span, completed: CompletedPrediction) -> None:
+    """Adds the child spans `decode`, `queue` and `model`, one after the other.
 
-    Only their durations were measured; the moments between them are too short to matter.
+    Only the durations are measured: the stages are placed back to back before the completion time.
     """
     context = trace.set_span_in_context(request)
-    timing = answer.timing
+    timing = completed.timing
     durations = {"decode": timing.decode_s, "queue": timing.queue_s, "model": timing.model_s}
-    at_ns = answer.at_ns - sum(int(each * 1e9) for each in durations.values())
+    start_ns = completed.at_ns - sum(int(seconds * 1e9) for seconds in durations.values())
     for name, seconds in durations.items():
-        span = tracer.start_span(name, context, start_time=at_ns)
-        at_ns += int(seconds * 1e9)
-        span.end(at_ns)
+        span = tracer.start_span(name, context, start_time=start_ns)
+        start_ns += int(seconds * 1e9)
+        span.end(start_ns)

@@ -1,4 +1,4 @@
-"""A made-up application whose requests are observed, for the tests of what is seen of them."""
+"""A small observed application, for tests of logs, metrics and traces."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,10 +13,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from eulerlora_client.contract.predictions import Prediction, StandardError
 from eulerlora_client.contract.problems import NotAuthenticated, Overloaded
 from service.http import problem_responses as problems
-from service.routes.metrics_ import metrics_routes
-from service.telemetry.events import Gauges, RequestOutcome
+from service.routes.system import metrics_routes
+from service.telemetry.events import CompletedRequest, Gauges
 from service.telemetry.metrics import Metrics
-from service.telemetry.observation import ObservationMiddleware, Observer
+from service.telemetry.observation import ObservationMiddleware, RequestObserver
 from service.telemetry.request_id import RequestIdMiddleware
 
 SECRET = "zz-secret-zz"
@@ -28,12 +28,12 @@ BODY = Prediction(
     warnings=[],
 )  # fmt: skip
 AUTO_BODY = BODY.model_copy(update={"standard_error": StandardError(msp=0.02, entropy=0.05)})
-OUTCOME = RequestOutcome("POST", "/predict", 200, None, 0.3, 5000)
+COMPLETED = CompletedRequest("POST", "/predict", 200, None, 0.3, 5000)
 
 
 @dataclass(frozen=True)
-class MadeUpTiming:
-    """Seconds of each stage."""
+class FakeTiming:
+    """Fixed seconds of every stage."""
 
     decode_s: float = 0.002
     queue_s: float = 0.02
@@ -41,22 +41,22 @@ class MadeUpTiming:
 
 
 @dataclass(frozen=True)
-class MadeUpBatch:
+class FakeBatch:
     """A batch of three images."""
 
     model: str = "tiny"
     rows: int = 12
-    questions: int = 3
+    items: int = 3
     seconds: float = 0.2
 
 
 @dataclass
-class State:
-    """What the gauges tell."""
+class GaugeValues:
+    """The values of the gauges, which a test sets."""
 
     ready: bool = True
     rows: int = 0
-    questions: int = 0
+    items: int = 0
     revisions: dict[str, str] = field(default_factory=lambda: {"tiny": "sha256:1"})
 
     def metrics(self) -> Metrics:
@@ -64,14 +64,14 @@ class State:
             Gauges(
                 ready=lambda: self.ready,
                 queue_rows=lambda: self.rows,
-                queue_questions=lambda: self.questions,
+                queue_items=lambda: self.items,
                 revisions=lambda: self.revisions,
             )
         )
 
 
 class RefusesFirst:
-    """A middleware that refuses before any route is chosen, where `X-Refuse` asks for it."""
+    """A middleware that refuses requests with the header `X-Refuse` before routing."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -79,17 +79,17 @@ class RefusesFirst:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app: ASGIApp = self.app
         if any(name == b"x-refuse" for name, _ in scope.get("headers", ())):
-            app = problems.problem_response(NotAuthenticated("wanted a key"), "an-id")
+            app = problems.problem_response(NotAuthenticated("expected a key"), "an-id")
         await app(scope, receive, send)
 
 
 def observed_app(metrics: Metrics, outside: Callable[[FastAPI], None] = lambda _: None) -> FastAPI:
-    """An app with a route for each way that a request can end.
+    """Returns an app with a route for every way in which a request can end.
 
-    outside: adds middlewares between the one that observes and the one that gives ids.
+    outside: adds middlewares between ObservationMiddleware and RequestIdMiddleware.
     """
     app = FastAPI()
-    observer = Observer(metrics)
+    observer = RequestObserver(metrics)
     app.add_middleware(RefusesFirst)
     app.add_middleware(problems.DefectMiddleware)
     app.add_middleware(ObservationMiddleware, observer=observer, paths=TEMPLATES)
@@ -97,11 +97,11 @@ def observed_app(metrics: Metrics, outside: Callable[[FastAPI], None] = lambda _
     app.add_middleware(RequestIdMiddleware)
     problems.install(app)
     app.include_router(metrics_routes(metrics))
-    add_endings(app, observer)
+    add_routes(app, observer)
     return app
 
 
-def add_endings(app: FastAPI, observer: Observer) -> None:
+def add_routes(app: FastAPI, observer: RequestObserver) -> None:
     """Adds the routes."""
 
     @app.post("/predict")
@@ -109,7 +109,7 @@ def add_endings(app: FastAPI, observer: Observer) -> None:
         await request.body()
         request.state.client = "clinic"
         body = replace_model(BODY, request.query_params.get("model", "tiny"))
-        observer.answered(body, MadeUpTiming())
+        observer.record_prediction(body, FakeTiming())
         return body
 
     @app.get("/livez")
@@ -141,18 +141,18 @@ def add_endings(app: FastAPI, observer: Observer) -> None:
 
 
 def replace_model(body: Prediction, model: str) -> Prediction:
-    """The body of another model's prediction."""
+    """Returns the body with another model."""
     return body.model_copy(update={"model": model})
 
 
-def batch(**changes: Any) -> MadeUpBatch:
-    """The made-up batch with some changes."""
-    return replace(MadeUpBatch(), **changes)
+def batch(**changes: Any) -> FakeBatch:
+    """Returns the fake batch with changes."""
+    return replace(FakeBatch(), **changes)
 
 
 def count_everything(metrics: Metrics) -> None:
-    """Moves every metric, so that its labels show."""
-    metrics.requested(OUTCOME)
-    metrics.batch_ran(MadeUpBatch())
-    metrics.answered(BODY, MadeUpTiming())
-    metrics.answered(AUTO_BODY, MadeUpTiming())
+    """Updates every metric, so that its labels exist."""
+    metrics.count_request(COMPLETED)
+    metrics.count_batch(FakeBatch())
+    metrics.count_prediction(BODY, FakeTiming())
+    metrics.count_prediction(AUTO_BODY, FakeTiming())

@@ -254,5 +254,5 @@ def test_uvicorn_still_has_the_names_that_the_protocol_relies_on() -> None:
     assert "handle_events" in H11Protocol.data_received.__code__.co_names
     assert "send_400_response" in H11Protocol.handle_events.__code__.co_names
     assert (
-        protocol_of(ConnectionSettings()).waiting is not protocol_of(ConnectionSettings()).waiting
+        protocol_of(ConnectionSettings()).idle is not protocol_of(ConnectionSettings()).idle
     )

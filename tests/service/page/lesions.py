@@ -1,4 +1,4 @@
-"""Made-up pictures that look like lesions from afar, as files to upload; no person is on them."""
+"""Synthetic images that resemble lesions, as files to upload."""
 
 from dataclasses import dataclass
 from io import BytesIO
@@ -13,7 +13,7 @@ Upload = dict[str, object]
 
 @dataclass(frozen=True)
 class Lesion:
-    """How a lesion is drawn. radius: share of the picture's height. ragged: of its outline."""
+    """Parameters of a drawn lesion. radius: fraction of the image height."""
 
     seed: int
     radius: float = 0.28
@@ -28,8 +28,8 @@ DARK = Lesion(3, radius=0.34, ragged=0.3, colour=(0.16, 0.11, 0.12), mottled=0.5
 SMALL = Lesion(2, radius=0.16, ragged=0.05)
 
 
-def lesion_picture(lesion: Lesion, width: int = 600, height: int = 450) -> Image.Image:
-    """An RGB picture of a spot on skin, the same for the same lesion."""
+def lesion_image(lesion: Lesion, width: int = 600, height: int = 450) -> Image.Image:
+    """Returns an RGB image of a spot on skin; deterministic."""
     draw = np.random.default_rng(lesion.seed)
     y, x = np.mgrid[0:height, 0:width] / height
     x, y = x - width / height / 2, y - 0.5
@@ -51,30 +51,30 @@ def lesion_picture(lesion: Lesion, width: int = 600, height: int = 450) -> Image
     return Image.fromarray(pixels).filter(ImageFilter.GaussianBlur(0.6))
 
 
-def file_of(picture: Image.Image) -> bytes:
-    """The picture as a JPEG file."""
+def file_of(image: Image.Image) -> bytes:
+    """Returns the image as a JPEG file."""
     buffer = BytesIO()
-    picture.save(buffer, "JPEG", quality=92)
+    image.save(buffer, "JPEG", quality=92)
     return buffer.getvalue()
 
 
 def upload(name: str, content: bytes, media_type: str = "image/jpeg") -> Upload:
-    """A file as a browser's driver takes it."""
+    """Returns a file in the form that Playwright accepts."""
     return {"name": name, "mimeType": media_type, "buffer": content}
 
 
 def lesion(name: str, drawn: Lesion = RAGGED) -> Upload:
-    """A lesion's picture as a file of this name."""
-    return upload(name, file_of(lesion_picture(drawn)))
+    """Returns the image of a lesion as a file."""
+    return upload(name, file_of(lesion_image(drawn)))
 
 
 def broken(name: str) -> Upload:
-    """The first bytes of a lesion's picture."""
-    return upload(name, file_of(lesion_picture(RAGGED))[:3000])
+    """Returns a truncated JPEG file."""
+    return upload(name, file_of(lesion_image(RAGGED))[:3000])
 
 
 def fractal() -> dict[str, object]:
-    """A picture of nothing that any model here was trained on."""
+    """Returns an image unlike any training image."""
     drawn = Image.effect_mandelbrot((400, 300), (-2, -1.5, 1, 1.5), 100).convert("RGB")
     buffer = BytesIO()
     drawn.save(buffer, "PNG")
@@ -82,7 +82,7 @@ def fractal() -> dict[str, object]:
 
 
 def _clouds(draw: np.random.Generator, width: int, height: int, cells: int) -> Field:
-    """Smooth noise of about unit scale, with so many cells over the picture's height."""
+    """Returns smooth noise of about unit scale; `cells`: over the image height."""
     coarse = draw.normal(size=(cells, cells * width // height)).astype(np.float32)
     smooth = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
     return np.asarray(smooth, dtype=np.float64)

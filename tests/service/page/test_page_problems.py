@@ -1,4 +1,4 @@
-"""The page in a browser: what may go wrong, and other ways in."""
+"""The triage page in a browser: problems, keys, and dropped files."""
 
 import json
 import signal
@@ -14,11 +14,11 @@ from tests.damaged_checkpoints import edited
 from tests.server_process import serving
 from tests.service.key_clients import client
 from tests.service.page.browser import expect
-from tests.service.page.lesions import RAGGED, file_of, fractal, lesion, lesion_picture, upload
+from tests.service.page.lesions import RAGGED, file_of, fractal, lesion, lesion_image, upload
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-BARS = "What it resembles"
+CLASSES = "Class probabilities"
 FLAGS_ALL = {"mode": "stoch", "samples": 4, "msp": 1.0, "kept": 0.0, "images": 1, "data": "none"}
 REFERS = """
 format_version = 1
@@ -30,7 +30,7 @@ uncertainty = { entropy_nats = 9.0 }
 """
 
 
-def test_a_picture_unlike_the_training_data_is_referred(go, checkpoint_copy, tmp_path) -> None:
+def test_an_image_unlike_the_training_data_is_referred(go, checkpoint_copy, tmp_path) -> None:
     flags_all = edited("config.json", lambda fields: fields.update(thresholds=[FLAGS_ALL]))
     flags_all(checkpoint_copy)
     policy = tmp_path / "policy.toml"
@@ -43,11 +43,11 @@ def test_a_picture_unlike_the_training_data_is_referred(go, checkpoint_copy, tmp
             expect(card).to_contain_text(TITLES["refer"])
             expect(card).to_contain_text(REASONS["out_of_distribution"])
             expect(card).to_contain_text("below the threshold")
-            card.get_by_text("How this answer was made").click()
+            card.get_by_text("Origin of this result").click()
             expect(card).to_contain_text("version 7, sha256:")
 
 
-def test_a_too_large_file_is_told_without_sending_it(go) -> None:
+def test_a_too_large_file_is_reported_without_sending_it(go) -> None:
     with go() as visit:
         visit.add(upload("large.jpg", bytes(20 * 2**20)))
         expect(visit.card("large.jpg")).to_contain_text(
@@ -56,7 +56,7 @@ def test_a_too_large_file_is_told_without_sending_it(go) -> None:
         assert not any("triage" in url for url in visit.requests)
 
 
-def test_a_model_that_the_policy_does_not_fit_gives_a_prediction_alone(go) -> None:
+def test_a_model_without_policy_gives_a_prediction_without_disposition(go) -> None:
     with go() as visit:
         visit.page.get_by_label("Model", exact=True).select_option("tiny")
         visit.add(lesion("lesion.jpg"))
@@ -67,7 +67,7 @@ def test_a_model_that_the_policy_does_not_fit_gives_a_prediction_alone(go) -> No
         expect(card.get_by_text(WARNING)).to_be_visible()
 
 
-def test_only_a_few_pictures_are_asked_about_at_a_time(go) -> None:
+def test_two_requests_run_concurrently(go) -> None:
     held: list[Any] = []
     released: list[bool] = []
 
@@ -80,23 +80,23 @@ def test_only_a_few_pictures_are_asked_about_at_a_time(go) -> None:
     with go() as visit:
         visit.page.route("**/triage?*", hold)
         visit.add(*(lesion(f"{number}.jpg") for number in range(5)))
-        expect(visit.page.get_by_text("The model looks at it")).to_have_count(2)
-        expect(visit.page.get_by_text("Waits for its turn")).to_have_count(3)
+        expect(visit.page.get_by_text("Analysing")).to_have_count(2)
+        expect(visit.page.get_by_text("Waiting")).to_have_count(3)
         assert len(held) == 2
         released.append(True)
         for route in held:
             route.continue_()
-        expect(visit.page.get_by_text(BARS)).to_have_count(5)
+        expect(visit.page.get_by_text(CLASSES)).to_have_count(5)
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "words"),
+    ("status", "code", "advice"),
     [
-        (429, "quota_exceeded", "This key has asked as often as it may for now."),
+        (429, "quota_exceeded", "The rate limit of this key is reached."),
         (503, "not_ready", "The server is starting or stopping"),
     ],
 )
-def test_a_refusal_for_now_tells_when_to_retry(go, status, code, words) -> None:
+def test_a_temporary_refusal_shows_when_to_retry(go, status, code, advice) -> None:
     body = json.dumps({"code": code, "title": "Not now", "detail": "for a reason"})
     with go() as visit:
         visit.page.route(
@@ -109,15 +109,15 @@ def test_a_refusal_for_now_tells_when_to_retry(go, status, code, words) -> None:
         )
         visit.add(lesion("lesion.jpg"))
         card = visit.card("lesion.jpg")
-        expect(card).to_contain_text(words)
+        expect(card).to_contain_text(advice)
         expect(card).to_contain_text("Retry in 7 seconds.")
         visit.page.unroute("**/triage?*")
         card.get_by_role("button", name="Retry lesion.jpg").click()
         expect(card.get_by_role("heading", name="lesion.jpg")).to_be_focused()
-        expect(card).to_contain_text(BARS)
+        expect(card).to_contain_text(CLASSES)
 
 
-def test_a_busy_server_is_asked_again_when_it_says_so(go) -> None:
+def test_an_overloaded_server_is_retried_after_the_given_time(go) -> None:
     refusals = [1]
     body = json.dumps({"code": "overloaded", "title": "Busy", "detail": "too much"})
 
@@ -131,47 +131,47 @@ def test_a_busy_server_is_asked_again_when_it_says_so(go) -> None:
     with go() as visit:
         visit.page.route("**/triage?*", refuse_once)
         visit.add(lesion("lesion.jpg"))
-        expect(visit.card("lesion.jpg")).to_contain_text(BARS)
+        expect(visit.card("lesion.jpg")).to_contain_text(CLASSES)
         assert not refusals
 
 
-def test_a_server_that_is_gone_is_told_on_the_card(go, checkpoint_folder) -> None:
+def test_an_unreachable_server_is_reported_on_the_card(go, checkpoint_folder) -> None:
     with serving(checkpoint_folder) as doomed:
         doomed.wait_for("/readyz", 200)
         with go(doomed.url) as visit:
             visit.add(lesion("before.jpg"))
-            expect(visit.card("before.jpg")).to_contain_text("What it resembles")
+            expect(visit.card("before.jpg")).to_contain_text(CLASSES)
             doomed.signal(signal.SIGKILL)
             doomed.process.join()
             visit.add(lesion("after.jpg"))
-            expect(visit.card("after.jpg")).to_contain_text("The server does not answer.")
-            expect(visit.card("before.jpg")).to_contain_text("What it resembles")
+            expect(visit.card("after.jpg")).to_contain_text("The server does not respond.")
+            expect(visit.card("before.jpg")).to_contain_text(CLASSES)
             expect(visit.page.get_by_role("button", name="Retry after.jpg")).to_be_visible()
 
 
-def test_a_key_is_asked_for_refused_and_then_taken(go, checkpoint_folder, tmp_path) -> None:
+def test_a_wrong_key_is_refused_and_a_valid_one_accepted(go, checkpoint_folder, tmp_path) -> None:
     keys = tmp_path / "keys"
     key = "a-key-of-the-clinics"
     write_clients(keys, [client("clinic", key)])
     with serving(checkpoint_folder, "--keys", keys) as guarded:
         guarded.wait_for("/readyz", 200)
         with go(guarded.url) as visit:
-            field = visit.page.get_by_label("This server asks for a key")
+            field = visit.page.get_by_label("This server requires an API key")
             expect(field).to_be_focused()
             visit.add(lesion("lesion.jpg"))
             expect(visit.card("lesion.jpg")).to_contain_text("An API key is required.")
             field.fill("wrong")
             field.press("Enter")
-            expect(visit.page.get_by_text("The server does not take this key.")).to_be_visible()
+            expect(visit.page.get_by_text("The server does not accept this key.")).to_be_visible()
             field.fill(key)
             field.press("Enter")
-            expect(visit.card("lesion.jpg")).to_contain_text("What it resembles")
+            expect(visit.card("lesion.jpg")).to_contain_text(CLASSES)
             expect(field).to_be_hidden()
             assert key not in visit.page.content()
 
 
-def test_pictures_can_be_dropped(go) -> None:
-    content = list(file_of(lesion_picture(RAGGED)))
+def test_images_can_be_dropped(go) -> None:
+    content = list(file_of(lesion_image(RAGGED)))
     with go() as visit:
         dropped = visit.page.evaluate_handle(
             """content => {
@@ -186,14 +186,14 @@ def test_pictures_can_be_dropped(go) -> None:
         expect(visit.page.locator("#intake.dragged-over")).to_have_count(1)
         visit.page.dispatch_event("#intake", "drop", {"dataTransfer": dropped})
         expect(visit.page.locator("#intake.dragged-over")).to_have_count(0)
-        expect(visit.card("dropped.jpg")).to_contain_text(BARS)
+        expect(visit.card("dropped.jpg")).to_contain_text(CLASSES)
 
 
 @pytest.mark.data
 def test_real_lesions_all_get_a_disposition(go, real_data) -> None:
     archive = real_data / "ham10000-200x150.tar.xz"
     with tarfile.open(archive) as files:
-        images = (each for each in files if each.name.endswith(".jpg"))
+        images = (member for member in files if member.name.endswith(".jpg"))
         chosen = [
             upload(Path(each.name).name, files.extractfile(each).read())  # type: ignore[union-attr]
             for each, _ in zip(images, range(4), strict=False)
@@ -202,4 +202,4 @@ def test_real_lesions_all_get_a_disposition(go, real_data) -> None:
         visit.add(*chosen)
         for each in chosen:
             expect(visit.card(str(each["name"])).locator(".verdict-title")).to_have_count(1)
-            expect(visit.card(str(each["name"]))).to_contain_text(BARS)
+            expect(visit.card(str(each["name"]))).to_contain_text(CLASSES)

@@ -1,4 +1,4 @@
-"""Draws out of queries, and response bodies out of answers."""
+"""The response body of one image."""
 
 import math
 
@@ -10,13 +10,14 @@ from eulerlora.checkpoint import Checkpoint
 from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw
-from eulerlora.uncertainty import summarise
-from eulerlora_client.contract.fields import DEFAULT_SAMPLES
 from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.contract.problems import InvalidParameter, ModelFailure
+from eulerlora_client.contract.problems import ModelFailure
 from eulerlora_client.contract.queries import PredictQuery
 from service.inference.models import ServedModel
-from service.prediction.answer import fewer_samples, prediction_body, samples_of
+from service.inference.ticket import InferenceResult
+from service.prediction.answer import prediction_of
+from service.prediction.request import PredictRequest
+from service.prediction.rounds import SampledResult
 from service.settings import ImageLimits
 
 LIMITS = ImageLimits()
@@ -30,7 +31,7 @@ def served(model) -> ServedModel:
 
 @pytest.fixture
 def with_threshold(make_network, make_config):
-    """msp -> a served model whose threshold for det is `msp`."""
+    """msp -> a served model with the threshold `msp` for det."""
 
     def serve(msp: float) -> ServedModel:
         network = make_network()
@@ -48,44 +49,14 @@ def body_of(
     draw: Draw = Draw(seed=7),  # noqa: B008 - frozen
     detailed: bool = False,
 ) -> Prediction:
-    return prediction_body(
-        trajectories.log(), draw, served, ("a warning",), "the-id", detailed=detailed
-    )
+    """Returns the body for trajectories (trajectories, classes) of probabilities."""
+    query = PredictQuery(mode=draw.mode, detail="trajectories" if detailed else None)
+    request = PredictRequest(query, served, draw.samples, "the-id", warnings=("of the request",))
+    result = InferenceResult(trajectories.log(), queued_s=0, ran_s=0)
+    return prediction_of(SampledResult(result, draw), request, ("of the image",))
 
 
-def test_samples_are_one_in_det_and_as_asked_or_four_in_stoch() -> None:
-    assert samples_of(PredictQuery()) == 1
-    assert samples_of(PredictQuery(mode="stoch")) == DEFAULT_SAMPLES == 4
-    assert samples_of(PredictQuery(mode="stoch", samples=9)) == 9
-    assert samples_of(PredictQuery(mode="stoch", samples="auto")) == "auto"
-
-
-@pytest.mark.parametrize("samples", [1, 4, "auto"])
-def test_samples_with_det_are_an_invalid_parameter(samples) -> None:
-    with pytest.raises(InvalidParameter, match=": samples"):
-        samples_of(PredictQuery(mode="det", samples=samples))
-
-
-@pytest.mark.parametrize(
-    ("asked", "calibrated", "run"),
-    [(8, (1, 2, 4, 8), 4), (9, (1, 2, 4, 8), 8), (8, (1, 2, 8), 2), (8, (8, 16), 8), (8, (), 8),
-     (8, (1, 3), 1), (1, (1, 2), 1), (64, (4, 32), 32), ("auto", (1, 2, 4, 8, 16), 2),
-     ("auto", (4, 16), "auto"), ("auto", (), "auto")],
-)  # fmt: skip
-def test_fewer_samples_are_the_largest_power_of_two_that_has_a_threshold(
-    make_network, make_config, asked, calibrated, run
-) -> None:
-    network = make_network()
-    thresholds = tuple(
-        Threshold(mode="stoch", samples=each, msp=0.5, kept=0.9, images=9, data="test")
-        for each in calibrated
-    )
-    checkpoint = Checkpoint(network, make_config(network, thresholds=thresholds), "sha256:0")
-    served = ServedModel.of(EulerLoRA(checkpoint, torch.device("cpu")))
-    assert fewer_samples(served, asked) == run
-
-
-def test_a_body_summarises_the_trajectories(served) -> None:
+def test_the_body_summarises_the_trajectories(served) -> None:
     body = body_of(served)
     mean = [0.6, 0.3, 0.1]
     expected = scipy_entropy(TRAJECTORIES.numpy(), axis=1).mean()
@@ -97,36 +68,26 @@ def test_a_body_summarises_the_trajectories(served) -> None:
     assert (body.label, body.msp) == ("bkl", pytest.approx(0.6))
     assert (body.model, body.revision) == ("tiny", served.model.revision)
     assert (body.mode, body.samples, body.trajectories, body.seed) == ("det", 1, 2, 7)
-    assert (body.request_id, body.warnings) == ("the-id", ("a warning",))
-
-
-@pytest.mark.parametrize("trajectories", [1, 2, 8, 128])
-def test_a_body_tells_what_the_library_says_of_the_same_answer(served, trajectories) -> None:
-    random = torch.Generator().manual_seed(trajectories)
-    logits = 5 * torch.randn(trajectories, 3, generator=random, dtype=torch.float64)
-    found = logits.softmax(dim=-1)
-    wanted, body = summarise(found.unsqueeze(0)), body_of(served, found)
-    assert list(body.probabilities.values()) == pytest.approx(
-        wanted.probabilities[0].tolist(), rel=1e-12
+    assert (body.request_id, body.warnings) == (
+        "the-id",
+        ("of the image", "of the request"),
     )
-    for name in ("entropy", "expected_entropy", "mutual_information", "msp"):
-        assert getattr(body, name) == pytest.approx(getattr(wanted, name).item(), abs=1e-12)
 
 
-def test_trajectories_are_added_only_where_asked_for(served) -> None:
+def test_trajectories_are_included_only_on_request(served) -> None:
     assert "trajectory_probabilities" not in body_of(served).model_fields_set
     detailed = body_of(served, detailed=True).trajectory_probabilities
     assert torch.allclose(torch.tensor(detailed, dtype=torch.float64), TRAJECTORIES)
 
 
-def test_a_certain_answer_has_no_entropy_and_stays_within_its_bounds(served) -> None:
+def test_a_certain_prediction_stays_within_the_bounds(served) -> None:
     body = body_of(served, torch.tensor([[0.0, 1.0, 0.0]] * 7, dtype=torch.float64) + 1e-300)
     assert (body.label, body.msp) == ("mel", 1)
     assert body.entropy == pytest.approx(0, abs=1e-12)
     assert body.mutual_information == pytest.approx(0, abs=1e-12)
 
 
-def test_an_image_is_out_of_distribution_below_the_threshold_only(with_threshold) -> None:
+def test_ood_is_true_strictly_below_the_threshold(with_threshold) -> None:
     msp = body_of(with_threshold(0)).msp
     for threshold, ood in (
         (msp, False),
@@ -138,13 +99,13 @@ def test_an_image_is_out_of_distribution_below_the_threshold_only(with_threshold
         assert (body.ood, body.ood_threshold) == (ood, threshold)
 
 
-def test_without_a_threshold_for_the_question_ood_is_null(with_threshold) -> None:
+def test_ood_is_null_without_a_threshold(with_threshold) -> None:
     body = body_of(with_threshold(1), draw=Draw(mode="stoch", samples=1))
     assert (body.ood, body.ood_threshold) == (None, None)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0])
-def test_one_trajectory_that_is_not_finite_fails_the_image(served, value) -> None:
+def test_a_trajectory_that_is_not_finite_fails_the_image(served, value) -> None:
     broken = TRAJECTORIES.clone()
     broken[1, 2] = value
     with pytest.raises(ModelFailure):

@@ -56,7 +56,7 @@ def calibrated(make_network, make_config) -> EulerLoRA:
 def test_a_lone_request_is_answered_with_its_timing(harness, png) -> None:
     with harness() as running:
         predicted = asyncio.run(predict_one(running, png))
-    assert predicted.body.request_id == "the-id"
+    assert predicted.prediction.request_id == "the-id"
     assert predicted.timing.decode_s > 0
     assert predicted.timing.queue_s >= 0
     assert predicted.timing.model_s > 0
@@ -67,7 +67,7 @@ def test_samples_are_drawn_as_the_checkpoint_says(harness, make_network, make_co
     config = make_config(network, sampler="balanced")
     balanced = EulerLoRA(Checkpoint(network, config, "sha256:0"), torch.device("cpu"))
     with harness(of=balanced) as running:
-        body = asyncio.run(predict_one(running, png, sampled)).body
+        body = asyncio.run(predict_one(running, png, sampled)).prediction
     with Image.open(BytesIO(png)) as picture:
         own, other = (
             balanced.predict([picture], "stoch", 3, 1, sampler=sampler).probabilities[0]
@@ -90,9 +90,9 @@ def test_a_full_queue_refuses_a_request_and_accepts_a_smaller_one(harness, png) 
         await harness.wait_for_rows(18)
         harness.gate.set()
         await running
-        assert (await accepted).body.samples == 8
-        assert (await small).body.mode == "det"
-        assert (await predict_one(harness, png, EIGHT)).body.samples == 8
+        assert (await accepted).prediction.samples == 8
+        assert (await small).prediction.mode == "det"
+        assert (await predict_one(harness, png, EIGHT)).prediction.samples == 8
 
     with harness(max_waiting_rows=20) as running:
         asyncio.run(story(running))
@@ -133,7 +133,7 @@ def test_what_runs_at_its_deadline_is_still_answered(harness, png) -> None:
         assert await asyncio.to_thread(harness.entered.wait, TIMEOUT_S)
         await asyncio.sleep(2.5)
         harness.gate.set()
-        assert (await asking).body.mode == "det"
+        assert (await asking).prediction.mode == "det"
 
     with harness(deadline_s=2) as running:
         asyncio.run(story(running))
@@ -210,10 +210,10 @@ def test_a_revision_that_was_replaced_still_answers_what_it_was_asked(
         await harness.wait_for_rows(4)
         harness.gate.set()
         await running
-        old, new = (await before).body, (await after).body
+        old, new = (await before).prediction, (await after).prediction
         assert (old.revision, new.revision) == (harness.served.revision, "sha256:newer")
         assert old.probabilities != new.probabilities
-        wanted = (await predict_one(harness, png)).body
+        wanted = (await predict_one(harness, png)).prediction
         assert wanted.probabilities == new.probabilities
 
     with harness() as running:
@@ -233,14 +233,15 @@ def test_under_load_a_question_is_run_with_fewer_samples_and_says_so(
         await harness.wait_for_rows(26)
         harness.gate.set()
         await running
-        full, reduced, det = (await first).body, (await second).body, (await plain).body
+        tasks = (first, second, plain)
+        full, reduced, det = [(await task).prediction for task in tasks]
         assert (full.samples, full.trajectories, full.warnings) == (8, 16, ())
         assert (reduced.samples, reduced.trajectories) == (4, 8)
         assert (full.ood_threshold, reduced.ood_threshold) == (None, 0.4)
         assert reduced.warnings == ("samples reduced from 8 to 4 under load",)
-        assert (det.samples, det.warnings) == (1, [])
+        assert (det.samples, det.warnings) == (1, ())
         asked = PredictQuery(mode="stoch", samples=4)
-        assert (await predict_one(harness, png, asked)).body.probabilities == pytest.approx(
+        assert (await predict_one(harness, png, asked)).prediction.probabilities == pytest.approx(
             reduced.probabilities, abs=1e-6
         )
 
@@ -255,7 +256,7 @@ def test_without_leave_to_do_so_samples_are_never_reduced(harness, calibrated, p
         await harness.wait_for_rows(32)
         harness.gate.set()
         await running
-        assert [(await each).body.samples for each in asking] == [8, 8]
+        assert [(await each).prediction.samples for each in asking] == [8, 8]
 
     with harness(of=calibrated, max_waiting_rows=40) as running:
         asyncio.run(story(running))
@@ -265,21 +266,21 @@ class Audit:
     """An audit log that keeps what it is told, or refuses."""
 
     def __init__(self, refusal: Exception | None = None) -> None:
-        self.told: list[AuditEntry] = []
+        self.entries: list[AuditEntry] = []
         self.refusal = refusal
 
-    async def record(self, decision: AuditEntry) -> None:
+    async def record(self, entry: AuditEntry) -> None:
         if self.refusal is not None:
             raise self.refusal
-        self.told.append(decision)
+        self.entries.append(entry)
 
 
 def test_a_decision_is_recorded_and_counted_before_it_is_sent(harness, png) -> None:
     audit = Audit()
     with harness(audit) as running:
         predicted = asyncio.run(predict_one(running, png))
-    assert audit.told == [AuditEntry(predicted.body, None, png)]
-    assert running.predictions == [(predicted.body, predicted.timing)]
+    assert audit.entries == [AuditEntry(predicted.prediction, None, png)]
+    assert running.predictions == [(predicted.prediction, predicted.timing)]
 
 
 def test_a_decision_that_cannot_be_recorded_is_neither_given_nor_counted(harness, png) -> None:
@@ -316,7 +317,7 @@ def test_a_batch_without_memory_is_split_and_a_single_image_without_it_is_a_503(
         await harness.wait_for_rows(8)
         harness.gate.set()
         await running
-        assert len({(await each).body.msp for each in asking}) == 1
+        assert len({(await each).prediction.msp for each in asking}) == 1
         with pytest.raises(OutOfMemory):
             await predict_one(harness, png, PredictQuery(mode="stoch", samples=64))
         await predict_one(harness, png)

@@ -1,4 +1,4 @@
-"""How the log is written: JSON that parses, text that cannot be forged."""
+"""Log formats: JSON that parses, and text that cannot be forged."""
 
 import io
 import json
@@ -22,17 +22,17 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def stderr(capsys) -> Iterator[Callable[[], str]]:
-    """() -> what was written to stderr; the loggers are left as they were."""
+    """() -> the output on stderr. Restores the loggers."""
     names = [None, "eulerlora", "service", "uvicorn", "uvicorn.error", "uvicorn.access"]
     loggers = [logging.getLogger(name) for name in names]
-    before = [(each, each.handlers[:], each.level, each.propagate) for each in loggers]
+    before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
     yield lambda: capsys.readouterr().err
-    for each, handlers, level, propagate in before:
-        each.handlers[:], each.propagate = handlers, propagate
-        each.setLevel(level)
+    for logger, handlers, level, propagate in before:
+        logger.handlers[:], logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
-def failing(log: logging.Logger) -> None:
+def log_exception(log: logging.Logger) -> None:
     try:
         raise ValueError(FORGED)
     except ValueError:
@@ -46,12 +46,12 @@ def test_every_logger_writes_json_lines_to_stderr(stderr) -> None:
     logging.getLogger("some.library").warning("a library's")
     logging.getLogger("some.library").info("too much")
     lines = [json.loads(line) for line in stderr().splitlines()]
-    assert [(each["logger"], each["message"]) for each in lines] == [
+    assert [(line["logger"], line["message"]) for line in lines] == [
         ("service.http.problem_responses", "ours"),
         ("uvicorn.error", "uvicorn's"),
         ("some.library", "a library's"),
     ]
-    assert all(set(each) == {"time", "level", "logger", "message"} for each in lines)
+    assert all(set(line) == {"time", "level", "logger", "message"} for line in lines)
 
 
 def test_uvicorns_access_log_is_off(stderr) -> None:
@@ -60,9 +60,9 @@ def test_uvicorns_access_log_is_off(stderr) -> None:
     assert logging.getLogger("uvicorn.error").hasHandlers()
 
 
-def test_a_record_in_json_is_one_line_with_its_traceback_as_a_field(stderr) -> None:
+def test_a_json_record_is_one_line_with_the_traceback_as_a_field(stderr) -> None:
     logging.config.dictConfig(log_config("json"))
-    failing(logging.getLogger("service"))
+    log_exception(logging.getLogger("service"))
     (line,) = stderr().splitlines()
     record = json.loads(line)
     assert record["message"] == f"it failed: {FORGED}"
@@ -70,9 +70,9 @@ def test_a_record_in_json_is_one_line_with_its_traceback_as_a_field(stderr) -> N
     assert "exc_info" not in record
 
 
-def test_in_text_nothing_looks_like_another_record(stderr) -> None:
+def test_text_records_cannot_be_forged(stderr) -> None:
     logging.config.dictConfig(log_config("text"))
-    failing(logging.getLogger("service"))
+    log_exception(logging.getLogger("service"))
     first, *rest = stderr().removesuffix("\n").split("\n")
     assert "it failed: first\\n2026-01-01 00:00:00,000" in first
     assert len(rest) > 3
@@ -80,7 +80,7 @@ def test_in_text_nothing_looks_like_another_record(stderr) -> None:
     assert all(line.isprintable() for line in (first, *rest))
 
 
-def test_records_carry_the_id_of_the_request_they_belong_to(stderr) -> None:
+def test_records_have_the_request_id(stderr) -> None:
     logging.config.dictConfig(log_config("text"))
     logger = logging.getLogger("service")
     logger.info("before")
@@ -92,7 +92,7 @@ def test_records_carry_the_id_of_the_request_they_belong_to(stderr) -> None:
     assert within.endswith("INFO service an-id within")
 
 
-def test_text_tells_how_long_a_request_took() -> None:
+def test_text_shows_the_duration_of_a_request() -> None:
     record = logging.makeLogRecord({"msg": "GET / 200", "duration_s": 0.0123})
     assert TextFormatter().format(record).endswith("GET / 200 12.3 ms")
 
@@ -102,5 +102,5 @@ def test_text_tells_how_long_a_request_took() -> None:
     [("auto", Terminal(), "text"), ("auto", io.StringIO(), "json"), ("json", Terminal(), "json"),
      ("text", io.StringIO(), "text")],
 )  # fmt: skip
-def test_only_a_terminal_gets_text_unasked(chosen, stream, log_format) -> None:
+def test_auto_is_text_on_a_terminal_and_json_elsewhere(chosen, stream, log_format) -> None:
     assert LogSettings(format=chosen).format_for(stream) == log_format

@@ -1,4 +1,4 @@
-"""What is counted, by how much, under which names and labels."""
+"""Values, names and labels of all metrics."""
 
 import math
 import re
@@ -8,14 +8,14 @@ import pytest
 import yaml
 from starlette.testclient import TestClient
 
-from service.telemetry.events import RequestOutcome
+from service.telemetry.events import CompletedRequest
 from service.telemetry.metric_families import REASONS
 from service.telemetry.metrics import Metrics
 from tests.service.observed import (
     BODY,
-    OUTCOME,
-    MadeUpTiming,
-    State,
+    COMPLETED,
+    FakeTiming,
+    GaugeValues,
     batch,
     count_everything,
     observed_app,
@@ -26,8 +26,8 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def state() -> State:
-    return State()
+def state() -> GaugeValues:
+    return GaugeValues()
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(f"eulerlora_{name}", labels)
 
 
-def test_a_request_is_counted_once_with_its_duration_and_its_bytes(metrics) -> None:
-    metrics.requested(OUTCOME)
+def test_a_request_is_counted_with_duration_and_bytes(metrics) -> None:
+    metrics.count_request(COMPLETED)
     by_route = {"method": "POST", "route": "/predict"}
     assert value(metrics, "requests_total", **by_route, status="200") == 1
     assert value(metrics, "request_duration_seconds_count", **by_route) == 1
@@ -49,22 +49,22 @@ def test_a_request_is_counted_once_with_its_duration_and_its_bytes(metrics) -> N
     assert {value(metrics, "refusals_total", reason=reason) for reason in REASONS} == {0}
 
 
-def test_a_refusal_is_counted_by_its_reason_from_zero(metrics) -> None:
+def test_problems_are_counted_by_code_from_zero(metrics) -> None:
     assert value(metrics, "refusals_total", reason="overloaded") == 0
-    metrics.requested(RequestOutcome("POST", "/predict", 503, "overloaded", 0.001, 0))
-    metrics.refused("overloaded")
+    metrics.count_request(CompletedRequest("POST", "/predict", 503, "overloaded", 0.001, 0))
+    metrics.count_problem("overloaded")
     assert value(metrics, "refusals_total", reason="overloaded") == 2
 
 
-def test_an_unknown_reason_is_other(metrics) -> None:
-    metrics.refused("made up")
+def test_an_unknown_code_counts_as_other(metrics) -> None:
+    metrics.count_problem("made up")
     assert value(metrics, "refusals_total", reason="other") == 1
     assert value(metrics, "refusals_total", reason="made up") is None
 
 
-def test_a_batch_is_counted_with_its_rows_questions_and_seconds(metrics) -> None:
-    metrics.batch_ran(batch(rows=12, questions=3, seconds=0.2))
-    metrics.batch_ran(batch(rows=4, questions=1, seconds=0.1))
+def test_a_batch_is_counted_with_rows_items_and_seconds(metrics) -> None:
+    metrics.count_batch(batch(rows=12, items=3, seconds=0.2))
+    metrics.count_batch(batch(rows=4, items=1, seconds=0.1))
     for name, total in (("rows", 16), ("questions", 4), ("seconds", 0.3)):
         assert value(metrics, f"batch_{name}_count", model="tiny") == 2
         assert value(metrics, f"batch_{name}_sum", model="tiny") == pytest.approx(total)
@@ -72,8 +72,8 @@ def test_a_batch_is_counted_with_its_rows_questions_and_seconds(metrics) -> None
     assert value(metrics, "batch_rows_bucket", model="tiny", le="16.0") == 2
 
 
-def test_a_prediction_is_counted_with_its_uncertainty_and_its_times(metrics) -> None:
-    metrics.answered(BODY, MadeUpTiming(0.002, 0.02, 0.2))
+def test_a_prediction_is_counted_with_uncertainty_and_timing(metrics) -> None:
+    metrics.count_prediction(BODY, FakeTiming(0.002, 0.02, 0.2))
     by_mode = {"model": "tiny", "mode": "stoch"}
     assert value(metrics, "predictions_total", **by_mode) == 1
     for name, total in (
@@ -86,31 +86,31 @@ def test_a_prediction_is_counted_with_its_uncertainty_and_its_times(metrics) -> 
         assert value(metrics, f"{name}_sum", model="tiny") == total
 
 
-def test_the_ood_rate_is_that_of_the_images_that_have_a_threshold(metrics) -> None:
+def test_the_ood_rate_counts_only_images_with_a_threshold(metrics) -> None:
     for ood in (True, False, False, None):
-        metrics.answered(BODY.model_copy(update={"ood": ood}), MadeUpTiming())
+        metrics.count_prediction(BODY.model_copy(update={"ood": ood}), FakeTiming())
     by_mode = {"model": "tiny", "mode": "stoch"}
     assert value(metrics, "predictions_total", **by_mode) == 4
     assert value(metrics, "ood_checked_total", **by_mode) == 3
     assert value(metrics, "ood_total", **by_mode) == 1
 
 
-def test_without_thresholds_there_is_no_ood_rate_rather_than_a_rate_of_zero(metrics) -> None:
-    metrics.answered(BODY.model_copy(update={"ood": None}), MadeUpTiming())
+def test_without_thresholds_there_is_no_ood_rate(metrics) -> None:
+    metrics.count_prediction(BODY.model_copy(update={"ood": None}), FakeTiming())
     assert value(metrics, "ood_total", model="tiny", mode="stoch") is None
 
 
-def test_a_model_that_is_not_served_has_no_label_of_its_own(metrics) -> None:
-    metrics.answered(replace_model(BODY, "made up"), MadeUpTiming())
-    metrics.batch_ran(batch(model="made up"))
+def test_an_unknown_model_counts_as_other(metrics) -> None:
+    metrics.count_prediction(replace_model(BODY, "made up"), FakeTiming())
+    metrics.count_batch(batch(model="made up"))
     assert value(metrics, "predictions_total", model="other", mode="stoch") == 1
     assert value(metrics, "batch_rows_count", model="other") == 1
     assert "made up" not in TestClient(observed_app(metrics)).get("/metrics").text
 
 
-def test_gauges_tell_what_is_so_when_they_are_read(metrics, state) -> None:
+def test_gauges_have_the_current_values(metrics, state) -> None:
     assert value(metrics, "ready") == 1
-    state.ready, state.rows, state.questions = False, 24, 3
+    state.ready, state.rows, state.items = False, 24, 3
     state.revisions = {"tiny": "sha256:2"}
     assert value(metrics, "ready") == 0
     assert value(metrics, "queue_rows") == 24
@@ -120,16 +120,18 @@ def test_gauges_tell_what_is_so_when_they_are_read(metrics, state) -> None:
 
 
 def test_applications_do_not_share_their_metrics(metrics) -> None:
-    other = State().metrics()
-    metrics.requested(OUTCOME)
+    other = GaugeValues().metrics()
+    metrics.count_request(COMPLETED)
     labels = {"method": "POST", "route": "/predict", "status": "200"}
     assert value(metrics, "requests_total", **labels) == 1
     assert value(other, "requests_total", **labels) is None
 
 
-def test_buckets_end_above_what_can_be_measured(metrics) -> None:
+def test_buckets_cover_the_range_of_values(metrics) -> None:
     assert BODY.mutual_information < math.log(7) < math.log(1000)
-    metrics.answered(BODY.model_copy(update={"entropy": math.log(1000), "msp": 1}), MadeUpTiming())
+    metrics.count_prediction(
+        BODY.model_copy(update={"entropy": math.log(1000), "msp": 1}), FakeTiming()
+    )
     by_mode = {"model": "tiny", "mode": "stoch"}
     assert value(metrics, "entropy_nats_bucket", **by_mode, le="7.0") == 1
     assert value(metrics, "msp_ratio_bucket", **by_mode, le="0.999") == 0
@@ -144,7 +146,7 @@ def test_the_documentation_lists_exactly_these_metrics(metrics) -> None:
 
 def test_every_metric_and_reason_in_an_alert_exists(metrics) -> None:
     count_everything(metrics)
-    names = {each.name for family in metrics.registry.collect() for each in family.samples}
+    names = {sample.name for family in metrics.registry.collect() for sample in family.samples}
     rules = yaml.safe_load((ROOT / "deploy" / "prometheus-rules.yaml").read_text())
     alerts = [rule for group in rules["groups"] for rule in group["rules"]]
     assert {"alert", "expr", "labels", "annotations"} <= set.intersection(*map(set, alerts))
@@ -157,7 +159,7 @@ def test_every_metric_and_reason_in_an_alert_exists(metrics) -> None:
 
 
 def table(metrics: Metrics) -> list[str]:
-    """The lines of the documentation's table, by name."""
+    """Returns the lines of the table in the documentation, sorted by name."""
     lines = []
     for family in metrics.registry.collect():
         if not family.name.startswith("eulerlora_"):

@@ -20,11 +20,11 @@ from service.telemetry.logs import RequestFilter, log_config
 from service.telemetry.metrics import Metrics
 from service.telemetry.observation import (
     ObservationMiddleware,
-    Observer,
+    RequestObserver,
     RouteTemplates,
     served_paths,
 )
-from tests.service.observed import SECRET, TEMPLATES, State, observed_app
+from tests.service.observed import SECRET, TEMPLATES, GaugeValues, observed_app
 from tests.service.real_server import SOCKET_TIMEOUT_S, run_server
 
 Records = Callable[[], list[dict[str, object]]]
@@ -32,7 +32,7 @@ Records = Callable[[], list[dict[str, object]]]
 
 @pytest.fixture
 def metrics() -> Metrics:
-    return State().metrics()
+    return GaugeValues().metrics()
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_a_defect_that_nobody_answered_is_counted_all_the_same(metrics) -> None:
     async def fails(*_: object) -> None:
         raise RuntimeError(SECRET)
 
-    app = ObservationMiddleware(fails, Observer(metrics), TEMPLATES)
+    app = ObservationMiddleware(fails, RequestObserver(metrics), TEMPLATES)
     with pytest.raises(RuntimeError):
         TestClient(app).get("/models/tiny")
     assert requests(metrics, "GET", "/models/{name}", 500) == 1
@@ -175,7 +175,7 @@ def test_an_answer_is_under_way_before_it_is_counted(metrics) -> None:
         loop = asyncio.get_running_loop()  # sends at the end of its turn, before this is called
         loop.call_soon(lambda: counted.append(requests(metrics, "GET", "/models/{name}", 200)))
 
-    client = TestClient(ObservationMiddleware(answers, Observer(metrics), TEMPLATES))
+    client = TestClient(ObservationMiddleware(answers, RequestObserver(metrics), TEMPLATES))
     assert client.get("/models/tiny").text == "an answer"
     assert counted == [None]
     assert requests(metrics, "GET", "/models/{name}", 200) == 1

@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 from service.telemetry.logs import RequestFilter
 from service.telemetry.tracing import TracingMiddleware, exported_traces, resource
-from tests.service.observed import SECRET, State, observed_app
+from tests.service.observed import SECRET, GaugeValues, observed_app
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
@@ -40,7 +40,8 @@ def client(exporter) -> TestClient:
 
 def traced_app(provider: TracerProvider) -> FastAPI:
     return observed_app(
-        State().metrics(), lambda app: app.add_middleware(TracingMiddleware, provider=provider)
+        GaugeValues().metrics(),
+        lambda app: app.add_middleware(TracingMiddleware, provider=provider),
     )
 
 
@@ -194,7 +195,7 @@ def test_the_sdk_is_not_imported_where_nothing_is_traced() -> None:
     program = (
         "import json, sys; import service.app, service.telemetry.observation; "
         "import service.telemetry.logs; "
-        "import service.routes.metrics_; print(json.dumps(sorted(sys.modules)))"
+        "import service.routes.system; print(json.dumps(sorted(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     imported = json.loads(run.stdout)

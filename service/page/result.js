@@ -1,80 +1,80 @@
-/* An answer as it is shown: the disposition first, then what it rests on. */
+/* The content of a card with a result: the disposition first, then the evidence. */
 
-import { classChart, classTable, entropyChart, keyed, thresholdChart } from "./charts.js";
+import { classChart, classTable, entropyChart, legend, thresholdChart } from "./charts.js";
 import { html } from "./dom.js";
 import { icon } from "./icons.js";
-import { agreement, decimal, exact, passes, percent, shortened } from "./words.js";
+import { agreement, decimal, exact, passes, percent, shortened } from "./text.js";
 
 const MARK = "malignant group";
 
-/** What to do next, and why; an answer without a disposition says what is missing. */
-export function verdict(answer) {
-  if (answer.disposition === null) {
+/** The disposition with its reasons, or the reason why there is none. */
+export function verdict(result) {
+  if (result.disposition === null) {
     return html(
       "div",
       { class: "verdict" },
       html("p", { class: "verdict-title" }, icon("prediction"), "No disposition"),
-      html("p", { class: "pathway" }, answer.missing),
+      html("p", { class: "pathway" }, result.policyProblem),
     );
   }
-  const reasons = answer.reasons.map(({ words }) => html("li", {}, words));
+  const reasons = result.reasons.map(({ words }) => html("li", {}, words));
   return html(
     "div",
     { class: "verdict" },
-    html("p", { class: "verdict-title" }, icon(answer.disposition), answer.title),
-    html("p", { class: "pathway" }, answer.pathway),
+    html("p", { class: "verdict-title" }, icon(result.disposition), result.title),
+    html("p", { class: "pathway" }, result.pathway),
     reasons.length > 0
       ? [html("p", { class: "why" }, "Why"), html("ul", { class: "reasons" }, reasons)]
       : null,
   );
 }
 
-/** What a picture resembles, pass by pass. descriptions: of each class, by name. */
-export function resemblance(answer, descriptions) {
-  const { prediction } = answer;
+/** Class probabilities of every pass. descriptions: map from class name to description. */
+export function classes(result, descriptions) {
+  const { prediction } = result;
   const nameOf = (name) => shortened(descriptions.get(name) ?? name);
-  const malignant = answer.malignant?.classes ?? [];
+  const malignant = result.malignant?.classes ?? [];
   const names = Object.keys(prediction.probabilities);
-  const classes = names
+  const rows = names
     .map((name, index) => ({
       name,
-      words: nameOf(name),
-      share: prediction.probabilities[name],
+      label: nameOf(name),
+      probability: prediction.probabilities[name],
       points: prediction.trajectory_probabilities.map((row) => row[index]),
       marked: malignant.includes(name),
     }))
-    .sort((one, other) => other.share - one.share);
+    .sort((one, other) => other.probability - one.probability);
   return part(
-    "What it resembles",
+    "Class probabilities",
     html("p", { class: "note" }, agreement(prediction, nameOf)),
-    classChart(classes, MARK),
+    classChart(rows, MARK),
     html(
       "p",
       { class: "note legend" },
       html("span", { class: "swatch bar", "aria-hidden": "true" }),
       `mean of ${passes(prediction)} `,
       html("span", { class: "swatch point", "aria-hidden": "true" }),
-      "one pass: the farther the points lie apart, the more the passes disagree",
+      "one pass; a wide spread means that the passes disagree",
     ),
-    html("details", {}, html("summary", {}, "The same as a table"), classTable(classes)),
+    html("details", {}, html("summary", {}, "Show as a table"), classTable(rows)),
   );
 }
 
-/** The other figures that an answer rests on, and how it was made. */
-export function figures(answer) {
-  const { prediction } = answer;
+/** The remaining evidence and the origin of the result. */
+export function details(result) {
+  const { prediction } = result;
   const classes = Object.keys(prediction.probabilities).length;
   return [
     html(
       "div",
       { class: "scales" },
-      [malignantPart(answer), entropyPart(prediction, classes), familiarityPart(prediction)].filter(
-        (each) => each !== null,
+      [malignantPart(result), entropyPart(prediction, classes), familiarityPart(prediction)].filter(
+        (section) => section !== null,
       ),
     ),
     warningsPart(prediction.warnings),
-    originPart(answer),
-  ].filter((each) => each !== null);
+    originPart(result),
+  ].filter((section) => section !== null);
 }
 
 function malignantPart({ malignant, policy }) {
@@ -90,7 +90,7 @@ function malignantPart({ malignant, policy }) {
       ` for ${malignant.classes.join(", ")} together, ${side} the urgent threshold of `,
       `${percent(urgent)}.`,
     ),
-    thresholdChart({ share: probability, threshold: urgent, flagged: "above" }),
+    thresholdChart({ probability, threshold: urgent, flagged: "above" }),
     policy.notice === null ? null : html("p", { class: "note" }, policy.notice),
   );
 }
@@ -98,12 +98,12 @@ function malignantPart({ malignant, policy }) {
 function entropyPart(prediction, classes) {
   const largest = Math.log(classes);
   return part(
-    "How unsure the model is",
+    "Uncertainty",
     html(
       "p",
       { class: "note" },
       html("strong", {}, `Entropy ${decimal(prediction.entropy)}`),
-      ` of at most ${decimal(largest)} nats, in two parts:`,
+      ` of at most ${decimal(largest)} nats, the sum of two parts:`,
     ),
     entropyChart({
       expected: prediction.expected_entropy,
@@ -113,13 +113,13 @@ function entropyPart(prediction, classes) {
     html(
       "ul",
       { class: "keys" },
-      keyed(
+      legend(
         "expected", "Expected entropy", prediction.expected_entropy,
-        "nats: doubt within each pass. High where the picture itself is ambiguous.",
+        "nats: uncertainty within every pass. High for an ambiguous image.",
       ),
-      keyed(
+      legend(
         "mutual", "Mutual information", prediction.mutual_information,
-        "nats: disagreement between passes. High where the model knows too little.",
+        "nats: disagreement between passes. High for too little similar training data.",
       ),
     ),
   );
@@ -127,41 +127,41 @@ function entropyPart(prediction, classes) {
 
 function familiarityPart({ msp, ood, ood_threshold: threshold }) {
   const verdicts = {
-    true: ", below the threshold: unlike the pictures that the model was trained on.",
-    false: ", not below the threshold: the model does not find the picture unfamiliar.",
+    true: ", below the threshold: unlike the training images.",
+    false: ", not below the threshold: not flagged as unfamiliar.",
     null: ". There is no threshold for this number of samples.",
   };
   const compared = threshold === null ? "" : ` against ${exact(threshold)}`;
   return part(
-    "How familiar the picture is",
+    "Familiarity of the image",
     html(
       "p",
       { class: "note" },
       html("strong", {}, `Highest probability (MSP) ${exact(msp)}`),
       `${compared}${verdicts[ood]}`,
     ),
-    thresholdChart({ share: msp, threshold, flagged: "below" }),
+    thresholdChart({ probability: msp, threshold, flagged: "below" }),
   );
 }
 
 function warningsPart(warnings) {
   if (warnings.length === 0) return null;
   return part(
-    "Notes on this answer",
-    html("ul", { class: "reasons" }, warnings.map((words) => html("li", {}, words))),
+    "Warnings",
+    html("ul", { class: "reasons" }, warnings.map((warning) => html("li", {}, warning))),
   );
 }
 
 function originPart({ prediction, policy, quality }) {
   const facts = [
     ["Model", `${prediction.model}, ${prediction.revision}`],
-    ["Asked for", `${prediction.mode}, ${passes(prediction)}, seed ${prediction.seed}`],
+    ["Sampling", `${prediction.mode}, ${passes(prediction)}, seed ${prediction.seed}`],
     ...(policy === null ? [] : [["Policy", `version ${policy.version}, ${policy.hash}`]]),
     ...(quality === null
       ? []
       : [
           [
-            "Picture",
+            "Image",
             `brightness ${decimal(quality.brightness)}, sharpness ${quality.sharpness.toFixed(0)}, ` +
               `clipped dark ${percent(quality.dark_share)}, bright ${percent(quality.bright_share)}`,
           ],
@@ -171,7 +171,7 @@ function originPart({ prediction, policy, quality }) {
   return html(
     "details",
     { class: "origin" },
-    html("summary", {}, "How this answer was made"),
+    html("summary", {}, "Origin of this result"),
     html("dl", {}, facts.map(([name, value]) => [html("dt", {}, name), html("dd", {}, value)])),
   );
 }

@@ -1,0 +1,45 @@
+"""Samples of a request: requested, default, and reduced under load."""
+
+import pytest
+import torch
+
+from eulerlora.checkpoint import Checkpoint
+from eulerlora.config import Threshold
+from eulerlora.model import EulerLoRA
+from eulerlora_client.contract.problems import InvalidParameter
+from eulerlora_client.contract.queries import PredictQuery
+from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
+from service.inference.models import ServedModel
+from service.prediction.request import fewer_samples, requested_samples
+
+
+def test_samples_are_one_in_det_and_four_by_default_in_stoch() -> None:
+    assert requested_samples(PredictQuery()) == 1
+    assert requested_samples(PredictQuery(mode="stoch")) == DEFAULT_SAMPLES == 4
+    assert requested_samples(PredictQuery(mode="stoch", samples=9)) == 9
+    assert requested_samples(PredictQuery(mode="stoch", samples="auto")) == "auto"
+
+
+@pytest.mark.parametrize("samples", [1, 4, "auto"])
+def test_samples_with_det_are_an_invalid_parameter(samples) -> None:
+    with pytest.raises(InvalidParameter, match=": samples"):
+        requested_samples(PredictQuery(mode="det", samples=samples))
+
+
+@pytest.mark.parametrize(
+    ("samples", "calibrated", "reduced"),
+    [(8, (1, 2, 4, 8), 4), (9, (1, 2, 4, 8), 8), (8, (1, 2, 8), 2), (8, (8, 16), 8), (8, (), 8),
+     (8, (1, 3), 1), (1, (1, 2), 1), (64, (4, 32), 32), ("auto", (1, 2, 4, 8, 16), 2),
+     ("auto", (4, 16), "auto"), ("auto", (), "auto")],
+)  # fmt: skip
+def test_fewer_samples_is_the_largest_power_of_two_with_a_threshold(
+    make_network, make_config, samples, calibrated, reduced
+) -> None:
+    network = make_network()
+    thresholds = tuple(
+        Threshold(mode="stoch", samples=number, msp=0.5, kept=0.9, images=9, data="test")
+        for number in calibrated
+    )
+    checkpoint = Checkpoint(network, make_config(network, thresholds=thresholds), "sha256:0")
+    served = ServedModel.of(EulerLoRA(checkpoint, torch.device("cpu")))
+    assert fewer_samples(served, samples) == reduced

@@ -1,0 +1,143 @@
+"""GET /models, /models/{name}, /livez, /readyz and /metrics."""
+
+import pytest
+import torch
+from fastapi import FastAPI
+from prometheus_client import parser
+from prometheus_client.openmetrics import parser as openmetrics_parser
+from starlette.testclient import TestClient
+
+from eulerlora.checkpoint import Checkpoint
+from eulerlora.model import EulerLoRA
+from service.app import create_service
+from service.http import problem_responses as problems
+from service.inference.models import ServedModel, ServedModels
+from service.lifecycle.phase import Lifecycle
+from service.routes.system import probe_routes
+from service.settings import ServiceSettings
+from service.telemetry.request_id import RequestIdMiddleware
+from tests.service.observed import GaugeValues, count_everything, observed_app
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text"
+
+
+def test_the_list_has_name_revision_classes_and_default(client, model) -> None:
+    response = client.get("/models")
+    assert response.status_code == 200
+    assert response.json() == {
+        "models": [
+            {
+                "name": "tiny",
+                "revision": model.revision,
+                "classes": ["bkl", "mel", "nv"],
+                "default": True,
+            }
+        ]
+    }
+
+
+def test_a_model_has_classes_limits_thresholds_and_provenance(client, model) -> None:
+    response = client.get("/models/tiny")
+    assert response.status_code == 200
+    body = response.json()
+    assert set(body) == {
+        "name", "revision", "classes", "adapters", "input_size", "image_limits",
+        "max_body_bytes", "max_samples", "thresholds", "provenance",
+    }  # fmt: skip
+    assert (body["name"], body["revision"]) == ("tiny", model.revision)
+    assert body["classes"] == [
+        {"name": name, "description": name.upper()} for name in ("bkl", "mel", "nv")
+    ]
+    assert (body["adapters"], body["input_size"], body["max_samples"]) == (2, 32, 64)
+    assert body["image_limits"] == {"min_side": 32, "max_side": 8192, "max_pixels": 24_000_000}
+    assert {(entry["mode"], entry["samples"]) for entry in body["thresholds"]} == {
+        ("det", 1),
+        ("stoch", 4),
+    }
+    assert body["thresholds"] == [entry.model_dump() for entry in model.config.thresholds]
+    assert body["provenance"] == model.config.provenance
+
+
+def test_the_limits_are_those_of_the_settings(model, make_app) -> None:
+    limits = {"min_side": 8, "max_side": 100, "max_pixels": 9000}
+    with TestClient(make_app(model, images=limits, bodies={"max_bytes": 1234})) as client:
+        body = client.get("/models/tiny").json()
+    assert body["image_limits"] == limits
+    assert body["max_body_bytes"] == 1234
+
+
+@pytest.mark.parametrize("name", ["xyzzy", "TINY", "tiny%20", "%C3%A9"])
+def test_an_unknown_model_is_a_404_without_echo(client, refused, name) -> None:
+    response = client.get(f"/models/{name}")
+    refused(response, 404, "unknown_model")
+    assert "xyzzy" not in response.text
+
+
+def test_two_models_are_served_by_name(make_network, make_config, photo, encode) -> None:
+    def served(name: str, seed: int) -> ServedModel:
+        network = make_network(seed=seed)
+        checkpoint = Checkpoint(network, make_config(network, name=name), f"sha256:{seed}")
+        return ServedModel.of(EulerLoRA(checkpoint, torch.device("cpu")))
+
+    models = ServedModels([served("first", 1), served("second", 2)])
+    data = {"content": encode(photo, "PNG"), "headers": {"Content-Type": "image/png"}}
+    with TestClient(
+        create_service(models, ServiceSettings(deadline_s=120), Lifecycle()).application
+    ) as client:
+        listed = client.get("/models").json()["models"]
+        default = client.post("/predict", **data).json()
+        first = client.post("/predict?model=first", **data).json()
+        second = client.post("/predict?model=second", **data).json()
+    assert [(entry["name"], entry["default"]) for entry in listed] == [
+        ("first", True),
+        ("second", False),
+    ]
+    assert (default["model"], second["model"]) == ("first", "second")
+    assert default["probabilities"] == first["probabilities"] != second["probabilities"]
+    assert (first["revision"], second["revision"]) == ("sha256:1", "sha256:2")
+
+
+def test_a_running_service_is_alive_and_ready(client) -> None:
+    alive, ready = client.get("/livez"), client.get("/readyz")
+    assert (alive.status_code, alive.json()) == (200, {"status": "alive"})
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
+
+
+def test_readiness_follows_the_lifecycle() -> None:
+    lifecycle = Lifecycle()
+    app = FastAPI()
+    app.add_middleware(RequestIdMiddleware)
+    problems.install(app)
+    app.include_router(probe_routes(lifecycle))
+    client = TestClient(app)
+    responses = [client.get("/readyz")]
+    for change in (lifecycle.become_ready, lifecycle.stop):
+        change()
+        responses.append(client.get("/readyz"))
+    assert [response.status_code for response in responses] == [503, 200, 503]
+    for response in responses[::2]:
+        assert response.headers["Content-Type"] == "application/problem+json"
+        assert response.json()["code"] == "not_ready"
+    assert client.get("/livez").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("", TEXT),
+        ("*/*", TEXT),
+        (f"{OPENMETRICS}; version=1.0.0", f"{OPENMETRICS}; version=1.0.0; charset=utf-8"),
+        (f"{OPENMETRICS}; version=zero", TEXT),
+    ],
+)
+def test_metrics_have_the_accepted_format(accept, content_type) -> None:
+    metrics = GaugeValues().metrics()
+    count_everything(metrics)
+    client = TestClient(observed_app(metrics))
+    response = client.get("/metrics", headers={"Accept": accept})
+    assert response.status_code == 200
+    assert response.headers["Content-Type"].startswith(content_type)
+    parse = openmetrics_parser if content_type.startswith(OPENMETRICS) else parser
+    names = {family.name for family in parse.text_string_to_metric_families(response.text)}
+    assert {"eulerlora_ready", "eulerlora_entropy_nats", "process_open_fds"} <= names
