@@ -12,7 +12,7 @@ import simplejpeg
 from PIL import Image
 
 from eulerlora.errors import ImageError
-from eulerlora.preprocess import Picture, channels_first, move_to_upright, upright_rgb
+from eulerlora.preprocess import RgbImage, channels_first, upright_rgb, upright_transposition
 from eulerlora_client.contract.problems import UnsupportedMedia, UnusableImage
 from service.settings import ImageLimits
 
@@ -65,7 +65,7 @@ class Declared:
         )
 
 
-def decode(data: bytes, limits: ImageLimits, declared: Declared | None = None) -> Picture:
+def decode(data: bytes, limits: ImageLimits, declared: Declared | None = None) -> RgbImage:
     """The upright RGB picture in `data`.
 
     declared: where it disagrees with the content, the content decides and the picture carries a
@@ -84,10 +84,10 @@ def decode(data: bytes, limits: ImageLimits, declared: Declared | None = None) -
         raise _broken(found) from error
     if declared is None or not declared.disagrees(found):
         return picture
-    return Picture(picture.pixels, (*picture.warnings, f"declared otherwise, decoded as {found}"))
+    return RgbImage(picture.pixels, (*picture.warnings, f"declared otherwise, decoded as {found}"))
 
 
-def _decode(data: bytes, found: Format, limits: ImageLimits) -> Picture:
+def _decode(data: bytes, found: Format, limits: ImageLimits) -> RgbImage:
     if found == "PNG":
         with Image.open(BytesIO(data), formats=[found]) as image:
             image.verify()  # CRCs and the end chunk, which decoding does not look at
@@ -96,8 +96,8 @@ def _decode(data: bytes, found: Format, limits: ImageLimits) -> Picture:
     with Image.open(BytesIO(data), formats=[found]) as image:
         check_size(image.size, limits)  # two headers in one file: the decoder obeys the last
         if found == "JPEG":
-            if image.mode == "RGB" and move_to_upright(image) is None:
-                return Picture(channels_first(simplejpeg.decode_jpeg(data)), ())
+            if image.mode == "RGB" and upright_transposition(image) is None:
+                return RgbImage(channels_first(simplejpeg.decode_jpeg(data)), ())
             _check_jpeg(data)
         elif getattr(image, "is_animated", False):
             raise UnusableImage("wanted a single picture; the image is animated")

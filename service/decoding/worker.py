@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from eulerlora.preprocess import Picture, resize
+from eulerlora.preprocess import RgbImage, resize
 from eulerlora.seeds import content_seed
 from eulerlora_client.contract.triage import ImageQuality
 from eulerlora_client.policy.quality import measure_quality
@@ -140,7 +140,7 @@ def perform(job: Job, limits: ImageLimits) -> Done | Exception:
         return error
 
 
-def _quality(picture: Picture) -> ImageQuality:
+def _quality(picture: RgbImage) -> ImageQuality:
     return measure_quality(Image.fromarray(picture.pixels.permute(1, 2, 0).numpy()))
 
 

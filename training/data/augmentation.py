@@ -9,7 +9,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from eulerlora.preprocess import resize
+from eulerlora.preprocess import resize, to_unit_range
 from training.recipe.schema import Augmentation
 
 CPU = torch.device("cpu")
@@ -76,7 +76,7 @@ def dermoscopy_view(size: int) -> View:
             v2.RandomVerticalFlip(),
             v2.RandomApply([v2.Lambda(lambda pixels: pixels.mT)]),
             v2.ColorJitter(brightness=0.1, contrast=0.1, saturation=0.1, hue=0.02),
-            v2.ToDtype(torch.float32, scale=True),
+            to_unit_range,
         ]
     )
     return view

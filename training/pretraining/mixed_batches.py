@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms import v2
 
+from eulerlora.preprocess import to_unit_range
 from training.data.augmentation import seeded
 from training.fit.batches import shard_indices
 from training.fit.run import Run
@@ -98,7 +99,7 @@ def group_transform(settings: AugmentationSettings, size: int) -> v2.Transform:
             v2.RandomResizedCrop(size, scale=(settings.crop_area, 1.0)),
             v2.RandomHorizontalFlip(),
             *policy[settings.policy],
-            v2.ToDtype(torch.float32, scale=True),
+            to_unit_range,
             v2.RandomErasing(settings.erasing),
             v2.RandomApply([mixed], settings.mixed),
         ]

@@ -93,7 +93,7 @@ def training_command(run: TableRun, data: Path, device: str) -> list[str]:
     """Returns the command line that trains a run."""
     overrides = [part for override in run.recipe.overrides for part in ("--set", override)]
     return [
-        *(sys.executable, "-m", "eulerlora", "train", str(run.file)),
+        *(sys.executable, "-m", "eulerlora_client", "train", str(run.file)),
         *("--variant", str(run.recipe.variant), "--data", str(data), "--out", str(run.out)),
         *("--device", device, "--resume", *overrides),
     ]

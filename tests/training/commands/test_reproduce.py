@@ -295,7 +295,7 @@ def test_an_interrupted_table_is_resumed_by_the_next_call(
         *settings(data, "training.epochs=12", "training.state_every_s=0"),
     ]  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, "-m", "eulerlora", *map(str, command)],
+        [sys.executable, "-m", "eulerlora_client", *map(str, command)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

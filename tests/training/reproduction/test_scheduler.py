@@ -193,7 +193,7 @@ def test_a_run_survives_a_killed_program_and_is_not_started_twice(
 def test_the_training_command_repeats_the_settings_and_resumes(tmp_path: Path) -> None:
     run = runs_of(read_table("cifar10"), [42], ["training.workers=2"], tmp_path)[0]
     assert training_command(run, Path("data"), "cuda:1") == [
-        sys.executable, "-m", "eulerlora", "train", str(read_table("cifar10").recipe_path),
+        sys.executable, "-m", "eulerlora_client", "train", str(read_table("cifar10").recipe_path),
         "--variant", "lora-20", "--data", "data", "--out", str(run.out),
         "--device", "cuda:1", "--resume", "--set", "training.workers=2", "--set", "seed=42",
     ]  # fmt: skip
