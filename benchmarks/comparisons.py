@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from benchmarks.inference import (
+from benchmarks.inference.comparisons import (
     ceiling_comparison,
     ensemble_comparison,
     latency_comparison,
@@ -11,10 +11,10 @@ from benchmarks.inference import (
     naive_comparison,
     peft_comparison,
 )
-from benchmarks.result import Result
-from benchmarks.serving import mixed_batch_comparison
-from benchmarks.training_comparison import step_memory_comparison, step_time_comparison
-from benchmarks.workload import Plan
+from benchmarks.inference.mixed_batch import mixed_batch_comparison
+from benchmarks.measurement.result import Result
+from benchmarks.measurement.workload import Plan
+from benchmarks.training.comparisons import step_memory_comparison, step_time_comparison
 
 Measure = Callable[[Plan], Result]
 

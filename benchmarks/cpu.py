@@ -9,10 +9,10 @@ import click
 import torch
 
 from benchmarks.comparisons import ANYWHERE
-from benchmarks.machine import this_machine
-from benchmarks.results_file import FOLDER, append
-from benchmarks.sizes import FULL, SMALL
-from benchmarks.workload import Plan
+from benchmarks.measurement.machine import this_machine
+from benchmarks.measurement.results_file import FOLDER, append
+from benchmarks.measurement.sizes import FULL, SMALL
+from benchmarks.measurement.workload import Plan
 
 CPU = torch.device("cpu")
 

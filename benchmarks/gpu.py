@@ -11,11 +11,11 @@ import click
 import torch
 
 from benchmarks.comparisons import GPU
-from benchmarks.correctness import WrongLogitsError, checks, require
-from benchmarks.result import Result
-from benchmarks.results_file import GpuRun
-from benchmarks.sizes import FULL, SMALL
-from benchmarks.workload import Plan
+from benchmarks.inference.correctness import WrongLogitsError, checks, require
+from benchmarks.measurement.result import Result
+from benchmarks.measurement.results_file import GpuRun
+from benchmarks.measurement.sizes import FULL, SMALL
+from benchmarks.measurement.workload import Plan
 from eulerlora.errors import SettingsError
 from eulerlora.model import choose_device
 

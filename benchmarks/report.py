@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from benchmarks.reading import Reading
-from benchmarks.result import Figure, Result, Spread, Target
-from benchmarks.results_file import FOLDER, Record, newest, read
+from benchmarks.measurement.reading import Reading
+from benchmarks.measurement.result import Figure, Result, Spread, Target
+from benchmarks.measurement.results_file import FOLDER, Record, newest, read
 
 HEADER = """| figure | target | measured | ours | reference | spread of the ratio |
 |---|---:|---:|---:|---:|---|"""

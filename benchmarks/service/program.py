@@ -9,17 +9,17 @@ from pathlib import Path
 import click
 import torch
 
-from benchmarks.machine import this_machine
-from benchmarks.results_file import FOLDER, Record, append
-from benchmarks.service.half_open import half_open
-from benchmarks.service.lone_request import lone_request
-from benchmarks.service.mixed_input import mixed_input
-from benchmarks.service.overload import overload
-from benchmarks.service.peer_comparison import peer_comparison
-from benchmarks.service.plain_pass import plain_pass
+from benchmarks.measurement.machine import this_machine
+from benchmarks.measurement.results_file import FOLDER, Record, append
+from benchmarks.service.measurements.backbone_pass import plain_pass
+from benchmarks.service.measurements.half_open import half_open
+from benchmarks.service.measurements.litserve import peer_comparison
+from benchmarks.service.measurements.mixed_input import mixed_input
+from benchmarks.service.measurements.overload import overload
+from benchmarks.service.measurements.sigterm import sigterm
+from benchmarks.service.measurements.single_request import lone_request
+from benchmarks.service.measurements.throughput import throughput
 from benchmarks.service.plan import FULL, SMALL
-from benchmarks.service.sigterm import sigterm
-from benchmarks.service.throughput import throughput
 
 FIGURES: Mapping[str, Callable[..., Iterator[Record]]] = {
     "throughput": throughput,

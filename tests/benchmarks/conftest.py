@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.workload import Workload
+from benchmarks.measurement.workload import Workload
 
 SAMPLES = 3
 

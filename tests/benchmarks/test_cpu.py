@@ -5,8 +5,8 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import cpu
-from benchmarks.machine import Machine
-from benchmarks.result import Result
+from benchmarks.measurement.machine import Machine
+from benchmarks.measurement.result import Result
 
 
 def test_each_result_is_printed_and_appended_as_one_line_of_json(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from benchmarks import correctness
 from benchmarks.comparisons import GPU
 from benchmarks.gpu import main
-from benchmarks.results_file import GpuRun
+from benchmarks.inference.comparisons import correctness
+from benchmarks.measurement.results_file import GpuRun
 
 SMALL = ["--device", "cpu", "--small", "--out"]
 

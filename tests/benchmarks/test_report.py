@@ -5,9 +5,9 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import report
-from benchmarks.machine import Machine
-from benchmarks.result import Figure, Result, Spread, Target
-from benchmarks.results_file import GpuRun, append, read
+from benchmarks.measurement.machine import Machine
+from benchmarks.measurement.result import Figure, Result, Spread, Target
+from benchmarks.measurement.results_file import GpuRun, append, read
 
 
 def result(

@@ -10,9 +10,17 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.service.bad_input import FORM, HOST, PREDICT, Case, bad_cases, odd_cases, only
-from benchmarks.service.photographs import made_up_photographs
-from benchmarks.service.request import Part, form, post, post_form
+from benchmarks.service.inputs.bad_requests import (
+    FORM,
+    HOST,
+    PREDICT,
+    Case,
+    bad_cases,
+    odd_cases,
+    only,
+)
+from benchmarks.service.inputs.images import made_up_photographs
+from benchmarks.service.load.request import Part, form, post, post_form
 from service.auth.key_file import write_clients
 from service.settings import NESTED, PREFIX
 from tests.server_process import END_S, ServerProcess, serving, wait_until

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.results_file import read
+from benchmarks.measurement.results_file import read
 from benchmarks.service.program import FIGURES, main
 
 ROWS = {

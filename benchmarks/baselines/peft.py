@@ -1,0 +1,131 @@
+"""Hugging Face's PEFT on transformers' ViT, with the same weights; nothing is downloaded.
+
+PEFT has no coefficients, so it is compared at deterministic work: one row for each image and
+adapter.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import Linear as PeftLinear
+from torch import Tensor, nn
+from transformers import ViTConfig, ViTModel
+
+from benchmarks.baselines.naive import separate_projections
+from eulerlora.adapted_attention import AttentionAdapters
+from eulerlora.backbone import settings_of
+from eulerlora.vision_transformer import AdaptedVisionTransformer
+
+PROJECTION_NAMES = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
+class PeftVisionTransformer:
+    """All adapters of a network as PEFT's, and its heads."""
+
+    def __init__(self, network: AdaptedVisionTransformer) -> None:
+        device = network.heads.weight.device
+        settings = network.settings
+        self.names = [f"adapter_{index}" for index in range(settings.adapters)]
+        config = LoraConfig(
+            r=settings.rank, lora_alpha=settings.rank, target_modules=list(PROJECTION_NAMES)
+        )
+        model = get_peft_model(plain_vit(network), config, adapter_name=self.names[0])
+        assert isinstance(model, PeftModel)
+        for name in self.names[1:]:
+            model.add_adapter(name, config)
+        self.model = model.to(device).eval()
+        self.heads = network.heads
+        with torch.no_grad():
+            _copy_adapters(network, self.model.get_base_model(), self.names)
+
+    @torch.inference_mode()
+    def one_after_another(self, images: Tensor) -> Tensor:
+        """A forward pass for each adapter, after `set_adapter`.
+
+        Returns (n * adapters, classes), each image's rows together.
+        """
+        features = []
+        for name in self.names:
+            self.model.set_adapter(name)
+            features.append(self.model(pixel_values=images).last_hidden_state[:, 0])
+        return self._heads(torch.stack(features, dim=1))
+
+    @torch.inference_mode()
+    def mixed_batch(self, images: Tensor) -> Tensor:
+        """One forward pass whose rows name their adapters; the result as above."""
+        count = len(self.names)
+        rows = images.repeat_interleave(count, dim=0)
+        found = self.model(pixel_values=rows, adapter_names=self.names * len(images))
+        return self._heads(found.last_hidden_state[:, 0].unflatten(0, (-1, count)))
+
+    def _heads(self, features: Tensor) -> Tensor:
+        """features: (n, adapters, width), each under its adapter's head."""
+        heads = zip(features.unbind(1), self.heads.weight, self.heads.bias, strict=True)
+        logits = [nn.functional.linear(each, weight, bias) for each, weight, bias in heads]
+        return torch.stack(logits, dim=1).flatten(0, 1)
+
+
+def plain_vit(network: AdaptedVisionTransformer) -> ViTModel:
+    """transformers' ViT with the weights of a network's backbone."""
+    shape = settings_of(network.backbone)
+    config = ViTConfig(
+        hidden_size=shape.width,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=shape.mlp_width,
+        image_size=shape.image_size,
+        patch_size=shape.patch_size,
+        layer_norm_eps=network.backbone.encoder.ln.eps,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    model = ViTModel(config, add_pooling_layer=False)
+    model.load_state_dict(transformers_state(network))
+    return model
+
+
+def transformers_state(network: AdaptedVisionTransformer) -> dict[str, Tensor]:
+    """The backbone's weights under transformers' names."""
+    backbone = network.backbone
+    state = {
+        "embeddings.cls_token": backbone.class_token,
+        "embeddings.position_embeddings": backbone.encoder.pos_embedding,
+        **_linear("embeddings.patch_embeddings.projection", backbone.conv_proj),
+        **_linear("layernorm", backbone.encoder.ln),
+    }
+    for index, layer in enumerate(backbone.encoder.layers):
+        named: Sequence[tuple[str, nn.Module]] = [
+            ("layernorm_before", layer.ln_1),
+            ("layernorm_after", layer.ln_2),
+            ("mlp.fc1", layer.mlp[0]),
+            ("mlp.fc2", layer.mlp[3]),
+            *zip(
+                (f"attention.{name}" for name in PROJECTION_NAMES),
+                separate_projections(layer.self_attention),
+                strict=True,
+            ),
+        ]
+        for name, module in named:
+            state |= _linear(f"layers.{index}.{name}", module)
+    return state
+
+
+def _linear(name: str, module: nn.Module) -> dict[str, Tensor]:
+    return {f"{name}.{part}": tensor for part, tensor in module.state_dict().items()}
+
+
+def _copy_adapters(
+    network: AdaptedVisionTransformer, peft: nn.Module, names: Sequence[str]
+) -> None:
+    for block, ours in enumerate(network.blocks):
+        assert isinstance(ours, AttentionAdapters)
+        for index, projection in enumerate(PROJECTION_NAMES):
+            linear = peft.get_submodule(f"layers.{block}.attention.{projection}")
+            assert isinstance(linear, PeftLinear)
+            for adapter, name in enumerate(names):
+                down, up = linear.lora_A[name].weight, linear.lora_B[name].weight
+                assert isinstance(down, Tensor)
+                assert isinstance(up, Tensor)
+                down.copy_(ours.down[index, adapter])
+                up.copy_(ours.up[index, adapter].T)

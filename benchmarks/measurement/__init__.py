@@ -1,0 +1,1 @@
+"""Measurements, their results and their workloads."""

@@ -1,0 +1,68 @@
+"""What the comparisons work on: a network, images, and the coefficients of their trajectories."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from benchmarks.baselines.engine import random_network
+from benchmarks.measurement.sizes import NetworkSizes, Sizes
+from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
+from eulerlora.rows import Rows
+from eulerlora.vision_transformer import AdaptedVisionTransformer
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run of the benchmarks. compiler: a backend of `torch.compile` for the GPU's figures."""
+
+    sizes: Sizes
+    device: torch.device
+    compiler: str | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Stochastic trajectories of some images, as both sides of a comparison want them.
+
+    images: (n, 3, image_size, image_size). own: (trajectories, n, blocks, 4, rank), the
+    coefficients on each trajectory's own directions. coefficients: the same for our network,
+    (rows, blocks, 4, ranks).
+    """
+
+    network: AdaptedVisionTransformer
+    images: Tensor
+    rows: Rows
+    own: Tensor
+    coefficients: Tensor
+
+    @classmethod
+    def of(cls, network: AdaptedVisionTransformer, samples: int, images: int) -> "Workload":
+        """Random images and their own draws each, on the network's device."""
+        device, settings = network.heads.weight.device, network.settings
+        generator = Generator().manual_seed(images)
+        size, trajectories = network.backbone.image_size, settings.adapters * samples
+        pixels = torch.rand(images, 3, size, size, generator=generator)
+        drawn = [
+            draw_trajectories(trajectories, len(network.blocks), settings, generator)
+            for _ in range(images)
+        ]
+        coefficients = torch.cat([on_stacked_ranks(each, settings.adapters) for each in drawn])
+        return cls(
+            network=network,
+            images=pixels.to(device),
+            rows=Rows.of([samples] * images, settings.adapters).to(device),
+            own=torch.stack(drawn, dim=1).to(device),
+            coefficients=coefficients.to(device),
+        )
+
+    @classmethod
+    def random(cls, sizes: NetworkSizes, images: int, device: torch.device) -> "Workload":
+        """The same on a network with random weights."""
+        return cls.of(random_network(sizes).to(device), sizes.samples, images)
+
+
+def described(sizes: NetworkSizes, **more: Any) -> dict[str, Any]:
+    """The sizes of a measurement as JSON values."""
+    return sizes.model_dump(mode="json") | {"trajectories": sizes.trajectories} | more

@@ -1,0 +1,1 @@
+"""Images and requests, valid and invalid."""

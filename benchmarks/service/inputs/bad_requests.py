@@ -1,0 +1,115 @@
+"""Requests that a service must refuse, one of every kind, with the statuses that may tell it so."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+
+from PIL import Image
+
+from benchmarks.service.inputs.bad_images import odd_files, unsupported_files, unusable_files
+from benchmarks.service.load.request import BOUNDARY, Part, form, get, post, post_form
+
+PREDICT = b"POST /predict HTTP/1.1\r\n"
+HOST = b"Host: 127.0.0.1\r\n"
+FORM = f"multipart/form-data; boundary={BOUNDARY}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request and the statuses that are right; none where the client leaves in the middle."""
+
+    name: str
+    request: bytes
+    statuses: frozenset[int]
+
+
+def odd_cases(photograph: bytes) -> list[Case]:
+    """Unusual files that must be answered."""
+    files = odd_files(_small(photograph))
+    return [Case(name, post(data), only(200)) for name, data in files.items()]
+
+
+def bad_cases(photograph: bytes) -> list[Case]:
+    """Everything that must be refused."""
+    return [
+        *_image_cases(photograph),
+        *_form_cases(photograph),
+        *_http_cases(photograph),
+        *_parameter_cases(photograph),
+    ]
+
+
+def _small(photograph: bytes) -> Image.Image:
+    with Image.open(BytesIO(photograph)) as image:
+        return image.resize((128, 96))
+
+
+def _image_cases(photograph: bytes) -> Iterator[Case]:
+    picture = _small(photograph)
+    for status, files in ((415, unsupported_files(picture)), (422, unusable_files(picture))):
+        for name, data in files.items():
+            yield Case(name, post(data), only(status))
+
+
+def _form_cases(photograph: bytes) -> Iterator[Case]:
+    file = Part("file", photograph, "a.jpg", "image/jpeg")
+    forms = {
+        "no file in the form": [Part("other", b"1")],
+        "a file without a name": [Part("file", photograph)],
+        "two files": [file, file],
+        "an empty file": [Part("file", b"", "a.jpg", "image/jpeg")],
+    }
+    for name, parts in forms.items():
+        yield Case(name, post_form(parts), only(422))
+    whole, refused = form([file]), frozenset({400, 413})
+    headers = b"".join(b"X-%d: 1\r\n" % number for number in range(20))
+    bodies = {
+        "1,001 parts": form([Part("part", b"1")] * 1001),
+        "a text field of 2 MB": form([Part("text", bytes(2_000_000)), file]),
+        "many part headers": whole.replace(b"Content-Type", headers + b"Content-Type", 1),
+        "a wrong boundary": whole.replace(BOUNDARY.encode(), b"another"),
+        "a huge preamble": bytes(1_000_000) + b"\r\n" + whole,
+        "a form that ends early": whole[:-40],
+    }
+    for name, body in bodies.items():
+        yield Case(name, post(body, FORM), refused)
+    yield Case("no boundary", post(whole, "multipart/form-data"), refused)
+
+
+def _http_cases(photograph: bytes) -> Iterator[Case]:
+    yield Case("an empty body", post(b""), only(422))
+    yield Case("a urlencoded body", post(b"a=b", "application/x-www-form-urlencoded"), only(415))
+    yield Case("a JSON body", post(b"{}", "application/json"), only(415))
+    yield Case("a declared length of 1 GB", post(photograph, length=10**9), only(413))
+    yield Case("the client leaves in the middle", post(photograph)[:-1000], frozenset())
+    yield Case("a wrong method", get("/predict"), only(405))
+    plain = PREDICT + b"Content-Type: image/jpeg\r\nContent-Length: 1\r\n"
+    yield Case("no Host", plain + b"\r\n1", only(400))
+    yield Case("two lengths", plain + HOST + b"Content-Length: 2\r\n\r\n12", only(400))
+    huge = b"X-Huge: " + b"a" * 200_000 + b"\r\n"
+    yield Case("a header of 200 kB", plain + HOST + huge + b"\r\n1", frozenset({400, 431}))
+
+
+def _parameter_cases(photograph: bytes) -> Iterator[Case]:
+    wrong: list[dict[str, object]] = [
+        {"mode": "stoch", "samples": 0},
+        {"mode": "stoch", "samples": -1},
+        {"mode": "stoch", "samples": 10**9},
+        {"mode": "stoch", "samples": "1e9"},
+        {"mode": "stoch", "samples": "NaN"},
+        {"mode": "stoch", "samples": 4.5},
+        {"mode": "det", "samples": 4},
+        {"mode": "stoch", "samples": [4, 4]},
+        {"sample": 4},
+        {"mode": "other"},
+        {"seed": -1},
+    ]
+    for parameters in wrong:
+        yield Case(f"parameters {parameters}", post(photograph, parameters=parameters), only(422))
+    unknown = post(photograph, parameters={"model": "unknown"})
+    yield Case("an unknown model", unknown, only(404))
+
+
+def only(status: int) -> frozenset[int]:
+    """That status alone."""
+    return frozenset({status})

@@ -1,0 +1,1 @@
+"""Programs that the service is compared with."""

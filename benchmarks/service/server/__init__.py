@@ -1,0 +1,1 @@
+"""Server processes, their memory and their recovery."""

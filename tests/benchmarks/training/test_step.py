@@ -1,0 +1,49 @@
+import pytest
+import torch
+from torch import Generator
+
+from benchmarks.baselines.engine import random_network
+from benchmarks.measurement.sizes import SMALL_NETWORK
+from benchmarks.measurement.workload import Workload
+from benchmarks.training.step import STEPS, NaiveStep, OurCutStep, OurStep
+from eulerlora.coefficients import draw_trajectories
+
+
+def load(images: int = 2) -> Workload:
+    return Workload.of(random_network(SMALL_NETWORK), SMALL_NETWORK.samples, images)
+
+
+@pytest.mark.parametrize("kind", [OurStep, OurCutStep])
+def test_our_steps_have_the_gradients_of_the_naive_loop(kind) -> None:
+    ours, naive = kind(load(images=4)), NaiveStep(load(images=4))
+    settings = ours.network.settings
+    own = draw_trajectories(4, 2, settings, Generator().manual_seed(5))
+    ours.backward(own)
+    naive.backward(own)
+    for adapter, member in enumerate(naive.members):
+        for block, theirs in zip(ours.network.blocks, member.blocks, strict=True):
+            for index, linear in enumerate(theirs.projections.values()):
+                for found, expected in (
+                    (linear.lora_down.weight.grad, block.down.grad[index, adapter]),
+                    (linear.lora_up.weight.grad, block.up.grad[index, adapter].T),
+                ):
+                    assert expected.abs().max() > 0
+                    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+        expected = ours.network.heads.weight.grad[adapter]
+        torch.testing.assert_close(member.head.weight.grad, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_every_step_changes_adapters_and_heads_and_draws_anew_each_time() -> None:
+    for kind in STEPS.values():
+        step = kind(load())
+        parameters = [p for group in step.optimiser.param_groups for p in group["params"]]
+        before = [parameter.detach().clone() for parameter in parameters]
+        state = step.generator.get_state()
+        step()
+        assert not torch.equal(step.generator.get_state(), state)
+        assert all(
+            not torch.equal(first, second) for first, second in zip(before, parameters, strict=True)
+        )
+        assert sum(p.numel() for p in parameters) == sum(
+            p.numel() for _, p in step.network.adapter_parameters()
+        )
