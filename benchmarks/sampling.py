@@ -19,8 +19,8 @@ from eulerlora.coefficients import (
     draw_trajectories,
     trajectory_coefficients,
 )
+from eulerlora.inference import predict_rows
 from eulerlora.model import EulerLoRA
-from eulerlora.predict import predict_rows
 from eulerlora.preprocess import resize
 from eulerlora.settings import SAMPLERS, AdapterSettings, Draw, Sampler
 from training.data.datasets import checkpoint_dataset

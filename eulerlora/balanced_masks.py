@@ -28,7 +28,7 @@ def draw_balanced_masks(
         torch.rand(*shape, rank, generator=generator, dtype=torch.float64) for _ in range(groups)
     ]
     places = torch.stack(keys, dim=-2).argsort(dim=-1)  # (*shape, groups, rank), permutations
-    masks = laid_end_to_end(places, balanced_ranks(first, groups, rank, min_rank))
+    masks = consecutive_masks(places, balanced_ranks(first, groups, rank, min_rank))
     return masks.flatten(-3, -2)[..., :samples, :]
 
 
@@ -36,16 +36,16 @@ def balanced_ranks(first: Tensor, groups: int, rank: int, min_rank: int) -> Tens
     """The number of active directions of every sample: K, K, K', K' in each group.
 
     first: (..., 1), K - min_rank of the first group; from one group to the next it goes a fixed
-    stride around its range. Where it is uniform, so is K of every sample.
+    golden_stride around its range. Where it is uniform, so is K of every sample.
     Returns (..., groups, 4).
     """
     count = rank - min_rank + 1
-    above = (first + stride(count) * torch.arange(groups)) % count
+    above = (first + golden_stride(count) * torch.arange(groups)) % count
     active, mirrored = min_rank + above, rank - above
     return torch.stack([active, active, mirrored, mirrored], dim=-1)
 
 
-def laid_end_to_end(places: Tensor, active: Tensor) -> Tensor:
+def consecutive_masks(places: Tensor, active: Tensor) -> Tensor:
     """Masks r/K of samples that take one stretch after another of a circle of the directions.
 
     places: (..., rank), where each direction stands on the circle. active: (..., samples), how
@@ -57,7 +57,7 @@ def laid_end_to_end(places: Tensor, active: Tensor) -> Tensor:
     return torch.where(steps < active.unsqueeze(-1), (rank / active).unsqueeze(-1), 0.0)
 
 
-def stride(count: int) -> int:
+def golden_stride(count: int) -> int:
     """The step nearest to the golden section of a circle of `count` places that visits them all."""
     steps = [step for step in range(1, count + 1) if math.gcd(step, count) == 1]
     return min(steps, key=lambda step: abs(step - GOLDEN * count))

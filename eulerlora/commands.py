@@ -70,8 +70,7 @@ def predict_command(
     if as_json and csv_file is not None:
         raise click.UsageError("expected one of --json and --csv, got both")
 
-    from eulerlora.model import EulerLoRA  # noqa: PLC0415 - imports torch
-    from eulerlora.predict_files import (  # noqa: PLC0415
+    from eulerlora.file_predictions import (  # noqa: PLC0415
         check_output,
         expand_folders,
         json_line,
@@ -79,6 +78,7 @@ def predict_command(
         text_line,
         write_csv,
     )
+    from eulerlora.model import EulerLoRA  # noqa: PLC0415 - imports torch
 
     files = expand_folders(images)
     if csv_file is not None:

@@ -21,12 +21,12 @@ from eulerlora.atomic_files import atomic_write
 from eulerlora.config import CheckpointConfig, Sha256
 from eulerlora.errors import CheckpointError, ImageError
 from eulerlora.image_files import read_pixels
-from eulerlora.predict import RowNetwork, predict_rows
+from eulerlora.inference import RowNetwork, predict_rows
 from eulerlora.preprocess import resize
 from eulerlora.settings import SAMPLERS, Draw, Precision, Settings, first_fault
 from eulerlora.uncertainty import summarise
 
-PICTURE, ANSWERS = "known_answer.png", "known_answer.json"
+IMAGE_FILE, EXPECTED_FILE = "known_answer.png", "known_answer.json"
 DRAWS = (
     Draw(),
     *(Draw(mode="stoch", samples=4, seed=20260101, sampler=sampler) for sampler in SAMPLERS),
@@ -114,7 +114,7 @@ def mean_probabilities(log_probabilities: Tensor) -> Tensor:
     return summarise(log_probabilities.exp().unsqueeze(0)).probabilities[0]
 
 
-def answers_now(network: RowNetwork, pixels: Tensor) -> list[Tensor]:
+def predict_known_answer(network: RowNetwork, pixels: Tensor) -> list[Tensor]:
     """Log-probabilities (trajectories, classes) that a network gives for each of `DRAWS`.
 
     pixels: (3, size, size), on the network's device.
@@ -127,8 +127,8 @@ def write_known_answer(folder: Path, network: RowNetwork, size: int) -> None:
 
     network: as the checkpoint's files say, in float32 on the CPU. size: of its input, in pixels.
     """
-    content = _png(made_up_picture())
-    given = answers_now(network, _input(folder / PICTURE, content, size))
+    content = _png(synthetic_image())
+    given = predict_known_answer(network, _input(folder / IMAGE_FILE, content, size))
     answers = Answers(
         picture_sha256=hashlib.sha256(content).hexdigest(),
         answers=tuple(
@@ -136,9 +136,9 @@ def write_known_answer(folder: Path, network: RowNetwork, size: int) -> None:
             for draw, each in zip(DRAWS, given, strict=True)
         ),
     )
-    with atomic_write(folder / PICTURE) as partial:
+    with atomic_write(folder / IMAGE_FILE) as partial:
         partial.write_bytes(content)
-    with atomic_write(folder / ANSWERS) as partial:
+    with atomic_write(folder / EXPECTED_FILE) as partial:
         partial.write_text(answers.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
@@ -148,7 +148,7 @@ def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
     Raises CheckpointError, naming the file and why, where one is missing or damaged, or where
     they do not belong to one another or to the config.
     """
-    picture, path = folder / PICTURE, folder / ANSWERS
+    picture, path = folder / IMAGE_FILE, folder / EXPECTED_FILE
     try:
         stored = Answers.model_validate_json(_read(path))
     except ValidationError as error:
@@ -161,7 +161,7 @@ def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
             )
     content = _read(picture)
     if hashlib.sha256(content).hexdigest() != stored.picture_sha256:
-        raise CheckpointError(picture, f"its SHA-256 is not the one in {ANSWERS}")
+        raise CheckpointError(picture, f"its SHA-256 is not the one in {EXPECTED_FILE}")
     return KnownAnswer(
         pixels=_input(picture, content, config.preprocessing.size),
         answers=stored.answers,
@@ -169,7 +169,7 @@ def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
     )
 
 
-def made_up_picture() -> Tensor:
+def synthetic_image() -> Tensor:
     """(3, height, width) uint8: smooth random colours, different in every corner."""
     coarse = torch.rand(1, 3, 4, 5, generator=torch.Generator().manual_seed(SEED))
     smooth = F.interpolate(coarse, SIDES, mode="bilinear", align_corners=True)[0]

@@ -15,15 +15,15 @@ from eulerlora.checkpoint import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import ImageError, SettingsError
 from eulerlora.image_files import read_pixels
-from eulerlora.predict import predict_adaptively, predict_rows
+from eulerlora.inference import predict_adaptively, predict_rows
 from eulerlora.prediction import Prediction, prediction_of
 from eulerlora.preprocess import resize, upright_rgb
 from eulerlora.runtime import Runtime
 from eulerlora.seeds import content_seed
 from eulerlora.settings import (
     AUTO,
+    DEFAULT_RUNTIME,
     DEFAULT_SAMPLES,
-    PLAIN,
     Auto,
     Draw,
     Mode,
@@ -74,7 +74,7 @@ class EulerLoRA:
         self,
         checkpoint: Checkpoint,
         device: torch.device,
-        runtime: RuntimeSettings = PLAIN,
+        runtime: RuntimeSettings = DEFAULT_RUNTIME,
     ) -> None:
         self.runtime = Runtime(checkpoint.network, device, runtime)
         self.config: CheckpointConfig = checkpoint.config

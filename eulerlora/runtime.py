@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from eulerlora.backbone import settings_of
 from eulerlora.rows import Rows
-from eulerlora.settings import PLAIN, AdapterSettings, RuntimeSettings
+from eulerlora.settings import DEFAULT_RUNTIME, AdapterSettings, RuntimeSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -37,7 +37,7 @@ class Runtime:
 
     In `bfloat16` the weights of all products are stored in bfloat16, so that they are rounded
     once and take half the memory; norms, residuals, heads and logits stay float32. The network
-    given is changed to that. rows_at_once: rows of one pass; more are passed in parts. compiled:
+    given is changed to that. max_rows_per_pass: rows of one pass; more are passed in parts. compiled:
     whether the network is.
     """
 
@@ -45,14 +45,14 @@ class Runtime:
         self,
         network: AdaptedVisionTransformer,
         device: torch.device,
-        settings: RuntimeSettings = PLAIN,
+        settings: RuntimeSettings = DEFAULT_RUNTIME,
     ) -> None:
         self.network = network.to(device)
         self.device = device
         self._bfloat16 = settings.precision == "bfloat16"
         if self._bfloat16:
             round_products(self.network)
-        self.rows_at_once = rows_at_once(network, device)
+        self.max_rows_per_pass = max_rows_per_pass(network, device)
         self.compiled = settings.compiler is not None
         self._forward: Forward = self.network
         if settings.compiler is not None:
@@ -71,7 +71,7 @@ class Runtime:
     def __call__(self, images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor:
         """Logits of every row, as `AdaptedVisionTransformer.forward`; many rows in parts."""
         with self._precision():
-            passes = math.ceil(len(rows) / self.rows_at_once)
+            passes = math.ceil(len(rows) / self.max_rows_per_pass)
             if passes == 1:
                 return self._forward(images, rows, coefficients)
             return torch.cat(
@@ -105,7 +105,7 @@ class Runtime:
         return forward
 
 
-def rows_at_once(network: AdaptedVisionTransformer, device: torch.device) -> int:
+def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -> int:
     """Rows of one pass: all of them, but for a CPU, where fewer at a time are faster."""
     if device.type != "cpu":
         return sys.maxsize

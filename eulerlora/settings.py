@@ -179,7 +179,7 @@ class RuntimeSettings(Settings):
     compiler: str | None = None
 
 
-PLAIN = RuntimeSettings()
+DEFAULT_RUNTIME = RuntimeSettings()
 """Float32, not compiled."""
 
 

@@ -117,8 +117,10 @@ def create_service(
         future = batcher.submit(served.engine, item, deadline=math.inf)
         return (await asyncio.wrap_future(future)).log_probabilities
 
-    rows_at_once = max(served.engine.rows_at_once for served in models.values())
-    return Service(app, infer, min(settings.max_batch_rows, rows_at_once), metrics.count_problem)
+    max_rows_per_pass = max(served.engine.max_rows_per_pass for served in models.values())
+    return Service(
+        app, infer, min(settings.max_batch_rows, max_rows_per_pass), metrics.count_problem
+    )
 
 
 def _add_middlewares(

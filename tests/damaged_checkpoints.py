@@ -14,7 +14,7 @@ from torch import Tensor
 Apply = Callable[[Path], object]
 
 ADAPTERS, BACKBONE, CONFIG = "adapters.safetensors", "backbone.safetensors", "config.json"
-PICTURE, ANSWERS = "known_answer.png", "known_answer.json"
+IMAGE_FILE, EXPECTED_FILE = "known_answer.png", "known_answer.json"
 NORM = "encoder.ln.weight"
 
 
@@ -133,10 +133,10 @@ DAMAGES = {
     ),
     "broken config": Damage(CONFIG, "JSON", truncated(CONFIG)),
     "no config": Damage(CONFIG, "cannot be read", removed(CONFIG)),
-    "no known answer": Damage(ANSWERS, "cannot be read", removed(ANSWERS)),
-    "no picture": Damage(PICTURE, "cannot be read", removed(PICTURE)),
-    "another picture": Damage(PICTURE, "SHA-256", truncated(PICTURE)),
+    "no known answer": Damage(EXPECTED_FILE, "cannot be read", removed(EXPECTED_FILE)),
+    "no picture": Damage(IMAGE_FILE, "cannot be read", removed(IMAGE_FILE)),
+    "another picture": Damage(IMAGE_FILE, "SHA-256", truncated(IMAGE_FILE)),
     "a wrong known answer": Damage(
-        ANSWERS, "the known answer is wrong: mode det", edited(ANSWERS, swapped)
+        EXPECTED_FILE, "the known answer is wrong: mode det", edited(EXPECTED_FILE, swapped)
     ),
 }

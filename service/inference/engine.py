@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eulerlora.inference import predict_rows
 from eulerlora.model import EulerLoRA
-from eulerlora.predict import predict_rows
 from eulerlora.settings import Draw
 from service.inference.device_errors import with_device_errors
 
@@ -39,9 +39,9 @@ class Engine:
         return self.model.config.name
 
     @property
-    def rows_at_once(self) -> int:
+    def max_rows_per_pass(self) -> int:
         """Maximum number of rows of one forward pass; a larger batch runs in several passes."""
-        return self.model.runtime.rows_at_once
+        return self.model.runtime.max_rows_per_pass
 
     @property
     def workers(self) -> int:

@@ -220,4 +220,4 @@ class RequestQueue:
 
         The engine's limit is for the whole device, whose caches the workers share.
         """
-        return max(1, min(self._settings.max_batch_rows, engine.rows_at_once // self._workers))
+        return max(1, min(self._settings.max_batch_rows, engine.max_rows_per_pass // self._workers))

@@ -12,7 +12,12 @@ import torch
 
 from eulerlora.checkpoint import CONFIG, load_checkpoint, stored_revision
 from eulerlora.errors import CheckpointError
-from eulerlora.known_answer import ANSWERS, KnownAnswer, answers_now, read_known_answer
+from eulerlora.known_answer import (
+    EXPECTED_FILE,
+    KnownAnswer,
+    predict_known_answer,
+    read_known_answer,
+)
 from eulerlora.model import EulerLoRA
 from eulerlora.runtime import Runtime
 from eulerlora.settings import Precision, RuntimeSettings
@@ -56,10 +61,10 @@ def load_checked(
     model = EulerLoRA(checkpoint, device, runtime)
     share_backbone(model, others)
     uncompiled = Runtime(model.network, device, RuntimeSettings(precision=runtime.precision))
-    answers = answers_now(uncompiled, known.pixels.to(device))
+    answers = predict_known_answer(uncompiled, known.pixels.to(device))
     fault = known.fault(answers, runtime.precision)
     if fault is not None:
-        raise CheckpointError(folder / ANSWERS, fault)
+        raise CheckpointError(folder / EXPECTED_FILE, fault)
     return CheckedModel(folder, model, known, runtime.precision)
 
 

@@ -13,9 +13,9 @@ from torch import Generator, Tensor
 from eulerlora.balanced_masks import (
     GROUP,
     balanced_ranks,
+    consecutive_masks,
     draw_balanced_masks,
-    laid_end_to_end,
-    stride,
+    golden_stride,
 )
 
 RANK, MIN_RANK = 20, 10  # the paper's
@@ -30,7 +30,7 @@ def all_masks(rank: int, min_rank: int, groups: int) -> Tensor:
     first = torch.arange(rank - min_rank + 1)[:, None]
     active = balanced_ranks(first, groups, rank, min_rank).unsqueeze(1)
     circles = torch.tensor(list(itertools.permutations(range(rank)))).unsqueeze(1)
-    masks = laid_end_to_end(circles, active)  # (ranks, circles, groups, 4, rank)
+    masks = consecutive_masks(circles, active)  # (ranks, circles, groups, 4, rank)
     return masks.flatten(0, 1).flatten(1, 2)
 
 
@@ -42,7 +42,7 @@ def mean_variance(samples: int, rank: int = RANK, min_rank: int = MIN_RANK) -> f
     """
     first = torch.arange(rank - min_rank + 1)[:, None]
     active = balanced_ranks(first, math.ceil(samples / GROUP), rank, min_rank)
-    taken = laid_end_to_end(torch.arange(rank).expand(*active.shape[:-1], -1), active) > 0
+    taken = consecutive_masks(torch.arange(rank).expand(*active.shape[:-1], -1), active) > 0
     deviations = taken * (rank / active.double()).unsqueeze(-1) - 1  # (firsts, groups, 4, rank)
     deviations.flatten(1, 2)[:, samples:] = 0
     sums = deviations.sum(dim=2)
@@ -102,7 +102,7 @@ def test_groups_visit_all_ranks_before_one_comes_again(count: int) -> None:
 
 
 def test_the_stride_is_near_the_golden_section_and_shares_no_factor() -> None:
-    assert [stride(count) for count in (1, 2, 3, 10, 11, 20)] == [1, 1, 1, 3, 4, 7]
+    assert [golden_stride(count) for count in (1, 2, 3, 10, 11, 20)] == [1, 1, 1, 3, 4, 7]
 
 
 def test_two_samples_are_as_balanced_as_the_proof_says() -> None:
@@ -140,7 +140,7 @@ def test_other_ranks_are_balanced_too(rank: int, min_rank: int) -> None:
 
 
 def test_samples_of_half_the_directions_share_none() -> None:
-    masks = laid_end_to_end(torch.randperm(20, generator=seeded()), torch.full((2,), 10))
+    masks = consecutive_masks(torch.randperm(20, generator=seeded()), torch.full((2,), 10))
     torch.testing.assert_close(masks.mean(dim=0), torch.ones(20))
 
 

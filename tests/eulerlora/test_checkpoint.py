@@ -25,7 +25,7 @@ from eulerlora.checkpoint import (
 )
 from eulerlora.config import BackboneConfig
 from eulerlora.errors import CheckpointError
-from eulerlora.predict import predict_rows
+from eulerlora.inference import predict_rows
 from eulerlora.safetensor_files import tensors_sha256
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
 from eulerlora.vision_transformer import AdaptedVisionTransformer

@@ -1,4 +1,4 @@
-"""eulerlora.commands and eulerlora.predict_files: `eulerlora predict`."""
+"""eulerlora.commands and eulerlora.file_predictions: `eulerlora predict`."""
 
 import csv
 import json
@@ -11,8 +11,8 @@ from PIL import Image
 
 from eulerlora import EulerLoRA
 from eulerlora.commands import PRECISIONS
+from eulerlora.file_predictions import images_per_batch, predict_files
 from eulerlora.model import PredictOptions
-from eulerlora.predict_files import images_per_batch, predict_files
 from eulerlora.settings import PRECISIONS as SUPPORTED_PRECISIONS
 from tests.program import run
 
@@ -140,7 +140,7 @@ def test_batches_have_the_rows_of_one_pass_and_change_no_prediction(
     (tmp_path / "bad.png").write_bytes(b"broken")
     files.insert(4, tmp_path / "bad.png")
     options = model.predict_options(mode, samples, seed=None)
-    monkeypatch.setattr(model.runtime, "rows_at_once", 3 * 2 * options.draw.count)
+    monkeypatch.setattr(model.runtime, "max_rows_per_pass", 3 * 2 * options.draw.count)
     assert images_per_batch(model, options) == 3
     sizes = []
     predict_inputs = model.predict_inputs
@@ -167,7 +167,7 @@ def test_batches_have_the_rows_of_one_pass_and_change_no_prediction(
 def test_an_image_with_more_rows_than_a_pass_is_a_batch_of_its_own(
     model: EulerLoRA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model.runtime, "rows_at_once", 1)
+    monkeypatch.setattr(model.runtime, "max_rows_per_pass", 1)
     assert images_per_batch(model, model.predict_options("stoch", 64, None)) == 1
 
 

@@ -14,8 +14,8 @@ from eulerlora.runtime import (
     CPU_VALUES,
     ROW_COUNTS,
     Runtime,
+    max_rows_per_pass,
     padded_count,
-    rows_at_once,
 )
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer
@@ -92,15 +92,15 @@ def test_many_rows_on_a_cpu_pass_in_parts_with_the_same_logits(
 
 def test_an_accelerator_takes_all_rows_at_once() -> None:
     network = random_network()
-    assert rows_at_once(network, torch.device("cuda")) > 10**9
-    assert rows_at_once(network, CPU) == CPU_VALUES // (17 * 24)  # tokens and MLP width
+    assert max_rows_per_pass(network, torch.device("cuda")) > 10**9
+    assert max_rows_per_pass(network, CPU) == CPU_VALUES // (17 * 24)  # tokens and MLP width
 
 
 def test_a_wide_network_on_a_cpu_passes_in_no_smaller_parts_than_pay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("eulerlora.runtime.CPU_VALUES", 1)
-    assert rows_at_once(random_network(), CPU) == CPU_TOKENS // 17
+    assert max_rows_per_pass(random_network(), CPU) == CPU_TOKENS // 17
 
 
 def test_a_batch_is_padded_to_the_next_row_count() -> None:

@@ -51,7 +51,7 @@ class FakeEngine:
         self.gate = threading.Event()
         self.gate.set()
         self.entered = threading.Event()
-        self.rows_at_once = 10**9
+        self.max_rows_per_pass = 10**9
 
     def rows(self, samples: int) -> int:
         return samples

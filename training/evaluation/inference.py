@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from eulerlora.errors import NonFiniteError
+from eulerlora.inference import predict_rows
 from eulerlora.model import EulerLoRA
-from eulerlora.predict import predict_rows
 from eulerlora.preprocess import resize
 from eulerlora.seeds import content_seed
 from eulerlora.settings import Draw, Mode, Sampler

@@ -10,8 +10,8 @@ from PIL import Image
 from torch import Tensor
 
 from eulerlora.checkpoint import DEFAULT_CHECKPOINT
+from eulerlora.inference import predict_rows
 from eulerlora.model import EulerLoRA, pixels_of
-from eulerlora.predict import predict_rows
 from eulerlora.preprocess import resize
 from eulerlora.seeds import content_seed
 from eulerlora.settings import Draw, Mode

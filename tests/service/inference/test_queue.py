@@ -103,7 +103,7 @@ def test_sixteen_clients_of_a_slow_machine_are_never_refused_with_default_settin
 ) -> None:
     """Each client sends its next request when it gets a response; 0.25 s per request."""
     queue = RequestQueue(ServiceSettings(), 1, ThroughputEstimate(clock))
-    engine.rows_at_once = 8  # no batch holds two requests
+    engine.max_rows_per_pass = 8  # no batch holds two requests
     rows, seconds = 8, 0.25
     enqueue(queue, engine, rows)
     run_batch(queue, clock, seconds)
@@ -195,7 +195,7 @@ def test_a_worker_leaves_an_equal_part_of_the_rows_to_the_others(engine, clock) 
 
 def test_workers_divide_the_rows_that_an_engine_runs_at_once(engine, clock) -> None:
     queue = queue_of(clock, workers=2, max_batch_rows=100)
-    engine.rows_at_once = 6
+    engine.max_rows_per_pass = 6
     tickets = [enqueue(queue, engine, 1) for _ in range(18)]
     large = enqueue(queue, engine, 50)
     batches = [start_batch(queue).tickets for _ in range(7)]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from eulerlora.predict import predict_rows
-from eulerlora.settings import PLAIN
+from eulerlora.inference import predict_rows
+from eulerlora.settings import DEFAULT_RUNTIME
 from eulerlora_client.contract.problems import OutOfMemory
 from service.inference.engine import InferenceItem
 from service.lifecycle.health_check import health_check, warm_up
@@ -20,7 +20,7 @@ TIMEOUT_S = 60
 
 @pytest.fixture(scope="module")
 def checked(checkpoint_folder: Path) -> CheckedModel:
-    return load_checked(checkpoint_folder, (), torch.device("cpu"), PLAIN)
+    return load_checked(checkpoint_folder, (), torch.device("cpu"), DEFAULT_RUNTIME)
 
 
 @pytest.fixture

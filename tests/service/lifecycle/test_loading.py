@@ -12,9 +12,9 @@ import torch
 
 from eulerlora.checkpoint import DEFAULT_CHECKPOINT, read_config, save_checkpoint, write_config
 from eulerlora.errors import CheckpointError
-from eulerlora.known_answer import answers_now
+from eulerlora.known_answer import predict_known_answer
 from eulerlora.model import EulerLoRA
-from eulerlora.settings import PLAIN, RuntimeSettings
+from eulerlora.settings import DEFAULT_RUNTIME, RuntimeSettings
 from service.lifecycle.loading import (
     THREAD_NAME,
     CheckedModel,
@@ -27,7 +27,7 @@ from tests.damaged_checkpoints import DAMAGES
 
 CPU = torch.device("cpu")
 TIMEOUT_S = 120
-load = partial(load_checked, device=CPU, runtime=PLAIN)
+load = partial(load_checked, device=CPU, runtime=DEFAULT_RUNTIME)
 
 Save = Callable[..., Path]
 
@@ -50,7 +50,7 @@ def frozen_weights(model: EulerLoRA) -> list[torch.nn.Parameter]:
 
 
 def gives_known_answer(checked: CheckedModel) -> bool:
-    answers = answers_now(checked.model.runtime, checked.known.pixels)
+    answers = predict_known_answer(checked.model.runtime, checked.known.pixels)
     return checked.known.fault(answers, checked.precision) is None
 
 
@@ -76,7 +76,10 @@ def test_checkpoints_with_the_same_backbone_share_its_weights(save: Save, precis
     for model in (shared, alone):
         assert gives_known_answer(model)
     assert torch.equal(
-        *(answers_now(each.model.runtime, each.known.pixels)[1] for each in (shared, alone))
+        *(
+            predict_known_answer(each.model.runtime, each.known.pixels)[1]
+            for each in (shared, alone)
+        )
     )
     assert gives_known_answer(first)
 

@@ -19,8 +19,8 @@ from fastapi import FastAPI
 from torch import Tensor
 
 from eulerlora.checkpoint import save_checkpoint, stored_revision
-from eulerlora.predict import predict_rows
-from eulerlora.settings import PLAIN
+from eulerlora.inference import predict_rows
+from eulerlora.settings import DEFAULT_RUNTIME
 from service.inference.engine import InferenceItem
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle import supervisor
@@ -60,7 +60,7 @@ class SupervisorHarness:
 
     def supervise(self, *folders: Path, probe_interval_s: float = 1000, **parts: Any) -> Supervisor:
         chosen: dict[str, Any] = {
-            "load": partial(load_checked, device=torch.device("cpu"), runtime=PLAIN),
+            "load": partial(load_checked, device=torch.device("cpu"), runtime=DEFAULT_RUNTIME),
             "create": self.create,
             "on_ready": lambda models: self.events.append(f"ready with {', '.join(models)}"),
         }
@@ -247,7 +247,7 @@ def test_sighup_without_a_new_revision_loads_nothing(
 
     def load(folder: Path, others: Any) -> Any:
         loaded.append(folder)
-        return load_checked(folder, others, torch.device("cpu"), PLAIN)
+        return load_checked(folder, others, torch.device("cpu"), DEFAULT_RUNTIME)
 
     async def story() -> None:
         async with harness.supervise(checkpoint_copy, load=load).running():

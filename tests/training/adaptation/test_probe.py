@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from eulerlora.backbone import save_backbone
 from eulerlora.config import ClassName
-from eulerlora.predict import predict_rows
+from eulerlora.inference import predict_rows
 from eulerlora.preprocess import resize
 from eulerlora.settings import AdapterSettings, Draw
 from eulerlora.vision_transformer import AdaptedVisionTransformer
