@@ -12,10 +12,13 @@ Every message is one line that says what was wanted and what came.
 """
 
 from pathlib import Path
+from typing import ClassVar
 
 
 class EulerLoRAError(Exception):
     """Base of every error that is the input's fault rather than a defect of this code."""
+
+    exit_status: ClassVar[int] = 1  # of the `eulerlora` program
 
 
 class SettingsError(EulerLoRAError):

@@ -1,67 +1,76 @@
-"""Client of the EulerLoRA service. Importing it loads neither torch nor FastAPI."""
+"""Client of the EulerLoRA service.
 
-from eulerlora_client.contract.models import (
-    ClassName,
-    ImageLimits,
-    ModelDetails,
-    ModelSummary,
-    Threshold,
-)
-from eulerlora_client.contract.predictions import (
-    Prediction,
-    PredictionBatch,
-    ProblemDocument,
-    StandardError,
-)
-from eulerlora_client.contract.problems import (
-    AuditUnavailable,
-    BadRequest,
-    BodyTooLarge,
-    ConnectionLost,
-    DeadlinePassed,
-    HeadersTooLarge,
-    InternalError,
-    InvalidParameter,
-    InvalidUpload,
-    MalformedBody,
-    MalformedRequest,
-    MethodNotAllowed,
-    ModelFailure,
-    NoAnswer,
-    NotAuthenticated,
-    NotFound,
-    NotReady,
-    OutOfMemory,
-    Overloaded,
-    PolicyNotApplicable,
-    Problem,
-    QuotaExceeded,
-    RequestRefused,
-    ServiceFailed,
-    TimedOut,
-    Unavailable,
-    UnexpectedAnswer,
-    UnknownModel,
-    Unprocessable,
-    Unreachable,
-    UnreadableFile,
-    UnsupportedMedia,
-    UnusableImage,
-    UploadTooSlow,
-)
-from eulerlora_client.contract.triage import (
-    Disposition,
-    ImageQuality,
-    MalignantGroup,
-    PolicyReference,
-    Reason,
-    TriageReason,
-    TriageResult,
-)
-from eulerlora_client.sdk.async_client import AsyncTriageClient
-from eulerlora_client.sdk.client import TriageClient
-from eulerlora_client.sdk.images import ImageFile
-from eulerlora_client.sdk.retry import Patience, Timeouts
+Names are imported on first use (PEP 562), so that importing the package and the `eulerlora`
+program is fast.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from eulerlora_client.contract.models import (
+        ClassName,
+        ImageLimits,
+        ModelDetails,
+        ModelSummary,
+        Threshold,
+    )
+    from eulerlora_client.contract.predictions import (
+        Prediction,
+        PredictionBatch,
+        ProblemDocument,
+        StandardError,
+    )
+    from eulerlora_client.contract.problems import (
+        AuditUnavailable,
+        BadRequest,
+        BodyTooLarge,
+        ConnectionLost,
+        DeadlinePassed,
+        HeadersTooLarge,
+        InternalError,
+        InvalidParameter,
+        InvalidUpload,
+        MalformedBody,
+        MalformedRequest,
+        MethodNotAllowed,
+        ModelFailure,
+        NoAnswer,
+        NotAuthenticated,
+        NotFound,
+        NotReady,
+        OutOfMemory,
+        Overloaded,
+        PolicyNotApplicable,
+        Problem,
+        QuotaExceeded,
+        RequestRefused,
+        ServiceFailed,
+        TimedOut,
+        Unavailable,
+        UnexpectedAnswer,
+        UnknownModel,
+        Unprocessable,
+        Unreachable,
+        UnreadableFile,
+        UnsupportedMedia,
+        UnusableImage,
+        UploadTooSlow,
+    )
+    from eulerlora_client.contract.triage import (
+        Disposition,
+        ImageQuality,
+        MalignantGroup,
+        PolicyReference,
+        Reason,
+        TriageReason,
+        TriageResult,
+    )
+    from eulerlora_client.errors import ClientError, SettingsError
+    from eulerlora_client.sdk.async_client import AsyncTriageClient
+    from eulerlora_client.sdk.client import TriageClient
+    from eulerlora_client.sdk.images import ImageFile
+    from eulerlora_client.sdk.retry import RetryPolicy, Timeouts
 
 __all__ = [
     "AsyncTriageClient",
@@ -69,6 +78,7 @@ __all__ = [
     "BadRequest",
     "BodyTooLarge",
     "ClassName",
+    "ClientError",
     "ConnectionLost",
     "DeadlinePassed",
     "Disposition",
@@ -92,7 +102,6 @@ __all__ = [
     "NotReady",
     "OutOfMemory",
     "Overloaded",
-    "Patience",
     "PolicyNotApplicable",
     "PolicyReference",
     "Prediction",
@@ -102,7 +111,9 @@ __all__ = [
     "QuotaExceeded",
     "Reason",
     "RequestRefused",
+    "RetryPolicy",
     "ServiceFailed",
+    "SettingsError",
     "StandardError",
     "Threshold",
     "TimedOut",
@@ -120,3 +131,23 @@ __all__ = [
     "UnusableImage",
     "UploadTooSlow",
 ]
+
+MODULES = (
+    "contract.models", "contract.predictions", "contract.problems", "contract.triage", "errors",
+    "sdk.async_client", "sdk.client", "sdk.images", "sdk.retry",
+)  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    """Imports a public name from the module that defines it."""
+    if name in __all__:
+        for module in MODULES:
+            value: object = vars(import_module(f"{__name__}.{module}")).get(name)
+            if value is not None:
+                globals()[name] = value
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,13 +1,12 @@
-"""The `eulerlora` program: its commands come from the installed packages' entry points."""
+"""The `eulerlora` program: its commands are the entry points of the installed distributions."""
 
 import signal
 import sys
-from importlib.metadata import EntryPoint, entry_points
+from functools import cached_property
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, NoReturn
 
 import click
-
-from eulerlora.errors import EulerLoRAError
 
 ENTRY_POINTS = "eulerlora.commands"
 
@@ -23,11 +22,17 @@ class Program(click.Group):
         super().__init__(*args, **options)
         self.entry_group = entry_group
 
+    @cached_property
+    def _entry_points(self) -> EntryPoints:
+        return entry_points(group=self.entry_group)  # reads every installed distribution
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(entry_points(group=self.entry_group).names)
+        """Returns the names of all commands."""
+        return sorted(self._entry_points.names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        for entry_point in entry_points(group=self.entry_group, name=cmd_name):
+        """Imports a command."""
+        for entry_point in self._entry_points.select(name=cmd_name):
             try:
                 command: click.Command = entry_point.load()
             except ModuleNotFoundError as error:
@@ -38,11 +43,11 @@ class Program(click.Group):
         return None
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Runs a command. Raises ClickException if a module of its extra is missing."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
-            name = ctx.invoked_subcommand or ""
-            for entry_point in entry_points(group=self.entry_group, name=name):
+            for entry_point in self._entry_points.select(name=ctx.invoked_subcommand or ""):
                 if entry_point.extras:
                     raise click.ClickException(_missing_extra(entry_point, error)) from error
             raise
@@ -69,14 +74,17 @@ def _unavailable(name: str, reason: str) -> click.Command:
 
 @click.group("eulerlora", cls=Program)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@click.version_option(package_name="eulerlora")
+@click.version_option(package_name="eulerlora-client")
 def program(debug: bool) -> None:
     """Uncertainty-aware image classification with sampled low-rank adapters."""
 
 
 def main() -> None:
-    """Runs the program. Exit status 0 done, 1 the work failed, 2 wrong usage."""
-    signal.signal(signal.SIGTERM, _end)
+    """Runs the program. Exit status: 0 success, 1 failed work, 2 wrong usage.
+
+    An OSError, or an exception whose class has an integer `exit_status`, is one line on stderr.
+    """
+    signal.signal(signal.SIGTERM, _exit_on_signal)
     debug = "--debug" in sys.argv[1:]
     try:
         sys.exit(program(standalone_mode=False))
@@ -84,17 +92,16 @@ def main() -> None:
         _fail(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted", 1)
-    except (EulerLoRAError, OSError) as error:
-        if debug:
+    except Exception as error:
+        default = 1 if isinstance(error, OSError) else None
+        status = getattr(type(error), "exit_status", default)
+        if debug or not isinstance(status, int):
             raise
-        _fail(str(error), 1)
+        _fail(str(error), status)
 
 
-def _end(*_: object) -> NoReturn:
-    """For SIGTERM, which the first process of a container would otherwise not even notice.
-
-    A command with something to lose has its own way with it.
-    """
+def _exit_on_signal(*_: object) -> NoReturn:
+    """Ends the process on SIGTERM; process 1 of a container would otherwise ignore the signal."""
     sys.exit(128 + signal.SIGTERM)
 
 

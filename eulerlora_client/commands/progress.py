@@ -1,4 +1,4 @@
-"""How far a triage run is: a bar on a terminal, a plain line now and then elsewhere; on stderr."""
+"""Progress of a triage run on stderr: a bar on a terminal, a plain line at intervals elsewhere."""
 
 import sys
 import time
@@ -17,26 +17,27 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-PLAIN_EVERY_S = 30.0
-"""Seconds between two plain lines."""
+PLAIN_INTERVAL_S = 30.0
 
 
-class Display:
-    """Shows how many of the files are answered; to be used in a `with` block."""
+class TriageProgress:
+    """Shows the number of files with a result; used as a context manager."""
 
     def __init__(self, files: int) -> None:
         self.files, self.done = files, 0
         self._stack = ExitStack()
-        self._bar: tuple[Progress, TaskID] | None = None
-        self._begun_s = self._told_s = time.monotonic()
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        self._started_s = self._printed_s = time.monotonic()
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
             columns = (TextColumn("triage"), BarColumn(), MofNCompleteColumn())
-            progress = Progress(
+            bar = Progress(
                 *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True
             )
-            self._bar = self._stack.enter_context(progress), progress.add_task("", total=self.files)
+            self._bar = self._stack.enter_context(bar)
+            self._task = bar.add_task("", total=self.files)
         return self
 
     def __exit__(
@@ -48,16 +49,15 @@ class Display:
         self._stack.close()
 
     def advance(self) -> None:
-        """Tells of one more file."""
+        """Counts one more file, and updates the display."""
         self.done += 1
         now_s = time.monotonic()
         if self._bar is not None:
-            progress, task = self._bar
-            progress.advance(task)
-        elif now_s - self._told_s >= PLAIN_EVERY_S and self.done < self.files:
-            self._told_s = now_s
-            print(self._line(now_s - self._begun_s), file=sys.stderr, flush=True)
+            self._bar.advance(self._task)
+        elif now_s - self._printed_s >= PLAIN_INTERVAL_S and self.done < self.files:
+            self._printed_s = now_s
+            print(self._line(now_s - self._started_s), file=sys.stderr, flush=True)
 
-    def _line(self, seconds: float) -> str:
-        left_s = seconds / self.done * (self.files - self.done)
+    def _line(self, elapsed_s: float) -> str:
+        left_s = elapsed_s / self.done * (self.files - self.done)
         return f"triage: {self.done}/{self.files} files, {timedelta(seconds=round(left_s))} left"

@@ -4,7 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from eulerlora_client.contract.fields import Auto, Mode, PositiveInt, Probability, WireModel
+from eulerlora_client.contract.fields import PositiveInt, Probability, WireModel
+from eulerlora_client.contract.sampling import Auto, Mode
 
 
 class ModelSummary(WireModel):

@@ -1,6 +1,7 @@
 """Response bodies of `/predict` and `/predict/batch`."""
 
-from eulerlora_client.contract.fields import Mode, Nats, Probability, WireModel
+from eulerlora_client.contract.fields import Nats, Probability, WireModel
+from eulerlora_client.contract.sampling import Mode
 
 
 class StandardError(WireModel):

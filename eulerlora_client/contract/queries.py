@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from eulerlora_client.contract.fields import AUTO, MAX_SAMPLES, Auto, Mode
+from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, Auto, Mode
 
 
 def _plain_digits(value: object) -> object:

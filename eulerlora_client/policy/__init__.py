@@ -1,1 +1,1 @@
-"""The triage policy: image quality, rules and dispositions."""
+"""The triage policy: image quality, rules, urgency and texts."""

@@ -1,11 +1,10 @@
-"""The triage policy: what to do next for a picture, and why.
+"""The triage policy: the suggested next step for an image, with reasons.
 
-The rules, in their order, of which the first that applies decides: a picture of poor quality is
-taken again; one that is far from what the model knows is referred; the malignant group at or
-above its threshold is urgent; an unsure model, or one whose trajectories disagree, refers;
-anything else is routine. One rule stands over the order: being far from what the model knows
-never lowers urgency, so that such a picture is urgent where the malignant group makes it so.
-Every threshold belongs to the more severe side. All reasons that apply are kept.
+The first rule that applies decides: poor quality -> retake; out of distribution -> refer; the
+malignant group at or above its threshold -> urgent; an uncertain model, or trajectories that
+disagree -> refer; anything else -> routine. One rule overrides the order: being out of
+distribution never lowers urgency. A value equal to its threshold counts as beyond it. A decision
+lists all reasons that apply.
 """
 
 import hashlib
@@ -18,21 +17,17 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-from eulerlora.errors import EulerLoRAError, SettingsError
-from eulerlora.settings import PositiveInt, Settings, validated
+from eulerlora_client.contract.fields import PositiveInt
 from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason
+from eulerlora_client.errors import PolicyError, SettingsError
 from eulerlora_client.policy.rules import Evidence, MalignantRules, QualityRules, UncertaintyRules
 from eulerlora_client.policy.urgency import urgency
+from eulerlora_client.settings import Settings, validated
 
-DEFAULT = "policy.toml"
+DEFAULT_FILE = "policy.toml"
 
-
-class PolicyError(EulerLoRAError):
-    """A policy cannot be applied to a prediction: they speak of different classes."""
-
-
-SUGGESTS: Mapping[Reason, Disposition] = {
+SUGGESTED_DISPOSITIONS: Mapping[Reason, Disposition] = {
     Reason.TOO_SMALL: Disposition.RETAKE,
     Reason.TOO_DARK: Disposition.RETAKE,
     Reason.TOO_BRIGHT: Disposition.RETAKE,
@@ -44,15 +39,12 @@ SUGGESTS: Mapping[Reason, Disposition] = {
     Reason.TRAJECTORIES_DISAGREE: Disposition.REFER,
     Reason.TRAJECTORIES_UNKNOWN: Disposition.REFER,
 }
-"""What each reason suggests on its own."""
+"""The disposition that a reason suggests if no other reason applies."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a policy says of one picture: its reasons in the order of the rules.
-
-    reasons is empty exactly where the disposition is routine.
-    """
+    """The decision of a policy on one image; `reasons` is empty if and only if it is routine."""
 
     disposition: Disposition
     reasons: tuple[Reason, ...]
@@ -61,7 +53,7 @@ class Decision:
 
 
 class Policy(Settings):
-    """All of a policy file. version: raised with each change of its contents."""
+    """The content of a policy file. version: raised with every change."""
 
     format_version: Literal[1]
     version: PositiveInt
@@ -72,102 +64,102 @@ class Policy(Settings):
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the contents as canonical JSON; comments and layout do not count."""
+        """SHA-256 of the content as canonical JSON; comments and layout do not count."""
         content = json.dumps(
             self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=True
         )
         return "sha256:" + hashlib.sha256(content.encode()).hexdigest()
 
     def decide(self, prediction: Prediction, quality: ImageQuality) -> Decision:
-        """What to do next. Raises PolicyError where the model lacks a malignant class."""
+        """Returns the decision on an image. Raises PolicyError as `malignant_probability`."""
         reasons = (*self._quality_reasons(quality), *self._prediction_reasons(prediction))
-        return Decision(disposition(reasons), reasons, self.version, self.hash)
+        return Decision(disposition_for(reasons), reasons, self.version, self.hash)
 
     def malignant_probability(self, prediction: Prediction) -> float:
-        """Summed probability of the malignant group. Raises PolicyError for a missing class."""
+        """Returns the summed probability of the malignant group.
+
+        Raises PolicyError if the model lacks a class of the group.
+        """
         missing = [name for name in self.malignant.classes if name not in prediction.probabilities]
         if missing:
             raise PolicyError(
-                f"the policy's malignant group needs the classes {', '.join(missing)}; the model "
-                f"{prediction.model} has {', '.join(prediction.probabilities)}"
+                f"the policy's malignant group requires the classes {', '.join(missing)}; the "
+                f"model {prediction.model} has {', '.join(prediction.probabilities)}"
             )
         return math.fsum(prediction.probabilities[name] for name in self.malignant.classes)
 
     def fitted_to(self, prediction: Prediction) -> bool:
-        """Whether the urgent threshold was set for this model, revision, mode and samples.
+        """Returns True if the urgent threshold was set for this model, revision, mode and samples.
 
-        Never for samples that were "auto": it is set for fixed numbers of them.
+        False for samples="auto": a threshold is set for a fixed number of samples.
         """
-        found = self.evidence
-        return (
-            found is not None
-            and prediction.standard_error is None
-            and (
-                (found.revision, found.mode, found.samples)
-                == (prediction.revision, prediction.mode, prediction.samples or 1)
-            )
-        )
+        evidence = self.evidence
+        if evidence is None or prediction.standard_error is not None:
+            return False
+        fitted = (evidence.revision, evidence.mode, evidence.samples)
+        return fitted == (prediction.revision, prediction.mode, prediction.samples)
 
-    def _quality_reasons(self, found: ImageQuality) -> Iterator[Reason]:
+    def _quality_reasons(self, quality: ImageQuality) -> Iterator[Reason]:
         rules = self.quality
-        if min(found.width, found.height) <= rules.too_small_px:
+        if min(quality.width, quality.height) <= rules.too_small_px:
             yield Reason.TOO_SMALL
-        if found.brightness <= rules.too_dark or found.dark_share >= rules.too_dark_share:
+        if quality.brightness <= rules.too_dark or quality.dark_share >= rules.too_dark_share:
             yield Reason.TOO_DARK
-        if found.brightness >= rules.too_bright or found.bright_share >= rules.too_bright_share:
+        if quality.brightness >= rules.too_bright or quality.bright_share >= rules.too_bright_share:
             yield Reason.TOO_BRIGHT
-        if found.sharpness <= rules.blurred:
+        if quality.sharpness <= rules.blurred:
             yield Reason.BLURRED
 
-    def _prediction_reasons(self, found: Prediction) -> Iterator[Reason]:
-        if found.ood is None:
+    def _prediction_reasons(self, prediction: Prediction) -> Iterator[Reason]:
+        if prediction.ood is None:
             yield Reason.OOD_UNKNOWN
-        elif found.ood:
+        elif prediction.ood:
             yield Reason.OUT_OF_DISTRIBUTION
-        if self.malignant_probability(found) >= self.malignant.urgent:
+        if self.malignant_probability(prediction) >= self.malignant.urgent:
             yield Reason.MALIGNANT_GROUP
-        if found.entropy >= self.uncertainty.entropy_nats:
+        if prediction.entropy >= self.uncertainty.entropy_nats:
             yield Reason.HIGH_ENTROPY
-        if len(set(found.trajectory_labels)) > 1:
+        labels = prediction.trajectory_labels
+        if len(set(labels)) > 1:
             yield Reason.TRAJECTORIES_DISAGREE
-        elif found.trajectories > 1 and not found.trajectory_labels:
+        elif prediction.trajectories > 1 and not labels:
             yield Reason.TRAJECTORIES_UNKNOWN
 
 
-def disposition(reasons: Sequence[Reason]) -> Disposition:
-    """What reasons suggest together: retake before all else, then the most severe of them.
+def disposition_for(reasons: Sequence[Reason]) -> Disposition:
+    """Returns the disposition for all reasons together: retake first, then the most urgent.
 
-    The rules' order and the one rule over it come to just this.
+    This is equivalent to the ordered rules and their exception in the module's docstring.
     """
-    suggested = {SUGGESTS[reason] for reason in reasons}
+    suggested = {SUGGESTED_DISPOSITIONS[reason] for reason in reasons}
     if Disposition.RETAKE in suggested:
         return Disposition.RETAKE
     return max(suggested, key=urgency, default=Disposition.ROUTINE)
 
 
 def default_policy() -> Policy:
-    """The policy that comes with the package."""
-    return parse_policy(default_policy_text(), DEFAULT)
+    """Returns the packaged policy."""
+    return parse_policy(default_policy_text(), DEFAULT_FILE)
 
 
 def default_policy_text() -> str:
-    """The packaged policy file as it is written."""
-    return files("eulerlora_client.policy").joinpath(DEFAULT).read_text(encoding="utf-8")
+    """Returns the text of the packaged policy file."""
+    return files("eulerlora_client.policy").joinpath(DEFAULT_FILE).read_text(encoding="utf-8")
 
 
 def read_policy(path: Path) -> Policy:
-    """The policy in a file. Raises SettingsError, which names the file and the key."""
+    """Reads a policy file. Raises SettingsError with the file and the key."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{path}: wanted TOML in UTF-8 ({error})") from error
+        raise SettingsError(f"{path}: expected TOML in UTF-8 ({error})") from error
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from error
     return parse_policy(text, str(path))
 
 
 def parse_policy(text: str, name: str) -> Policy:
-    """The policy in a TOML text that errors call `name`. Raises SettingsError."""
+    """Returns the policy in a TOML text; errors begin with `name`. Raises SettingsError."""
     try:
         return validated(Policy, tomllib.loads(text))
     except (tomllib.TOMLDecodeError, SettingsError) as error:

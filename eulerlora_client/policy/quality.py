@@ -1,65 +1,88 @@
-"""What a picture's pixels say of its quality: size, brightness, clipping and sharpness."""
+"""Image quality measured from the pixels: size, brightness, clipping and sharpness."""
 
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
+from typing import Any
+
+from PIL import Image, ImageMath
 
 from eulerlora_client.contract.triage import ImageQuality
 
 WORKING_SIDE_PX = 128
 """Longer side at which brightness, clipping and sharpness are measured."""
 
-BLACK = 5
-WHITE = 250
-
-Luma = NDArray[np.float32]
+MAX_BLACK = 5
+MIN_WHITE = 250
+LEVELS_16_BIT_PER_8_BIT = 257
 
 
 def measure_quality(image: Image.Image) -> ImageQuality:
-    """The quality of a picture, of any mode that has a gray form.
+    """Returns the quality of an image of any mode that Pillow converts to gray.
 
-    All but the size is measured on the luma (ITU-R BT.601) with its longer side reduced to 128
-    pixels, so that the same scene gives the same figures at every resolution; a smaller picture
-    is taken as it is.
+    All measures except the size are taken on the luma (ITU-R BT.601), reduced to 128 pixels for
+    the longer side, so that they do not depend on the resolution. Smaller images are not enlarged.
     """
     luma = _working_luma(image)
     return ImageQuality(
         width=image.width,
         height=image.height,
-        brightness=float(luma.mean(dtype=np.float64) / 255),
-        dark_share=float((luma <= BLACK).mean()),
-        bright_share=float((luma >= WHITE).mean()),
+        brightness=_mean(luma) / 255,
+        dark_share=_mean(_evaluate(lambda args: args["float"](args["x"] <= MAX_BLACK), x=luma)),
+        bright_share=_mean(_evaluate(lambda args: args["float"](args["x"] >= MIN_WHITE), x=luma)),
         sharpness=laplacian_variance(luma),
     )
 
 
-def laplacian_variance(luma: Luma) -> float:
-    """Variance of the four-neighbour Laplacian inside the border; 0 below three pixels a side.
+def laplacian_variance(luma: Image.Image) -> float:
+    """Returns the variance of the four-neighbour Laplacian, without the border.
 
-    The focus measure LAPV of Pech-Pacheco, Cristobal, Chamorro-Martinez and Fernandez-Valdivia,
-    "Diatom autofocusing in brightfield microscopy", ICPR 2000, vol. 3, 314-317.
+    luma: mode F. 0 for an image with a side below three pixels. The focus measure LAPV of
+    Pech-Pacheco, Cristobal, Chamorro-Martinez and Fernandez-Valdivia, "Diatom autofocusing in
+    brightfield microscopy", ICPR 2000, vol. 3, 314-317.
     """
-    if min(luma.shape) < 3:
+    if min(luma.size) < 3:
         return 0.0
-    exact = luma.astype(np.float64)
-    neighbours = exact[:-2, 1:-1] + exact[2:, 1:-1] + exact[1:-1, :-2] + exact[1:-1, 2:]
-    return float((neighbours - 4 * exact[1:-1, 1:-1]).var())
+    laplacian = _evaluate(
+        lambda args: args["up"] + args["down"] + args["left"] + args["right"] - args["x"] * 4,
+        x=_shifted(luma, 0, 0),
+        up=_shifted(luma, 0, -1),
+        down=_shifted(luma, 0, 1),
+        left=_shifted(luma, -1, 0),
+        right=_shifted(luma, 1, 0),
+    )
+    mean = _mean(laplacian)
+    return _mean(_evaluate(lambda args: (args["x"] - mean) * (args["x"] - mean), x=laplacian))
 
 
-def _working_luma(image: Image.Image) -> Luma:
-    """(height, width) in 0..255."""
+def _shifted(image: Image.Image, x: int, y: int) -> Image.Image:
+    """Returns the image without its border of one pixel, moved by an offset."""
+    return image.crop((1 + x, 1 + y, image.width - 1 + x, image.height - 1 + y))
+
+
+def _evaluate(expression: Any, **images: Image.Image) -> Image.Image:
+    result: Image.Image = ImageMath.lambda_eval(expression, **images)
+    return result
+
+
+def _mean(image: Image.Image) -> float:
+    """Returns the mean of an image of mode F; Pillow accumulates it in double precision."""
+    mean = image.resize((1, 1), Image.Resampling.BOX).getpixel((0, 0))
+    assert isinstance(mean, float)
+    return mean
+
+
+def _working_luma(image: Image.Image) -> Image.Image:
+    """Returns the luma in 0..255, mode F."""
     gray = _gray(image).convert("F")
-    shrink = WORKING_SIDE_PX / max(gray.size)
-    if shrink < 1:
-        width, height = (max(1, round(side * shrink)) for side in gray.size)
-        gray = gray.resize((width, height), Image.Resampling.BILINEAR)  # Pillow's is antialiased
-    return np.asarray(gray)
+    scale = WORKING_SIDE_PX / max(gray.size)
+    if scale < 1:
+        width, height = (max(1, round(side * scale)) for side in gray.size)
+        gray = gray.resize((width, height), Image.Resampling.BILINEAR)  # antialiased by Pillow
+    return gray
 
 
 def _gray(image: Image.Image) -> Image.Image:
-    """What the service sees: 16 bits scaled to 8, transparency over white."""
+    """Returns gray pixels as the service decodes them: 16 bits scaled, transparency over white."""
     if image.mode.startswith("I"):  # a plain conversion would clip 16 bits
-        return Image.fromarray(np.asarray(image).astype(np.float32) / 257)
+        return image.convert("F").point(lambda level: level * (1 / LEVELS_16_BIT_PER_8_BIT) + 0)
     if image.has_transparency_data:
         layers = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", layers.size, "white"), layers)

@@ -1,64 +1,68 @@
-"""The parts of a policy file: thresholds for quality, the malignant group and uncertainty."""
+"""The tables of a policy file: thresholds for quality, the malignant group and uncertainty."""
 
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora.settings import Mode, PositiveInt, Settings
+from eulerlora_client.contract.fields import PositiveInt, Probability
+from eulerlora_client.contract.sampling import Mode
+from eulerlora_client.settings import Settings
 
-Share = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, Field(min_length=1)]
 
 
 class QualityRules(Settings):
-    """When a picture is to be taken again; each threshold itself already counts.
+    """Thresholds for retaking an image; a value equal to its threshold counts as beyond it.
 
-    too_small_px: longest shorter side. too_dark, too_bright: mean luma, 0 to 1. too_dark_share,
-    too_bright_share: of clipped pixels. blurred: highest variance of the Laplacian
-    (eulerlora_client.policy.quality).
+    too_small_px: shorter side in pixels, at most. too_dark, too_bright: mean luma, 0 to 1.
+    too_dark_share, too_bright_share: share of clipped pixels. blurred: variance of the Laplacian,
+    at most (`eulerlora_client.policy.quality`).
     """
 
     too_small_px: Annotated[int, Field(ge=0)]
-    too_dark: Share
-    too_bright: Share
-    too_dark_share: Share
-    too_bright_share: Share
+    too_dark: Probability
+    too_bright: Probability
+    too_dark_share: Probability
+    too_bright_share: Probability
     blurred: Annotated[float, Field(ge=0)]
 
     @model_validator(mode="after")
-    def _something_is_neither_dark_nor_bright(self) -> Self:
+    def _dark_below_bright(self) -> Self:
         if self.too_dark >= self.too_bright:
-            raise ValueError(f"too_dark={self.too_dark} must be below too_bright={self.too_bright}")
+            raise ValueError(
+                f"expected too_dark below too_bright={self.too_bright}, got {self.too_dark}"
+            )
         return self
 
 
 class MalignantRules(Settings):
-    """When a picture is urgent: the summed probability of `classes` is `urgent` or more."""
+    """An image is urgent if the summed probability of `classes` is at least `urgent`."""
 
     classes: Annotated[tuple[Name, ...], Field(min_length=1)]
     urgent: Annotated[float, Field(gt=0, le=1)]
 
     @model_validator(mode="after")
-    def _no_class_twice(self) -> Self:
+    def _unique_classes(self) -> Self:
         if len(set(self.classes)) != len(self.classes):
-            raise ValueError("a class stands twice in classes")
+            raise ValueError(f"expected unique classes, got {', '.join(self.classes)}")
         return self
 
 
 class UncertaintyRules(Settings):
-    """When a picture is referred: predictive entropy, in nats, of `entropy_nats` or more."""
+    """An image is referred if its predictive entropy, in nats, is at least `entropy_nats`."""
 
     entropy_nats: Annotated[float, Field(gt=0)]
 
 
 class Evidence(Settings):
-    """How `malignant.urgent` came about: what `eulerlora policy fit` measured, and on what.
+    """The measurement behind `malignant.urgent`, written by `eulerlora policy fit`.
 
-    model, revision, mode, samples: what the threshold is for. images: all that it was measured on.
-    lesions, found: lesions of class `target`, and those of them with all images at or above the
-    threshold; sensitivity: their share, lower_bound: its one-sided exact bound at `confidence`;
-    established: whether that reaches `wanted`. specificity: share of the images outside the
-    malignant group below the threshold. referral_rate: of all images, those urgent or referred.
+    model, revision, mode, samples: what the threshold applies to. images: all measured images.
+    lesions: lesions of class `target`; found: those with all images at or above the threshold;
+    sensitivity: found / lesions; lower_bound: its one-sided exact bound at `confidence`;
+    established: whether lower_bound is at least `wanted`. specificity: share of the images
+    outside the malignant group that are below the threshold. referral_rate: share of all images
+    that are urgent or referred.
     """
 
     model: Name
@@ -70,10 +74,10 @@ class Evidence(Settings):
     target: Name
     lesions: PositiveInt
     found: Annotated[int, Field(ge=0)]
-    wanted: Share
-    sensitivity: Share
-    lower_bound: Share
-    confidence: Share
+    wanted: Probability
+    sensitivity: Probability
+    lower_bound: Probability
+    confidence: Probability
     established: bool
-    specificity: Share
-    referral_rate: Share
+    specificity: Probability
+    referral_rate: Probability

@@ -12,7 +12,7 @@ TriageStatus = Disposition | Literal["failed"]
 BY_URGENCY: tuple[TriageStatus, ...] = (
     Disposition.ROUTINE, FAILED, Disposition.RETAKE, Disposition.REFER, Disposition.URGENT,
 )  # fmt: skip
-"""The least urgent first. A file that was not assessed may hold anything: it precedes routine."""
+"""The least urgent first. A failed file may show anything, so it precedes routine ones."""
 
 
 def urgency(status: TriageStatus) -> int:

@@ -1,1 +1,1 @@
-"""The HTML report of a triage run."""
+"""Outputs of a triage run: terminal table, CSV, JSON Lines and HTML report."""

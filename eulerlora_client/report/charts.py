@@ -1,4 +1,4 @@
-"""Where the report's bars and points stand: numbers for its SVG, all in per cent of a chart."""
+"""Geometry of the report's bars and points: numbers for its SVG, in per cent of a chart."""
 
 import math
 from collections.abc import Sequence
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from eulerlora_client.contract.predictions import Prediction
 
 FULL = 100.0
-HIGHEST, SPREAD = 20.0, 60.0  # where points lie: the first and the range, so that none is cut
-GOLDEN = 0.618  # spreads points over their row, the same way every time
+TOP, SPREAD = 20.0, 60.0  # vertical range of points, so that none is cut off
+GOLDEN_RATIO = 0.618  # spreads points over their row, deterministically
 
 
 @dataclass(frozen=True)
 class ClassBar:
-    """One class: its probability as a bar, that of each trajectory as a point.
+    """One class: its probability as a bar, the probability of each trajectory as a point.
 
     probability, lowest, highest: in [0, 1]; the last two over trajectories, None without them.
-    malignant: whether it is of the malignant group. points: data of an SVG path, "" for none.
+    malignant: whether the class is in the malignant group. points: SVG path data, "" for none.
     """
 
     name: str
@@ -28,15 +28,15 @@ class ClassBar:
 
     @property
     def length(self) -> float:
-        """The bar's length."""
+        """The length of the bar."""
         return round(FULL * self.probability, 2)
 
 
 @dataclass(frozen=True)
 class EntropySplit:
-    """Entropy's two parts as lengths, of the entropy of a model that knows nothing.
+    """The two parts of the entropy as lengths, relative to the maximum entropy.
 
-    expected: within trajectories. mutual: between them. Together at most 100.
+    expected: within trajectories. mutual: between trajectories. Their sum is at most 100.
     """
 
     expected: float
@@ -44,32 +44,32 @@ class EntropySplit:
 
 
 def class_bars(prediction: Prediction, malignant: Sequence[str]) -> tuple[ClassBar, ...]:
-    """A bar for each class, the most probable first; equal ones in the model's order."""
-    by_trajectory = prediction.trajectory_probabilities or ()
+    """Returns a bar per class, the most probable first; ties are in the model's order."""
+    trajectories = prediction.trajectory_probabilities or ()
     bars = [
-        _bar(name, name in malignant, probability, [each[index] for each in by_trajectory])
+        _bar(name, name in malignant, probability, [row[index] for row in trajectories])
         for index, (name, probability) in enumerate(prediction.probabilities.items())
     ]
     return tuple(sorted(bars, key=lambda bar: -bar.probability))
 
 
 def entropy_split(prediction: Prediction) -> EntropySplit:
-    """The two parts of a prediction's entropy. A model of one class has none to draw."""
-    most = math.log(len(prediction.probabilities))
-    if most == 0:
+    """Returns the two parts of the entropy of a prediction; 0 for a model of one class."""
+    maximum = math.log(len(prediction.probabilities))
+    if maximum == 0:
         return EntropySplit(0.0, 0.0)
-    expected = _within(prediction.expected_entropy / most)
-    mutual = min(_within(prediction.mutual_information / most), FULL - expected)
+    expected = _percent(prediction.expected_entropy / maximum)
+    mutual = min(_percent(prediction.mutual_information / maximum), FULL - expected)
     return EntropySplit(expected, round(mutual, 2))
 
 
 def points_path(values: Sequence[float]) -> str:
-    """SVG path data of one dot for each value in [0, 1], to be stroked with round caps.
+    """Returns SVG path data with one dot per value in [0, 1], to be stroked with round caps.
 
-    Each trajectory keeps its own height, so that dots of equal values stay apart.
+    Each trajectory has a height of its own, so that dots of equal values do not overlap.
     """
     return "".join(
-        f"M{_within(value):g} {HIGHEST + SPREAD * (GOLDEN * (index + 0.5) % 1):.4g}h0"
+        f"M{_percent(value):g} {TOP + SPREAD * (GOLDEN_RATIO * (index + 0.5) % 1):.4g}h0"
         for index, value in enumerate(values)
     )
 
@@ -85,6 +85,6 @@ def _bar(name: str, malignant: bool, probability: float, values: Sequence[float]
     )
 
 
-def _within(share: float) -> float:
-    """A share in per cent; rounding in the server's sums may put it a little outside [0, 1]."""
+def _percent(share: float) -> float:
+    """Returns a share in per cent, clamped: rounding may move a sum slightly out of [0, 1]."""
     return round(FULL * min(max(share, 0.0), 1.0), 2)

@@ -1,55 +1,59 @@
-"""What the report sorts its rows by, and which questions it tells of."""
+"""Sort keys of the report's rows, and the model settings behind them."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from eulerlora.settings import AUTO, Auto
 from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.triage.ranking import Result
+from eulerlora_client.contract.sampling import AUTO, Auto
+from eulerlora_client.triage.ranking import RankedRow
 
 
 @dataclass(frozen=True)
-class Question:
-    """What a model was asked; a report usually holds only one.
+class ModelSettings:
+    """The model and options of a prediction; most reports hold one combination.
 
-    trajectories: 0 where each picture had its own number of samples.
+    trajectories: 0 for samples="auto", where the number differs between images.
     """
 
     model: str
     revision: str
     mode: str
-    samples: int | Auto | None
+    samples: int | Auto
     trajectories: int
 
 
-def sort_keys(result: Result, name_ranks: Mapping[str, int]) -> dict[str, float | None]:
-    """What each column sorts a result by; None where it has no such figure."""
-    found = result.row.prediction
+def sort_keys(ranked_row: RankedRow, name_ranks: Mapping[str, int]) -> dict[str, float | None]:
+    """Returns the value that each column sorts a row by; None for a missing value."""
+    prediction = ranked_row.row.prediction
     return {
-        "name": name_ranks[result.name],
-        "urgency": result.urgency,
-        "malignant": result.malignant,
-        "entropy": found.entropy if found else None,
-        "mutual": found.mutual_information if found else None,
+        "name": name_ranks[ranked_row.name],
+        "urgency": ranked_row.urgency,
+        "malignant": ranked_row.malignant,
+        "entropy": prediction.entropy if prediction else None,
+        "mutual": prediction.mutual_information if prediction else None,
     }
 
 
-def name_ranks_of(results: Sequence[Result]) -> dict[str, int]:
-    """Where each name stands in the alphabet, whatever its case."""
-    names = sorted({result.name for result in results}, key=lambda name: (name.casefold(), name))
+def ranks_by_name(rows: Sequence[RankedRow]) -> dict[str, int]:
+    """Returns the alphabetical rank of each name, ignoring case."""
+    names = sorted({row.name for row in rows}, key=lambda name: (name.casefold(), name))
     return {name: rank for rank, name in enumerate(names)}
 
 
-def questions_of(results: Sequence[Result]) -> dict[Question, int]:
-    """The questions that were asked, with the number of their rows, the most frequent first."""
-    found = Counter(
-        _question(each.row.prediction) for each in results if each.row.prediction is not None
+def counts_by_settings(rows: Sequence[RankedRow]) -> dict[ModelSettings, int]:
+    """Returns the number of predictions per model and options, the most frequent first."""
+    predictions = (row.row.prediction for row in rows)
+    counts = Counter(_settings(prediction) for prediction in predictions if prediction is not None)
+    return dict(counts.most_common())
+
+
+def _settings(prediction: Prediction) -> ModelSettings:
+    auto = prediction.standard_error is not None
+    return ModelSettings(
+        model=prediction.model,
+        revision=prediction.revision,
+        mode=prediction.mode,
+        samples=AUTO if auto else prediction.samples,
+        trajectories=0 if auto else prediction.trajectories,
     )
-    return dict(found.most_common())
-
-
-def _question(found: Prediction) -> Question:
-    if found.standard_error is not None:
-        return Question(found.model, found.revision, found.mode, AUTO, 0)
-    return Question(found.model, found.revision, found.mode, found.samples, found.trajectories)

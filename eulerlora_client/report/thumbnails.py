@@ -1,4 +1,4 @@
-"""Image file -> a small JPEG without metadata, as text that stands in the report itself."""
+"""Image file -> a small JPEG without metadata, embedded in the report as a data URI."""
 
 import struct
 from base64 import b64encode
@@ -7,18 +7,17 @@ from io import BytesIO
 from pathlib import Path
 from warnings import catch_warnings
 
-import numpy as np
 from PIL import Image, ImageOps
 
 FORMATS = ("JPEG", "PNG", "WEBP")
-LONGEST_SIDE = 320
-MAX_BYTES = 15_000  # of the JPEG: a thousand of them stay a file that a browser opens
+MAX_SIDE_PX = 320
+MAX_BYTES = 15_000  # a report with a thousand thumbnails can still be opened by a browser
 MAX_PIXELS = 50_000_000
 QUALITIES = (82, 70, 55, 40, 25, 10)
-DECODED_SIDE = 2 * LONGEST_SIDE  # a JPEG decoder may stop early here, and scaling stays smooth
+DECODED_SIDE_PX = 2 * MAX_SIDE_PX  # lets the JPEG decoder downscale; resizing stays smooth
 
-# What Pillow's parsers raise on hostile bytes; a bomb is one that its header gives away.
-UNREADABLE = (
+# What Pillow's parsers raise for hostile bytes; a decompression bomb is found in the header.
+DECODING_ERRORS = (
     OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, OverflowError, TypeError,
     struct.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
 )  # fmt: skip
@@ -26,7 +25,7 @@ UNREADABLE = (
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """A JPEG of known size in pixels; `uri` holds the whole of it."""
+    """A JPEG with its size in pixels."""
 
     width: int
     height: int
@@ -34,15 +33,16 @@ class Thumbnail:
 
     @property
     def uri(self) -> str:
-        """The `data:` URI."""
+        """The complete image as a `data:` URI."""
         return f"data:image/jpeg;base64,{b64encode(self.content).decode()}"
 
 
 def thumbnail_of(path: Path) -> Thumbnail | None:
-    """A picture's thumbnail, at most 320 pixels a side and 15 kB; None where it cannot be read.
+    """Returns the thumbnail of an image, at most 320 pixels per side and 15 kB.
 
-    Upright by its EXIF orientation, over white where it is transparent; of its metadata nothing
-    is kept. A header of more than 50 megapixels is not decoded, a pipe is not waited for.
+    It is upright by its EXIF orientation, over white where it is transparent, and has no metadata.
+    Returns None for a file that cannot be decoded, for more than 50 megapixels by the header, and
+    for anything that is not a regular file.
     """
     if not path.is_file():
         return None
@@ -50,9 +50,9 @@ def thumbnail_of(path: Path) -> Thumbnail | None:
         with catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
                 return None
-            image.draft("RGB", (DECODED_SIDE, DECODED_SIDE))
-            small = _plain(_scaled(_upright(image)))
-    except UNREADABLE:
+            image.draft("RGB", (DECODED_SIDE_PX, DECODED_SIDE_PX))
+            small = _plain_rgb(_scaled(_upright(image)))
+    except DECODING_ERRORS:
         return None
     return Thumbnail(small.width, small.height, _jpeg(small))
 
@@ -60,31 +60,29 @@ def thumbnail_of(path: Path) -> Thumbnail | None:
 def _upright(image: Image.Image) -> Image.Image:
     try:
         return ImageOps.exif_transpose(image)
-    except UNREADABLE:  # an EXIF block that is no TIFF says nothing
+    except DECODING_ERRORS:  # a malformed EXIF block is ignored
         return image
 
 
 def _scaled(image: Image.Image) -> Image.Image:
-    """The picture at the thumbnail's size, in a mode that can be scaled."""
-    if image.mode.startswith("I"):  # 16-bit gray: Pillow would cut it off at 255
-        gray = np.asarray(image).astype(np.int64) // 257
-        image = Image.fromarray(gray.clip(0, 255).astype(np.uint8))
+    """Returns the image at the size of the thumbnail, as L, RGB or RGBA."""
+    if image.mode.startswith("I"):  # 16-bit gray: a plain conversion would clip it at 255
+        image = image.convert("F").point(lambda level: level * (1 / 257) + 0).convert("L")
     elif image.mode not in ("RGB", "L"):
         image = image.convert("RGBA" if image.has_transparency_data else "RGB")
-    image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
+    image.thumbnail((MAX_SIDE_PX, MAX_SIDE_PX), Image.Resampling.LANCZOS)
     return image
 
 
-def _plain(image: Image.Image) -> Image.Image:
-    """RGB pixels and nothing else."""
-    if image.mode == "RGBA":
-        white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image)
-    return Image.fromarray(np.asarray(image.convert("RGB")))
+def _plain_rgb(image: Image.Image) -> Image.Image:
+    """Returns a new image with the RGB pixels and without metadata."""
+    plain = Image.new("RGB", image.size, "white")
+    plain.paste(image, mask=image if image.mode == "RGBA" else None)
+    return plain
 
 
 def _jpeg(image: Image.Image) -> bytes:
-    """The best quality of JPEG that is small enough; noise alone needs the last."""
+    """Returns the JPEG of the highest quality that is small enough; noise needs the lowest."""
     content = b""
     for quality in QUALITIES:
         file = BytesIO()

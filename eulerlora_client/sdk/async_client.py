@@ -1,4 +1,4 @@
-"""The service's client for asyncio."""
+"""The asyncio client of the service."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
@@ -7,27 +7,27 @@ from typing import Self
 
 import httpx
 
-from eulerlora.settings import Auto
-from eulerlora_client.contract.models import ModelDetails, ModelList, ModelSummary
+from eulerlora_client.contract.models import ModelDetails, ModelSummary
 from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import Problem
-from eulerlora_client.sdk.client import CONCURRENCY
-from eulerlora_client.sdk.concurrency import in_order_async
-from eulerlora_client.sdk.images import ImageFile, content_of
+from eulerlora_client.contract.sampling import Auto
+from eulerlora_client.sdk.concurrency import DEFAULT_CONCURRENCY, map_ordered_async
+from eulerlora_client.sdk.images import ImageFile, image_bytes
 from eulerlora_client.sdk.requests import (
-    Call,
-    Question,
-    connection,
-    model_call,
-    models_call,
-    prediction_call,
+    AnyBody,
+    HttpRequest,
+    PredictOptions,
+    connection_options,
+    model_request,
+    models_request,
+    predict_request,
 )
-from eulerlora_client.sdk.responses import AnyAnswer, result_in, transport_problems
-from eulerlora_client.sdk.retry import Patience, Timeouts, repeating_async
+from eulerlora_client.sdk.responses import response_body, transport_problems
+from eulerlora_client.sdk.retry import RetryPolicy, Timeouts, retrying_async
 
 
 class AsyncTriageClient:
-    """As `TriageClient`, with coroutines; to be used in an `async with` block, or closed."""
+    """`TriageClient` with coroutines; use it in an `async with` block, or await `close`."""
 
     def __init__(
         self,
@@ -35,10 +35,10 @@ class AsyncTriageClient:
         key: str | None = None,
         *,
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
-        patience: Patience = Patience(),  # noqa: B008
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
     ) -> None:
-        self._http = httpx.AsyncClient(**connection(url, key, timeouts))
-        self._patience = patience
+        self._http = httpx.AsyncClient(**connection_options(url, key, timeouts))
+        self._retry = retry
 
     async def predict(
         self,
@@ -49,41 +49,40 @@ class AsyncTriageClient:
         model: str | None = None,
         detail: bool = False,
     ) -> Prediction:
-        """The answer for one image, as `TriageClient.predict`."""
-        content = await asyncio.to_thread(content_of, image)
-        question = Question(mode, samples, seed, model, detail)
-        return await self._answer(prediction_call(content, question), Prediction)
+        """Returns the prediction for one image, as `TriageClient.predict`."""
+        return await self._predict(image, PredictOptions(mode, samples, seed, model, detail))
 
     def predict_many(
         self,
         images: Iterable[ImageFile],
-        concurrency: int = CONCURRENCY,
+        concurrency: int = DEFAULT_CONCURRENCY,
         mode: str = "det",
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
         detail: bool = False,
     ) -> AsyncGenerator[Prediction | Problem, None]:
-        """The answers for many images in order, as `TriageClient.predict_many`."""
+        """Yields the prediction or the problem of each image, as `TriageClient.predict_many`."""
+        options = PredictOptions(mode, samples, seed, model, detail)
 
-        async def outcome(image: ImageFile) -> Prediction | Problem:
+        async def predict(image: ImageFile) -> Prediction | Problem:
             try:
-                return await self.predict(image, mode, samples, seed, model, detail)
+                return await self._predict(image, options)
             except Problem as problem:
                 return problem
 
-        return in_order_async(outcome, images, concurrency)
+        return map_ordered_async(predict, images, concurrency)
 
     async def models(self) -> tuple[ModelSummary, ...]:
-        """The served models, the default first."""
-        return (await self._answer(models_call(), ModelList)).models
+        """Returns the served models, the default first."""
+        return (await self._send(models_request())).models
 
     async def model(self, name: str) -> ModelDetails:
-        """What is known of a served model."""
-        return await self._answer(model_call(name), ModelDetails)
+        """Returns the details of a served model."""
+        return await self._send(model_request(name))
 
     async def close(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -97,11 +96,15 @@ class AsyncTriageClient:
     ) -> None:
         await self.close()
 
-    async def _answer(self, call: Call, kind: type[AnyAnswer]) -> AnyAnswer:
-        answer: AnyAnswer = await repeating_async(self._patience)(self._attempt, call, kind)
-        return answer
+    async def _predict(self, image: ImageFile, options: PredictOptions) -> Prediction:
+        content = await asyncio.to_thread(image_bytes, image)
+        return await self._send(predict_request(content, options))
 
-    async def _attempt(self, call: Call, kind: type[AnyAnswer]) -> AnyAnswer:
+    async def _send(self, request: HttpRequest[AnyBody]) -> AnyBody:
+        body: AnyBody = await retrying_async(self._retry)(self._attempt, request)
+        return body
+
+    async def _attempt(self, request: HttpRequest[AnyBody]) -> AnyBody:
         with transport_problems(self._http.base_url):
-            response = await self._http.request(call.method, call.path, **call.options)
-        return result_in(response, kind)
+            response = await self._http.request(request.method, request.path, **request.options)
+        return response_body(response, request)

@@ -1,4 +1,4 @@
-"""The service's client for ordinary, blocking code."""
+"""The blocking client of the service."""
 
 from collections.abc import Generator, Iterable
 from threading import Event
@@ -7,32 +7,31 @@ from typing import Self
 
 import httpx
 
-from eulerlora.settings import Auto
-from eulerlora_client.contract.models import ModelDetails, ModelList, ModelSummary
+from eulerlora_client.contract.models import ModelDetails, ModelSummary
 from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import Problem
-from eulerlora_client.sdk.concurrency import in_order
-from eulerlora_client.sdk.images import ImageFile, content_of
+from eulerlora_client.contract.sampling import Auto
+from eulerlora_client.sdk.concurrency import DEFAULT_CONCURRENCY, map_ordered
+from eulerlora_client.sdk.images import ImageFile, image_bytes
 from eulerlora_client.sdk.requests import (
-    Call,
-    Question,
-    connection,
-    model_call,
-    models_call,
-    prediction_call,
+    AnyBody,
+    HttpRequest,
+    PredictOptions,
+    connection_options,
+    model_request,
+    models_request,
+    predict_request,
 )
-from eulerlora_client.sdk.responses import AnyAnswer, result_in, transport_problems
-from eulerlora_client.sdk.retry import Patience, Timeouts, repeating
-
-CONCURRENCY = 8
+from eulerlora_client.sdk.responses import response_body, transport_problems
+from eulerlora_client.sdk.retry import RetryPolicy, Timeouts, retrying
 
 
 class TriageClient:
-    """Asks a running service; may be shared by threads. To be closed, or used in a `with` block.
+    """Blocking client of a running service; threads may share it.
 
-    url: such as "http://127.0.0.1:8000". key: one of the service's keys, where it wants one.
-    Every reason for which there is no answer is a `Problem`. Raises SettingsError for an
-    address or a key that cannot be one.
+    Use it in a `with` block, or call `close`. url: such as "http://127.0.0.1:8000". key: an API
+    key, if the service requires one. A request without a result raises a `Problem`. Raises
+    SettingsError for an invalid URL or key.
     """
 
     def __init__(
@@ -41,10 +40,10 @@ class TriageClient:
         key: str | None = None,
         *,
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
-        patience: Patience = Patience(),  # noqa: B008
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
     ) -> None:
-        self._http = httpx.Client(**connection(url, key, timeouts))
-        self._patience = patience
+        self._http = httpx.Client(**connection_options(url, key, timeouts))
+        self._retry = retry
 
     def predict(
         self,
@@ -55,49 +54,47 @@ class TriageClient:
         model: str | None = None,
         detail: bool = False,
     ) -> Prediction:
-        """The answer for one image: the path of its file, its bytes, or an open binary file.
+        """Returns the prediction for an image: a path, the bytes of a file, or an open file.
 
-        samples: for each adapter, in mode "stoch"; "auto" for as many as it takes. detail: with
-        every trajectory's probabilities.
+        samples: per adapter, with mode "stoch"; "auto" draws until the result has converged.
+        detail: adds the probabilities of every trajectory.
         """
-        question = Question(mode, samples, seed, model, detail)
-        return self._prediction(image, question, Event())
+        return self._predict(image, PredictOptions(mode, samples, seed, model, detail), Event())
 
     def predict_many(
         self,
         images: Iterable[ImageFile],
-        concurrency: int = CONCURRENCY,
+        concurrency: int = DEFAULT_CONCURRENCY,
         mode: str = "det",
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
         detail: bool = False,
     ) -> Generator[Prediction | Problem, None, None]:
-        """The answers for many images, in order; where one has none, the problem in its place.
+        """Yields the prediction or the problem of each image, in order.
 
-        concurrency: images that are asked about at the same time. Images are taken from the
-        iterable as they are needed.
+        concurrency: number of concurrent requests. Images are consumed lazily.
         """
-        question, given_up = Question(mode, samples, seed, model, detail), Event()
+        options, cancelled = PredictOptions(mode, samples, seed, model, detail), Event()
 
-        def outcome(image: ImageFile) -> Prediction | Problem:
+        def predict(image: ImageFile) -> Prediction | Problem:
             try:
-                return self._prediction(image, question, given_up)
+                return self._predict(image, options, cancelled)
             except Problem as problem:
                 return problem
 
-        return in_order(outcome, images, concurrency, given_up)
+        return map_ordered(predict, images, concurrency, cancelled)
 
     def models(self) -> tuple[ModelSummary, ...]:
-        """The served models, the default first."""
-        return self._answer(models_call(), ModelList, Event()).models
+        """Returns the served models, the default first."""
+        return self._send(models_request(), Event()).models
 
     def model(self, name: str) -> ModelDetails:
-        """What is known of a served model."""
-        return self._answer(model_call(name), ModelDetails, Event())
+        """Returns the details of a served model."""
+        return self._send(model_request(name), Event())
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -111,14 +108,14 @@ class TriageClient:
     ) -> None:
         self.close()
 
-    def _prediction(self, image: ImageFile, question: Question, given_up: Event) -> Prediction:
-        return self._answer(prediction_call(content_of(image), question), Prediction, given_up)
+    def _predict(self, image: ImageFile, options: PredictOptions, cancelled: Event) -> Prediction:
+        return self._send(predict_request(image_bytes(image), options), cancelled)
 
-    def _answer(self, call: Call, kind: type[AnyAnswer], given_up: Event) -> AnyAnswer:
-        answer: AnyAnswer = repeating(self._patience, given_up)(self._attempt, call, kind)
-        return answer
+    def _send(self, request: HttpRequest[AnyBody], cancelled: Event) -> AnyBody:
+        body: AnyBody = retrying(self._retry, cancelled)(self._attempt, request)
+        return body
 
-    def _attempt(self, call: Call, kind: type[AnyAnswer]) -> AnyAnswer:
+    def _attempt(self, request: HttpRequest[AnyBody]) -> AnyBody:
         with transport_problems(self._http.base_url):
-            response = self._http.request(call.method, call.path, **call.options)
-        return result_in(response, kind)
+            response = self._http.request(request.method, request.path, **request.options)
+        return response_body(response, request)

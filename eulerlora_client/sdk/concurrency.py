@@ -1,4 +1,4 @@
-"""Many questions at a time, a bounded number of them, with their answers in order."""
+"""Calls for many items with bounded concurrency; results in the order of the items."""
 
 import asyncio
 from collections import deque
@@ -8,60 +8,61 @@ from threading import Event
 from typing import TypeVar
 
 Item = TypeVar("Item")
-Outcome = TypeVar("Outcome")
+Result = TypeVar("Result")
 
-AHEAD = 2
-"""Items in hand for each one that is asked about, so that a slow one does not idle the others."""
+DEFAULT_CONCURRENCY = 8
+
+PREFETCH_FACTOR = 2
+"""Submitted items per concurrent call, so that one slow call does not idle the others."""
 
 
-def in_order(
-    ask: Callable[[Item], Outcome], items: Iterable[Item], concurrency: int, given_up: Event
-) -> Generator[Outcome, None, None]:
-    """What `ask` says of each item, in their order, from `concurrency` threads.
+def map_ordered(
+    function: Callable[[Item], Result], items: Iterable[Item], concurrency: int, cancelled: Event
+) -> Generator[Result, None, None]:
+    """Yields the result for each item, in order, from `concurrency` threads.
 
-    Items are taken as they are wanted. When the caller stops, what has not begun is not asked,
-    `given_up` is set, and what has begun is waited for.
+    Items are consumed lazily. When the caller stops, calls that have not started are cancelled,
+    `cancelled` is set, and running calls are waited for.
     """
-    threads = ThreadPoolExecutor(at_least_one(concurrency))
-    waiting: deque[Future[Outcome]] = deque()
+    threads = ThreadPoolExecutor(_checked(concurrency))
+    pending: deque[Future[Result]] = deque()
     try:
         for item in items:
-            waiting.append(threads.submit(ask, item))
-            while waiting and (len(waiting) >= AHEAD * concurrency or waiting[0].done()):
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            pending.append(threads.submit(function, item))
+            while pending and (len(pending) >= PREFETCH_FACTOR * concurrency or pending[0].done()):
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
-        given_up.set()
+        cancelled.set()
         threads.shutdown(cancel_futures=True)
 
 
-async def in_order_async(
-    ask: Callable[[Item], Awaitable[Outcome]], items: Iterable[Item], concurrency: int
-) -> AsyncGenerator[Outcome, None]:
-    """The same from tasks; they end when the caller stops."""
-    free = asyncio.Semaphore(at_least_one(concurrency))
-    waiting: deque[asyncio.Task[Outcome]] = deque()
+async def map_ordered_async(
+    function: Callable[[Item], Awaitable[Result]], items: Iterable[Item], concurrency: int
+) -> AsyncGenerator[Result, None]:
+    """Yields the result for each item, in order, from tasks that end when the caller stops."""
+    free = asyncio.Semaphore(_checked(concurrency))
+    pending: deque[asyncio.Task[Result]] = deque()
 
-    async def one(item: Item) -> Outcome:
+    async def call(item: Item) -> Result:
         async with free:
-            return await ask(item)
+            return await function(item)
 
     try:
         for item in items:
-            waiting.append(asyncio.create_task(one(item)))
-            while waiting and (len(waiting) >= AHEAD * concurrency or waiting[0].done()):
-                yield await waiting.popleft()
-        while waiting:
-            yield await waiting.popleft()
+            pending.append(asyncio.create_task(call(item)))
+            while pending and (len(pending) >= PREFETCH_FACTOR * concurrency or pending[0].done()):
+                yield await pending.popleft()
+        while pending:
+            yield await pending.popleft()
     finally:
-        for task in waiting:
+        for task in pending:
             task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        await asyncio.gather(*pending, return_exceptions=True)
 
 
-def at_least_one(concurrency: int) -> int:
-    """The same number. Raises ValueError below one."""
+def _checked(concurrency: int) -> int:
     if concurrency < 1:
-        raise ValueError(f"wanted a concurrency of at least 1, not {concurrency}")
+        raise ValueError(f"expected a concurrency of at least 1, got {concurrency}")
     return concurrency

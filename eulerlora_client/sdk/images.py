@@ -1,4 +1,4 @@
-"""What a caller may give as an image -> the bytes of its file."""
+"""Image arguments of the clients."""
 
 import os
 from pathlib import Path
@@ -7,13 +7,13 @@ from typing import BinaryIO
 from eulerlora_client.contract.problems import UnreadableFile
 
 ImageFile = str | os.PathLike[str] | bytes | BinaryIO
-"""The path of an image file, its bytes, or a binary file that is read to its end."""
+"""The path of an image file, its bytes, or an open binary file, which is read to its end."""
 
 
-def content_of(image: ImageFile) -> bytes:
-    """The bytes to send, as they are: the service decodes them.
+def image_bytes(image: ImageFile) -> bytes:
+    """Returns the encoded image unchanged; the service decodes it.
 
-    Raises UnreadableFile for a file that cannot be read, TypeError for anything that is none.
+    Raises UnreadableFile if a file cannot be read, and TypeError for other types.
     """
     if isinstance(image, bytes):
         return image
@@ -26,8 +26,8 @@ def content_of(image: ImageFile) -> bytes:
                 return content
     except OSError as error:
         raise UnreadableFile(error.strerror or str(error)) from error
-    except ValueError as error:  # a NUL in a path, or a closed file
+    except ValueError as error:  # a NUL character in a path, or a closed file
         raise UnreadableFile(str(error)) from error
     raise TypeError(
-        f"wanted an image as a path, bytes or a binary file, not {type(image).__qualname__}"
+        f"expected an image as a path, bytes or a binary file, got {type(image).__qualname__}"
     )

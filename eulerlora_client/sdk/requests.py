@@ -1,23 +1,31 @@
-"""What the client asks for: requests of the HTTP contract, the same for both clients."""
+"""Requests of the HTTP contract, the same for both clients."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx
 
-from eulerlora.errors import SettingsError
-from eulerlora.settings import Auto
+from eulerlora_client.contract.fields import WireModel
+from eulerlora_client.contract.models import ModelDetails, ModelList
+from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.sampling import Auto
+from eulerlora_client.errors import SettingsError
 from eulerlora_client.sdk.retry import Timeouts
+
+AnyBody = TypeVar("AnyBody", bound=WireModel)
+
+EXAMPLE = "a URL such as http://127.0.0.1:8000"
 
 
 @dataclass(frozen=True)
-class Question:
-    """How an image is to be answered; None leaves a choice to the service.
+class PredictOptions:
+    """Options of a prediction; None takes the default of the service.
 
-    mode: "det" or "stoch". samples: for each adapter, in stoch, or "auto". seed: of the draws.
-    model: a served one. detail: with the probabilities of every trajectory.
+    mode: "det" or "stoch". samples: per adapter, with mode stoch; "auto" draws until the result
+    has converged. seed: of the draws. model: name of a served model. detail: adds the
+    probabilities of every trajectory.
     """
 
     mode: str = "det"
@@ -27,44 +35,46 @@ class Question:
     detail: bool = False
 
     def parameters(self) -> dict[str, str]:
-        """The query of /predict."""
-        given = {
+        """Returns the query parameters of `/predict`."""
+        values = {
             "mode": self.mode,
             "samples": self.samples,
             "seed": self.seed,
             "model": self.model,
             "detail": "trajectories" if self.detail else None,
         }
-        return {name: str(value) for name, value in given.items() if value is not None}
+        return {name: str(value) for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
-class Call:
-    """One request; `options` are those of httpx's `request`."""
+class HttpRequest(Generic[AnyBody]):
+    """One request and the type of its response body; `options` are those of httpx's `request`."""
 
     method: str
     path: str
+    body: type[AnyBody]
     options: Mapping[str, Any]
 
 
-def prediction_call(content: bytes, question: Question) -> Call:
-    """The request for one image. File names stay here: they may name a patient."""
+def predict_request(content: bytes, options: PredictOptions) -> HttpRequest[Prediction]:
+    """Returns the request for one image. The file name is not sent: it may name a patient."""
     files = {"file": ("image", content, "application/octet-stream")}
-    return Call("POST", "predict", {"params": question.parameters(), "files": files})
+    parameters = {"params": options.parameters(), "files": files}
+    return HttpRequest("POST", "predict", Prediction, parameters)
 
 
-def models_call() -> Call:
-    """The request for all served models."""
-    return Call("GET", "models", {})
+def models_request() -> HttpRequest[ModelList]:
+    """Returns the request for the list of served models."""
+    return HttpRequest("GET", "models", ModelList, {})
 
 
-def model_call(name: str) -> Call:
-    """The request for what is known of a model."""
-    return Call("GET", f"models/{quote(name, '')}", {})
+def model_request(name: str) -> HttpRequest[ModelDetails]:
+    """Returns the request for the details of one model."""
+    return HttpRequest("GET", f"models/{quote(name, '')}", ModelDetails, {})
 
 
-def connection(url: str, key: str | None, timeouts: Timeouts) -> dict[str, Any]:
-    """Options of httpx's clients. Raises SettingsError for an address or a key that is none."""
+def connection_options(url: str, key: str | None, timeouts: Timeouts) -> dict[str, Any]:
+    """Returns the options of httpx's clients. Raises SettingsError for an invalid URL or key."""
     return {
         "base_url": _checked_url(url),
         "headers": {} if key is None else {"Authorization": f"Bearer {_checked_key(key)}"},
@@ -78,17 +88,17 @@ def connection(url: str, key: str | None, timeouts: Timeouts) -> dict[str, Any]:
 def _checked_url(url: str) -> str:
     try:
         parts = urlsplit(url)
-        port_is_fine = parts.port is None or parts.port > 0
+        valid_port = parts.port is None or parts.port > 0
     except ValueError as error:
-        raise SettingsError(f"url: {error}") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_fine:
-        raise SettingsError(f"url: wanted one like http://127.0.0.1:8000, not {url!r}")
+        raise SettingsError(f"url: expected {EXAMPLE}, got {url!r}") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or not valid_port:
+        raise SettingsError(f"url: expected {EXAMPLE}, got {url!r}")
     if parts.query or parts.fragment:
-        raise SettingsError(f"url: wanted the service's address without ? and #, not {url!r}")
+        raise SettingsError(f"url: expected a URL without query and fragment, got {url!r}")
     return url
 
 
 def _checked_key(key: str) -> str:
     if not (key.isascii() and key.isprintable() and key and " " not in key):
-        raise SettingsError("key: wanted printable ASCII characters without spaces")
+        raise SettingsError("key: expected printable ASCII characters without spaces")
     return key

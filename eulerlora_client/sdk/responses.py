@@ -1,17 +1,15 @@
-"""HTTP responses -> results, or the problem they tell of."""
+"""Response -> body of the expected type, or the problem that it reports."""
 
 import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 from pydantic import ValidationError
 
-from eulerlora.settings import first_fault
-from eulerlora_client.contract.fields import WireModel
 from eulerlora_client.contract.problems import (
     ConnectionLost,
     Problem,
@@ -20,28 +18,28 @@ from eulerlora_client.contract.problems import (
     Unreachable,
     problem_class,
 )
+from eulerlora_client.sdk.requests import AnyBody, HttpRequest
+from eulerlora_client.settings import first_error
 
-AnyAnswer = TypeVar("AnyAnswer", bound=WireModel)
 
-
-def result_in(response: httpx.Response, kind: type[AnyAnswer]) -> AnyAnswer:
-    """The result of a kind. Raises the problem that came in its place, or UnexpectedAnswer."""
+def response_body(response: httpx.Response, request: HttpRequest[AnyBody]) -> AnyBody:
+    """Returns the body of a response. Raises the reported Problem, or UnexpectedAnswer."""
     if response.status_code != httpx.codes.OK:
-        raise problem_in(response)
+        raise reported_problem(response)
     try:
-        return kind.model_validate_json(response.content)
+        return request.body.model_validate_json(response.content)
     except ValidationError as error:
         raise UnexpectedAnswer(
-            f"wanted a {kind.__name__} ({first_fault(error)})",
+            f"expected a {request.body.__name__} ({first_error(error, request.body)})",
             status=response.status_code,
             request_id=response.headers.get("X-Request-ID"),
         ) from error
 
 
-def problem_in(response: httpx.Response) -> Problem:
-    """The problem that a response without a result tells of; any response has one."""
+def reported_problem(response: httpx.Response) -> Problem:
+    """Returns the problem that a response reports; a response without a document has one too."""
     status = response.status_code
-    document = _document(response)
+    document = _json_object(response)
     code = _text(document, "code")
     return problem_class(code, status)(
         _text(document, "detail") or f"status {status} without a problem document",
@@ -55,20 +53,21 @@ def problem_in(response: httpx.Response) -> Problem:
 
 @contextmanager
 def transport_problems(url: httpx.URL) -> Iterator[None]:
-    """Within the block, what httpx raises becomes a problem."""
+    """Raises a Problem for each error of httpx in the block."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise Unreachable(f"nothing answers at {url} ({_words(error)})") from error
+        raise Unreachable(f"no connection to {url} ({_reason(error)})") from error
     except httpx.TimeoutException as error:
-        raise TimedOut(f"of {url} ({_words(error)})") from error
+        raise TimedOut(f"{url} ({_reason(error)})") from error
     except httpx.TransportError as error:
-        raise ConnectionLost(f"to {url} ({_words(error)})") from error
+        raise ConnectionLost(f"{url} ({_reason(error)})") from error
     except httpx.RequestError as error:
-        raise UnexpectedAnswer(f"of {url} ({_words(error)})") from error
+        raise UnexpectedAnswer(f"{url} ({_reason(error)})") from error
 
 
-def _document(response: httpx.Response) -> Mapping[str, Any]:
+def _json_object(response: httpx.Response) -> Mapping[str, Any]:
+    """Returns the JSON object of a response, empty if there is none."""
     try:
         document = json.loads(response.content)
     except (ValueError, RecursionError):
@@ -82,7 +81,7 @@ def _text(document: Mapping[str, Any], name: str) -> str | None:
 
 
 def _retry_after_s(value: str | None) -> float | None:
-    """Retry-After, in seconds or as a date (RFC 9110, 10.2.3); None where it is neither."""
+    """Returns Retry-After in seconds; the header holds seconds or a date (RFC 9110, 10.2.3)."""
     if value is None:
         return None
     if value.isascii() and value.isdigit():
@@ -93,5 +92,5 @@ def _retry_after_s(value: str | None) -> float | None:
         return None
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__

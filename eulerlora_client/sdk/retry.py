@@ -1,7 +1,7 @@
-"""How long the client waits, and which questions it repeats.
+"""Timeouts, and the policy by which requests are retried.
 
-A prediction may be asked for again at no harm: it changes nothing, and its seed comes from the
-image, so that the repeated question has the same answer.
+Retrying a prediction has no side effects, and its seed is derived from the image, so that a
+repeated request has the same result.
 """
 
 from collections.abc import Callable
@@ -20,29 +20,28 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from eulerlora.settings import Settings
 from eulerlora_client.contract.problems import (
     ConnectionLost,
     Problem,
     QuotaExceeded,
     Unreachable,
 )
+from eulerlora_client.settings import Settings
 
 Seconds = Annotated[float, Field(gt=0)]
-PatienceSeconds = Annotated[float, Field(ge=0)]
+RetrySeconds = Annotated[float, Field(ge=0)]
 
-PASSING = (429, 503, 504)
-"""Statuses after which the same request may be answered."""
+RETRYABLE_STATUSES = (429, 503, 504)
 
 BACKOFF = wait_random_exponential(multiplier=0.25, max=5)
-AFTER_WHAT_WAS_SAID = wait_random(0, 0.5)  # others were told the same time
+JITTER = wait_random(0, 0.5)  # clients that got the same Retry-After spread their attempts
 
 
 class Timeouts(Settings):
-    """Seconds without progress after which one attempt ends.
+    """Timeouts of one attempt, in seconds.
 
-    connect_s: until there is a connection. read_s, write_s: between two pieces of the answer, or
-    of the question.
+    connect_s: to make a connection. read_s, write_s: without progress of the response or of the
+    request.
     """
 
     connect_s: Seconds = 5
@@ -50,57 +49,57 @@ class Timeouts(Settings):
     write_s: Seconds = 60
 
 
-class Patience(Settings):
-    """Seconds, from a question's first attempt, within which it is repeated; 0 for never.
+class RetryPolicy(Settings):
+    """Seconds since the first attempt within which a request is retried; 0 disables retries.
 
-    service_s: after a connection that was refused or lost, and after 503 and 504. quota_s: after
-    429. Waits for as long as Retry-After says, and not at all where that would be too long.
+    service_s: after a refused or lost connection, and after status 503 and 504. quota_s: after
+    status 429. Retry-After is respected; a wait that would exceed the limit is not started.
     """
 
-    service_s: PatienceSeconds = 30
-    quota_s: PatienceSeconds = 120
+    service_s: RetrySeconds = 30
+    quota_s: RetrySeconds = 120
 
 
-def repeating(patience: Patience, given_up: Event) -> Retrying:
-    """Repeats a call until it has an answer; `given_up` ends its waits at once."""
+def retrying(policy: RetryPolicy, cancelled: Event) -> Retrying:
+    """Returns a caller that retries a function; setting `cancelled` ends its waits at once."""
     return Retrying(
-        retry=retry_if_exception(may_pass),
+        retry=retry_if_exception(is_retryable),
         wait=wait_s,
-        stop=lambda state: stop_when_event_set(given_up)(state) or _too_long(patience)(state),
-        sleep=sleep_using_event(given_up),
+        stop=lambda state: stop_when_event_set(cancelled)(state) or _exceeds(policy)(state),
+        sleep=sleep_using_event(cancelled),
         reraise=True,
     )
 
 
-def repeating_async(patience: Patience) -> AsyncRetrying:
-    """The same for a coroutine, whose waits end with its task."""
+def retrying_async(policy: RetryPolicy) -> AsyncRetrying:
+    """Returns a caller that retries a coroutine function; waits end when their task ends."""
     return AsyncRetrying(
-        retry=retry_if_exception(may_pass), wait=wait_s, stop=_too_long(patience), reraise=True
+        retry=retry_if_exception(is_retryable), wait=wait_s, stop=_exceeds(policy), reraise=True
     )
 
 
-def may_pass(error: BaseException) -> bool:
-    """Whether the same question may have an answer a little later."""
+def is_retryable(error: BaseException) -> bool:
+    """Returns True if the same request may succeed later."""
     return isinstance(error, (Unreachable, ConnectionLost)) or (
-        isinstance(error, Problem) and error.status in PASSING
+        isinstance(error, Problem) and error.status in RETRYABLE_STATUSES
     )
 
 
 def wait_s(state: RetryCallState) -> float:
-    """Seconds to the next attempt: what Retry-After said, or longer with each one."""
+    """Returns the seconds to the next attempt: Retry-After, or an exponential backoff."""
     problem = _problem(state)
     if problem.retry_after_s is None:
         return BACKOFF(state)
-    return problem.retry_after_s + AFTER_WHAT_WAS_SAID(state)
+    return problem.retry_after_s + JITTER(state)
 
 
-def _too_long(patience: Patience) -> Callable[[RetryCallState], bool]:
-    def too_long(state: RetryCallState) -> bool:
-        of_quota = isinstance(_problem(state), QuotaExceeded)
-        most_s = patience.quota_s if of_quota else patience.service_s
-        return (state.seconds_since_start or 0) + state.upcoming_sleep > most_s
+def _exceeds(policy: RetryPolicy) -> Callable[[RetryCallState], bool]:
+    def exceeds(state: RetryCallState) -> bool:
+        is_quota = isinstance(_problem(state), QuotaExceeded)
+        limit_s = policy.quota_s if is_quota else policy.service_s
+        return (state.seconds_since_start or 0) + state.upcoming_sleep > limit_s
 
-    return too_long
+    return exceeds
 
 
 def _problem(state: RetryCallState) -> Problem:

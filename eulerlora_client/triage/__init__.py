@@ -1,1 +1,1 @@
-"""A triage run over many files, and what it writes."""
+"""A triage run over image files: file selection, rows and their ranking."""

@@ -1,50 +1,63 @@
-"""Which files a triage run is about, and in which order."""
+"""Selection of the image files of a triage run."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
-from eulerlora.errors import DataError
-from eulerlora.folders import files_below
+from eulerlora_client.errors import ImageFilesError
 
-READ_BY_SERVICE = (".jpeg", ".jpg", ".png", ".webp")
-OTHER_IMAGES = (
+SUPPORTED_EXTENSIONS = (".jpeg", ".jpg", ".png", ".webp")
+"""Extensions of the formats that the service reads."""
+
+UNSUPPORTED_EXTENSIONS = (
     ".avif", ".bmp", ".dcm", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".svg", ".tif",
     ".tiff",
 )  # fmt: skip
-"""Pictures too: nobody is to believe that the service has seen one which it cannot read."""
+"""Extensions of other image formats. Such files get a row, so that no image is left out."""
 
 
 @dataclass(frozen=True)
-class Considered:
-    """The files of a run, each once, and how many others lie in its folders."""
+class FileSelection:
+    """The distinct files of a run, and the number of other files in its folders."""
 
     files: tuple[Path, ...]
-    others: int
+    skipped: int
 
 
-def considered(places: Iterable[Path]) -> Considered:
-    """Files as they are named, and of folders all below them with an image's extension, sorted.
+def select_files(paths: Iterable[Path]) -> FileSelection:
+    """Returns the given files, and all files with an image extension below the given folders.
 
-    In the order of the places. Raises DataError for a folder that cannot be listed, and where
-    there is no file at all.
+    The order is that of the paths; files of a folder are sorted. Raises ImageFilesError if a
+    folder cannot be listed, or if there is no file.
     """
-    found: dict[str, Path] = {}
-    others = 0
-    for place in places:
-        files = sorted(files_below(place, _not_listed)) if place.is_dir() else [place]
+    selected: dict[str, Path] = {}
+    skipped = 0
+    for path in paths:
+        files = sorted(_files_below(path)) if path.is_dir() else [path]
         for file in files:
-            if file == place or file.suffix.lower() in (*READ_BY_SERVICE, *OTHER_IMAGES):
-                found.setdefault(os.path.abspath(file), file)  # noqa: PTH100 - links stay links
+            if file == path or file.suffix.lower() in SUPPORTED_EXTENSIONS + UNSUPPORTED_EXTENSIONS:
+                selected.setdefault(os.path.abspath(file), file)  # noqa: PTH100 - keeps links
             else:
-                others += 1
-    if not found:
-        raise DataError(
-            f"wanted images ({' '.join(READ_BY_SERVICE)}); found {others} other files and none"
-        )
-    return Considered(tuple(found.values()), others)
+                skipped += 1
+    if not selected:
+        extensions = " ".join(SUPPORTED_EXTENSIONS)
+        raise ImageFilesError(f"expected image files ({extensions}), got {skipped} other files")
+    return FileSelection(tuple(selected.values()), skipped)
 
 
-def _not_listed(error: OSError) -> None:
-    raise DataError(f"{error.filename}: cannot be listed ({error.strerror})") from error
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yields all files below a folder; linked folders are followed, each is listed once."""
+    visited = set()  # a link may lead to a folder above it
+    for parent, folders, names in os.walk(folder, onerror=_raise_unlistable, followlinks=True):
+        real = Path(parent).resolve()
+        if real in visited:
+            folders.clear()
+            continue
+        visited.add(real)
+        yield from (Path(parent, name) for name in names)
+
+
+def _raise_unlistable(error: OSError) -> NoReturn:
+    raise ImageFilesError(f"{error.filename}: cannot be listed ({error.strerror})") from error

@@ -1,8 +1,7 @@
-"""Triage rows in the order in which a person is to look at them: the most urgent first.
+"""Ranks triage rows for review, the most urgent first.
 
-What was not assessed stands before the routine: nobody knows yet what is on it. What is to be taken
-again, or failed after the model's answer, but resembles the malignant group as much as an urgent
-picture, stands next to the urgent.
+A row that is to be retaken, or that failed after its prediction, ranks directly below urgent rows
+if its malignant probability reaches the urgent threshold.
 """
 
 import math
@@ -14,67 +13,67 @@ from pathlib import Path
 
 from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.triage import Disposition
-from eulerlora_client.policy.policy import Policy, PolicyError
+from eulerlora_client.errors import PolicyError
+from eulerlora_client.policy.policy import Policy
 from eulerlora_client.policy.urgency import FAILED, TriageStatus, urgency
 from eulerlora_client.policy.wording import NOT_ASSESSED, TITLES
 from eulerlora_client.triage.run import TriageRow
 
-KIND_TITLES: Mapping[TriageStatus, str] = dict([*TITLES.items(), (FAILED, NOT_ASSESSED)])
-"""What a row may come to, and its name for people."""
+STATUS_TITLES: Mapping[TriageStatus, str] = dict([*TITLES.items(), (FAILED, NOT_ASSESSED)])
+"""The title of each status, in the order of their counts."""
 
 
 @dataclass(frozen=True)
-class Result:
-    """A row with what it is ranked by.
+class RankedRow:
+    """A row with its sort keys.
 
-    name: its path below the folder that all rows share. malignant: probability of the malignant
-    group; None without a prediction, or for a model that has no such group. urgency: higher
-    comes first. fitted: whether the policy's urgent threshold was set for this question; None
+    name: path below the common folder of all rows. urgency: rank, higher comes first. malignant:
+    probability of the malignant group; None without a prediction or without such classes.
+    fitted: whether the policy's urgent threshold was set for this model, mode and samples; None
     without a prediction.
     """
 
     row: TriageRow
     name: str
-    kind: TriageStatus
+    status: TriageStatus
     urgency: int
     malignant: float | None
     fitted: bool | None
 
 
-def results_of(rows: Sequence[TriageRow], policy: Policy) -> list[Result]:
-    """The rows, most urgent first, then by the malignant group's probability, entropy and name."""
-    folder = _shared_folder([row.path for row in rows])
-    results = [_result(row, folder, policy) for row in rows]
-    return sorted(results, key=_order)
+def ranked(rows: Sequence[TriageRow], policy: Policy) -> list[RankedRow]:
+    """Returns the rows by urgency, malignant probability and entropy, then by name."""
+    folder = _common_folder([row.path for row in rows])
+    return sorted((_ranked_row(row, folder, policy) for row in rows), key=_sort_key)
 
 
-def counts_of(results: Sequence[Result]) -> dict[TriageStatus, int]:
-    """How many rows came to each kind, 0 included."""
-    found = Counter(result.kind for result in results)
-    return {kind: found[kind] for kind in KIND_TITLES}
+def counts_by_status(rows: Sequence[RankedRow]) -> dict[TriageStatus, int]:
+    """Returns the number of rows of every status, including 0."""
+    counts = Counter(row.status for row in rows)
+    return {status: counts[status] for status in STATUS_TITLES}
 
 
-def _result(row: TriageRow, folder: Path | None, policy: Policy) -> Result:
-    kind = row.decision.disposition if row.decision else FAILED
-    malignant = _malignant(row.prediction, policy)
-    return Result(
+def _ranked_row(row: TriageRow, folder: Path | None, policy: Policy) -> RankedRow:
+    status = row.decision.disposition if row.decision else FAILED
+    malignant = _malignant_probability(row.prediction, policy)
+    return RankedRow(
         row=row,
         name=str(row.path.relative_to(folder) if folder else row.path),
-        kind=kind,
-        urgency=_urgency(kind, malignant is not None and malignant >= policy.malignant.urgent),
+        status=status,
+        urgency=_rank(status, malignant is not None and malignant >= policy.malignant.urgent),
         malignant=malignant,
         fitted=policy.fitted_to(row.prediction) if row.prediction else None,
     )
 
 
-def _urgency(kind: TriageStatus, suspicious: bool) -> int:
-    """A row's place among the others, 0 for routine."""
-    if suspicious and kind in (Disposition.RETAKE, FAILED):
+def _rank(status: TriageStatus, is_malignant: bool) -> int:
+    """Returns the rank of a row, 0 for routine; even for plain statuses."""
+    if is_malignant and status in (Disposition.RETAKE, FAILED):
         return 2 * urgency(Disposition.URGENT) - 1
-    return 2 * urgency(kind)
+    return 2 * urgency(status)
 
 
-def _malignant(prediction: Prediction | None, policy: Policy) -> float | None:
+def _malignant_probability(prediction: Prediction | None, policy: Policy) -> float | None:
     if prediction is None:
         return None
     try:
@@ -83,16 +82,17 @@ def _malignant(prediction: Prediction | None, policy: Policy) -> float | None:
         return None
 
 
-def _order(result: Result) -> tuple[float, float, float, str, str]:
-    found = result.row.prediction
-    malignant = math.inf if result.malignant is None else -result.malignant
-    entropy = -found.entropy if found else math.inf
-    return -result.urgency, malignant, entropy, result.name.casefold(), result.name
+def _sort_key(ranked_row: RankedRow) -> tuple[float, float, float, str, str]:
+    prediction = ranked_row.row.prediction
+    malignant = math.inf if ranked_row.malignant is None else -ranked_row.malignant
+    entropy = -prediction.entropy if prediction else math.inf
+    name = ranked_row.name
+    return -ranked_row.urgency, malignant, entropy, name.casefold(), name
 
 
-def _shared_folder(paths: Sequence[Path]) -> Path | None:
-    """The folder that all paths lie in; None for none, or where absolute and relative ones mix."""
+def _common_folder(paths: Sequence[Path]) -> Path | None:
+    """Returns the common folder of all paths; None if there is none."""
     try:
         return Path(os.path.commonpath([path.parent for path in paths]))
-    except ValueError:
+    except ValueError:  # no paths, or absolute and relative ones
         return None

@@ -1,4 +1,4 @@
-"""A triage run: every file is asked about, and has exactly one row."""
+"""A triage run: sends every file to the service and returns one row per file."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
@@ -9,22 +9,18 @@ from pathlib import Path
 from PIL import Image
 
 from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.contract.problems import (
-    BodyTooLarge,
-    Problem,
-    Unreachable,
-    UnreadableFile,
-)
+from eulerlora_client.contract.problems import BodyTooLarge, Problem, Unreachable, UnreadableFile
 from eulerlora_client.contract.triage import ImageQuality
-from eulerlora_client.policy.policy import Decision, Policy, PolicyError
+from eulerlora_client.errors import PolicyError
+from eulerlora_client.policy.policy import Decision, Policy
 from eulerlora_client.policy.quality import measure_quality
 from eulerlora_client.sdk.async_client import AsyncTriageClient
-from eulerlora_client.sdk.concurrency import in_order_async
-from eulerlora_client.sdk.images import content_of
-from eulerlora_client.sdk.requests import Question
+from eulerlora_client.sdk.concurrency import map_ordered_async
+from eulerlora_client.sdk.images import image_bytes
+from eulerlora_client.sdk.requests import PredictOptions
 
 FORMATS = ("JPEG", "PNG", "WEBP")
-"""What is opened here: the formats that the service reads."""
+"""Formats that are decoded here: those that the service reads."""
 
 NOT_ASKED = "not_asked"
 QUALITY_UNKNOWN = "quality_unknown"
@@ -33,7 +29,7 @@ POLICY_MISMATCH = "policy_mismatch"
 
 @dataclass(frozen=True)
 class RowProblem:
-    """Why a file has no decision: a code for programs, and words for people."""
+    """Why a file has no decision: a code for programs, and a text for people."""
 
     code: str
     detail: str
@@ -41,7 +37,7 @@ class RowProblem:
 
 @dataclass(frozen=True)
 class TriageRow:
-    """What came of one file: a decision, or the problem for which there is none."""
+    """The result for one file: a decision, or the problem that prevented it."""
 
     path: Path
     prediction: Prediction | None = None
@@ -53,53 +49,53 @@ class TriageRow:
 def triage(
     files: Iterable[Path],
     client: AsyncTriageClient,
-    question: Question,
+    options: PredictOptions,
     policy: Policy,
-    most_bytes: int,
+    max_bytes: int,
     concurrency: int,
 ) -> AsyncGenerator[TriageRow, None]:
-    """A row for each file, in their order; `concurrency` are asked about at the same time.
+    """Yields a row for each file, in order, with `concurrency` concurrent requests.
 
-    most_bytes: larger files are not sent. Once the service cannot be reached any more, nothing is
-    asked.
+    max_bytes: larger files are not sent. After the service has become unreachable, no further
+    requests are sent.
     """
-    run = _Run(client, question, policy, most_bytes)
-    return in_order_async(run.row_of, files, concurrency)
+    run = _Run(client, options, policy, max_bytes)
+    return map_ordered_async(run.row_for, files, concurrency)
 
 
-def not_asked(path: Path) -> TriageRow:
-    """The row of a file when the run ended before it had its answer."""
-    return TriageRow(path, problem=RowProblem(NOT_ASKED, "the run ended before its answer came"))
+def cancelled_row(path: Path) -> TriageRow:
+    """Returns the row of a file whose prediction was missing when the run ended."""
+    return TriageRow(path, problem=RowProblem(NOT_ASKED, "the run ended before its prediction"))
 
 
 @dataclass
 class _Run:
     client: AsyncTriageClient
-    question: Question
+    options: PredictOptions
     policy: Policy
-    most_bytes: int
-    gone: Unreachable | None = None
+    max_bytes: int
+    unreachable: Unreachable | None = None
 
-    async def row_of(self, path: Path) -> TriageRow:
-        """The row of one file; never raises for what the file or the service may do."""
-        if self.gone is not None:
-            return _without_answer(path, self.gone)
+    async def row_for(self, path: Path) -> TriageRow:
+        """Returns the row of a file, with a problem for each fault of the file or the service."""
+        if self.unreachable is not None:
+            return _problem_row(path, self.unreachable)
         try:
-            content = await asyncio.to_thread(_read, path, self.most_bytes)
-            prediction = await self.client.predict(content, **asdict(self.question))
+            content = await asyncio.to_thread(_read, path, self.max_bytes)
+            prediction = await self.client.predict(content, **asdict(self.options))
         except Problem as problem:
             if isinstance(problem, Unreachable):
-                self.gone = problem
-            return _without_answer(path, problem)
-        return await asyncio.to_thread(decided, path, content, prediction, self.policy)
+                self.unreachable = problem
+            return _problem_row(path, problem)
+        return await asyncio.to_thread(decided_row, path, content, prediction, self.policy)
 
 
-def decided(path: Path, content: bytes, prediction: Prediction, policy: Policy) -> TriageRow:
-    """The row of a file that was answered, with the policy's decision on it."""
+def decided_row(path: Path, content: bytes, prediction: Prediction, policy: Policy) -> TriageRow:
+    """Returns the row of a file with a prediction: measures its quality and applies the policy."""
     try:
         with Image.open(BytesIO(content), formats=FORMATS) as image:
             quality = measure_quality(image)
-    except Exception as error:  # what Pillow raises on hostile bytes has no common base
+    except Exception as error:  # Pillow's errors for hostile bytes have no common base class
         detail = f"its quality cannot be measured ({type(error).__name__})"
         return TriageRow(path, prediction, problem=RowProblem(QUALITY_UNKNOWN, detail))
     try:
@@ -109,17 +105,17 @@ def decided(path: Path, content: bytes, prediction: Prediction, policy: Policy) 
         return TriageRow(path, prediction, quality, problem=problem)
 
 
-def _without_answer(path: Path, problem: Problem) -> TriageRow:
+def _problem_row(path: Path, problem: Problem) -> TriageRow:
     return TriageRow(path, problem=RowProblem(problem.code, str(problem)))
 
 
-def _read(path: Path, most_bytes: int) -> bytes:
-    """Raises BodyTooLarge where the service would, without reading the file.
+def _read(path: Path, max_bytes: int) -> bytes:
+    """Returns the bytes of a file. Raises BodyTooLarge without reading a file that is too large.
 
-    Raises UnreadableFile for a pipe or a device too: reading it might never end.
+    Raises UnreadableFile for pipes and devices: reading them might never end.
     """
     if path.exists() and not path.is_file():
         raise UnreadableFile("it is not a regular file")
-    if path.is_file() and path.stat().st_size > most_bytes:
-        raise BodyTooLarge(f"at most {most_bytes:,} bytes are read")
-    return content_of(path)
+    if path.is_file() and path.stat().st_size > max_bytes:
+        raise BodyTooLarge(f"the service accepts at most {max_bytes:,} bytes")
+    return image_bytes(path)

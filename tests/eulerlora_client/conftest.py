@@ -1,4 +1,4 @@
-"""A server that answers as it is told to, for what the real one says too seldom."""
+"""A server with scripted responses, for cases that the real service rarely produces."""
 
 import json
 import threading
@@ -11,23 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.service.conftest import (  # noqa: F401 - fixtures
-    ask,
-    bombs,
-    client,
-    encode,
-    live,
-    make_app,
-    model,
-    photo,
-    png,
-    png_chunk,
-    png_header,
-    refused,
-)
+from tests.service.conftest import bombs, live, model, photo  # noqa: F401 - fixtures
 
 Reply = tuple[int, Mapping[str, str], bytes] | None
-"""Status, headers and body; None closes the connection without an answer."""
+"""Status, headers and body; None closes the connection without a response."""
 
 PREDICTION: dict[str, Any] = {
     "request_id": "r1",
@@ -50,73 +37,72 @@ PREDICTION: dict[str, Any] = {
 }
 
 
+@dataclass(frozen=True)
+class ReceivedRequest:
+    """A request that the server received."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
 @dataclass
-class Script:
-    """Where the server listens, what it replies in turn (the last reply for ever), what it saw.
+class ScriptedServer:
+    """Sends the given replies in turn, the last one forever, and records the requests.
 
     before_post: called before each reply to a POST.
     """
 
     url: str = ""
     replies: deque[Reply] = field(default_factory=deque)
-    seen: list[tuple[str, str, Mapping[str, str], bytes]] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     before_post: Callable[[], object] = lambda: None
 
     def reply(self, *replies: Reply) -> None:
         self.replies.extend(replies)
 
-    def next(self) -> Reply:
+    def next_reply(self) -> Reply:
         return self.replies.popleft() if len(self.replies) > 1 else self.replies[0]
 
 
-def good(**changes: object) -> Reply:
-    return 200, {"Content-Type": "application/json"}, json.dumps(PREDICTION | changes).encode()
-
-
-def refusal(status: int, code: str = "some_code", **headers: str) -> Reply:
-    document = {"status": status, "code": code, "title": "T", "detail": "D", "request_id": "r9"}
-    told = {"Content-Type": "application/problem+json"}
-    return (
-        status,
-        told | {name.replace("_", "-"): value for name, value in headers.items()},
-        json.dumps(document).encode(),
-    )
-
-
 @pytest.fixture
-def script() -> Iterator[Script]:
-    """A server on loopback that follows the script."""
-    script = Script()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(script))
-    script.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+def server() -> Iterator[ScriptedServer]:
+    """A scripted server on the loopback interface."""
+    scripted = ScriptedServer()
+    http_server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(scripted))
+    scripted.url = f"http://127.0.0.1:{http_server.server_address[1]}"
+    thread = threading.Thread(target=http_server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    yield script
-    server.shutdown()
-    server.server_close()
+    yield scripted
+    http_server.shutdown()
+    http_server.server_close()
     thread.join()
 
 
-@pytest.fixture(scope="session")
-def told() -> Callable[..., Reply]:
-    """(status, code, **headers) -> a problem document."""
-    return refusal
+def prediction_reply(**changes: object) -> Reply:
+    """Returns a reply with a prediction, with changed fields."""
+    return 200, {"Content-Type": "application/json"}, json.dumps(PREDICTION | changes).encode()
 
 
-@pytest.fixture(scope="session")
-def answered() -> Callable[..., Reply]:
-    """(**changed fields) -> a prediction."""
-    return good
+def problem_reply(status: int, code: str = "some_code", **headers: str) -> Reply:
+    """Returns a reply with a problem document."""
+    document = {"status": status, "code": code, "title": "T", "detail": "D", "request_id": "r9"}
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    all_headers = {"Content-Type": "application/problem+json"} | named
+    return status, all_headers, json.dumps(document).encode()
 
 
-def _handler(script: Script) -> type[BaseHTTPRequestHandler]:
+def _handler(server: ScriptedServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            script.seen.append((self.command, self.path, dict(self.headers), body))
+            server.requests.append(
+                ReceivedRequest(self.command, self.path, dict(self.headers), body)
+            )
             if self.command == "POST":
-                script.before_post()
-            reply = script.next()
+                server.before_post()
+            reply = server.next_reply()
             if reply is None:
                 return
             status, headers, content = reply
@@ -124,7 +110,7 @@ def _handler(script: Script) -> type[BaseHTTPRequestHandler]:
             for name, value in headers.items():
                 self.send_header(name, value)
             self.end_headers()
-            with suppress(ConnectionError):  # whoever asked may have left
+            with suppress(ConnectionError):  # the client may have disconnected
                 self.wfile.write(content)
 
         do_POST = do_GET  # noqa: N815 - the base class's name

@@ -1,4 +1,4 @@
-"""Runs of `eulerlora triage`, rows to show, and a policy for the tests' tiny model."""
+"""Runs of `eulerlora triage`, rows with fixed values, and a policy for the tests' tiny model."""
 
 from io import BytesIO
 from pathlib import Path
@@ -7,11 +7,11 @@ from unittest.mock import patch
 import numpy as np
 from PIL import Image
 
-from eulerlora_client.commands import program as command_line
+from eulerlora_client.commands import program as program_module
 from eulerlora_client.commands.triage import triage_command
 from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason
-from eulerlora_client.policy.policy import Decision, Policy, default_policy
+from eulerlora_client.policy.policy import Decision, Policy, default_policy, default_policy_text
 from eulerlora_client.triage.run import RowProblem, TriageRow
 from tests.eulerlora_client.conftest import PREDICTION
 from tests.program import Completed, run
@@ -23,42 +23,39 @@ QUALITY = ImageQuality(
 
 def triage(*arguments: str | Path) -> Completed:
     """Runs `eulerlora triage ARGUMENTS` in this process."""
-    with patch.object(command_line, "program", triage_command):
+    with patch.object(program_module, "program", triage_command):
         return run(*arguments)
 
 
 def mel_policy() -> Policy:
-    """The packaged policy for a model whose only malignant class is mel."""
+    """Returns the packaged policy with mel as the only malignant class."""
     policy = default_policy()
     malignant = policy.malignant.model_copy(update={"classes": ("mel",)})
     return policy.model_copy(update={"malignant": malignant})
 
 
 def mel_policy_file(path: Path) -> Path:
-    """The same as a file."""
-    text = (
-        Path(command_line.__file__).parents[2] / "eulerlora_client/policy/policy.toml"
-    ).read_text()
-    path.write_text(text.replace('["mel", "bcc", "akiec"]', '["mel"]'))
+    """Writes `mel_policy` to a file."""
+    path.write_text(default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]'))
     return path
 
 
-def picture(seed: int = 0) -> bytes:
-    """A PNG of 160 x 120 random pixels."""
+def random_png(seed: int = 0) -> bytes:
+    """Returns a PNG of 160 x 120 random pixels."""
     pixels = np.random.default_rng(seed).integers(0, 256, (120, 160, 3), dtype=np.uint8)
     buffer = BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
 
 
-def row(name: str, disposition: Disposition, mel: float = 0.2, *reasons: Reason) -> TriageRow:
-    """A decided row."""
-    found = Prediction.model_validate(
+def decided(name: str, disposition: Disposition, mel: float = 0.2, *reasons: Reason) -> TriageRow:
+    """Returns a row with a decision."""
+    prediction = Prediction.model_validate(
         PREDICTION | {"probabilities": {"mel": mel, "nv": 1 - mel}, "warnings": ["one", "two"]}
     )
-    return TriageRow(Path(name), found, QUALITY, Decision(disposition, reasons, 3, "sha256:1"))
+    return TriageRow(Path(name), prediction, QUALITY, Decision(disposition, reasons, 3, "sha256:1"))
 
 
-def gap(name: str, code: str = "unusable_image", detail: str = "it is broken") -> TriageRow:
-    """A row without a decision."""
+def undecided(name: str, code: str = "unusable_image", detail: str = "it is broken") -> TriageRow:
+    """Returns a row without a decision."""
     return TriageRow(Path(name), problem=RowProblem(code, detail))

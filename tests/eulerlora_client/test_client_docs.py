@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from eulerlora_client.commands.triage import triage_command
-from eulerlora_client.sdk.retry import Patience, Timeouts
-from eulerlora_client.triage.files import OTHER_IMAGES, READ_BY_SERVICE
-from eulerlora_client.triage.row_files import COLUMNS
-from tests.eulerlora_client.runs import picture
+from eulerlora_client.report.exports import COLUMNS
+from eulerlora_client.sdk.retry import RetryPolicy, Timeouts
+from eulerlora_client.triage.files import SUPPORTED_EXTENSIONS, UNSUPPORTED_EXTENSIONS
+from tests.eulerlora_client.runs import random_png
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
 
@@ -19,7 +19,7 @@ def test_the_python_blocks_run(
 ) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, flags=re.DOTALL | re.MULTILINE)
     assert len(blocks) == 2
-    (tmp_path / "lesion.png").write_bytes(picture())
+    (tmp_path / "lesion.png").write_bytes(random_png())
     (tmp_path / "notes.txt").write_text("no picture")
     monkeypatch.chdir(tmp_path)
     for block in blocks:
@@ -32,7 +32,7 @@ def test_the_python_blocks_run(
 
 
 def test_it_names_every_column_extension_and_option() -> None:
-    for name in (*COLUMNS, *READ_BY_SERVICE, *OTHER_IMAGES):
+    for name in (*COLUMNS, *SUPPORTED_EXTENSIONS, *UNSUPPORTED_EXTENSIONS):
         assert name in DOCUMENT, name
     for option in triage_command.params:
         if option.param_type_name == "option":
@@ -40,7 +40,7 @@ def test_it_names_every_column_extension_and_option() -> None:
 
 
 def test_it_states_the_seconds_as_they_are() -> None:
-    assert (Patience().service_s, Patience().quota_s) == (30, 120)
+    assert (RetryPolicy().service_s, RetryPolicy().quota_s) == (30, 120)
     assert "ends 30 seconds after the first attempt, or 120" in " ".join(DOCUMENT.split())
     assert (Timeouts().connect_s, Timeouts().write_s, Timeouts().read_s) == (5, 60, 60)
     assert "5 to connect, 60 to send and 60 to read" in DOCUMENT

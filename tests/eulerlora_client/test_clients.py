@@ -1,4 +1,4 @@
-"""The same questions, answers, repeats and problems."""
+"""Both clients send the same requests and return the same results, retries and problems."""
 
 import asyncio
 import socket
@@ -13,9 +13,9 @@ from eulerlora_client import (
     AsyncTriageClient,
     ConnectionLost,
     NotReady,
-    Patience,
     QuotaExceeded,
     RequestRefused,
+    RetryPolicy,
     ServiceFailed,
     TimedOut,
     Timeouts,
@@ -26,98 +26,106 @@ from eulerlora_client import (
     Unreachable,
     UnreadableFile,
 )
+from tests.eulerlora_client.conftest import (
+    Reply,
+    ScriptedServer,
+    prediction_reply,
+    problem_reply,
+)
 
-Ask = Callable[..., Any]
-SHORT = Patience(service_s=0, quota_s=0)
-LONG = Patience(service_s=60, quota_s=60)
+Call = Callable[..., Any]
+NO_RETRY = RetryPolicy(service_s=0, quota_s=0)
+RETRY_FOR_AN_HOUR = RetryPolicy(service_s=3600, quota_s=3600)
 
 
-def ask_blocking(url: str, method: str, *arguments: object, **options: Any) -> Any:
-    question = options.pop("question", {})
+def call_blocking(url: str, method: str, *arguments: object, **options: Any) -> Any:
+    predict_options = options.pop("options", {})
     with TriageClient(url, **options) as client:
-        found = getattr(client, method)(*arguments, **question)
-        return list(found) if method == "predict_many" else found
+        result = getattr(client, method)(*arguments, **predict_options)
+        return list(result) if method == "predict_many" else result
 
 
-def ask_with_asyncio(url: str, method: str, *arguments: object, **options: Any) -> Any:
-    question = options.pop("question", {})
+def call_async(url: str, method: str, *arguments: object, **options: Any) -> Any:
+    predict_options = options.pop("options", {})
 
-    async def ask() -> Any:
+    async def call() -> Any:
         async with AsyncTriageClient(url, **options) as client:
-            found = getattr(client, method)(*arguments, **question)
+            result = getattr(client, method)(*arguments, **predict_options)
             if method == "predict_many":
-                return [each async for each in found]
-            return await found
+                return [item async for item in result]
+            return await result
 
-    return asyncio.run(ask())
+    return asyncio.run(call())
 
 
-@pytest.fixture(params=[ask_blocking, ask_with_asyncio], ids=["blocking", "asyncio"])
-def ask(request: pytest.FixtureRequest) -> Ask:
-    """(url, method, *arguments, **options of the client, question) -> what the client gives."""
+@pytest.fixture(params=[call_blocking, call_async], ids=["blocking", "asyncio"])
+def call(request: pytest.FixtureRequest) -> Call:
+    """(url, method, *arguments, options={}, **options of the client) -> the method's result."""
     return request.param
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
-    """An address that refuses connections: its port is bound, and nobody listens."""
+def closed_url() -> Iterator[str]:
+    """An address that refuses connections: its port is bound, but does not listen."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
-def test_a_path_bytes_and_a_file_are_the_same_question(
-    ask: Ask, script, answered, tmp_path: Path
+def test_a_path_bytes_and_a_file_make_the_same_request(
+    call: Call, server: ScriptedServer, tmp_path: Path
 ) -> None:
-    script.reply(answered())
+    server.reply(prediction_reply())
     path = tmp_path / "Jane Doe.png"
     path.write_bytes(b"pixels")
     for image in (path, str(path), b"pixels", BytesIO(b"pixels")):
-        assert ask(script.url, "predict", image).label == "nv"
-    for method, address, headers, body in script.seen:
-        assert (method, address) == ("POST", "/predict?mode=det")
-        assert b"pixels" in body
-        assert b"Jane" not in body
-        assert "Authorization" not in headers
+        assert call(server.url, "predict", image).label == "nv"
+    for request in server.requests:
+        assert (request.method, request.path) == ("POST", "/predict?mode=det")
+        assert b"pixels" in request.body
+        assert b"Jane" not in request.body
+        assert "Authorization" not in request.headers
 
 
-def test_all_parameters_and_the_key_are_sent(ask: Ask, script, answered) -> None:
-    script.reply(answered())
-    question = {"mode": "stoch", "samples": 2, "seed": 7, "model": "a b", "detail": True}
-    found = ask(script.url + "/prefix/", "predict", b"pixels", key="elk_1", question=question)
-    _, address, headers, _ = script.seen[0]
-    assert address == ("/prefix/predict?mode=stoch&samples=2&seed=7&model=a+b&detail=trajectories")
-    assert headers["Authorization"] == "Bearer elk_1"
-    assert found.trajectory_labels == ("mel", "nv")
+def test_all_parameters_and_the_key_are_sent(call: Call, server: ScriptedServer) -> None:
+    server.reply(prediction_reply())
+    options = {"mode": "stoch", "samples": 2, "seed": 7, "model": "a b", "detail": True}
+    url = server.url + "/prefix/"
+    prediction = call(url, "predict", b"pixels", key="elk_1", options=options)
+    (request,) = server.requests
+    query = "mode=stoch&samples=2&seed=7&model=a+b&detail=trajectories"
+    assert request.path == f"/prefix/predict?{query}"
+    assert request.headers["Authorization"] == "Bearer elk_1"
+    assert prediction.trajectory_labels == ("mel", "nv")
 
 
-def test_a_model_is_asked_for_by_its_quoted_name(ask: Ask, script, told) -> None:
-    script.reply(told(404, "unknown_model"))
+def test_the_name_of_a_model_is_quoted_in_the_path(call: Call, server: ScriptedServer) -> None:
+    server.reply(problem_reply(404, "unknown_model"))
     with pytest.raises(UnknownModel):
-        ask(script.url, "model", "a/b?")
-    assert script.seen[0][1] == "/models/a%2Fb%3F"
+        call(server.url, "model", "a/b?")
+    assert server.requests[0].path == "/models/a%2Fb%3F"
 
 
 @pytest.mark.parametrize("image", [Path("nowhere.png"), Path()], ids=repr)
-def test_a_file_that_cannot_be_read_is_a_problem_before_anything_is_sent(
-    ask: Ask, nobody: str, image: object
+def test_an_unreadable_file_is_a_problem_before_a_request_is_sent(
+    call: Call, closed_url: str, image: object
 ) -> None:
-    with pytest.raises(UnreadableFile) as found:
-        ask(nobody, "predict", image)
-    assert (found.value.code, found.value.status) == ("unreadable_file", None)
+    with pytest.raises(UnreadableFile) as raised:
+        call(closed_url, "predict", image)
+    assert (raised.value.code, raised.value.status) == ("unreadable_file", None)
 
 
 @pytest.mark.parametrize("image", [None, StringIO("text")])
-def test_what_is_no_image_file_is_a_type_error(ask: Ask, nobody: str, image: object) -> None:
-    with pytest.raises(TypeError, match="wanted an image as a path, bytes or a binary file"):
-        ask(nobody, "predict", image)
+def test_another_type_of_image_is_a_type_error(call: Call, closed_url: str, image: object) -> None:
+    with pytest.raises(TypeError, match="expected an image as a path, bytes or a binary file"):
+        call(closed_url, "predict", image)
 
 
-def test_a_problem_document_is_told_whole(ask: Ask, script, told) -> None:
-    script.reply(told(503, "not_ready", Retry_After="7"))
-    with pytest.raises(NotReady) as found:
-        ask(script.url, "predict", b"pixels", patience=SHORT)
-    assert found.value.__dict__ == {
+def test_a_problem_has_all_fields_of_its_document(call: Call, server: ScriptedServer) -> None:
+    server.reply(problem_reply(503, "not_ready", Retry_After="7"))
+    with pytest.raises(NotReady) as raised:
+        call(server.url, "predict", b"pixels", retry=NO_RETRY)
+    assert raised.value.__dict__ == {
         "code": "not_ready",
         "status": 503,
         "title": "T",
@@ -127,15 +135,15 @@ def test_a_problem_document_is_told_whole(ask: Ask, script, told) -> None:
     }
 
 
-def test_a_success_that_is_no_prediction_is_told_and_not_asked_again(ask: Ask, script) -> None:
-    script.reply((200, {}, b"<html>"))
+def test_a_200_that_is_not_a_prediction_is_not_retried(call: Call, server: ScriptedServer) -> None:
+    server.reply((200, {}, b"<html>"))
     with pytest.raises(UnexpectedAnswer):
-        ask(script.url, "predict", b"pixels", patience=LONG)
-    assert len(script.seen) == 1
+        call(server.url, "predict", b"pixels", retry=RETRY_FOR_AN_HOUR)
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(
-    "passing",
+    "failure",
     [
         (429, {"Retry-After": "0"}, b""),
         (503, {"Retry-After": "0"}, b""),
@@ -144,65 +152,67 @@ def test_a_success_that_is_no_prediction_is_told_and_not_asked_again(ask: Ask, s
     ],
     ids=["429", "503", "504", "closed"],
 )
-def test_what_may_pass_is_asked_again_with_the_same_question(
-    ask: Ask, script, answered, passing: object
+def test_a_temporary_failure_is_retried_with_the_same_request(
+    call: Call, server: ScriptedServer, failure: Reply
 ) -> None:
-    script.reply(passing, answered())
-    assert ask(script.url, "predict", b"pixels", patience=LONG).label == "nv"
-    first, second = script.seen
-    assert b"pixels" in second[3]
-    assert first[:2] == second[:2]
+    server.reply(failure, prediction_reply())
+    assert call(server.url, "predict", b"pixels", retry=RETRY_FOR_AN_HOUR).label == "nv"
+    first, second = server.requests
+    assert b"pixels" in second.body
+    assert (first.method, first.path) == (second.method, second.path)
 
 
 @pytest.mark.parametrize("status", [401, 422, 500, 502])
-def test_nothing_else_is_asked_again(ask: Ask, script, status: int) -> None:
-    script.reply((status, {"Retry-After": "0"}, b""))
+def test_other_failures_are_not_retried(call: Call, server: ScriptedServer, status: int) -> None:
+    server.reply((status, {"Retry-After": "0"}, b""))
     with pytest.raises((RequestRefused, ServiceFailed)):
-        ask(script.url, "predict", b"pixels", patience=LONG)
-    assert len(script.seen) == 1
+        call(server.url, "predict", b"pixels", retry=RETRY_FOR_AN_HOUR)
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_wait_beyond_our_patience_is_not_begun(ask: Ask, script, status: int) -> None:
-    script.reply((status, {"Retry-After": "61"}, b""))
+def test_a_wait_beyond_the_retry_policy_is_not_started(
+    call: Call, server: ScriptedServer, status: int
+) -> None:
+    server.reply((status, {"Retry-After": "3601"}, b""))
     with pytest.raises((QuotaExceeded, Unavailable)):
-        ask(script.url, "predict", b"pixels", patience=LONG)
-    assert len(script.seen) == 1
+        call(server.url, "predict", b"pixels", retry=RETRY_FOR_AN_HOUR)
+    assert len(server.requests) == 1
 
 
-def test_nobody_there(ask: Ask, nobody: str) -> None:
-    with pytest.raises(Unreachable, match=f"nothing answers at {nobody}"):
-        ask(nobody, "models", patience=SHORT)
+def test_a_refused_connection_is_unreachable(call: Call, closed_url: str) -> None:
+    with pytest.raises(Unreachable, match=f"no connection to {closed_url}"):
+        call(closed_url, "models", retry=NO_RETRY)
 
 
-def test_a_connection_that_ends_is_lost(ask: Ask, script) -> None:
-    script.reply(None)
+def test_a_closed_connection_is_lost(call: Call, server: ScriptedServer) -> None:
+    server.reply(None)
     with pytest.raises(ConnectionLost):
-        ask(script.url, "models", patience=SHORT)
+        call(server.url, "models", retry=NO_RETRY)
 
 
-def test_an_answer_that_does_not_come_ends_at_the_timeout(ask: Ask) -> None:
+def test_a_missing_response_is_a_timeout(call: Call) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(TimedOut):
-            ask(url, "models", timeouts=Timeouts(read_s=0.05), patience=LONG)
+            call(url, "models", timeouts=Timeouts(read_s=0.05), retry=RETRY_FOR_AN_HOUR)
 
 
-def test_a_bad_item_does_not_end_many_and_order_is_kept(
-    ask: Ask, script, answered, tmp_path: Path
+def test_many_results_are_in_order_with_problems_in_their_positions(
+    call: Call, server: ScriptedServer, tmp_path: Path
 ) -> None:
-    script.reply(answered())
+    server.reply(prediction_reply())
     images = [b"one", tmp_path / "nowhere.png", *[b"more"] * 20, tmp_path, b"last"]
-    found = ask(script.url, "predict_many", images, 3)
-    assert [getattr(each, "code", "answered") for each in found] == [
-        "answered",
+    results = call(server.url, "predict_many", images, 3)
+    assert [getattr(result, "code", "prediction") for result in results] == [
+        "prediction",
         "unreadable_file",
-        *["answered"] * 20,
+        *["prediction"] * 20,
         "unreadable_file",
-        "answered",
+        "prediction",
     ]
 
 
-def test_a_server_that_is_gone_is_the_problem_of_every_item(ask: Ask, nobody: str) -> None:
-    found = ask(nobody, "predict_many", [b"1", b"2"], patience=SHORT)
-    assert [each.code for each in found] == ["unreachable"] * 2
+def test_an_unreachable_service_is_the_problem_of_every_image(call: Call, closed_url: str) -> None:
+    results = call(closed_url, "predict_many", [b"1", b"2"], retry=NO_RETRY)
+    assert [result.code for result in results] == ["unreachable"] * 2

@@ -53,7 +53,7 @@ def test_every_file_has_one_row_and_nothing_else_than_a_lesion_is_routine(
     assert set(rows) == {path.name for path in folder.iterdir()}
     assert len(rows) == LESIONS + OTHERS + len(BROKEN)
     assert done.status == 1
-    assert f"{len(BROKEN)} of {len(rows)} files got no decision" in done.err
+    assert f"{len(BROKEN)} of {len(rows)} files have no decision" in done.err
     assert {name for name, row in rows.items() if row["problem_detail"]} == set(BROKEN)
     routine = [name for name, row in rows.items() if row["disposition"] == "routine"]
     assert [name for name in routine if name.startswith("other")] == []

@@ -129,7 +129,7 @@ def rows_of_all_kinds(folder: Path, policy: Policy) -> list[TriageRow]:
         row(picture(HOSTILE, 3), prediction(passes("bkl", 1.5, 1.4, 3), warnings=("<b>note</b>",))),
         row(
             picture("fixed.png", 4),
-            prediction(passes("nv", 6, 0.2, 4, 2), mode="det", samples=None, detail=False),
+            prediction(passes("nv", 6, 0.2, 4, 2), mode="det", samples=1, detail=False),
         ),
         row(picture("blurred.jpg", 5), prediction(passes("nv", 7, 0.3, 5)), BLURRED),
         row(picture("blurred urgent.jpg", 6), prediction(passes("bcc", 3, 0.6, 6)), BLURRED),

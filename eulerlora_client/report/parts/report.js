@@ -3,18 +3,18 @@
   const table = document.getElementById("results");
   const results = [...table.querySelectorAll("tbody.result")]; // most urgent first
   const headers = [...table.querySelectorAll("th[data-sort]")];
-  const kinds = [...document.querySelectorAll("input[name=shown]")];
+  const statuses = [...document.querySelectorAll("input[name=shown]")];
   const state = document.getElementById("state");
   const opposite = { ascending: "descending", descending: "ascending" };
 
-  // Results without a figure come last, whichever way the others go.
+  // Results without a value come last in both directions.
   const byKey = (key, direction) => (one, other) => {
-    const [left, right] = [one, other].map((each) => Number(each.dataset[key] ?? NaN));
+    const [left, right] = [one, other].map((result) => Number(result.dataset[key] ?? NaN));
     if (isNaN(left) || isNaN(right)) return isNaN(left) - isNaN(right);
     return direction === "ascending" ? left - right : right - left;
   };
 
-  function tell() {
+  function showState() {
     const shown = results.filter((result) => !result.hidden).length;
     const sorted = headers.find((header) => header.hasAttribute("aria-sort"));
     state.textContent =
@@ -25,18 +25,18 @@
   function sort(header) {
     const now = header.getAttribute("aria-sort");
     const direction = now === null ? header.dataset.first : opposite[now];
-    for (const each of headers) each.removeAttribute("aria-sort");
+    for (const other of headers) other.removeAttribute("aria-sort");
     header.setAttribute("aria-sort", direction);
     table.append(...results.toSorted(byKey(header.dataset.sort, direction)));
-    tell();
+    showState();
   }
 
   function filter() {
-    const wanted = new Set(kinds.filter((kind) => kind.checked).map((kind) => kind.value));
+    const selected = new Set(statuses.filter((box) => box.checked).map((box) => box.value));
     for (const result of results) {
-      result.hidden = ![...result.classList].some((name) => wanted.has(name));
+      result.hidden = ![...result.classList].some((name) => selected.has(name));
     }
-    tell();
+    showState();
   }
 
   for (const header of headers) {
@@ -44,7 +44,7 @@
     button.disabled = false;
     button.addEventListener("click", () => sort(header));
   }
-  for (const kind of kinds) kind.addEventListener("change", filter);
-  document.querySelector("fieldset.tally").disabled = false;
+  for (const box of statuses) box.addEventListener("change", filter);
+  document.querySelector("fieldset.filter").disabled = false;
   filter();
 }

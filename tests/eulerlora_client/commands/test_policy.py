@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from eulerlora.errors import SettingsError
 from eulerlora_client.commands import program as command_line
 from eulerlora_client.commands.policy import check_command, policy_command, show_command
+from eulerlora_client.errors import SettingsError
 from eulerlora_client.policy.policy import default_policy, default_policy_text
 
 

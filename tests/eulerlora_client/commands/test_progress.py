@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 
 from eulerlora_client.commands import progress as display
-from eulerlora_client.commands.progress import Display
+from eulerlora_client.commands.progress import TriageProgress
 
 
 class Terminal(StringIO):
@@ -17,8 +17,8 @@ class Terminal(StringIO):
 def test_elsewhere_lines_tell_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(display, "PLAIN_EVERY_S", 0.0)
-    with Display(3) as shown:
+    monkeypatch.setattr(display, "PLAIN_INTERVAL_S", 0.0)
+    with TriageProgress(3) as shown:
         for _ in range(3):
             shown.advance()
     out, err = capsys.readouterr()
@@ -30,7 +30,7 @@ def test_elsewhere_lines_tell_how_far_it_is(
 
 
 def test_a_short_run_elsewhere_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    with Display(2) as shown:
+    with TriageProgress(2) as shown:
         shown.advance()
     assert capsys.readouterr() == ("", "")
 
@@ -41,7 +41,7 @@ def test_on_a_terminal_there_is_a_bar(
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with Display(3) as shown:
+    with TriageProgress(3) as shown:
         shown.advance()
     assert "1/3" in terminal.getvalue()
     assert capsys.readouterr().out == ""

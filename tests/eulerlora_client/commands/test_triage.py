@@ -1,4 +1,4 @@
-"""`eulerlora triage`: every file has its row, and the exit status tells."""
+"""`eulerlora triage`: one row per file, and an exit status."""
 
 import csv
 import json
@@ -12,21 +12,24 @@ from types import SimpleNamespace
 
 import pytest
 
-from eulerlora_client.commands.progress import Display
+from eulerlora_client.commands.progress import TriageProgress
 from eulerlora_client.commands.triage import triage_command
 from eulerlora_client.policy.wording import WARNING
-from tests.eulerlora_client.runs import mel_policy_file, picture, triage
+from tests.eulerlora_client.conftest import ScriptedServer, prediction_reply
+from tests.eulerlora_client.runs import mel_policy_file, random_png, triage
 
 ROOT = Path(__file__).parents[3]
 DETAILS = {
     "name": "tiny",
     "revision": "sha256:0",
-    "classes": [{"name": "mel"}, {"name": "nv"}],
+    "classes": [{"name": name, "description": name.upper()} for name in ("mel", "nv")],
     "adapters": 2,
     "input_size": 32,
     "image_limits": {"min_side": 32, "max_side": 8192, "max_pixels": 24_000_000},
     "max_body_bytes": 100_000,
     "max_samples": 64,
+    "thresholds": [],
+    "provenance": {},
 }
 
 
@@ -43,11 +46,11 @@ def policy(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three pictures, and a file of notes that is none."""
+    """A folder with three images and a text file."""
     folder = tmp_path / "lesions"
     (folder / "more").mkdir(parents=True)
     for number, name in enumerate(("1.png", "2.png", "more/3.png")):
-        (folder / name).write_bytes(picture(number))
+        (folder / name).write_bytes(random_png(number))
     (folder / "notes.txt").touch()
     return folder
 
@@ -57,11 +60,13 @@ def rows_in(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def test_a_folder_is_triaged(folder: Path, url: str, policy: Path, tmp_path: Path) -> None:
+def test_every_image_of_a_folder_gets_a_decision(
+    folder: Path, url: str, policy: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "rows.csv"
     done = triage(folder, "--url", url, "--policy", policy, "--csv", file)
     assert done.status == 0, done.err
-    assert done.err == "1 file without an image's extension left out\n"
+    assert done.err == "1 file without an image extension skipped\n"
     assert "3 files: " in done.out
     assert " ".join(WARNING.split()) in " ".join(done.out.split())
     rows = rows_in(file)
@@ -72,37 +77,33 @@ def test_a_folder_is_triaged(folder: Path, url: str, policy: Path, tmp_path: Pat
         assert row["policy_hash"].startswith("sha256:")
 
 
-def test_bad_files_have_rows_that_say_why_and_the_status_is_1(
+def test_a_bad_file_has_a_row_with_its_problem_and_the_status_is_1(
     folder: Path, url: str, policy: Path, tmp_path: Path
 ) -> None:
-    bad = {
-        "broken.jpg": (b"\xff\xd8\xff" + bytes(100), "unusable_image"),
-        "cut.png": (picture()[:-100], "unusable_image"),
-        "empty.webp": (b"", "invalid_upload"),
-        "large.png": (bytes(100_001), "body_too_large"),
-        "phone.heic": (b"\0\0\0\x18ftypheic" + bytes(100), "unsupported_media"),
-        "text.png": (b"no picture", "unsupported_media"),
-    }
-    for name, (content, _) in bad.items():
-        (folder / name).write_bytes(content)
+    (folder / "cut.png").write_bytes(random_png()[:-100])
+    (folder / "large.png").write_bytes(bytes(100_001))
+    (folder / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
     (folder / "vanished.png").symlink_to("nowhere")
     (folder / "loop.png").symlink_to("loop.png")
     file = tmp_path / "rows.jsonl"
     done = triage(folder, "--url", url, "--policy", policy, "--json-lines", file)
-    assert (done.status, done.err.splitlines()[-1]) == (
-        1,
-        "eulerlora: 8 of 11 files got no decision",
-    )
+    last_line = done.err.splitlines()[-1]
+    assert (done.status, last_line) == (1, "eulerlora: 5 of 8 files have no decision")
     rows = {Path(row["file"]).name: row for row in map(json.loads, file.read_text().splitlines())}
-    assert len(rows) == 11
-    wanted = {name: code for name, (_, code) in bad.items()}
-    wanted |= {"vanished.png": "unreadable_file", "loop.png": "unreadable_file"}
-    assert {name: row["problem"]["code"] for name, row in rows.items() if row["problem"]} == wanted
-    for name in wanted:
+    assert len(rows) == 8
+    codes = {name: row["problem"]["code"] for name, row in rows.items() if row["problem"]}
+    assert codes == {
+        "cut.png": "unusable_image",
+        "large.png": "body_too_large",
+        "phone.heic": "unsupported_media",
+        "vanished.png": "unreadable_file",
+        "loop.png": "unreadable_file",
+    }
+    for name in codes:
         assert name in done.out
 
 
-def test_mode_samples_and_model_are_passed_on(
+def test_mode_samples_and_model_are_sent(
     folder: Path, url: str, policy: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "rows.csv"
@@ -112,58 +113,63 @@ def test_mode_samples_and_model_are_passed_on(
     assert triage(folder, *options, "--samples", "2").status == 0
     assert {row["samples"] for row in rows_in(file)} == {"2"}
     assert {row["entropy_standard_error"] for row in rows_in(file)} == {""}
-    assert triage(folder, *options, "--samples", "auto").status == 0
+    assert triage(folder, *options, "--samples", "AUTO").status == 0
     assert all(float(row["entropy_standard_error"]) >= 0 for row in rows_in(file))
     assert all(1 <= int(row["samples"]) <= 16 for row in rows_in(file))
 
 
-def test_a_policy_for_other_classes_decides_nothing(folder: Path, url: str) -> None:
+def test_help_shows_the_accepted_samples() -> None:
+    assert "--samples 1-64|auto" in " ".join(triage("--help").out.split())
+
+
+def test_a_policy_for_other_classes_makes_no_decision(folder: Path, url: str) -> None:
     done = triage(folder, "--url", url)
     assert (done.status, "akiec" in done.out) == (1, True)
 
 
-def test_the_report_is_written_of_all_rows(
+def test_the_report_has_all_rows(
     folder: Path, url: str, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
-    stand_in = SimpleNamespace(write_report=lambda *arguments: written.append(arguments))
-    monkeypatch.setitem(sys.modules, "eulerlora_client.report.html", stand_in)  # type: ignore[arg-type]
+    fake_module = SimpleNamespace(write_report=lambda *arguments: written.append(arguments))
+    monkeypatch.setitem(sys.modules, "eulerlora_client.report.html", fake_module)  # type: ignore[arg-type]
     path = tmp_path / "report.html"
     assert triage(folder, "--url", url, "--policy", policy, "--report", path).status == 0
-    ((where, rows, _, made_at, classes),) = written
-    assert (where, len(rows), made_at.tzinfo is not None) == (path, 3, True)
-    assert [each.description for each in classes] == ["BKL", "MEL", "NV"]
+    ((target, rows, _, created_at, classes),) = written
+    assert (target, len(rows), created_at.tzinfo is not None) == (path, 3, True)
+    assert [name.description for name in classes] == ["BKL", "MEL", "NV"]
 
 
-def test_the_files_are_written_although_nobody_reads_the_table(
+def test_the_files_are_written_even_if_stdout_is_closed(
     folder: Path, url: str, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def closed(*_: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr("eulerlora_client.commands.triage.show", closed)
+    monkeypatch.setattr("eulerlora_client.commands.triage_session.print_table", closed)
     file = tmp_path / "rows.csv"
+    arguments = [folder, "--url", url, "--policy", policy, "--mode", "det", "--csv", file]
     with pytest.raises(BrokenPipeError):
-        triage_command.callback(  # type: ignore[misc]
-            (folder,), url, None, policy, "det", None, None, file, None, None, 1
-        )
+        triage_command.main(list(map(str, arguments)), standalone_mode=False)
     assert len(rows_in(file)) == 3
 
 
-def test_no_picture_and_no_other_output_is_overwritten(
+def test_input_images_and_other_outputs_are_not_overwritten(
     folder: Path, url: str, tmp_path: Path
 ) -> None:
-    picture_file, file = folder / "1.png", tmp_path / "rows"
-    before = picture_file.read_bytes()
-    done = triage(folder, "--url", url, "--csv", picture_file)
-    assert (done.status, "is one of the pictures" in done.err) == (2, True)
-    assert picture_file.read_bytes() == before
+    image, file = folder / "1.png", tmp_path / "rows"
+    before = image.read_bytes()
+    done = triage(folder, "--url", url, "--csv", image)
+    assert (done.status, "is an input image" in done.err) == (2, True)
+    assert image.read_bytes() == before
     done = triage(folder, "--url", url, "--csv", file, "--report", file)
     assert (done.status, "another output" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe"])
-def test_a_key_file_without_a_key_is_wrong_usage(folder: Path, tmp_path: Path, content) -> None:
+def test_a_key_file_without_a_key_is_wrong_usage(
+    folder: Path, tmp_path: Path, content: bytes
+) -> None:
     key = tmp_path / "key"
     key.write_bytes(content)
     done = triage(folder, "--key-file", key)
@@ -175,7 +181,7 @@ def test_a_key_file_without_a_key_is_wrong_usage(folder: Path, tmp_path: Path, c
     [
         ("--mode", "det", "--samples", "4"),
         ("--samples", "0"),
-        ("--samples", "Auto"),
+        ("--samples", "many"),
         ("--concurrency", "0"),
         ("--url", "localhost:8000"),
         ("--csv", "nowhere/rows.csv"),
@@ -188,7 +194,7 @@ def test_wrong_usage_is_status_2(folder: Path, options: tuple[str, ...]) -> None
     assert triage(folder, *options).status == 2
 
 
-def test_a_key_that_cannot_be_one_is_wrong_usage_and_not_shown(
+def test_an_invalid_key_is_wrong_usage_and_is_not_shown(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EULERLORA_KEY", "two words")
@@ -196,34 +202,34 @@ def test_a_key_that_cannot_be_one_is_wrong_usage_and_not_shown(
     assert (done.status, "two words" in done.err) == (2, False)
 
 
-def test_nobody_to_ask_is_one_line_and_leaves_earlier_files_alone(
+def test_an_unreachable_service_is_one_line_and_earlier_files_stay(
     folder: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "rows.csv"
     file.write_text("of yesterday")
     done = triage(folder, "--url", "http://127.0.0.1:1", "--csv", file)
     assert (done.status, done.out) == (1, "")
-    assert done.err.splitlines()[-1].startswith("eulerlora: No service can be reached: nothing")
+    assert done.err.splitlines()[-1].startswith("eulerlora: The service cannot be reached: no conn")
     assert file.read_text() == "of yesterday"
 
 
-def test_a_model_that_is_not_served_is_one_line(folder: Path, url: str) -> None:
+def test_an_unknown_model_is_one_line(folder: Path, url: str) -> None:
     done = triage(folder, "--url", url, "--model", "other")
     assert (done.status, done.out, "No such model" in done.err) == (1, "", True)
 
 
-def test_no_image_at_all_is_one_line(tmp_path: Path, url: str) -> None:
+def test_a_folder_without_images_is_one_line(tmp_path: Path, url: str) -> None:
     done = triage(tmp_path, "--url", url)
-    assert (done.status, "found 0 other files and none" in done.err) == (1, True)
+    assert (done.status, "got 0 other files" in done.err) == (1, True)
 
 
-def test_an_interrupted_run_keeps_what_it_knows_and_says_what_it_did_not_ask(
+def test_an_interrupted_run_writes_its_rows_and_marks_the_missing_ones(
     folder: Path, url: str, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(display: Display) -> None:
+    def interrupted(display: TriageProgress) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Display, "advance", interrupted)
+    monkeypatch.setattr(TriageProgress, "advance", interrupted)
     file = tmp_path / "rows.csv"
     done = triage(folder, "--url", url, "--policy", policy, "--csv", file)
     assert (done.status, done.err.splitlines()[-1]) == (1, "eulerlora: interrupted")
@@ -234,33 +240,28 @@ def test_an_interrupted_run_keeps_what_it_knows_and_says_what_it_did_not_ask(
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 1), (signal.SIGTERM, 128 + signal.SIGTERM)]
 )
-def test_a_signal_during_a_question_ends_the_run_with_its_files_written(
-    script, answered, folder: Path, policy: Path, tmp_path: Path, number: int, status: int
+def test_a_signal_during_a_request_ends_the_run_with_its_files_written(
+    server: ScriptedServer, folder: Path, policy: Path, tmp_path: Path, number: int, status: int
 ) -> None:
-    asked, go_on = threading.Event(), threading.Event()
-    script.reply((200, {}, json.dumps(DETAILS).encode()), answered())
-    script.before_post = lambda: (asked.set(), go_on.wait())
+    requested, released = threading.Event(), threading.Event()
+    server.reply((200, {}, json.dumps(DETAILS).encode()), prediction_reply())
+    server.before_post = lambda: (requested.set(), released.wait())
     file = tmp_path / "rows.csv"
-    code = (
-        "from eulerlora import command_line;"
-        "from eulerlora_client.commands.triage import triage_command;"
-        "command_line.program = triage_command; command_line.main()"
-    )
-    words = (folder, "--url", script.url, "--policy", policy, "--csv", file, "--model", "tiny")
+    options = ("--url", server.url, "--policy", policy, "--csv", file, "--model", "tiny")
     process = subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, words)],
+        [sys.executable, "-m", "eulerlora_client", "triage", *map(str, (folder, *options))],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
-        assert asked.wait(120)
+        assert requested.wait(120)
         process.send_signal(number)
         out, _ = process.communicate(timeout=120)
     finally:
         process.kill()
-        go_on.set()
+        released.set()
     assert process.returncode == status
     assert [row["problem"] for row in rows_in(file)] == ["not_asked"] * 3
     assert "3 not assessed" in out

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from eulerlora.errors import SettingsError
 from eulerlora_client.contract.predictions import Prediction, StandardError
 from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason
+from eulerlora_client.errors import SettingsError
 from eulerlora_client.policy.policy import (
     Policy,
     PolicyError,
@@ -185,7 +185,9 @@ def test_a_quality_that_equals_its_threshold_is_sent_back_and_one_past_it_is_not
 
 def test_a_model_without_the_malignant_classes_is_an_error_that_names_them() -> None:
     cifar = make_prediction(model="cifar10", probabilities={"cat": 0.5, "bcc": 0.5})
-    with pytest.raises(PolicyError, match=r"needs the classes mel; the model cifar10 has cat, bcc"):
+    with pytest.raises(
+        PolicyError, match=r"requires the classes mel; the model cifar10 has cat, bcc"
+    ):
         POLICY.decide(cifar, GOOD)
 
 
@@ -225,7 +227,7 @@ def test_any_other_content_has_another_hash(old: str, new: str) -> None:
         ("urgent = 0.5", "urgent = 0", r"malignant\.urgent"),
         ("urgent = 0.5", "urgent = 1.01", r"malignant\.urgent"),
         ('["mel", "bcc"]', "[]", r"malignant\.classes"),
-        ('["mel", "bcc"]', '["mel", "mel"]', "a class stands twice"),
+        ('["mel", "bcc"]', '["mel", "mel"]', "expected unique classes"),
         ("entropy_nats = 1.5", "entropy_nats = 0", r"uncertainty\.entropy_nats"),
         ("[uncertainty]", "[more]\nx = 1\n[uncertainty]", "more"),
         ("[quality]", "[quality", "line 3"),
@@ -245,7 +247,7 @@ def test_a_policy_that_cannot_be_read_is_refused_with_its_name(tmp_path: Path) -
     with pytest.raises(SettingsError, match=r"absent\.toml: cannot be read"):
         read_policy(tmp_path / "absent.toml")
     (tmp_path / "latin.toml").write_bytes(b"# \xe9\n")
-    with pytest.raises(SettingsError, match=r"latin\.toml: wanted TOML in UTF-8"):
+    with pytest.raises(SettingsError, match=r"latin\.toml: expected TOML in UTF-8"):
         read_policy(tmp_path / "latin.toml")
 
 

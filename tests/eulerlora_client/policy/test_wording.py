@@ -1,31 +1,27 @@
-"""Words for everything that a policy can say."""
+"""The texts for people."""
 
 from itertools import combinations
-from typing import get_args
 
 from eulerlora_client.contract.triage import Disposition, Reason
-from eulerlora_client.policy.policy import SUGGESTS, Decision, disposition
+from eulerlora_client.policy.policy import SUGGESTED_DISPOSITIONS, Decision, disposition_for
 from eulerlora_client.policy.wording import (
-    GROUPS,
     NOT_FITTED,
     PATHWAYS,
     REASONS,
     RETAKE_BUT_URGENT,
     TITLES,
     WARNING,
-    Group,
     pathway,
 )
 
 
 def decision(*reasons: Reason) -> Decision:
-    return Decision(disposition(reasons), reasons, 1, "sha256:00")
+    return Decision(disposition_for(reasons), reasons, 1, "sha256:00")
 
 
-def test_everything_that_can_be_said_has_words_of_its_own() -> None:
+def test_every_disposition_and_reason_has_a_text_of_its_own() -> None:
     assert set(TITLES) == set(PATHWAYS) == set(Disposition)
-    assert set(REASONS) == set(SUGGESTS) == set(Reason)
-    assert set(GROUPS) == set(get_args(Group))
+    assert set(REASONS) == set(SUGGESTED_DISPOSITIONS) == set(Reason)
     sentences = [*PATHWAYS.values(), *REASONS.values(), RETAKE_BUT_URGENT, WARNING, NOT_FITTED]
     assert len(set(sentences)) == len(sentences)
     for sentence in sentences:
@@ -38,13 +34,13 @@ def test_every_pathway_says_that_it_is_suggested() -> None:
         assert pathway(decision(*reasons)).startswith("Suggested pathway: ")
 
 
-def test_a_picture_to_be_taken_again_keeps_its_urgency_in_words() -> None:
+def test_the_pathway_of_a_retake_keeps_its_urgency() -> None:
     assert pathway(decision(Reason.BLURRED)) == PATHWAYS[Disposition.RETAKE]
-    found = pathway(decision(Reason.BLURRED, Reason.MALIGNANT_GROUP))
-    assert "take the picture again" in found
-    assert "prioritise" in found
+    urgent = pathway(decision(Reason.BLURRED, Reason.MALIGNANT_GROUP))
+    assert "retake the image" in urgent
+    assert "prioritise" in urgent
 
 
-def test_the_warning_says_what_the_answer_is_not() -> None:
+def test_the_warning_states_the_limits_of_a_result() -> None:
     assert "not a medical device" in WARNING
     assert "can be wrong" in WARNING

@@ -16,9 +16,9 @@ import pytest
 from eulerlora_client.contract.models import ClassName
 from eulerlora_client.policy import wording
 from eulerlora_client.policy.policy import Policy
+from eulerlora_client.printable import NO_BREAK, printable
 from eulerlora_client.report import html as report
 from eulerlora_client.report.html import percent, write_report
-from eulerlora_client.triage.printable import NO_BREAK, printable
 from eulerlora_client.triage.run import TriageRow
 from tests.eulerlora_client.triage_rows import (
     REVISION,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from eulerlora_client.report.thumbnails import LONGEST_SIDE, MAX_BYTES, Thumbnail, thumbnail_of
+from eulerlora_client.report.thumbnails import MAX_BYTES, MAX_SIDE_PX, Thumbnail, thumbnail_of
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -37,7 +37,7 @@ def opened(thumbnail: Thumbnail | None) -> Image.Image:
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
 def test_the_longest_side_is_reduced_and_the_shape_kept(tmp_path: Path, suffix: str) -> None:
     two_tones(1000, 500).save(tmp_path / f"a.{suffix}")
-    assert opened(thumbnail_of(tmp_path / f"a.{suffix}")).size == (LONGEST_SIDE, LONGEST_SIDE // 2)
+    assert opened(thumbnail_of(tmp_path / f"a.{suffix}")).size == (MAX_SIDE_PX, MAX_SIDE_PX // 2)
 
 
 def test_a_small_picture_is_not_enlarged(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_no_metadata_is_kept(tmp_path: Path) -> None:
 def test_even_noise_is_small(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (900, 900, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "a.png")
-    assert opened(thumbnail_of(tmp_path / "a.png")).size == (LONGEST_SIDE, LONGEST_SIDE)
+    assert opened(thumbnail_of(tmp_path / "a.png")).size == (MAX_SIDE_PX, MAX_SIDE_PX)
 
 
 def test_sixteen_bit_gray_is_scaled_not_clipped(tmp_path: Path) -> None:

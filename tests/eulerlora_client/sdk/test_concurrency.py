@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from eulerlora_client.sdk.concurrency import AHEAD, in_order, in_order_async
+from eulerlora_client.sdk.concurrency import PREFETCH_FACTOR, map_ordered, map_ordered_async
 
 
 class Watched:
@@ -28,13 +28,13 @@ class Watched:
         return -item
 
 
-def test_threads_answer_in_order_and_no_more_run_than_were_asked_for() -> None:
+def test_threads_answer_in_order_and_no_more_run_than_were_describe_settings() -> None:
     watched = Watched(3)
-    assert list(in_order(watched, range(12), 3, threading.Event())) == [-i for i in range(12)]
+    assert list(map_ordered(watched, range(12), 3, threading.Event())) == [-i for i in range(12)]
     assert watched.most == 3
 
 
-def test_tasks_answer_in_order_and_no_more_run_than_were_asked_for() -> None:
+def test_tasks_answer_in_order_and_no_more_run_than_were_describe_settings() -> None:
     running, most = 0, 0
 
     async def ask(item: int) -> int:
@@ -47,7 +47,7 @@ def test_tasks_answer_in_order_and_no_more_run_than_were_asked_for() -> None:
         return -item
 
     async def all_of_them() -> list[int]:
-        return [each async for each in in_order_async(ask, range(12), 3)]
+        return [each async for each in map_ordered_async(ask, range(12), 3)]
 
     assert asyncio.run(all_of_them()) == [-i for i in range(12)]
     assert most == 3
@@ -62,9 +62,9 @@ def counted(taken: list[int]) -> Iterator[int]:
 def test_threads_take_items_as_they_are_needed_and_stop_with_the_caller() -> None:
     taken: list[int] = []
     given_up = threading.Event()
-    answers = in_order(lambda item: item, counted(taken), 2, given_up)
+    answers = map_ordered(lambda item: item, counted(taken), 2, given_up)
     assert next(answers) == 0
-    assert len(taken) <= AHEAD * 2
+    assert len(taken) <= PREFETCH_FACTOR * 2
     assert not given_up.is_set()
     answers.close()
     assert given_up.is_set()
@@ -83,14 +83,14 @@ def test_tasks_take_items_as_they_are_needed_and_end_with_the_caller() -> None:
             ended.append(item)
 
     async def first() -> int:
-        async with aclosing(in_order_async(ask, counted(taken), 2)) as answers:
+        async with aclosing(map_ordered_async(ask, counted(taken), 2)) as answers:
             return await anext(answers)
 
     assert asyncio.run(first()) == 0
-    assert len(taken) <= AHEAD * 2
+    assert len(taken) <= PREFETCH_FACTOR * 2
     assert 1 in ended
 
 
 def test_less_than_one_at_a_time_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1, not 0"):
-        next(in_order(str, [1], 0, threading.Event()))
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        next(map_ordered(str, [1], 0, threading.Event()))

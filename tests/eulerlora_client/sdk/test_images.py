@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eulerlora_client.contract.problems import UnreadableFile
-from eulerlora_client.sdk.images import content_of
+from eulerlora_client.sdk.images import image_bytes
 
 
 def test_a_path_bytes_and_a_file_have_the_same_content(tmp_path: Path) -> None:
@@ -14,12 +14,12 @@ def test_a_path_bytes_and_a_file_have_the_same_content(tmp_path: Path) -> None:
     path.write_bytes(b"pixels")
     with path.open("rb") as file:
         for image in (path, str(path), b"pixels", BytesIO(b"pixels"), file):
-            assert content_of(image) == b"pixels"
+            assert image_bytes(image) == b"pixels"
     with pytest.raises(UnreadableFile, match="closed file"):
-        content_of(file)
+        image_bytes(file)
 
 
 @pytest.mark.parametrize("image", ["nowhere.png", Path(), "nul\0.png", "x" * 5000], ids=type)
 def test_a_file_that_cannot_be_read_is_a_problem(image: str | Path) -> None:
     with pytest.raises(UnreadableFile):
-        content_of(image)
+        image_bytes(image)

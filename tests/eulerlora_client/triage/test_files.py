@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora.errors import DataError
 from eulerlora.image_files import EXTENSIONS
-from eulerlora_client.triage.files import READ_BY_SERVICE, considered
+from eulerlora_client.errors import ImageFilesError
+from eulerlora_client.triage.files import SUPPORTED_EXTENSIONS, select_files
 
 
 def touched(folder: Path, *names: str) -> list[Path]:
@@ -19,36 +19,36 @@ def touched(folder: Path, *names: str) -> list[Path]:
 
 
 def test_the_service_reads_what_the_project_reads() -> None:
-    assert READ_BY_SERVICE == EXTENSIONS
+    assert SUPPORTED_EXTENSIONS == EXTENSIONS
 
 
 def test_places_keep_their_order_and_folders_are_sorted(tmp_path: Path) -> None:
     b, a, c = touched(tmp_path, "b/2.JPG", "b/1/x.png", "a.jpg")
-    assert considered([c, tmp_path / "b"]).files == (c, a, b)
+    assert select_files([c, tmp_path / "b"]).files == (c, a, b)
 
 
 def test_pictures_that_the_service_cannot_read_are_not_passed_over(tmp_path: Path) -> None:
     files = touched(tmp_path, "1.heic", "2.TIFF", "3.dcm", "4.webp")
     touched(tmp_path, "notes.txt", "jpg")
-    found = considered([tmp_path])
-    assert (found.files, found.others) == (tuple(files), 2)
+    found = select_files([tmp_path])
+    assert (found.files, found.skipped) == (tuple(files), 2)
 
 
 def test_a_file_that_is_named_is_taken_whatever_its_name(tmp_path: Path) -> None:
     (file,) = touched(tmp_path, "notes.txt")
-    assert considered([file]).files == (file,)
+    assert select_files([file]).files == (file,)
 
 
 def test_a_file_that_is_named_twice_is_taken_once(tmp_path: Path, monkeypatch) -> None:
     (file,) = touched(tmp_path, "1.png")
     monkeypatch.chdir(tmp_path)
-    assert considered([Path("1.png"), file, tmp_path]).files == (Path("1.png"),)
+    assert select_files([Path("1.png"), file, tmp_path]).files == (Path("1.png"),)
 
 
 def test_a_folder_without_images_is_told(tmp_path: Path) -> None:
     touched(tmp_path, "notes.txt")
-    with pytest.raises(DataError, match="found 1 other files and none"):
-        considered([tmp_path])
+    with pytest.raises(ImageFilesError, match="found 1 other files and none"):
+        select_files([tmp_path])
 
 
 def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch) -> None:
@@ -61,5 +61,5 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch) -> 
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refused)
-    with pytest.raises(DataError, match=r"closed: cannot be listed \(Permission denied\)"):
-        considered([tmp_path])
+    with pytest.raises(ImageFilesError, match=r"closed: cannot be listed \(Permission denied\)"):
+        select_files([tmp_path])

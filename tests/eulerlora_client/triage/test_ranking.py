@@ -8,7 +8,7 @@ import pytest
 
 from eulerlora_client.contract.triage import Disposition
 from eulerlora_client.policy.policy import Policy
-from eulerlora_client.triage.ranking import counts_of, results_of
+from eulerlora_client.triage.ranking import counts_by_status, ranked
 from eulerlora_client.triage.run import TriageRow
 from tests.eulerlora_client.triage_rows import (
     BLURRED,
@@ -34,7 +34,7 @@ def row(
 
 
 def names(rows: list[TriageRow], policy: Policy) -> list[str]:
-    return [result.name for result in results_of(rows, policy)]
+    return [result.name for result in ranked(rows, policy)]
 
 
 def test_the_most_urgent_come_first_and_failures_before_the_routine(policy: Policy) -> None:
@@ -73,8 +73,8 @@ def test_a_failed_row_whose_answer_resembles_the_malignant_group_stands_there_to
 
 def test_within_a_pathway_the_malignant_group_s_probability_decides(policy: Policy) -> None:
     rows = [row(policy, str(sureness), "mel", sureness) for sureness in (2, 6, 4)]
-    found = results_of(rows, policy)
-    assert {result.kind for result in found} == {Disposition.URGENT}
+    found = ranked(rows, policy)
+    assert {result.status for result in found} == {Disposition.URGENT}
     shares = [result.malignant or 0 for result in found]
     assert all(one > other for one, other in pairwise(shares))
 
@@ -95,7 +95,7 @@ def test_absolute_and_relative_paths_are_named_whole(policy: Policy) -> None:
 
 def test_each_kind_is_counted(policy: Policy) -> None:
     rows = [row(policy, "a"), row(policy, "b"), failed(Path("c"), "timed_out", "no answer")]
-    assert counts_of(results_of(rows, policy)) == {
+    assert counts_by_status(ranked(rows, policy)) == {
         "urgent": 0, "refer": 0, "retake": 0, "routine": 2, "failed": 1
     }  # fmt: skip
 
@@ -104,5 +104,5 @@ def test_a_model_without_the_malignant_classes_has_no_such_probability(policy: P
     found = row(policy, "a")
     assert found.prediction is not None
     other = found.prediction.model_copy(update={"probabilities": {"cat": 1.0}})
-    (result,) = results_of([TriageRow(found.path, other, SHARP, found.decision, None)], policy)
+    (result,) = ranked([TriageRow(found.path, other, SHARP, found.decision, None)], policy)
     assert result.malignant is None

@@ -14,12 +14,12 @@ from eulerlora_client.contract.problems import Overloaded, Problem, Unreachable
 from eulerlora_client.contract.triage import Disposition
 from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.policy.quality import measure_quality
-from eulerlora_client.sdk.requests import Question
-from eulerlora_client.triage.run import TriageRow, decided, not_asked, triage
+from eulerlora_client.sdk.requests import PredictOptions
+from eulerlora_client.triage.run import TriageRow, cancelled_row, decided_row, triage
 from tests.eulerlora_client.conftest import PREDICTION
-from tests.eulerlora_client.runs import mel_policy, picture
+from tests.eulerlora_client.runs import mel_policy, random_png
 
-STOCH = Question("stoch", 2, detail=True)
+STOCH = PredictOptions("stoch", 2, detail=True)
 FOUND = Prediction.model_validate(PREDICTION)
 MEGABYTE = 1_000_000
 
@@ -52,11 +52,11 @@ def files(tmp_path: Path) -> list[Path]:
     """Six pictures."""
     paths = [tmp_path / f"{number}.png" for number in range(6)]
     for number, path in enumerate(paths):
-        path.write_bytes(picture(number))
+        path.write_bytes(random_png(number))
     return paths
 
 
-def test_every_file_is_asked_about_and_decided(files: list[Path]) -> None:
+def test_every_file_is_asked_about_and_decided_row(files: list[Path]) -> None:
     client = StandIn(FOUND)
     rows = rows_of(files, client)
     assert [row.path for row in rows] == files
@@ -99,13 +99,13 @@ def test_once_the_service_is_gone_nothing_is_asked(files: list[Path]) -> None:
 
 
 def test_what_the_service_reads_and_we_cannot_measure_has_no_decision() -> None:
-    row = decided(Path("a"), b"GIF89a", FOUND, mel_policy())
+    row = decided_row(Path("a"), b"GIF89a", FOUND, mel_policy())
     assert row.problem is not None
     assert (row.prediction, row.decision, row.problem.code) == (FOUND, None, "quality_unknown")
 
 
 def test_a_model_that_the_policy_does_not_know_has_no_decision() -> None:
-    row = decided(Path("a"), picture(), FOUND, default_policy())
+    row = decided_row(Path("a"), random_png(), FOUND, default_policy())
     assert row.problem is not None
     assert (row.decision, row.problem.code) == (None, "policy_mismatch")
     assert "akiec" in row.problem.detail
@@ -113,13 +113,13 @@ def test_a_model_that_the_policy_does_not_know_has_no_decision() -> None:
 
 def test_quality_is_of_the_bytes_that_were_sent() -> None:
 
-    content = picture(5)
-    row = decided(Path("nowhere"), content, FOUND, mel_policy())
+    content = random_png(5)
+    row = decided_row(Path("nowhere"), content, FOUND, mel_policy())
     assert row.quality == measure_quality(Image.open(BytesIO(content)))
 
 
 def test_a_file_that_was_not_asked_about_says_so() -> None:
-    row = not_asked(Path("a"))
+    row = cancelled_row(Path("a"))
     assert row.problem is not None
     assert (row.path, row.problem.code) == (Path("a"), "not_asked")
 

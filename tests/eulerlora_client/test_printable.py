@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from eulerlora_client.triage.printable import NO_BREAK, printable
+from eulerlora_client.printable import NO_BREAK, printable
 
 
 @pytest.mark.parametrize(

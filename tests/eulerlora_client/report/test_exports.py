@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from eulerlora_client.contract.triage import Disposition, Reason
-from eulerlora_client.triage.row_files import COLUMNS, write_csv, write_json_lines
-from tests.eulerlora_client.runs import gap, row
+from eulerlora_client.report.exports import COLUMNS, write_csv, write_json_lines
+from tests.eulerlora_client.runs import decided, undecided
 
 ROWS = [
-    row("a.png", Disposition.URGENT, 0.4, Reason.MALIGNANT_GROUP, Reason.HIGH_ENTROPY),
-    gap('b, "c"\n.png'),
-    row("d.png", Disposition.ROUTINE),
+    decided("a.png", Disposition.URGENT, 0.4, Reason.MALIGNANT_GROUP, Reason.HIGH_ENTROPY),
+    undecided('b, "c"\n.png'),
+    decided("d.png", Disposition.ROUTINE),
 ]
 
 
@@ -56,16 +56,16 @@ def test_json_lines_have_the_whole_prediction(tmp_path: Path) -> None:
 
 def test_names_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9.png")
-    write_csv(tmp_path / "rows.csv", [gap(name)])
+    write_csv(tmp_path / "rows.csv", [undecided(name)])
     assert b"caf\xe9.png" in (tmp_path / "rows.csv").read_bytes()
-    write_json_lines(tmp_path / "rows.jsonl", [gap(name)])
+    write_json_lines(tmp_path / "rows.jsonl", [undecided(name)])
     assert json.loads((tmp_path / "rows.jsonl").read_text())["file"] == name
 
 
 def test_no_name_is_a_formula_to_a_spreadsheet(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     names = ["=1+1.png", "+1.png", "-1.png", "@a.png", "\t.png", "/=.png", "a=.png"]
-    write_csv(path, [gap(name) for name in names])
+    write_csv(path, [undecided(name) for name in names])
     with path.open(newline="", encoding="utf-8") as file:
         found = [each["file"] for each in csv.DictReader(file)]
     assert found == [*(f"./{name}" for name in names[:5]), *names[5:]]

@@ -1,0 +1,146 @@
+"""One run of `eulerlora triage`: from the arguments to the output files and the table."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import click
+
+from eulerlora_client.commands.progress import TriageProgress
+from eulerlora_client.commands.triage import KEY_VARIABLE
+from eulerlora_client.contract.models import ModelDetails
+from eulerlora_client.contract.problems import Unreachable
+from eulerlora_client.errors import SettingsError
+from eulerlora_client.policy.policy import Policy, default_policy, read_policy
+from eulerlora_client.report.outputs import Outputs
+from eulerlora_client.report.table import print_table
+from eulerlora_client.sdk.async_client import AsyncTriageClient
+from eulerlora_client.sdk.requests import PredictOptions, connection_options
+from eulerlora_client.sdk.retry import RetryPolicy, Timeouts
+from eulerlora_client.triage.files import select_files
+from eulerlora_client.triage.run import TriageRow, cancelled_row, triage
+
+QUOTA_S = 3600.0  # a long run outlasts many quotas
+FIRST_RETRY = RetryPolicy(service_s=0, quota_s=QUOTA_S)  # reports a wrong address at once
+RETRY = RetryPolicy(quota_s=QUOTA_S)
+
+
+@dataclass(frozen=True)
+class Session:
+    """The settings that all requests of a run share."""
+
+    url: str
+    key: str | None
+    policy: Policy
+    options: PredictOptions
+    concurrency: int
+
+    @classmethod
+    def create(
+        cls,
+        url: str,
+        key_file: Path | None,
+        policy_file: Path | None,
+        options: PredictOptions,
+        concurrency: int,
+    ) -> Self:
+        """Reads the key and the policy. Raises UsageError for an invalid URL or key."""
+        key = (os.environ.get(KEY_VARIABLE) or None) if key_file is None else _read_key(key_file)
+        policy = default_policy() if policy_file is None else read_policy(policy_file)
+        try:
+            connection_options(url, key, Timeouts())
+        except SettingsError as error:
+            raise click.UsageError(str(error)) from error
+        return cls(url, key, policy, options, concurrency)
+
+    def client(self, retry: RetryPolicy) -> AsyncTriageClient:
+        """Returns a client of the service."""
+        return AsyncTriageClient(self.url, self.key, retry=retry)
+
+
+@dataclass
+class _Progress:
+    """The rows so far, and the signal that ended the run early."""
+
+    rows: list[TriageRow]
+    interrupt: BaseException | None = None
+
+
+def run_session(session: Session, images: Sequence[Path], outputs: Outputs) -> None:
+    """Sends all images, writes the outputs and prints the table.
+
+    After SIGINT or SIGTERM the outputs hold the rows so far. Raises ClickException if a file has
+    no decision.
+    """
+    selection = select_files(images)
+    outputs.check(selection.files)
+    if selection.skipped:
+        noun = "1 file" if selection.skipped == 1 else f"{selection.skipped} files"
+        click.echo(f"{noun} without an image extension skipped", err=True)
+    details = asyncio.run(_model_details(session))
+    progress = _send_all(session, selection.files, details.max_body_bytes)
+    missing = selection.files[len(progress.rows) :]
+    rows = [*progress.rows, *map(cancelled_row, missing)]
+    try:
+        # files first: printing fails if the reader of stdout has gone
+        outputs.write(rows, session.policy, details.classes)
+    finally:
+        print_table(rows, session.policy, sys.stdout)
+    if progress.interrupt is not None:
+        raise progress.interrupt
+    _check_complete(rows)
+
+
+def _read_key(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{file}: expected an API key as text") from error
+
+
+async def _model_details(session: Session) -> ModelDetails:
+    """Returns the details of the model. Raises Problem, without retries for a wrong address."""
+    async with session.client(FIRST_RETRY) as client:
+        name = session.options.model or (await client.models())[0].name
+        return await client.model(name)
+
+
+def _send_all(session: Session, files: Sequence[Path], max_bytes: int) -> _Progress:
+    """Returns a row for each file, up to the signal that ended the run."""
+    progress = _Progress([])
+    with TriageProgress(len(files)) as display:
+        try:
+            asyncio.run(_send(session, files, max_bytes, progress.rows, display))
+        except (KeyboardInterrupt, SystemExit) as interrupt:  # the rows so far are still written
+            progress.interrupt = interrupt
+    return progress
+
+
+async def _send(
+    session: Session,
+    files: Sequence[Path],
+    max_bytes: int,
+    rows: list[TriageRow],
+    display: TriageProgress,
+) -> None:
+    """Appends a row per file to `rows`."""
+    async with session.client(RETRY) as client:
+        run = triage(files, client, session.options, session.policy, max_bytes, session.concurrency)
+        async with aclosing(run):
+            async for row in run:
+                rows.append(row)
+                display.advance()
+
+
+def _check_complete(rows: Sequence[TriageRow]) -> None:
+    """Raises ClickException if a file has no decision."""
+    problems = [row.problem for row in rows if row.problem is not None]
+    if problems:
+        unreachable = (f"; {each.detail}" for each in problems if each.code == Unreachable.code)
+        reason = next(unreachable, "")
+        raise click.ClickException(f"{len(problems)} of {len(rows)} files have no decision{reason}")

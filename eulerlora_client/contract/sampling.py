@@ -1,0 +1,11 @@
+"""Modes and numbers of samples that the service accepts. Importing this module is fast."""
+
+from typing import Literal
+
+Mode = Literal["det", "stoch"]
+Auto = Literal["auto"]
+AUTO: Auto = "auto"
+"""In place of a number of samples: the service draws rounds until the result has converged."""
+
+MAX_SAMPLES = 64
+DEFAULT_SAMPLES = 4
