@@ -1,0 +1,64 @@
+"""The import rules of pyproject.toml hold, and the script that prints the import graph works."""
+
+from pathlib import Path
+
+import networkx
+import pytest
+from importlinter.cli import lint_imports
+
+from tests.architecture.import_graph import (
+    PACKAGES,
+    ROOT,
+    build,
+    cycles,
+    declared_layers,
+    levels,
+    report,
+    upward,
+)
+
+MODULES_OF_A_SUB_PACKAGE = range(3, 9)
+SUB_PACKAGES = {"eulerlora": 0, "eulerlora_client": 8, "service": 16, "training": 10}
+
+
+def test_imports_follow_the_declared_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert lint_imports(no_cache=True, no_logo=True) == 0
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_is_acyclic_and_its_sub_packages_are_of_moderate_size(package: str) -> None:
+    structure = report(build(ROOT), package, declared_layers(ROOT).get(package))
+    assert not structure.module_cycles
+    assert not structure.sub_package_cycles
+    assert not structure.upward
+    assert len(structure.sub_packages) <= SUB_PACKAGES[package]
+    for name, modules in structure.sub_packages.items():
+        assert modules in MODULES_OF_A_SUB_PACKAGE, name
+
+
+def test_the_graph_of_a_checkout_has_its_modules_and_imports(tmp_path: Path) -> None:
+    package = tmp_path / "service"
+    (package / "http").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "http" / "__init__.py").touch()
+    (package / "app.py").write_text("from service.http import upload\n")
+    (package / "http" / "upload.py").write_text("from service import settings\n")
+    (package / "settings.py").write_text("def f():\n    import service.app\n")
+    structure = report(build(tmp_path), "service", ["app", "http", "settings"])
+    assert structure.sub_packages == {"service.http": 1}
+    assert structure.top_modules == ["service.app", "service.settings"]
+    assert structure.module_cycles == [["service.app", "service.http.upload", "service.settings"]]
+    assert structure.upward == [("service.settings", "service.app")]
+
+
+def test_the_nodes_of_a_cycle_are_one_level() -> None:
+    graph = networkx.DiGraph([("a", "b"), ("b", "a"), ("b", "c")])
+    assert cycles(graph) == [["a", "b"]]
+    assert levels(graph) == 2
+
+
+def test_imports_between_independent_layers_count_as_upward() -> None:
+    graph = networkx.DiGraph([("p.a", "p.b"), ("p.c", "p.a"), ("p.c", "p.d"), ("p.b", "p.d")])
+    assert upward(graph, ["c", "a | b", "d"]) == [("p.a", "p.b")]
+    assert upward(graph, ["c", "a : b", "d"]) == []
