@@ -10,6 +10,7 @@ import click
 import pytest
 
 from eulerlora_client.commands.program import program
+from tests.markdown import code_blocks
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(
@@ -88,7 +89,7 @@ def anchors(document: Path) -> set[str]:
 def command_lines(path: Path) -> Iterator[list[str]]:
     """Yields the calls of the project's programs in code blocks and code spans."""
     text = path.read_text()
-    blocks = re.findall(r"^```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    blocks = [block.code for block in code_blocks(text) if block.language == ""]
     blocks += re.findall(r"(?<=\n\n)((?: {4}\S.*\n)+)", text)
     spans = re.findall(r"`((?:eulerlora|make|python -m) [^`]+)`", text)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]

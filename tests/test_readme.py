@@ -1,7 +1,6 @@
 """README.md: its code runs, its JSON is the answer of the service, its tree is complete."""
 
 import json
-import re
 import shlex
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -14,6 +13,7 @@ from service.app import create_service
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
+from tests.markdown import code_blocks
 from tests.program import run
 
 ROOT = Path(__file__).parents[1]
@@ -21,7 +21,8 @@ README = (ROOT / "README.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+    """Returns the code blocks of the README in one language; "" for blocks without one."""
+    return [block.code for block in code_blocks(README) if block.language == language]
 
 
 def commands(program: str) -> list[list[str]]:
