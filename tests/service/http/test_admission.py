@@ -1,4 +1,4 @@
-"""Requests that find no queue are refused from their head."""
+"""Requests are refused from their headers while the queue is full."""
 
 from typing import Any
 
@@ -31,11 +31,11 @@ def bodies_read() -> list[str]:
 
 @pytest.fixture
 def client(queue: RequestQueue, bodies_read: list[str]) -> TestClient:
-    async def answer(request: Request) -> PlainTextResponse:
+    async def respond(request: Request) -> PlainTextResponse:
         bodies_read.append(request.url.path)
         return PlainTextResponse(f"{len(await request.body())} bytes")
 
-    routes = [Route(path, answer, methods=["POST"]) for path in ("/predict", "/other")]
+    routes = [Route(path, respond, methods=["POST"]) for path in ("/predict", "/other")]
     layers = [
         Middleware(RequestIdMiddleware),
         Middleware(AdmissionMiddleware, queue=queue, paths=("/predict",)),
@@ -43,7 +43,7 @@ def client(queue: RequestQueue, bodies_read: list[str]) -> TestClient:
     return TestClient(Starlette(routes=routes, middleware=layers))
 
 
-def test_a_request_that_may_find_room_passes_with_its_body(client, queue) -> None:
+def test_a_request_passes_while_there_is_capacity_for_a_row(client, queue) -> None:
     engine: Any = FakeEngine()
     with queue.reserve(engine, 9):
         assert client.post("/predict", content=b"image").text == "5 bytes"
@@ -52,17 +52,17 @@ def test_a_request_that_may_find_room_passes_with_its_body(client, queue) -> Non
 def test_a_full_queue_refuses_a_request_before_its_body_is_read(client, queue, bodies_read) -> None:
     engine: Any = FakeEngine()
     with queue.reserve(engine, 10):
-        refusal = client.post("/predict", content=b"image", headers={"X-Request-ID": "mine"})
-        assert (refusal.status_code, refusal.json()["code"]) == (503, "overloaded")
-        assert refusal.headers["Content-Type"] == "application/problem+json"
-        assert int(refusal.headers["Retry-After"]) >= 1
-        assert refusal.json()["request_id"] == "mine"
+        response = client.post("/predict", content=b"image", headers={"X-Request-ID": "mine"})
+        assert (response.status_code, response.json()["code"]) == (503, "overloaded")
+        assert response.headers["Content-Type"] == "application/problem+json"
+        assert int(response.headers["Retry-After"]) >= 1
+        assert response.json()["request_id"] == "mine"
         assert bodies_read == []
         assert client.post("/other", content=b"image").text == "5 bytes"
     assert client.post("/predict", content=b"image").text == "5 bytes"
 
 
-def test_a_room_that_lets_nobody_in_any_more_is_not_ready(client, queue) -> None:
+def test_a_closed_queue_is_not_ready(client, queue) -> None:
     queue.close()
-    refusal = client.post("/predict", content=b"image")
-    assert (refusal.status_code, refusal.json()["code"]) == (503, "not_ready")
+    response = client.post("/predict", content=b"image")
+    assert (response.status_code, response.json()["code"]) == (503, "not_ready")

@@ -1,4 +1,4 @@
-"""A block that ends when the client leaves."""
+"""Cancellation of a block when the client disconnects."""
 
 import asyncio
 from typing import Any
@@ -9,41 +9,41 @@ from starlette.requests import ClientDisconnect
 
 from service.http.disconnect import while_connected
 
-TIMEOUT_S = 20
+TIMEOUT_S = 120
 
 
-def request_of(left: asyncio.Event, *before: dict[str, Any]) -> Request:
-    """A request whose client sends these messages and stays until `left` is set."""
+def request_of(disconnected: asyncio.Event, *before: dict[str, Any]) -> Request:
+    """Returns a request with these messages, whose client disconnects when the event is set."""
     messages = list(before)
 
     async def receive() -> Any:
         if messages:
             return messages.pop(0)
-        await left.wait()
+        await disconnected.wait()
         return {"type": "http.disconnect"}
 
     return Request({"type": "http", "headers": []}, receive)
 
 
-def test_a_block_whose_client_stays_is_not_disturbed() -> None:
+def test_a_connected_client_does_not_affect_the_block() -> None:
     async def story() -> None:
         async with while_connected(request_of(asyncio.Event())):
             await asyncio.sleep(0.01)
         await asyncio.sleep(0)
-        assert len(asyncio.all_tasks()) == 1  # nobody watches any more
+        assert len(asyncio.all_tasks()) == 1  # the watcher has ended
 
     asyncio.run(story())
 
 
-def test_a_block_ends_where_it_waits_when_the_client_leaves() -> None:
+def test_a_disconnect_cancels_the_block() -> None:
     ended: list[str] = []
 
     async def story() -> None:
-        left = asyncio.Event()
+        disconnected = asyncio.Event()
         empty = {"type": "http.request", "body": b"", "more_body": False}
-        asyncio.get_running_loop().call_later(0.01, left.set)
+        asyncio.get_running_loop().call_later(0.01, disconnected.set)
         with pytest.raises(ClientDisconnect):
-            async with while_connected(request_of(left, empty)):
+            async with while_connected(request_of(disconnected, empty)):
                 try:
                     await asyncio.sleep(TIMEOUT_S)
                 finally:
@@ -53,7 +53,7 @@ def test_a_block_ends_where_it_waits_when_the_client_leaves() -> None:
     assert ended == ["the block"]
 
 
-def test_an_error_of_the_block_is_told_as_it_is() -> None:
+def test_an_exception_in_the_block_is_raised_unchanged() -> None:
     async def story() -> None:
         with pytest.raises(ZeroDivisionError):
             async with while_connected(request_of(asyncio.Event())):
@@ -62,7 +62,7 @@ def test_an_error_of_the_block_is_told_as_it_is() -> None:
     asyncio.run(story())
 
 
-def test_a_cancelled_request_is_not_taken_for_one_whose_client_left() -> None:
+def test_cancellation_is_not_reported_as_a_disconnect() -> None:
     async def block(entered: asyncio.Event) -> None:
         async with while_connected(request_of(asyncio.Event())):
             entered.set()

@@ -1,4 +1,4 @@
-"""Every error as a problem document: stable codes, the request's id, no values and no traces."""
+"""Problem documents for all errors: stable codes, request ids, no values and no tracebacks."""
 
 import asyncio
 from typing import Any
@@ -21,14 +21,14 @@ PROBLEMS = [kind for kind in SENT_BY_SERVICE if kind.status is not None]
 
 @pytest.fixture(scope="module")
 def faulty() -> TestClient:
-    """A client of an app whose routes fail in every way."""
+    """A client of an app whose routes fail in different ways."""
     app = FastAPI()
     app.add_middleware(RequestIdMiddleware)
     problems.install(app)
 
     @app.get("/problem/{code}")
     async def problem(code: str) -> None:
-        raise next(kind for kind in PROBLEMS if kind.code == code)("what was wanted")
+        raise next(kind for kind in PROBLEMS if kind.code == code)("what is expected")
 
     @app.get("/defect")
     async def defect() -> None:
@@ -45,7 +45,7 @@ def faulty() -> TestClient:
 
 
 @pytest.mark.parametrize("kind", PROBLEMS, ids=lambda kind: kind.__name__)
-def test_a_problem_becomes_its_document(faulty, kind) -> None:
+def test_a_problem_becomes_a_document(faulty, kind) -> None:
     response = faulty.get(f"/problem/{kind.code}")
     assert response.status_code == kind.status
     assert response.headers["Content-Type"] == "application/problem+json"
@@ -53,13 +53,13 @@ def test_a_problem_becomes_its_document(faulty, kind) -> None:
         "type": f"urn:eulerlora:problem:{kind.code}",
         "title": kind.title,
         "status": kind.status,
-        "detail": "what was wanted",
+        "detail": "what is expected",
         "code": kind.code,
         "request_id": response.headers["X-Request-ID"],
     }
 
 
-def test_a_problem_leaves_its_code_in_the_requests_state() -> None:
+def test_a_problem_response_stores_its_code_in_the_request_state() -> None:
     scope: dict[str, Any] = {"type": "http"}
     sent = []
 
@@ -71,7 +71,7 @@ def test_a_problem_leaves_its_code_in_the_requests_state() -> None:
     assert sent == ["http.response.start", "http.response.body"]
 
 
-def test_a_defect_behind_the_middleware_is_answered_and_raised_no_further() -> None:
+def test_the_middleware_responds_to_an_exception_and_does_not_raise_it() -> None:
     async def fails(*_: object) -> None:
         raise RuntimeError(SECRET)
 
@@ -81,7 +81,7 @@ def test_a_defect_behind_the_middleware_is_answered_and_raised_no_further() -> N
     assert (response.status_code, response.json()["code"]) == (500, "internal_error")
 
 
-def test_only_a_body_left_unread_ends_the_connection(faulty) -> None:
+def test_only_problems_with_an_unread_body_close_the_connection(faulty) -> None:
     closing = {
         kind.code
         for kind in PROBLEMS
@@ -93,22 +93,22 @@ def test_only_a_body_left_unread_ends_the_connection(faulty) -> None:
     }  # fmt: skip
 
 
-def test_only_too_much_of_connections_or_bodies_ends_the_connection() -> None:
+def test_overload_closes_the_connection_only_on_request() -> None:
     assert "Connection" not in problem_headers(Overloaded("busy"))
     assert problem_headers(Overloaded("busy"), closes=True)["Connection"] == "close"
 
 
-def test_a_refusal_without_a_key_names_the_scheme() -> None:
+def test_a_missing_key_is_answered_with_the_scheme() -> None:
     assert problem_headers(NotAuthenticated("no key"))["WWW-Authenticate"] == "Bearer"
 
 
-def test_the_seconds_until_a_retry_are_whole_and_never_none() -> None:
+def test_retry_after_is_at_least_one_whole_second() -> None:
     for seconds, header in ((0, "1"), (0.2, "1"), (1.2, "2"), (60, "60")):
         assert problem_headers(Overloaded("busy", seconds))["Retry-After"] == header
     assert "Retry-After" not in problem_headers(Overloaded("busy"))
 
 
-def test_a_defect_is_a_500_that_shows_nothing_and_is_logged_under_its_id(faulty, caplog) -> None:
+def test_an_exception_is_a_500_without_details_and_is_logged(faulty, caplog) -> None:
     response = faulty.get("/defect", headers={"X-Request-ID": "find-me"})
     body = response.json()
     assert response.headers["Content-Type"] == "application/problem+json"
@@ -116,17 +116,17 @@ def test_a_defect_is_a_500_that_shows_nothing_and_is_logged_under_its_id(faulty,
     assert (body["code"], body["request_id"]) == ("internal_error", "find-me")
     for hidden in (SECRET, "RuntimeError", "Traceback", ".py"):
         assert hidden not in response.text
-    record = next(each for each in caplog.records if "find-me" in each.getMessage())
+    record = next(entry for entry in caplog.records if "find-me" in entry.getMessage())
     assert record.exc_info is not None
     assert SECRET in str(record.exc_info[1])
 
 
-def test_a_defects_answer_carries_the_id_in_its_header_too(faulty) -> None:
+def test_the_response_to_an_exception_has_the_request_id(faulty) -> None:
     response = faulty.get("/defect", headers={"X-Request-ID": "find-me"})
     assert response.headers.get("X-Request-ID") == "find-me"
 
 
-def test_the_next_request_after_a_defect_succeeds(faulty) -> None:
+def test_the_next_request_after_an_exception_succeeds(faulty) -> None:
     assert faulty.get("/defect").status_code == 500
     assert faulty.get("/number?count=1").status_code == 200
 
@@ -146,7 +146,7 @@ def test_an_http_exception_keeps_its_status_and_headers_but_not_its_detail(
     assert SECRET not in response.text
 
 
-def test_an_invalid_parameter_is_named_and_its_value_is_not_repeated(faulty) -> None:
+def test_an_invalid_parameter_is_named_without_its_value(faulty) -> None:
     for query in ("count=31337x", "count=-31337", ""):
         response = faulty.get(f"/number?{query}")
         assert response.status_code == 422
@@ -166,7 +166,7 @@ def test_an_unknown_path_is_a_404(client, refused) -> None:
     [("GET", "/predict", "POST"), ("PUT", "/predict", "POST"), ("DELETE", "/predict", "POST"),
      ("POST", "/models", "GET"), ("POST", "/models/tiny", "GET"), ("POST", "/livez", "GET")],
 )  # fmt: skip
-def test_a_wrong_method_is_a_405_that_names_the_right_one(
+def test_a_wrong_method_is_a_405_with_the_allowed_one(
     client, refused, method, path, allowed
 ) -> None:
     response = client.request(method, path)
