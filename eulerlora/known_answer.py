@@ -1,7 +1,7 @@
-"""A picture whose answers are stored with a checkpoint, to tell a working model from a broken one.
+"""The known answer of a checkpoint: an image with the probabilities that an intact model returns.
 
-`known_answer.png` is made up of smooth random colours; `known_answer.json` has its SHA-256 and the
-answers that the network gives in float32 on a CPU.
+`known_answer.png` is a synthetic image of smooth random colours. `known_answer.json` has its
+SHA-256 and the probabilities that the network returns in float32 on a CPU.
 """
 
 import hashlib
@@ -32,82 +32,84 @@ DRAWS = (
     *(Draw(mode="stoch", samples=4, seed=20260101, sampler=sampler) for sampler in SAMPLERS),
 )
 TOLERANCES: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.03}
-"""How far a probability may be from the stored one, by the precision that the model runs in."""
+"""Largest accepted difference of a probability from the stored one, by the model's precision."""
 
-SEED = 0
-SIDES = 96, 128  # height, width, in pixels
+IMAGE_SEED = 0
+IMAGE_HEIGHT, IMAGE_WIDTH = 96, 128
 SUM_TOLERANCE = 1e-6
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 
-class Answer(Settings):
-    """How the picture is asked about, and the class probabilities in the order of the classes."""
+class ExpectedProbabilities(Settings):
+    """A draw and the class probabilities it gives, in the order of the classes."""
 
     draw: Draw
     probabilities: tuple[Probability, ...]
 
     @model_validator(mode="after")
-    def _a_distribution(self) -> Self:
+    def _sum_to_one(self) -> Self:
         if abs(sum(self.probabilities) - 1) > SUM_TOLERANCE:
-            raise ValueError("probabilities do not add up to 1")
+            raise ValueError("probabilities do not sum to 1")
         return self
 
 
-class Answers(Settings):
-    """All of `known_answer.json`."""
+class KnownAnswerFile(Settings):
+    """The schema of `known_answer.json`."""
 
     picture_sha256: Sha256
-    answers: tuple[Answer, ...]
+    answers: tuple[ExpectedProbabilities, ...]
 
     @model_validator(mode="after")
-    def _every_draw(self) -> Self:
-        if tuple(each.draw for each in self.answers) != DRAWS:
+    def _has_every_draw(self) -> Self:
+        if tuple(answer.draw for answer in self.answers) != DRAWS:
             raise ValueError(
-                "answers are not to the questions wanted: det; stoch, 4 samples, of each sampler"
+                "answers: expected det, then stoch with 4 samples of each sampler; got other draws"
             )
         return self
 
 
 @dataclass(frozen=True)
 class KnownAnswer:
-    """Questions in each mode, and with each sampler, whose answers are known.
+    """The network's input and the probabilities that an intact model returns for it.
 
-    pixels: (3, size, size), the picture as the network's input. answers: one for each of `DRAWS`.
-    classes: the names of the probabilities.
+    pixels: (3, size, size) in [0, 1]. expected: one for each of `DRAWS`. classes: the names of the
+    probabilities.
     """
 
     pixels: Tensor
-    answers: tuple[Answer, ...]
+    expected: tuple[ExpectedProbabilities, ...]
     classes: tuple[str, ...]
 
-    def fault(self, given: Sequence[Tensor], precision: Precision) -> str | None:
-        """What is wrong with the answers given, in one line; None where they are as stored.
+    def fault(self, outputs: Sequence[Tensor], precision: Precision) -> str | None:
+        """Returns the first deviation from the stored probabilities as one line, or None.
 
-        given: log-probabilities (trajectories, classes) for each of `DRAWS`.
+        outputs: log-probabilities (trajectories, classes) for each of `DRAWS`.
         """
-        for wanted, found in zip(self.answers, given, strict=True):
-            fault = self._fault_of(wanted, mean_probabilities(found), TOLERANCES[precision])
+        for expected, output in zip(self.expected, outputs, strict=True):
+            fault = self._deviation(expected, mean_probabilities(output), TOLERANCES[precision])
             if fault is not None:
                 return fault
         return None
 
-    def _fault_of(self, wanted: Answer, found: Tensor, tolerance: float) -> str | None:
-        mode = wanted.draw.mode
-        if not found.isfinite().all():
-            return f"the known answer is wrong: mode {mode} gave NaN or an infinity"
-        stored = torch.tensor(wanted.probabilities, dtype=torch.float64)
-        deviation, worst = (found - stored).abs().max(dim=0)
+    def _deviation(
+        self, expected: ExpectedProbabilities, actual: Tensor, tolerance: float
+    ) -> str | None:
+        mode = expected.draw.mode
+        if not actual.isfinite().all():
+            return f"the known answer is wrong: mode {mode}: got NaN or infinity"
+        stored = torch.tensor(expected.probabilities, dtype=torch.float64)
+        deviation, worst = (actual - stored).abs().max(dim=0)
         if deviation <= tolerance:
             return None
         return (
-            f"the known answer is wrong: mode {mode} gave {self.classes[worst]} a probability of "
-            f"{found[worst]:.4f}, wanted {stored[worst]:.4f} within {tolerance}"
+            f"the known answer is wrong: mode {mode}: expected probability {stored[worst]:.4f} of "
+            f"{self.classes[worst]} within {tolerance}, got {actual[worst]:.4f}"
         )
 
 
 def mean_probabilities(log_probabilities: Tensor) -> Tensor:
-    """(classes,) float64: the mean over trajectories.
+    """Returns the mean over trajectories, (classes,) float64.
 
     log_probabilities: (trajectories, classes).
     """
@@ -115,7 +117,7 @@ def mean_probabilities(log_probabilities: Tensor) -> Tensor:
 
 
 def predict_known_answer(network: RowNetwork, pixels: Tensor) -> list[Tensor]:
-    """Log-probabilities (trajectories, classes) that a network gives for each of `DRAWS`.
+    """Returns the network's log-probabilities (trajectories, classes) for each of `DRAWS`.
 
     pixels: (3, size, size), on the network's device.
     """
@@ -123,56 +125,58 @@ def predict_known_answer(network: RowNetwork, pixels: Tensor) -> list[Tensor]:
 
 
 def write_known_answer(folder: Path, network: RowNetwork, size: int) -> None:
-    """Writes the picture and the network's answers to a checkpoint's folder.
+    """Writes the synthetic image and the network's probabilities to a checkpoint's folder.
 
-    network: as the checkpoint's files say, in float32 on the CPU. size: of its input, in pixels.
+    network: loaded from the checkpoint's files, in float32 on the CPU. size: side of the network's
+    input in pixels.
     """
-    content = _png(synthetic_image())
-    given = predict_known_answer(network, _input(folder / IMAGE_FILE, content, size))
-    answers = Answers(
-        picture_sha256=hashlib.sha256(content).hexdigest(),
+    image = _png(synthetic_image())
+    outputs = predict_known_answer(network, _network_input(folder / IMAGE_FILE, image, size))
+    stored = KnownAnswerFile(
+        picture_sha256=hashlib.sha256(image).hexdigest(),
         answers=tuple(
-            Answer(draw=draw, probabilities=tuple(mean_probabilities(each).tolist()))
-            for draw, each in zip(DRAWS, given, strict=True)
+            ExpectedProbabilities(
+                draw=draw, probabilities=tuple(mean_probabilities(output).tolist())
+            )
+            for draw, output in zip(DRAWS, outputs, strict=True)
         ),
     )
     with atomic_write(folder / IMAGE_FILE) as partial:
-        partial.write_bytes(content)
+        partial.write_bytes(image)
     with atomic_write(folder / EXPECTED_FILE) as partial:
-        partial.write_text(answers.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        partial.write_text(stored.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
-    """The known answer in the folder of the checkpoint that has this config.
+    """Returns the known answer in the folder of the checkpoint with this config.
 
-    Raises CheckpointError, naming the file and why, where one is missing or damaged, or where
-    they do not belong to one another or to the config.
+    Raises CheckpointError, with file and reason, if a file is missing or damaged, or if the image,
+    the probabilities and the config do not match.
     """
-    picture, path = folder / IMAGE_FILE, folder / EXPECTED_FILE
+    image_path, expected_path = folder / IMAGE_FILE, folder / EXPECTED_FILE
     try:
-        stored = Answers.model_validate_json(_read(path))
+        stored = KnownAnswerFile.model_validate_json(_read(expected_path))
     except ValidationError as error:
-        raise CheckpointError(path, first_fault(error)) from error
-    for each in stored.answers:
-        if len(each.probabilities) != len(config.classes):
+        raise CheckpointError(expected_path, first_fault(error)) from error
+    classes = tuple(label.name for label in config.classes)
+    for answer in stored.answers:
+        if len(answer.probabilities) != len(classes):
             raise CheckpointError(
-                path,
-                f"has {len(each.probabilities)} probabilities for {len(config.classes)} classes",
+                expected_path,
+                f"expected {len(classes)} probabilities, got {len(answer.probabilities)}",
             )
-    content = _read(picture)
-    if hashlib.sha256(content).hexdigest() != stored.picture_sha256:
-        raise CheckpointError(picture, f"its SHA-256 is not the one in {EXPECTED_FILE}")
-    return KnownAnswer(
-        pixels=_input(picture, content, config.preprocessing.size),
-        answers=stored.answers,
-        classes=tuple(each.name for each in config.classes),
-    )
+    image = _read(image_path)
+    if hashlib.sha256(image).hexdigest() != stored.picture_sha256:
+        raise CheckpointError(image_path, f"its SHA-256 differs from that in {EXPECTED_FILE}")
+    pixels = _network_input(image_path, image, config.preprocessing.size)
+    return KnownAnswer(pixels, stored.answers, classes)
 
 
 def synthetic_image() -> Tensor:
-    """(3, height, width) uint8: smooth random colours, different in every corner."""
-    coarse = torch.rand(1, 3, 4, 5, generator=torch.Generator().manual_seed(SEED))
-    smooth = F.interpolate(coarse, SIDES, mode="bilinear", align_corners=True)[0]
+    """Returns (3, height, width) uint8: smooth random colours, different in every corner."""
+    coarse = torch.rand(1, 3, 4, 5, generator=torch.Generator().manual_seed(IMAGE_SEED))
+    size = (IMAGE_HEIGHT, IMAGE_WIDTH)
+    smooth = F.interpolate(coarse, size, mode="bilinear", align_corners=True)[0]
     return (255 * smooth).round().to(torch.uint8)
 
 
@@ -189,8 +193,8 @@ def _read(path: Path) -> bytes:
         raise CheckpointError(path, f"cannot be read ({error.strerror})") from error
 
 
-def _input(path: Path, content: bytes, size: int) -> Tensor:
-    """The network's input, from a PNG file's bytes."""
+def _network_input(path: Path, content: bytes, size: int) -> Tensor:
+    """Returns (3, size, size) from the bytes of a PNG file; errors name `path`."""
     try:
         return resize(read_pixels(BytesIO(content), path.name), size)
     except ImageError as error:

@@ -1,5 +1,6 @@
 """Adapter and backbone settings: frozen, validated once, the same in recipes and checkpoints."""
 
+import reprlib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
@@ -72,13 +73,15 @@ def first_fault(error: ValidationError, kind: type[BaseModel] | None = None) -> 
     key = _key(faults[0])
     if faults[0]["type"] == "extra_forbidden":
         return f"unknown key {key}{_suggestion(key, kind)}"
+    if faults[0]["type"] == "json_invalid":
+        return "expected valid JSON"
     if faults[0]["type"] == "missing":
         return f"missing key {key}"
     if faults[0]["type"] == "value_error":
         reason = str(faults[0]["ctx"]["error"])
         return f"{key}: {reason}" if key else reason
     alternatives = dict.fromkeys(_expected(fault) for fault in faults if _key(fault) == key)
-    reason = f"expected {' or '.join(alternatives)}, got {faults[0]['input']!r}"
+    reason = f"expected {' or '.join(alternatives)}, got {reprlib.repr(faults[0]['input'])}"
     return f"{key}: {reason}" if key else reason
 
 

@@ -1,4 +1,4 @@
-"""The known answer of a checkpoint: what is stored, what is refused, what counts as wrong."""
+"""eulerlora.known_answer: what is stored, what is refused, and what counts as a wrong model."""
 
 import hashlib
 import json
@@ -10,13 +10,20 @@ import pytest
 import torch
 from PIL import Image
 
-from eulerlora.checkpoint import load_checkpoint, read_config, save_checkpoint, write_config
+from eulerlora.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    read_config,
+    save_checkpoint,
+    write_config,
+)
 from eulerlora.errors import CheckpointError
 from eulerlora.known_answer import (
     DRAWS,
     EXPECTED_FILE,
     IMAGE_FILE,
     TOLERANCES,
+    KnownAnswer,
     predict_known_answer,
     read_known_answer,
     synthetic_image,
@@ -28,46 +35,58 @@ from eulerlora.settings import RuntimeSettings
 Damage = Callable[[Path], object]
 
 
-def test_the_stored_answers_are_what_the_library_predicts(checkpoint_folder: Path) -> None:
+@pytest.fixture
+def checkpoint(checkpoint_folder: Path) -> Checkpoint:
+    return load_checkpoint(checkpoint_folder)
+
+
+@pytest.fixture
+def known(checkpoint_folder: Path, checkpoint: Checkpoint) -> KnownAnswer:
+    return read_known_answer(checkpoint_folder, checkpoint.config)
+
+
+def test_the_stored_probabilities_are_those_that_the_model_predicts(
+    checkpoint_folder: Path, known: KnownAnswer
+) -> None:
     model = EulerLoRA.load(checkpoint_folder, "cpu")
-    known = read_known_answer(checkpoint_folder, model.config)
-    for draw, answer in zip(DRAWS, known.answers, strict=True):
-        wanted = model.predict(
+    for draw, stored in zip(DRAWS, known.expected, strict=True):
+        predicted = model.predict(
             [checkpoint_folder / IMAGE_FILE],
             draw.mode,
             None if draw.mode == "det" else draw.samples,
             draw.seed,
             sampler=draw.sampler,
         ).probabilities[0]
-        assert answer.draw == draw
-        assert answer.probabilities == pytest.approx(wanted.tolist(), abs=1e-5)
+        assert stored.draw == draw
+        assert stored.probabilities == pytest.approx(predicted.tolist(), abs=1e-5)
 
 
-def test_both_modes_and_samplers_are_asked_and_their_answers_differ(
-    checkpoint_folder: Path,
+def test_both_modes_and_samplers_are_stored_and_their_probabilities_differ(
+    known: KnownAnswer,
 ) -> None:
-    known = read_known_answer(checkpoint_folder, read_config(checkpoint_folder))
-    asked = [(each.draw.mode, each.draw.samples, each.draw.sampler) for each in known.answers]
-    assert asked == [
+    draws = [stored.draw for stored in known.expected]
+    assert [(draw.mode, draw.samples, draw.sampler) for draw in draws] == [
         ("det", 1, "independent"), ("stoch", 4, "independent"), ("stoch", 4, "balanced")
     ]  # fmt: skip
-    assert len({each.probabilities for each in known.answers}) == 3
+    assert len({stored.probabilities for stored in known.expected}) == 3
 
 
-def test_the_picture_is_smooth_the_same_every_time_and_different_in_every_corner(
+def test_the_image_is_reproducible_smooth_and_different_in_every_corner(
     checkpoint_folder: Path,
 ) -> None:
-    picture = synthetic_image().int()
-    assert torch.equal(picture, synthetic_image().int())
-    assert picture.diff(dim=1).abs().max() < 16
-    assert picture.diff(dim=2).abs().max() < 16
-    corners = {tuple(picture[:, y, x].tolist()) for y in (0, -1) for x in (0, -1)}
+    image = synthetic_image().int()
+    assert torch.equal(image, synthetic_image().int())
+    assert image.diff(dim=1).abs().max() < 16
+    assert image.diff(dim=2).abs().max() < 16
+    corners = {tuple(image[:, y, x].tolist()) for y in (0, -1) for x in (0, -1)}
     assert len(corners) == 4
     with Image.open(checkpoint_folder / IMAGE_FILE) as stored:
         assert (stored.format, stored.mode) == ("PNG", "RGB")
 
 
-def test_half_precision_weights_answer_as_stored(make_network, make_config, tmp_path) -> None:
+def test_half_precision_weights_give_the_stored_probabilities(
+    make_network, make_config, tmp_path: Path
+) -> None:
     network = make_network()
     config = make_config(network, torch.float16)
     save_checkpoint(tmp_path / "saved", network, config, "# card\n", torch.float16)
@@ -77,19 +96,17 @@ def test_half_precision_weights_answer_as_stored(make_network, make_config, tmp_
 
 
 @pytest.mark.parametrize("precision", TOLERANCES)
-def test_an_intact_model_gives_its_known_answer(checkpoint_folder: Path, precision) -> None:
-    checkpoint = load_checkpoint(checkpoint_folder)
-    known = read_known_answer(checkpoint_folder, checkpoint.config)
+def test_an_intact_model_has_no_fault(
+    checkpoint: Checkpoint, known: KnownAnswer, precision
+) -> None:
     settings = RuntimeSettings(precision=precision)
     runtime = Runtime(checkpoint.network, torch.device("cpu"), settings)
     assert known.fault(predict_known_answer(runtime, known.pixels), precision) is None
 
 
-def test_a_changed_weight_is_a_fault_that_names_mode_class_and_numbers(
-    checkpoint_folder: Path,
+def test_a_changed_weight_is_a_fault_that_names_mode_class_and_probabilities(
+    checkpoint: Checkpoint, known: KnownAnswer
 ) -> None:
-    checkpoint = load_checkpoint(checkpoint_folder)
-    known = read_known_answer(checkpoint_folder, checkpoint.config)
     with torch.no_grad():
         checkpoint.network.heads.bias[:, 1] += 0.1
     fault = known.fault(predict_known_answer(checkpoint.network, known.pixels), "float32")
@@ -99,36 +116,34 @@ def test_a_changed_weight_is_a_fault_that_names_mode_class_and_numbers(
     assert any(name in fault for name in known.classes)
 
 
-def test_a_fault_in_mode_stoch_alone_is_found(checkpoint_folder: Path) -> None:
-    checkpoint = load_checkpoint(checkpoint_folder)
-    known = read_known_answer(checkpoint_folder, checkpoint.config)
+@pytest.mark.parametrize("draw", range(len(DRAWS)))
+def test_the_probabilities_of_every_draw_are_checked(
+    checkpoint: Checkpoint, known: KnownAnswer, draw: int
+) -> None:
+    outputs = predict_known_answer(checkpoint.network, known.pixels)
+    outputs[draw] = outputs[draw].roll(1, dims=1)
+    assert f"mode {DRAWS[draw].mode}" in str(known.fault(outputs, "float32"))
+
+
+def test_non_finite_outputs_are_a_fault(checkpoint: Checkpoint, known: KnownAnswer) -> None:
     det, *stoch = predict_known_answer(checkpoint.network, known.pixels)
-    for broken in range(len(stoch)):
-        given = [each.roll(int(index == broken), dims=1) for index, each in enumerate(stoch)]
-        fault = known.fault([det, *given], "float32")
-        assert fault is not None
-        assert "mode stoch" in fault
+    broken = [torch.full_like(output, torch.nan) for output in stoch]
+    assert "mode stoch: got NaN" in str(known.fault([det, *broken], "bfloat16"))
 
 
-def test_answers_that_are_not_finite_are_a_fault(checkpoint_folder: Path) -> None:
-    checkpoint = load_checkpoint(checkpoint_folder)
-    known = read_known_answer(checkpoint_folder, checkpoint.config)
-    det, *stoch = predict_known_answer(checkpoint.network, known.pixels)
-    broken = [torch.full_like(each, torch.nan) for each in stoch]
-    assert "mode stoch gave NaN" in str(known.fault([det, *broken], "bfloat16"))
-
-
-def test_new_thresholds_leave_the_known_answer_valid(checkpoint_copy: Path) -> None:
+def test_new_thresholds_do_not_change_the_known_answer(checkpoint_copy: Path) -> None:
     config = read_config(checkpoint_copy)
     before = read_known_answer(checkpoint_copy, config)
     write_config(checkpoint_copy, config.model_copy(update={"thresholds": ()}))
     checkpoint = load_checkpoint(checkpoint_copy)
     after = read_known_answer(checkpoint_copy, checkpoint.config)
-    assert after.answers == before.answers
+    assert after.expected == before.expected
     assert after.fault(predict_known_answer(checkpoint.network, after.pixels), "float32") is None
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> Damage:
+    """Returns a function that applies `change` to the stored probabilities of a folder."""
+
     def damage(folder: Path) -> None:
         fields = json.loads((folder / EXPECTED_FILE).read_text())
         change(fields)
@@ -138,13 +153,13 @@ def edited(change: Callable[[dict[str, Any]], object]) -> Damage:
 
 
 def without_a_class(fields: dict[str, Any]) -> None:
-    for each in fields["answers"]:
-        first, *rest = each["probabilities"]
-        each["probabilities"] = [first + rest[0], *rest[1:]]
+    for answer in fields["answers"]:
+        first, *rest = answer["probabilities"]
+        answer["probabilities"] = [first + rest[0], *rest[1:]]
 
 
-def another_picture(content: bytes) -> Damage:
-    """Replaces the picture, and its digest too."""
+def replaced_image(content: bytes) -> Damage:
+    """Returns a function that replaces the image and its stored digest."""
 
     def damage(folder: Path) -> None:
         (folder / IMAGE_FILE).write_bytes(content)
@@ -154,39 +169,36 @@ def another_picture(content: bytes) -> Damage:
     return damage
 
 
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "no probabilities": (lambda folder: (folder / EXPECTED_FILE).unlink(), "cannot be read"),
+    "truncated": (lambda folder: (folder / EXPECTED_FILE).write_text('{"answers'), "JSON"),
+    "not UTF-8": (lambda folder: (folder / EXPECTED_FILE).write_bytes(b"\xff{}"), "JSON"),
+    "unknown key": (edited(lambda f: f.update(more=1)), "more"),
+    "missing key": (edited(lambda f: f.pop("picture_sha256")), "picture_sha256"),
+    "missing draw": (edited(lambda f: f["answers"].pop()), "got other draws"),
+    "other draw": (edited(lambda f: f["answers"][1]["draw"].update(seed=1)), "got other draws"),
+    "sum below 1": (edited(lambda f: f["answers"][0]["probabilities"].pop()), "sum to 1"),
+    "above 1": (edited(lambda f: f["answers"][0]["probabilities"].append(2)), "probabilities"),
+    "empty": (edited(lambda f: f["answers"][0].update(probabilities=[])), "sum to 1"),
+    "missing class": (edited(without_a_class), "expected 3 probabilities, got 2"),
+}
+IMAGE_DAMAGES: dict[str, tuple[Damage, str]] = {
+    "no image": (lambda folder: (folder / IMAGE_FILE).unlink(), "cannot be read"),
+    "other image": (lambda folder: (folder / IMAGE_FILE).write_bytes(b"x"), "its SHA-256 differs"),
+    "not an image": (replaced_image(b"not an image"), "cannot be opened as an image"),
+}
+
+
 @pytest.mark.parametrize(
-    ("damage", "file", "reason"),
+    ("damage", "reason", "file"),
     [
-        (lambda folder: (folder / EXPECTED_FILE).unlink(), EXPECTED_FILE, "cannot be read"),
-        (lambda folder: (folder / IMAGE_FILE).unlink(), IMAGE_FILE, "cannot be read"),
-        (lambda folder: (folder / EXPECTED_FILE).write_text('{"answers'), EXPECTED_FILE, "JSON"),
-        (lambda folder: (folder / EXPECTED_FILE).write_bytes(b"\xff{}"), EXPECTED_FILE, "JSON"),
-        (edited(lambda f: f.update(more=1)), EXPECTED_FILE, "more: Extra"),
-        (
-            edited(lambda f: f.pop("picture_sha256")),
-            EXPECTED_FILE,
-            "picture_sha256: Field required",
-        ),
-        (edited(lambda f: f["answers"].pop()), EXPECTED_FILE, "answers are not to"),
-        (
-            edited(lambda f: f["answers"][1]["draw"].update(seed=1)),
-            EXPECTED_FILE,
-            "answers are not to",
-        ),
-        (edited(lambda f: f["answers"][0]["probabilities"].pop()), EXPECTED_FILE, "add up to 1"),
-        (
-            edited(lambda f: f["answers"][0]["probabilities"].append(2)),
-            EXPECTED_FILE,
-            "less than or",
-        ),
-        (edited(lambda f: f["answers"][0].update(probabilities=[])), EXPECTED_FILE, "add up to 1"),
-        (edited(without_a_class), EXPECTED_FILE, "has 2 probabilities for 3 classes"),
-        (lambda folder: (folder / IMAGE_FILE).write_bytes(b"x"), IMAGE_FILE, "its SHA-256 is not"),
-        (another_picture(b"no picture at all"), IMAGE_FILE, "cannot be opened as an image"),
+        *((*damage, EXPECTED_FILE) for damage in DAMAGES.values()),
+        *((*damage, IMAGE_FILE) for damage in IMAGE_DAMAGES.values()),
     ],
+    ids=[*DAMAGES, *IMAGE_DAMAGES],
 )
-def test_a_damaged_known_answer_is_refused_by_an_error_that_names_the_file(
-    checkpoint_copy: Path, damage: Damage, file: str, reason: str
+def test_a_damaged_known_answer_is_an_error_that_names_the_file(
+    checkpoint_copy: Path, damage: Damage, reason: str, file: str
 ) -> None:
     config = read_config(checkpoint_copy)
     read_known_answer(checkpoint_copy, config)

@@ -135,7 +135,7 @@ def test_a_model_that_breaks_while_serving_ends_the_process_with_status_1(
     assert status == 1
     assert "serving tiny" in log
     (line,) = (line for line in log.splitlines() if line.startswith("eulerlora: "))
-    assert "model tiny: the known answer is wrong: mode det gave" in line
+    assert "model tiny: the known answer is wrong: mode det: expected" in line
 
 
 def test_a_lost_device_is_a_503_and_ends_the_process_with_status_1(
