@@ -116,8 +116,8 @@ def warmup_cosine(steps: int, warmup_steps: int | Auto) -> Callable[[int], float
     warmup = min(LONGEST_AUTO_WARMUP, steps // 10) if warmup_steps == AUTO else warmup_steps
     if steps <= warmup:
         raise SettingsError(
-            f"expected warmup_steps below the run's {steps} steps, got {warmup}; set "
-            f"training.warmup_steps to at most {steps - 1} or to {AUTO}, or raise training.epochs"
+            f"expected warmup_steps below the run's {steps} steps, got {warmup}; set fewer "
+            f"warmup_steps or more epochs, such as --set training.warmup_steps={AUTO}"
         )
 
     def fraction(step: int) -> float:

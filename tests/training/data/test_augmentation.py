@@ -1,4 +1,4 @@
-"""Random views that depend on nothing but their generator."""
+"""Random views and the seeding of torch's global generator."""
 
 from typing import get_args
 
@@ -23,7 +23,7 @@ PIXELS = torch.arange(3 * 20 * 28, dtype=torch.uint8).reshape(3, 20, 28)
 
 
 @pytest.mark.parametrize("augmentation", get_args(Augmentation))
-def test_a_view_is_a_function_of_seed_epoch_and_image_alone(augmentation: Augmentation) -> None:
+def test_a_view_depends_on_seed_epoch_and_image_index_only(augmentation: Augmentation) -> None:
     def view(seed: int, epoch: int, index: int) -> bytes:
         return training_view(16, seed, epoch, augmentation)(index, PIXELS).numpy().tobytes()
 
@@ -44,10 +44,10 @@ def test_a_view_is_a_square_in_the_range_of_evaluation(augmentation: Augmentatio
     assert 0.85 < view.max() <= 1
 
 
-def test_the_paper_s_view_is_two_flips_and_a_rotation_of_at_most_half_a_turn() -> None:
+def test_the_paper_view_is_two_flips_and_a_rotation_of_at_most_180_degrees() -> None:
     marked = torch.zeros(3, 41, 41, dtype=torch.uint8)
     marked[:, 20, 35] = 255  # right of the centre
-    seen = set()
+    flips = set()
     for index in range(200):
         with seeded(CPU, index):
             horizontal, vertical, turn = torch.rand(3).tolist()
@@ -58,57 +58,57 @@ def test_the_paper_s_view_is_two_flips_and_a_rotation_of_at_most_half_a_turn() -
             expected = expected.flip(-2)
         expected = F.rotate(expected, 180 * turn, v2.InterpolationMode.NEAREST)
         with seeded(CPU, index):
-            found = flip_and_rotate(marked)
-        assert torch.equal(found, expected)
-        seen.add((horizontal < 0.5, vertical < 0.5))
-    assert len(seen) == 4
+            view = flip_and_rotate(marked)
+        assert torch.equal(view, expected)
+        flips.add((horizontal < 0.5, vertical < 0.5))
+    assert len(flips) == 4
 
 
-def test_what_a_rotation_leaves_empty_is_zero() -> None:
+def test_a_rotation_fills_with_zeros() -> None:
     white = torch.full((3, 30, 30), 255, dtype=torch.uint8)
     with seeded(CPU, 0):
         values = {value for _ in range(10) for value in flip_and_rotate(white).unique().tolist()}
     assert values == {0, 255}
 
 
-def test_the_paper_s_view_is_resized_after_the_random_part_at_native_resolution() -> None:
+def test_the_paper_view_resizes_after_the_random_part() -> None:
     with seeded(CPU, 3):
-        found = paper_view(16)(PIXELS)
+        view = paper_view(16)(PIXELS)
     with seeded(CPU, 3):
-        assert torch.equal(found, resize(flip_and_rotate(PIXELS), 16))
+        assert torch.equal(view, resize(flip_and_rotate(PIXELS), 16))
 
 
-def test_the_dermoscopy_view_has_nothing_from_outside_the_picture() -> None:
+def test_the_dermoscopy_view_has_no_filled_pixels() -> None:
     white = torch.full((3, 30, 40), 255, dtype=torch.uint8)
     with seeded(CPU, 0):
         darkest = min(float(dermoscopy_view(24)(white).min()) for _ in range(100))
-    assert darkest > 0.85  # a jitter of a tenth, and no black corner
+    assert darkest > 0.85  # jitter is 10%, and a filled corner would be black
 
 
-def test_the_dermoscopy_view_shows_all_symmetries_of_the_square() -> None:
+def test_the_dermoscopy_view_covers_all_symmetries_of_the_square() -> None:
     marked = torch.zeros(3, 32, 32, dtype=torch.uint8)
-    marked[:, :14, 2:7] = 255  # a bar that none of them leaves in its place
-    places = [marked.rot90(turns, (1, 2)) for turns in range(4)]
-    places += [each.flip(-1) for each in places]
-    flat = torch.stack([resize(each, 32)[0].flatten() for each in places])
+    marked[:, :14, 2:7] = 255  # a bar that every symmetry moves
+    symmetries = [marked.rot90(turns, (1, 2)) for turns in range(4)]
+    symmetries += [image.flip(-1) for image in symmetries]
+    flat = torch.stack([resize(image, 32)[0].flatten() for image in symmetries])
     with seeded(CPU, 0):
         views = torch.stack([dermoscopy_view(32)(marked)[0].flatten() for _ in range(100)])
     assert set((views @ flat.T).argmax(dim=1).tolist()) == set(range(8))
 
 
-def test_the_dermoscopy_view_of_a_4_to_3_picture_has_the_shapes_of_evaluation_on_average() -> None:
+def test_the_dermoscopy_view_of_a_4_to_3_image_has_the_median_shape_of_evaluation() -> None:
     disc = (torch.arange(300)[:, None] - 150) ** 2 + (torch.arange(400) - 200) ** 2 < 25**2
     pixels = (255 * disc).to(torch.uint8).expand(3, -1, -1)
     as_evaluated = extent(resize(pixels, 256))
     with seeded(CPU, 0):
         crops = [dermoscopy_view(256).transforms[0](pixels) / 255 for _ in range(40)]
-    ratios = torch.tensor([extent(each) for each in crops])
+    ratios = torch.tensor([extent(crop) for crop in crops])
     assert 3 / 4 * as_evaluated * 0.9 < ratios.min() < ratios.max() < 4 / 3 * as_evaluated * 1.1
     assert as_evaluated * 0.9 < ratios.median() < as_evaluated * 1.1
 
 
 def extent(view: torch.Tensor) -> float:
-    """Height over width of what is bright in (3, height, width), by its spread."""
+    """Returns height over width of the bright pixels in (3, height, width), by their spread."""
     bright = (view[0] > 0.5).nonzero().float()
     height, width = bright.std(dim=0).tolist()
     return height / width
@@ -116,3 +116,38 @@ def extent(view: torch.Tensor) -> float:
 
 def test_an_evaluation_view_is_the_resize_alone() -> None:
     assert torch.equal(evaluation_view(16)(9, PIXELS), resize(PIXELS, 16))
+
+
+def draws(*entropy: int) -> list[float]:
+    with seeded(CPU, *entropy):
+        return torch.rand(3).tolist()
+
+
+def test_draws_depend_on_the_entropy_only() -> None:
+    first = draws(1, 2)
+    torch.rand(5)
+    assert draws(1, 2) == first
+    assert len({tuple(draws(*entropy)) for entropy in ((1, 2), (2, 1), (1, 2, 3), (1,))}) == 4
+
+
+def test_the_generator_is_restored_even_after_an_error() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(2).tolist()
+    torch.manual_seed(5)
+    with pytest.raises(ZeroDivisionError), seeded(CPU, 1):
+        torch.rand(7)
+        raise ZeroDivisionError
+    assert torch.rand(2).tolist() == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_generator_is_seeded_independently_of_the_cpu() -> None:
+    gpu = torch.device("cuda", torch.cuda.current_device())
+    before = torch.random.get_rng_state()
+    draw_lists = []
+    for _ in range(2):
+        with seeded(gpu, 3):
+            draw_lists.append(torch.rand(2, device=gpu).tolist())
+    assert draw_lists[0] == draw_lists[1]
+    assert torch.equal(torch.random.get_rng_state(), before)

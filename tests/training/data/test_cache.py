@@ -1,4 +1,4 @@
-"""Images decoded once."""
+"""The cache of decoded images."""
 
 import json
 import os
@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader
 
 from eulerlora.errors import DataError
 from training.data import cache as pixel_cache
-from training.data import decoding
 from training.data.cache import INDEX, PIXELS, cache_folder, decoded_images
 from training.data.labelled_images import ImageDataset, LabelledImage
 from training.data.sources import list_images, read_image
@@ -21,72 +20,72 @@ from training.data.sources import list_images, read_image
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of the test's own."""
+    """An empty cache."""
     monkeypatch.setenv("EULERLORA_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture
-def place(image_folder: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(image_folder / "test", tmp_path / "place"))
+def folder(image_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(image_folder / "test", tmp_path / "images"))
 
 
 @pytest.fixture
-def archive(place: Path, tmp_path: Path) -> Path:
+def archive(folder: Path, tmp_path: Path) -> Path:
     path = tmp_path / "images.tar.gz"
     with tarfile.open(path, "w:gz") as file:
-        file.add(place, ".")
+        file.add(folder, ".")
     return path
 
 
 def forbid_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: object) -> None:
-        raise AssertionError("decoded anew")
+        raise AssertionError("decoded again")
 
     monkeypatch.setattr(pixel_cache, "decode_all", forbidden)
 
 
-def test_decoded_images_are_those_of_the_files_by_sorted_name(place: Path, archive: Path) -> None:
-    plain = list_images(place)
-    for each in (place, archive):
-        found = decoded_images(each)
-        assert list(found.sources) == list(plain)
-        assert found.bad == {}
-        for name, source in found.sources.items():
+def test_decoded_images_equal_the_files_and_are_sorted_by_name(folder: Path, archive: Path) -> None:
+    plain = list_images(folder)
+    for path in (folder, archive):
+        images = decoded_images(path)
+        assert list(images.sources) == list(plain)
+        assert images.bad == {}
+        for name, source in images.sources.items():
             assert isinstance(source, torch.Tensor)
             assert torch.equal(source, read_image(name, plain[name]))
 
 
-def test_a_second_call_reads_neither_the_archive_nor_an_image(
-    place: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_second_call_reads_no_archive_and_no_image(
+    folder: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = [decoded_images(each) for each in (place, archive)]
+    first = [decoded_images(path) for path in (folder, archive)]
     forbid_decoding(monkeypatch)
     monkeypatch.setattr(tarfile, "open", None)
-    for before, each in zip(first, (place, archive), strict=True):
-        after = decoded_images(each)
+    for before, path in zip(first, (folder, archive), strict=True):
+        after = decoded_images(path)
         assert list(after.sources) == list(before.sources)
         assert all(torch.equal(after.sources[n], before.sources[n]) for n in before.sources)
 
 
 @pytest.mark.parametrize("change", ["content", "time", "new", "gone", "name"])
-def test_a_changed_folder_is_decoded_anew_and_its_old_pixels_are_dropped(
-    place: Path, cache: Path, change: str
+def test_a_changed_folder_is_decoded_again_and_its_old_pixels_are_deleted(
+    folder: Path, cache: Path, change: str
 ) -> None:
-    before = decoded_images(place)
-    file = place / "red" / "00.png"
+    before = decoded_images(folder)
+    file = folder / "red" / "00.png"
     if change == "content":
-        shutil.copy(place / "blue" / "00.png", file)
+        shutil.copy(folder / "blue" / "00.png", file)
     elif change == "time":
         os.utime(file, ns=(0, 0))
     elif change == "new":
-        shutil.copy(file, place / "red" / "99.png")
+        shutil.copy(file, folder / "red" / "99.png")
     elif change == "gone":
         file.unlink()
     else:
-        file.rename(place / "red" / "98.png")
-    after = decoded_images(place)
-    plain = list_images(place)
+        file.rename(folder / "red" / "98.png")
+    after = decoded_images(folder)
+    plain = list_images(folder)
     assert list(after.sources) == list(plain)
     assert all(torch.equal(after.sources[n], read_image(n, plain[n])) for n in plain)
     assert len(list(cache.rglob(PIXELS))) == 1
@@ -95,36 +94,34 @@ def test_a_changed_folder_is_decoded_anew_and_its_old_pixels_are_dropped(
 
 @pytest.mark.parametrize("file", [PIXELS, INDEX])
 @pytest.mark.parametrize("size", [None, 0, 10])
-def test_a_damaged_cache_is_made_anew(
-    place: Path, cache: Path, file: str, size: int | None
-) -> None:
-    decoded_images(place)
+def test_a_damaged_cache_is_rebuilt(folder: Path, cache: Path, file: str, size: int | None) -> None:
+    decoded_images(folder)
     path = next(cache.rglob(file))
     if size is None:
         path.unlink()
     else:
         os.truncate(path, size)
-    found, plain = decoded_images(place), list_images(place)
-    assert all(torch.equal(found.sources[n], read_image(n, plain[n])) for n in plain)
+    images, plain = decoded_images(folder), list_images(folder)
+    assert all(torch.equal(images.sources[n], read_image(n, plain[n])) for n in plain)
 
 
-def test_bad_images_are_remembered_with_the_reason(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+def test_bad_images_are_cached_with_their_reasons(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (place / "red" / "01.png").write_bytes(b"broken")
-    os.truncate(place / "red" / "02.png", 200)
-    (place / "red" / "link.png").symlink_to("nowhere")
-    first = decoded_images(place)
+    (folder / "red" / "01.png").write_bytes(b"broken")
+    os.truncate(folder / "red" / "02.png", 200)
+    (folder / "red" / "link.png").symlink_to("nowhere")
+    first = decoded_images(folder)
     forbid_decoding(monkeypatch)
-    again = decoded_images(place)
+    again = decoded_images(folder)
     assert first.bad == again.bad
     assert list(first.bad) == ["red/01.png", "red/02.png", "red/link.png"]
     assert all(reason.startswith("cannot be opened") for reason in first.bad.values())
     assert not first.sources.keys() & first.bad.keys()
 
 
-def test_an_interrupted_build_leaves_nothing_and_the_next_one_starts_anew(
-    place: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupted_build_leaves_no_files_and_the_next_one_succeeds(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_: Path):
         yield "red/00.png", torch.zeros(3, 2, 2, dtype=torch.uint8)
@@ -133,57 +130,57 @@ def test_an_interrupted_build_leaves_nothing_and_the_next_one_starts_anew(
     with monkeypatch.context() as broken:
         broken.setattr(pixel_cache, "decode_all", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            decoded_images(place)
+            decoded_images(folder)
     assert not list(cache.rglob(PIXELS))
-    assert len(decoded_images(place).sources) == 18
+    assert len(decoded_images(folder).sources) == 18
 
 
-@pytest.mark.parametrize("obstacle", ["a file in its place", "a full disk"])
-def test_without_a_cache_a_line_says_so_and_images_are_read_as_they_are(
-    place: Path,
+@pytest.mark.parametrize("obstacle", ["a file", "a full disk"])
+def test_without_a_cache_a_warning_is_printed_and_images_stay_encoded(
+    folder: Path,
     cache: Path,
     obstacle: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (place / "red" / "01.png").write_bytes(b"broken")
+    (folder / "red" / "01.png").write_bytes(b"broken")
     if obstacle == "a full disk":
-        monkeypatch.setattr(pixel_cache, "FREE_BYTES", 2**60)
+        monkeypatch.setattr(pixel_cache, "MIN_FREE_BYTES", 2**60)
     else:
         cache.write_text("not a folder")
-    found = decoded_images(place)
+    images = decoded_images(folder)
     assert len(capsys.readouterr().err.splitlines()) == 1
-    assert list(found.bad) == ["red/01.png"]
-    assert len(found.sources) == 17
-    assert all(isinstance(source, Path) for source in found.sources.values())
+    assert list(images.bad) == ["red/01.png"]
+    assert len(images.sources) == 17
+    assert all(isinstance(source, Path) for source in images.sources.values())
     assert not list(cache.rglob(PIXELS))
 
 
-def test_places_without_images_are_refused(tmp_path: Path) -> None:
+def test_paths_without_images_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.tar").write_text("not an archive")
     for name, reason in (
         ("empty", "no images"),
         ("absent", "no such"),
-        ("text.tar", "not a readable tar"),
+        ("text.tar", "readable tar"),
     ):
         with pytest.raises(DataError, match=reason):
             decoded_images(tmp_path / name)
 
 
-def test_worker_processes_read_it_and_nothing_they_do_reaches_the_file(
-    place: Path, cache: Path
+def test_worker_processes_read_the_cache_and_cannot_change_its_file(
+    folder: Path, cache: Path
 ) -> None:
-    sources = decoded_images(place).sources
+    sources = decoded_images(folder).sources
     before = next(cache.rglob(PIXELS)).read_bytes()
     images = [LabelledImage(name, source, 0) for name, source in sources.items()]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        loader = DataLoader(Pictures(images, blackened), batch_size=6, num_workers=1)
-        found = torch.cat([pixels for pixels, _ in loader])
+        loader = DataLoader(ImageDataset(images, blackened), batch_size=6, num_workers=1)
+        images = torch.cat([pixels for pixels, _ in loader])
         sources["red/00.png"].zero_()
-    assert found.shape == (18, 3, 36, 48)
-    assert int(found.sum()) == 0
+    assert images.shape == (18, 3, 36, 48)
+    assert int(images.sum()) == 0
     assert int(sources["red/01.png"].sum()) > 0
     assert next(cache.rglob(PIXELS)).read_bytes() == before
 
@@ -192,7 +189,7 @@ def blackened(_: int, pixels: torch.Tensor) -> torch.Tensor:
     return pixels.zero_()
 
 
-def test_the_cache_is_where_the_environment_says_or_where_the_user_s_caches_are(
+def test_the_cache_folder_is_eulerlora_cache_or_the_user_cache(
     cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert cache_folder() == cache
@@ -201,14 +198,6 @@ def test_the_cache_is_where_the_environment_says_or_where_the_user_s_caches_are(
     assert cache_folder() == tmp_path / "home" / "eulerlora"
 
 
-def test_the_index_says_whose_pixels_they_are(place: Path, cache: Path) -> None:
-    decoded_images(place)
-    assert json.loads(next(cache.rglob(INDEX)).read_text())["place"] == str(place)
-
-
-def test_long_decoding_says_how_far_it_came(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(decoding, "LINE_EVERY_S", 0)
-    decoded_images(place)
-    assert "place: 18 images decoded" in capsys.readouterr().out.splitlines()
+def test_the_index_names_the_decoded_path(folder: Path, cache: Path) -> None:
+    decoded_images(folder)
+    assert json.loads(next(cache.rglob(INDEX)).read_text())["path"] == str(folder)

@@ -1,4 +1,4 @@
-"""Labelled parts of an image folder."""
+"""Image folders and out-of-distribution sets."""
 
 import shutil
 import tarfile
@@ -20,19 +20,19 @@ SETTINGS = DataSettings(kind="imagefolder", classes=CLASSES)
 
 @pytest.fixture
 def labelled(image_folder: Path, tmp_path: Path) -> Path:
-    """The image folder without the images that have no label."""
+    """The image folder without its unlabelled images."""
     folder = tmp_path / "labelled"
     shutil.copytree(image_folder, folder, ignore=shutil.ignore_patterns("other"))
     return folder
 
 
 def names_by_part(data: ImageParts) -> dict[str, list[str]]:
-    return {part: [each.name for each in images] for part, images in data.parts.items()}
+    return {part: [image.name for image in images] for part, images in data.parts.items()}
 
 
-def test_given_parts_are_kept_and_a_tenth_of_train_calibrates(labelled: Path) -> None:
+def test_published_parts_remain_and_a_tenth_of_train_calibrates(labelled: Path) -> None:
     data = read_dataset(SETTINGS, labelled)
-    assert [each.name for each in data.classes] == ["blue", "green", "red"]
+    assert [name.name for name in data.classes] == ["blue", "green", "red"]
     assert data.classes[2].description == "a red square"
     assert {name: len(part) for name, part in data.parts.items()} == {
         "train": 54,
@@ -40,17 +40,17 @@ def test_given_parts_are_kept_and_a_tenth_of_train_calibrates(labelled: Path) ->
         "test": 18,
     }
     assert class_counts(data.parts["calibration"], 3).tolist() == [2, 2, 2]
-    assert all(each.name.startswith("test/") for each in data.parts["test"])
+    assert all(image.name.startswith("test/") for image in data.parts["test"])
     for part in data.parts.values():
-        assert all(data.classes[each.label].name in each.name for each in part)
+        assert all(data.classes[image.label].name in image.name for image in part)
 
 
-def test_class_folders_alone_are_split_once_and_for_all(labelled: Path) -> None:
+def test_class_folders_without_parts_always_get_the_same_split(labelled: Path) -> None:
     flat = labelled / "train"
     first, second = read_dataset(SETTINGS, flat), read_dataset(SETTINGS, flat)
     assert names_by_part(first) == names_by_part(second)
     assert class_counts(first.parts["test"], 3).tolist() == [4, 4, 4]
-    names = Counter(each.name for part in first.parts.values() for each in part)
+    names = Counter(image.name for part in first.parts.values() for image in part)
     assert len(names) == 60
     assert set(names.values()) == {1}
 
@@ -65,23 +65,23 @@ def test_a_folder_with_one_class_is_refused(labelled: Path) -> None:
 def test_a_class_with_too_few_images_is_refused(labelled: Path) -> None:
     for path in sorted((labelled / "train" / "red").iterdir())[1:]:
         path.unlink()
-    with pytest.raises(DataError, match="split by class"):
+    with pytest.raises(DataError, match="stratified split"):
         read_dataset(SETTINGS, labelled)
 
 
-def test_pictures_are_transformed_and_keep_their_labels(labelled: Path) -> None:
+def test_images_are_transformed_and_keep_their_labels(labelled: Path) -> None:
     part = read_dataset(SETTINGS, labelled).parts["test"]
-    pictures = Pictures(part, evaluation_view(16))
-    assert len(pictures) == 18
+    images = ImageDataset(part, evaluation_view(16))
+    assert len(images) == 18
     for index, image in enumerate(part):
-        pixels, label = pictures[index]
+        pixels, label = images[index]
         assert pixels.shape == (3, 16, 16)
         assert label == image.label
         assert int(pixels.mean(dim=(1, 2)).argmax()) == [2, 1, 0][label]  # its colour's channel
 
 
 def test_an_absent_class_counts_zero(labelled: Path) -> None:
-    images = [each for each in read_dataset(SETTINGS, labelled).parts["test"] if each.label != 1]
+    images = [image for image in read_dataset(SETTINGS, labelled).parts["test"] if image.label != 1]
     assert torch.equal(class_counts(images, 4), torch.tensor([6, 0, 6, 0]))
 
 
@@ -114,7 +114,7 @@ def test_the_validation_split_tests_on_a_tenth_of_the_train_part(labelled: Path)
 )
 @pytest.mark.parametrize("skip_bad", [False, True])
 @pytest.mark.parametrize("classes", [CLASSES, {}])
-def test_a_class_that_is_missing_or_that_nobody_wants_is_refused_by_its_folder(
+def test_a_missing_or_unexpected_class_is_refused_with_its_folder(
     labelled: Path, change, named: str, skip_bad: bool, classes: dict[str, str]
 ) -> None:
     change(labelled)
@@ -122,13 +122,13 @@ def test_a_class_that_is_missing_or_that_nobody_wants_is_refused_by_its_folder(
         read_dataset(DataSettings(kind="imagefolder", classes=classes), labelled, skip_bad)
 
 
-def test_a_class_of_the_recipe_without_any_folder_is_refused(labelled: Path) -> None:
+def test_a_class_of_the_recipe_without_a_folder_is_refused(labelled: Path) -> None:
     settings = DataSettings(kind="imagefolder", classes=CLASSES | {"white": "a white square"})
     with pytest.raises(DataError, match="train/white"):
         read_dataset(settings, labelled)
 
 
-def test_bad_images_are_refused_by_name_or_skipped_and_move_no_other_image(
+def test_bad_images_are_refused_or_skipped_without_changing_other_parts(
     labelled: Path,
 ) -> None:
     whole = names_by_part(read_dataset(SETTINGS, labelled))
@@ -145,7 +145,7 @@ def test_bad_images_are_refused_by_name_or_skipped_and_move_no_other_image(
     assert names_by_part(data) == kept
 
 
-def test_a_class_of_which_no_image_opens_is_refused_though_bad_images_are_skipped(
+def test_a_class_without_usable_images_is_refused_even_if_bad_images_are_skipped(
     labelled: Path,
 ) -> None:
     for path in (labelled / "train" / "red").iterdir():
@@ -154,13 +154,13 @@ def test_a_class_of_which_no_image_opens_is_refused_though_bad_images_are_skippe
         read_dataset(SETTINGS, labelled, skip_bad=True)
 
 
-def test_an_ood_set_with_a_test_part_is_that_part(image_folder: Path) -> None:
+def test_an_ood_set_with_a_test_folder_uses_only_that(image_folder: Path) -> None:
     whole = read_ood_set(OodSettings(kind="images"), image_folder)
-    assert all(each.name.startswith("test/") for each in whole.images)
+    assert all(image.name.startswith("test/") for image in whole.images)
     assert len(whole.images) == 18
     other = read_ood_set(OodSettings(kind="images", path="other"), image_folder)
     assert other.name == "other"
-    assert [each.label for each in other.images] == [-1] * 5
+    assert [image.label for image in other.images] == [-1] * 5
 
 
 def test_an_empty_ood_set_is_refused(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_an_empty_ood_set_is_refused(tmp_path: Path) -> None:
         read_ood_set(OodSettings(kind="images"), tmp_path)
 
 
-def test_an_ood_set_in_which_nothing_opens_is_refused_by_name_or_for_being_empty(
+def test_an_ood_set_without_usable_images_is_refused(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "set").mkdir()
@@ -176,11 +176,11 @@ def test_an_ood_set_in_which_nothing_opens_is_refused_by_name_or_for_being_empty
     settings = OodSettings(kind="images", path="set")
     with pytest.raises(DataError, match=r"set/broken\.png"):
         read_ood_set(settings, tmp_path)
-    with pytest.raises(DataError, match="none of its images"):
+    with pytest.raises(DataError, match="none that can be decoded"):
         read_ood_set(settings, tmp_path, skip_bad=True)
 
 
-def test_images_from_an_archive_are_those_of_the_folder(labelled: Path, tmp_path: Path) -> None:
+def test_an_archive_gives_the_same_images_as_its_folder(labelled: Path, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "set.tar", "w") as archive:
         archive.add(labelled, ".")
     packed = read_dataset(SETTINGS.model_copy(update={"path": "set.tar"}), tmp_path)
@@ -188,5 +188,5 @@ def test_images_from_an_archive_are_those_of_the_folder(labelled: Path, tmp_path
     assert names_by_part(packed) == names_by_part(plain)
     view = evaluation_view(16)
     for part in plain.parts:
-        ours, theirs = (Pictures(each.parts[part], view) for each in (packed, plain))
+        ours, theirs = (ImageDataset(data.parts[part], view) for data in (packed, plain))
         assert torch.equal(ours[0][0], theirs[0][0])

@@ -1,4 +1,4 @@
-"""Optimisation that both kinds of training share."""
+"""The optimisation loop."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,10 +10,9 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from eulerlora.errors import NonFiniteError, SettingsError
-from training.data.augmentation import Transform, evaluation_view
+from training.data.augmentation import evaluation_view
 from training.data.datasets import read_dataset
-from training.data.labelled_images import LabelledImage
-from training.fit.batches import epoch_batches
+from training.fit.batches import LoadedBatches
 from training.fit.loop import fit
 from training.fit.objective import Objective
 from training.fit.run import Run
@@ -24,32 +23,36 @@ SETTINGS = OptimisationSettings(
 )
 
 
-class ColourObjective(Objective):
-    """A linear classifier of an image's mean colour; `disturb` changes a step's loss."""
+class ColourObjective(Objective[int]):
+    """A linear classifier of an image's mean colour; `disturb` changes the loss of a step.
+
+    weights: the classifier's weight before each call.
+    """
 
     def __init__(self, disturb: Callable[[Tensor, int], Tensor] = lambda loss, _: loss) -> None:
-        super().__init__()
         torch.manual_seed(0)
-        self.linear = nn.Linear(3, 3)
+        super().__init__(nn.Linear(3, 3), rows_per_image=4)
         self.disturb = disturb
-        self.seen: list[Tensor] = []
+        self.weights: list[Tensor] = []
 
-    def forward(self, images: Tensor, labels: Tensor, step: int) -> Tensor:
-        self.seen.append(self.linear.weight.detach().clone())
-        logits = self.linear(images.mean(dim=(2, 3)))
-        return self.disturb(nn.functional.cross_entropy(logits, labels, reduction="sum"), step)
+    def draw(self, seed: int, step: int, process: int) -> int:
+        return step
+
+    def loss(
+        self, network: Callable[..., Tensor], images: Tensor, labels: Tensor, draw: int
+    ) -> Tensor:
+        self.weights.append(self.network.weight.detach().clone())
+        logits = network(images.mean(dim=(2, 3)))
+        return self.disturb(nn.functional.cross_entropy(logits, labels, reduction="sum"), draw)
 
     def weight(self, labels: Tensor) -> Tensor:
         return torch.tensor(float(len(labels)))
 
-    def rows_per_image(self) -> int:
-        return 4
-
 
 @pytest.fixture
-def images(image_folder: Path) -> list[LabelledImage]:
+def batches(image_folder: Path) -> LoadedBatches:
     data = read_dataset(DataSettings(kind="imagefolder", path="train"), image_folder)
-    return list(data.parts["train"])
+    return LoadedBatches(data.parts["train"], lambda _: evaluation_view(8), SETTINGS, seed=5)
 
 
 @pytest.fixture
@@ -57,87 +60,81 @@ def run(tmp_path: Path) -> Run:
     return Run(Accelerator(cpu=True), seed=5, recipe=SETTINGS, state=tmp_path / "state.safetensors")
 
 
-def small_view(_: int) -> Transform:
-    return evaluation_view(8)
-
-
-def test_a_run_lowers_the_loss_and_takes_one_step_a_batch(
-    images: list[LabelledImage], run: Run
-) -> None:
+def test_a_run_lowers_the_loss_with_one_step_per_batch(batches: LoadedBatches, run: Run) -> None:
     settings = SETTINGS.model_copy(update={"epochs": 20})
-    fitted = fit(ColourObjective(), images, small_view, settings, run)
-    assert fitted.steps == 20 * -(-len(images) // 8)
+    fitted = fit(ColourObjective(), batches, settings, run)
+    assert fitted.steps == 20 * -(-batches.images // 8)
     assert fitted.final_loss < 0.5 * torch.tensor(3.0).log()
-    assert fitted.images_per_second == pytest.approx(20 * len(images) / fitted.seconds)
+    assert fitted.images_per_second == pytest.approx(20 * batches.images / fitted.seconds)
     assert 0 < fitted.waiting_share < 1
 
 
-def test_the_first_update_of_a_warm_up_changes_nothing(
-    images: list[LabelledImage], run: Run
-) -> None:
+def test_the_first_update_of_a_warm_up_changes_nothing(batches: LoadedBatches, run: Run) -> None:
     objective = ColourObjective()
-    fit(objective, images, small_view, SETTINGS, run)
-    assert torch.equal(objective.seen[1], objective.seen[0])
-    assert not torch.equal(objective.seen[2], objective.seen[1])
+    fit(objective, batches, SETTINGS, run)
+    assert torch.equal(objective.weights[1], objective.weights[0])
+    assert not torch.equal(objective.weights[2], objective.weights[1])
 
 
 @pytest.mark.parametrize("micro_batch_rows", [None, 12])
-def test_a_run_equals_a_loop_written_out_with_adamw(
-    images: list[LabelledImage], run: Run, micro_batch_rows: int | None
+def test_a_run_equals_a_plain_loop_with_adamw(
+    batches: LoadedBatches, run: Run, micro_batch_rows: int | None
 ) -> None:
     changes = {"clip_norm": 0.01, "weight_decay": 0.1, "micro_batch_rows": micro_batch_rows}
     settings = SETTINGS.model_copy(update=changes)
     ours, plain = ColourObjective(), ColourObjective()
-    fit(ours, images, small_view, settings, run)
+    fit(ours, batches, settings, run)
     if micro_batch_rows is not None:
-        assert len(ours.seen) > 2 * -(-len(images) // 8)
-    optimiser = torch.optim.AdamW(plain.parameters(), lr=0.0, weight_decay=0.1)
-    last = 2 * -(-len(images) // 8) - 1
+        assert len(ours.weights) > 2 * -(-batches.images // 8)
+    optimiser = torch.optim.AdamW(plain.network.parameters(), lr=0.0, weight_decay=0.1)
+    last = 2 * -(-batches.images // 8) - 1
     step = 0
     for epoch in range(2):
-        for pixels, labels in epoch_batches(images, evaluation_view(8), settings, 5, epoch):
+        for pixels, labels in batches.epoch(epoch, 0):
             angle = torch.tensor(torch.pi * (step - 1) / last)
             optimiser.param_groups[0]["lr"] = 0.1 * float(step > 0) * float(1 + angle.cos()) / 2
             optimiser.zero_grad()
-            (plain(pixels, labels, step) / len(labels)).backward()
-            nn.utils.clip_grad_norm_(plain.parameters(), 0.01)
+            (plain.loss(plain.network, pixels, labels, step) / len(labels)).backward()
+            nn.utils.clip_grad_norm_(plain.network.parameters(), 0.01)
             optimiser.step()
             step += 1
-    torch.testing.assert_close(ours.state_dict(), plain.state_dict(), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        ours.network.state_dict(), plain.network.state_dict(), atol=1e-6, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_stops_the_run_before_its_step(
-    images: list[LabelledImage], run: Run, value: float
+def test_a_non_finite_loss_stops_the_run_before_the_step(
+    batches: LoadedBatches, run: Run, value: float
 ) -> None:
     objective = ColourObjective(lambda loss, step: loss * (value if step == 2 else 1.0))
     with pytest.raises(NonFiniteError, match="loss at step 2"):
-        fit(objective, images, small_view, SETTINGS, run)
-    assert all(parameter.isfinite().all() for parameter in objective.parameters())
+        fit(objective, batches, SETTINGS, run)
+    assert all(parameter.isfinite().all() for parameter in objective.network.parameters())
 
 
-def test_a_gradient_that_is_not_finite_stops_the_run(images: list[LabelledImage], run: Run) -> None:
+def test_a_non_finite_gradient_stops_the_run(batches: LoadedBatches, run: Run) -> None:
     # The square root adds 0 to the loss, with an infinite slope.
     objective = ColourObjective(lambda loss, _: loss + torch.sqrt(loss - loss.detach()))
     with pytest.raises(NonFiniteError, match="gradient norm at step 0"):
-        fit(objective, images, small_view, SETTINGS, run)
+        fit(objective, batches, SETTINGS, run)
 
 
-def test_a_run_shorter_than_its_warm_up_is_refused_at_once(
-    images: list[LabelledImage], run: Run
+def test_a_run_within_its_warm_up_is_refused_before_the_first_step(
+    batches: LoadedBatches, run: Run
 ) -> None:
     settings = SETTINGS.model_copy(update={"warmup_steps": 500})
-    with pytest.raises(SettingsError, match="warm-up"):
-        fit(ColourObjective(), images, small_view, settings, run)
+    with pytest.raises(SettingsError, match="warmup_steps"):
+        fit(ColourObjective(), batches, settings, run)
 
 
 class StoppedError(Exception):
-    """Ends a run at a step of a test's choice, as a crash would."""
+    """Ends a run at a given step like a crash."""
 
 
 @pytest.mark.parametrize("stop_at", [2, 5, 6, 9])
-def test_a_run_continued_from_its_state_ends_with_the_same_weights(
-    images: list[LabelledImage], run: Run, stop_at: int
+def test_a_resumed_run_ends_with_the_same_weights(
+    batches: LoadedBatches, run: Run, stop_at: int
 ) -> None:
     def stop(loss: Tensor, step: int) -> Tensor:
         if step == stop_at:
@@ -146,29 +143,33 @@ def test_a_run_continued_from_its_state_ends_with_the_same_weights(
 
     settings = SETTINGS.model_copy(update={"state_every_s": 0.0})
     whole = ColourObjective()
-    fitted = fit(whole, images, small_view, settings, run)
+    fitted = fit(whole, batches, settings, run)
     run.state.unlink()
     with pytest.raises(StoppedError):
-        fit(ColourObjective(stop), images, small_view, settings, run)
+        fit(ColourObjective(stop), batches, settings, run)
     rest = ColourObjective()
     resumed = replace(run, resume=True)
-    continued = fit(rest, images, small_view, settings, resumed)
-    assert len(rest.seen) < len(whole.seen)
-    torch.testing.assert_close(rest.state_dict(), whole.state_dict(), atol=0, rtol=0)
+    continued = fit(rest, batches, settings, resumed)
+    assert len(rest.weights) < len(whole.weights)
+    torch.testing.assert_close(
+        rest.network.state_dict(), whole.network.state_dict(), atol=0, rtol=0
+    )
     assert continued.final_loss == pytest.approx(fitted.final_loss)
 
 
-def test_a_finished_run_is_not_run_again(images: list[LabelledImage], run: Run) -> None:
+def test_a_finished_run_takes_no_more_steps(batches: LoadedBatches, run: Run) -> None:
     done, again = ColourObjective(), ColourObjective()
-    first = fit(done, images, small_view, SETTINGS, run)
+    first = fit(done, batches, SETTINGS, run)
     resumed = replace(run, resume=True)
-    assert fit(again, images, small_view, SETTINGS, resumed) == first
-    assert again.seen == []
-    torch.testing.assert_close(again.state_dict(), done.state_dict(), atol=0, rtol=0)
+    assert fit(again, batches, SETTINGS, resumed) == first
+    assert again.weights == []
+    torch.testing.assert_close(
+        again.network.state_dict(), done.network.state_dict(), atol=0, rtol=0
+    )
 
 
-def test_without_resume_an_old_state_is_not_used(images: list[LabelledImage], run: Run) -> None:
-    fit(ColourObjective(), images, small_view, SETTINGS, run)
+def test_without_resume_an_older_state_is_ignored(batches: LoadedBatches, run: Run) -> None:
+    fit(ColourObjective(), batches, SETTINGS, run)
     again = ColourObjective()
-    fit(again, images, small_view, SETTINGS, run)
-    assert len(again.seen) == 2 * -(-len(images) // 8)
+    fit(again, batches, SETTINGS, run)
+    assert len(again.weights) == 2 * -(-batches.images // 8)

@@ -1,4 +1,4 @@
-"""Against loops over trajectories."""
+"""Losses against loops over trajectories; weights of images and classes."""
 
 import math
 
@@ -10,9 +10,10 @@ from torch.nn import functional as F
 from training.data.labelled_images import OUTSIDE
 from training.fit.batches import IGNORED
 from training.fit.losses import (
+    effective_number_weights,
     image_weights,
     log_mean_probability,
-    mean_loss,
+    mean_probability_loss,
     target_probabilities,
     trajectory_loss,
 )
@@ -22,28 +23,30 @@ LOGITS = torch.randn(5, 8, 3, generator=GENERATOR, dtype=torch.float64) * 3
 LABELS = torch.tensor([0, 2, 1, 1, 0])
 WEIGHTS = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
 ONES = torch.ones(3, dtype=torch.float64)
-LOSSES = (trajectory_loss, mean_loss)
+LOSSES = (trajectory_loss, mean_probability_loss)
 
 
-def loss_of(loss, logits: Tensor, labels: Tensor, weights: Tensor, outside: float = 1.0) -> Tensor:
-    """The mean over a batch, as an objective makes it."""
-    each = image_weights(labels, weights, outside)
-    return loss(logits, target_probabilities(labels, 3), each) / each.sum()
+def loss_of(
+    loss, logits: Tensor, labels: Tensor, weights: Tensor, outlier_weight: float = 1.0
+) -> Tensor:
+    """Returns the weighted mean over a batch."""
+    per_image = image_weights(labels, weights, outlier_weight)
+    return loss(logits, target_probabilities(labels, 3), per_image) / per_image.sum()
 
 
-def test_the_loss_is_the_mean_of_each_trajectory_s_own_loss() -> None:
+def test_the_trajectory_loss_is_the_mean_loss_of_the_trajectories() -> None:
     for weights in (ONES, WEIGHTS):
-        each = [F.cross_entropy(LOGITS[:, t], LABELS, weight=weights) for t in range(8)]
-        found = loss_of(trajectory_loss, LOGITS, LABELS, weights)
-        torch.testing.assert_close(found, torch.stack(each).mean())
+        losses = [F.cross_entropy(LOGITS[:, t], LABELS, weight=weights) for t in range(8)]
+        actual = loss_of(trajectory_loss, LOGITS, LABELS, weights)
+        torch.testing.assert_close(actual, torch.stack(losses).mean())
 
 
-def test_padding_costs_and_weighs_nothing() -> None:
+def test_padding_has_no_loss_and_no_weight() -> None:
     padded = torch.cat([LABELS, torch.tensor([IGNORED, IGNORED])])
     logits = torch.cat([LOGITS, LOGITS[:2]])
     for loss in LOSSES:
-        found = loss_of(loss, logits, padded, WEIGHTS)
-        torch.testing.assert_close(found, loss_of(loss, LOGITS, LABELS, WEIGHTS))
+        actual = loss_of(loss, logits, padded, WEIGHTS)
+        torch.testing.assert_close(actual, loss_of(loss, LOGITS, LABELS, WEIGHTS))
     assert image_weights(padded, WEIGHTS, 1.0)[5:].tolist() == [0, 0]
 
 
@@ -54,10 +57,12 @@ def test_class_weights_are_normalised_by_their_sum_over_the_batch() -> None:
 
 
 @pytest.mark.parametrize("weights", [ONES, WEIGHTS])
-def test_an_image_of_no_class_costs_its_cross_entropy_with_equal_shares(weights: Tensor) -> None:
+def test_the_loss_of_an_outlier_is_its_cross_entropy_with_the_uniform_distribution(
+    weights: Tensor,
+) -> None:
     labels = torch.tensor([0, 2, OUTSIDE, 1, OUTSIDE])
-    of_none = 0.5 * weights.mean()
-    each = torch.stack([weights[0], weights[2], of_none, weights[1], of_none])
+    outlier = 0.5 * weights.mean()
+    per_image = torch.stack([weights[0], weights[2], outlier, weights[1], outlier])
     uniform = torch.full((8, 3), 1 / 3, dtype=torch.float64)
     losses = torch.stack(
         [
@@ -65,11 +70,11 @@ def test_an_image_of_no_class_costs_its_cross_entropy_with_equal_shares(weights:
             for i, label in enumerate(labels)
         ]
     )
-    found = loss_of(trajectory_loss, LOGITS, labels, weights, outside=0.5)
-    torch.testing.assert_close(found, (each * losses).sum() / each.sum())
+    actual = loss_of(trajectory_loss, LOGITS, labels, weights, outlier_weight=0.5)
+    torch.testing.assert_close(actual, (per_image * losses).sum() / per_image.sum())
 
 
-def test_an_image_of_no_class_costs_least_where_all_classes_are_equally_probable() -> None:
+def test_the_loss_of_an_outlier_is_least_for_the_uniform_distribution() -> None:
     labels = torch.tensor([OUTSIDE])
     for loss in LOSSES:
         least = loss_of(loss, torch.zeros(1, 8, 3), labels, ONES.float())
@@ -77,19 +82,39 @@ def test_an_image_of_no_class_costs_least_where_all_classes_are_equally_probable
         assert loss_of(loss, LOGITS[:1], labels, ONES) > least
 
 
-def test_the_loss_of_the_mean_is_that_of_the_mean_probability() -> None:
+def test_the_mean_probability_loss_is_the_cross_entropy_of_the_mean_probability() -> None:
     mean = LOGITS.softmax(-1).mean(dim=1)
     expected = -mean[range(5), LABELS].log().mean()
-    found = loss_of(mean_loss, LOGITS, LABELS, ONES)
-    torch.testing.assert_close(found, expected)
-    assert found < loss_of(trajectory_loss, LOGITS, LABELS, ONES)  # Jensen
+    actual = loss_of(mean_probability_loss, LOGITS, LABELS, ONES)
+    torch.testing.assert_close(actual, expected)
+    assert actual < loss_of(trajectory_loss, LOGITS, LABELS, ONES)  # Jensen
 
 
-def test_the_log_of_a_mean_probability_is_finite_where_the_probability_is_not() -> None:
+def test_the_log_mean_probability_is_finite_if_the_probability_underflows() -> None:
     logits = torch.tensor([[[0.0, -2000.0], [0.0, -2001.0]]], dtype=torch.float64)
     assert logits.softmax(-1).mean(dim=1)[0, 1] == 0
-    found = log_mean_probability(logits)[0, 1]
+    actual = log_mean_probability(logits)[0, 1]
     torch.testing.assert_close(
-        found,
+        actual,
         torch.logsumexp(torch.tensor([-2000.0, -2001.0]).double(), 0) - torch.tensor(2.0).log(),
+    )
+
+
+HAM10000_TRAINING_COUNTS = torch.tensor([879, 5364, 92, 890, 114, 411, 262])
+
+
+def test_the_class_weights_of_ham10000_agree_with_the_paper() -> None:
+    weights = effective_number_weights(HAM10000_TRAINING_COUNTS, 0.9991)
+    expected = [0.0516, 0.0284, 0.3546, 0.0511, 0.2890, 0.0911, 0.1342]
+    torch.testing.assert_close(weights, torch.tensor(expected).double(), atol=5e-5, rtol=0)
+    assert float(weights.sum()) == pytest.approx(1)
+
+
+def test_class_weights_are_equal_for_beta_0_and_inverse_frequencies_for_beta_near_1() -> None:
+    counts = torch.tensor([1, 10, 100])
+    equal = torch.full((3,), 1 / 3).double()
+    torch.testing.assert_close(effective_number_weights(counts, 0.0), equal)
+    inverse = (1 / counts.double()) / (1 / counts.double()).sum()
+    torch.testing.assert_close(
+        effective_number_weights(counts, 1 - 1e-9), inverse, atol=1e-6, rtol=0
     )

@@ -1,122 +1,141 @@
-"""How far long work is, and how long it will take."""
+"""Progress of a run as lines, as a bar, and as curves for TensorBoard."""
 
-import io
-import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-import torch
-from torch.utils.data import DataLoader, TensorDataset
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.training.data.test_progress import Terminal, on_terminal
 from training.fit.batches import RunLength
-from training.fit.progress import RunDisplay, duration, progress, run_line
+from training.fit.optimisation import Step
+from training.fit.progress import Curves, ProgressDisplay, run_line
 from training.fit.run_state import Progress
 
 LENGTH = RunLength(images=100, batch_size=8, epochs=4)
-NOTHING = Progress()
+START = Progress()
 
 
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.fixture
-def every_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plain line is due at every step."""
-    monkeypatch.setattr("training.fit.progress.PLAIN_EVERY_S", 0.0)
-
-
-def test_a_line_tells_of_rate_waiting_and_time_left() -> None:
-    tally = Progress(step=26, seconds=200, waited_s=6, epoch_loss=26.0, epoch_steps=13)
-    assert run_line(tally, NOTHING, LENGTH) == (
+def test_a_line_contains_rate_waiting_time_and_time_left() -> None:
+    progress = Progress(step=26, seconds=200, waited_s=6, epoch_loss=26.0, epoch_steps=13)
+    assert run_line(progress, START, LENGTH) == (
         "step 26/52, epoch 2/4, loss 2.000, 1 images/s, 3% waiting, 3 min left"
     )
 
 
-def test_a_resumed_run_s_rates_and_time_left_are_of_its_own_steps() -> None:
-    begun = Progress(step=26, seconds=5_000, waited_s=4_000, epoch_loss=9.0, epoch_steps=13)
-    tally = Progress(step=39, seconds=5_010, waited_s=4_001, epoch_loss=13.0, epoch_steps=13)
-    assert run_line(tally, begun, LENGTH) == (
+def test_rates_and_time_left_of_a_resumed_run_cover_the_present_session() -> None:
+    start = Progress(step=26, seconds=5_000, waited_s=4_000, epoch_loss=9.0, epoch_steps=13)
+    progress = Progress(step=39, seconds=5_010, waited_s=4_001, epoch_loss=13.0, epoch_steps=13)
+    assert run_line(progress, start, LENGTH) == (
         "step 39/52, epoch 3/4, loss 1.000, 10 images/s, 10% waiting, 10 s left"
     )
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.2, "0 s"), (59.4, "59 s"), (59.8, "1 min"), (3_599, "1 h 00 min"), (7_500, "2 h 05 min")],
-)
-def test_durations_are_in_words(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
-
-
-def test_elsewhere_lines_come_on_stdout_when_they_are_due(
+def test_without_a_terminal_lines_appear_on_stdout_at_intervals(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    display = RunDisplay(LENGTH, NOTHING, "stage 1/2", shown=True)
-    tally = NOTHING
+    display = ProgressDisplay(LENGTH, START, "stage 1/2", enabled=True)
+    progress = START
     for _ in range(52):
         now += 4
-        tally = tally.after(1.0, seconds=4, waited_s=0)
-        display.show(tally)
-    display.say("epoch 4/4: 1.0000")
+        progress = progress.after(1.0, seconds=4, waited_s=0)
+        display.show(progress)
+    display.print("epoch 4/4: 1.0000")
     display.close()
-    shown = capsys.readouterr()
-    *lines, last = shown.out.splitlines()
+    output = capsys.readouterr()
+    *lines, last = output.out.splitlines()
     assert [line.split(",")[0] for line in lines] == [
         f"stage 1/2: step {step}/52" for step in (8, 16, 24, 32, 40, 48)
     ]
     assert last == "stage 1/2: epoch 4/4: 1.0000"
-    assert shown.err == ""
+    assert output.err == ""
 
 
-def test_a_process_that_is_not_the_main_one_shows_nothing(
-    capsys: pytest.CaptureFixture[str], every_line: None
+def test_a_process_other_than_the_main_one_shows_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    display = RunDisplay(LENGTH, NOTHING, "", shown=False)
-    display.show(NOTHING.after(1.0, 1.0, 0.0))
-    display.say("epoch 1/4: 1.0000")
+    monkeypatch.setattr("training.fit.progress.LINE_INTERVAL_S", 0.0)
+    display = ProgressDisplay(LENGTH, START, "", enabled=False)
+    display.show(START.after(1.0, 1.0, 0.0))
+    display.print("epoch 1/4: 1.0000")
     display.close()
     assert capsys.readouterr() == ("", "")
 
 
-def test_on_a_terminal_one_bar_spans_all_steps_of_the_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], every_line: None
+def test_on_a_terminal_one_bar_covers_all_steps_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    begun = Progress(step=26, seconds=1_000, epoch_loss=1.0, epoch_steps=1)
-    display = RunDisplay(LENGTH, begun, "", shown=True)
-    assert display.bar is not None
-    assert (display.bar.initial, display.bar.total) == (26, 52)
-    display.show(begun.after(3.0, 1.0, 0.0))
-    display.bar.refresh()
-    assert "27/52" in terminal.getvalue()
+    terminal: Terminal = on_terminal(monkeypatch)
+    start = Progress(step=26, seconds=1_000, epoch_loss=1.0, epoch_steps=1)
+    display = ProgressDisplay(LENGTH, start, "", enabled=True)
+    display.show(start.after(3.0, 1.0, 0.0))
+    assert "27/52 steps loss 2.000" in terminal.getvalue()
     assert "epoch 3/4" in terminal.getvalue()
-    assert "loss 2.000" in terminal.getvalue()
     display.close()
     assert capsys.readouterr().out == ""
 
 
-def batches() -> DataLoader[tuple[torch.Tensor, ...]]:
-    return DataLoader(TensorDataset(torch.zeros(5, 2), torch.arange(5)), batch_size=2)
+SHORT = RunLength(images=20, batch_size=8, epochs=2)
+STEP = Step(loss=2.0, learning_rate=0.5, gradient_norm=3.0)
 
 
-def test_other_work_tells_of_its_batches_on_stderr(
-    capsys: pytest.CaptureFixture[str], every_line: None
+def read_curves(folder: Path) -> dict[str, dict[int, float]]:
+    """Returns the values by step of every curve in a folder; no step may appear twice."""
+    events = EventAccumulator(str(folder)).Reload()
+    curves = {}
+    for name in events.Tags()["scalars"]:
+        points = events.Scalars(name)
+        curves[name] = {point.step: point.value for point in points}
+        assert len(curves[name]) == len(points)
+    return curves
+
+
+def write_curves(folder: Path, progress: Progress, steps: int, loss: float) -> None:
+    """Writes steps of 2 s, a quarter of it waiting, and the epochs that they end."""
+    curves = Curves(folder, progress.step)
+    for _ in range(steps):
+        before, progress = progress, progress.after(loss, seconds=2.0, waited_s=0.5)
+        curves.add_step(replace(STEP, loss=loss), before, progress, SHORT)
+        if progress.step % SHORT.steps_per_epoch == 0:
+            curves.add_epoch(progress)
+    curves.flush()
+    curves.close()
+
+
+def test_curves_contain_every_step_and_epoch(tmp_path: Path) -> None:
+    write_curves(tmp_path, START, steps=6, loss=2.0)
+    curves = read_curves(tmp_path)
+    assert curves["step/loss"] == dict.fromkeys(range(6), 2.0)
+    assert curves["step/learning_rate"] == dict.fromkeys(range(6), 0.5)
+    assert curves["step/gradient_norm"] == dict.fromkeys(range(6), 3.0)
+    assert curves["step/images_per_second"] == {0: 4, 1: 4, 2: 2, 3: 4, 4: 4, 5: 2}
+    assert curves["step/waiting_share"] == dict.fromkeys(range(6), 0.25)
+    assert curves["epoch/mean_loss"] == {2: 2.0, 5: 2.0}
+
+
+def test_a_resumed_run_replaces_the_curves_of_repeated_steps(tmp_path: Path) -> None:
+    write_curves(tmp_path, START, steps=5, loss=1.0)
+    resumed = Progress(step=2, seconds=4.0, epoch_loss=2.0, epoch_steps=2)
+    write_curves(tmp_path, resumed, steps=4, loss=2.0)
+    assert read_curves(tmp_path)["step/loss"] == {0: 1, 1: 1, 2: 2, 3: 2, 4: 2, 5: 2}
+    assert set(read_curves(tmp_path)["epoch/mean_loss"]) == {2, 5}
+
+
+def test_a_new_run_replaces_the_curves_of_an_older_one(tmp_path: Path) -> None:
+    write_curves(tmp_path, START, steps=5, loss=1.0)
+    write_curves(tmp_path, START, steps=2, loss=2.0)
+    assert read_curves(tmp_path)["step/loss"] == {0: 2, 1: 2}
+
+
+def test_without_a_folder_no_curves_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert len(list(progress(batches(), "test"))) == 3
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert [line.split(",")[0] for line in shown.err.splitlines()] == [
-        f"test: batch {done}/3" for done in (1, 2, 3)
-    ]
-
-
-def test_short_work_elsewhere_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    list(progress(batches(), "test"))
-    assert capsys.readouterr() == ("", "")
+    monkeypatch.chdir(tmp_path)
+    curves = Curves(None, 0)
+    curves.add_step(STEP, START, START.after(1.0, 1.0, 0.0), SHORT)
+    curves.flush()
+    curves.close()
+    assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""CIFAR-10, CIFAR-100 and SVHN from small files in their published formats."""
+"""Tiny ImageNet, CIFAR-10, CIFAR-100 and SVHN from small files in their published formats."""
 
 import hashlib
 import pickle
@@ -10,6 +10,7 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from scipy.io import savemat
 from torchvision import datasets
 
@@ -17,10 +18,11 @@ from eulerlora.errors import DataError
 from training.data.augmentation import evaluation_view
 from training.data.datasets import read_dataset, read_ood_set
 from training.data.labelled_images import ImageDataset, class_counts
+from training.data.public_sets import read_tiny_imagenet
 from training.recipe.schema import DataSettings, OodSettings
 
 COUNTS = {"cifar10": (10, 20, 10), "cifar100": (100, 10, 1), "svhn": (10, 20, 3)}
-"""Classes, and images of each in the training and the test part."""
+"""Classes, and images per class in the train and test parts."""
 
 Arrays = dict[str, tuple[np.ndarray[Any, Any], list[int]]]
 
@@ -46,7 +48,7 @@ def arrays(kind: str) -> Arrays:
 
 @pytest.fixture
 def published(kind: str, arrays: Arrays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The published files with other content, whose digests torchvision then expects."""
+    """The published files with other content; torchvision expects their digests."""
     folder = tmp_path / "published"
     folder.mkdir()
     if kind == "svhn":
@@ -107,24 +109,26 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("offline")
-def test_the_paper_split_is_the_publisher_s_without_a_calibration_part(
+def test_the_paper_split_is_the_published_one_without_a_calibration_part(
     kind: str, arrays: Arrays, published: Path
 ) -> None:
     data = read_dataset(DataSettings(kind=kind, split="paper"), published)
     assert data.parts.keys() == {"train", "test"}
     for part, (pixels, labels) in arrays.items():
-        found = data.parts[part]
-        assert [each.label for each in found] == labels
-        ours = torch.stack([each.source for each in found])
-        assert torch.equal(ours, torch.from_numpy(pixels))
-    names = [each.name for each in data.classes]
+        images = data.parts[part]
+        assert [image.label for image in images] == labels
+        sources = torch.stack([image.source for image in images])
+        assert torch.equal(sources, torch.from_numpy(pixels))
+    names = [name.name for name in data.classes]
     prefix = "" if kind == "svhn" else "class-"
     assert names == [f"{prefix}{index}" for index in range(COUNTS[kind][0])]
     assert data.name.endswith(", paper split")
 
 
 @pytest.mark.usefixtures("offline")
-def test_the_default_split_keeps_a_tenth_of_each_class_apart(kind: str, published: Path) -> None:
+def test_the_default_split_reserves_a_tenth_of_each_class_for_calibration(
+    kind: str, published: Path
+) -> None:
     data = read_dataset(DataSettings(kind=kind), published)
     classes, train, test = COUNTS[kind]
     for part, count in (
@@ -133,22 +137,20 @@ def test_the_default_split_keeps_a_tenth_of_each_class_apart(kind: str, publishe
         ("test", test),
     ):
         assert class_counts(data.parts[part], classes).tolist() == [count] * classes
-    assert Pictures(data.parts["train"], evaluation_view(16))[0][0].shape == (3, 16, 16)
+    assert ImageDataset(data.parts["train"], evaluation_view(16))[0][0].shape == (3, 16, 16)
 
 
 @pytest.mark.usefixtures("offline")
-def test_as_an_ood_set_it_is_the_whole_test_part(
-    kind: str, arrays: Arrays, published: Path
-) -> None:
-    found = read_ood_set(OodSettings(kind=kind, path="published"), published.parent)
-    assert len(found.images) == len(arrays["test"][1])
-    assert {each.label for each in found.images} == {-1}
-    assert found.name == {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN"}[kind]
+def test_an_ood_set_is_the_whole_test_part(kind: str, arrays: Arrays, published: Path) -> None:
+    ood = read_ood_set(OodSettings(kind=kind, path="published"), published.parent)
+    assert len(ood.images) == len(arrays["test"][1])
+    assert {image.label for image in ood.images} == {-1}
+    assert ood.name == {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN"}[kind]
 
 
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("damage", ["missing", "broken"])
-def test_files_that_cannot_be_had_are_named_with_their_url_and_folder(
+def test_unavailable_files_are_refused_with_url_and_folder(
     kind: str, published: Path, damage: str
 ) -> None:
     for file in [path for path in published.rglob("*") if path.is_file()]:
@@ -167,16 +169,87 @@ def test_files_that_cannot_be_had_are_named_with_their_url_and_folder(
 
 
 @pytest.mark.usefixtures("offline")
-def test_an_archive_that_was_fetched_by_hand_is_enough(
+def test_a_manually_downloaded_archive_is_sufficient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, noise = datasets.CIFAR10, np.zeros((20, 3, 32, 32), np.uint8)
     given = (noise, list(range(10)) * 2)
     write_cifar(tmp_path, reader, {"train": given, "test": given}, monkeypatch)
-    by_hand = tmp_path / "by hand"
-    by_hand.mkdir()
-    with tarfile.open(by_hand / reader.filename, "w:gz") as archive:
+    manual = tmp_path / "manual"
+    manual.mkdir()
+    with tarfile.open(manual / reader.filename, "w:gz") as archive:
         archive.add(tmp_path / reader.base_folder, reader.base_folder)
-    monkeypatch.setattr(reader, "tgz_md5", md5(by_hand / reader.filename))
-    data = read_dataset(DataSettings(kind="cifar10", split="paper"), by_hand)
+    monkeypatch.setattr(reader, "tgz_md5", md5(manual / reader.filename))
+    data = read_dataset(DataSettings(kind="cifar10", split="paper"), manual)
     assert len(data.parts["train"]) == 20
+
+
+TINY = DataSettings(kind="tiny-imagenet", path="tiny", split="paper")
+LEVELS = {"n02": 200, "n01": 40}  # gray, as some of the published images are
+
+
+def write_gray(path: Path, level: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((64, 64), level, dtype=np.uint8)).save(path, format="JPEG")
+
+
+@pytest.fixture
+def tiny_imagenet(tmp_path: Path) -> Path:
+    """A directory with two classes of Tiny ImageNet in `tiny`; one image in `test` is broken."""
+    folder = tmp_path / "tiny"
+    for wnid, level in LEVELS.items():
+        for index in range(3):
+            write_gray(folder / "train" / wnid / "images" / f"{wnid}_{index}.JPEG", level)
+        (folder / "train" / wnid / f"{wnid}_boxes.txt").write_text(f"{wnid}_0.JPEG\t0\t0\t9\t9\n")
+    for index, wnid in enumerate(("n02", "n01", "n02")):
+        write_gray(folder / "val" / "images" / f"val_{index}.JPEG", LEVELS[wnid])
+    (folder / "val" / "val_annotations.txt").write_text(
+        "val_0.JPEG\tn02\t0\t0\t9\t9\nval_1.JPEG\tn01\t0\t0\t9\t9\nval_2.JPEG\tn02\t1\t1\t2\t2\n"
+    )
+    (folder / "words.txt").write_text("n00\tentity\nn01\tgoldfish, Carassius auratus\n")
+    (folder / "test" / "images").mkdir(parents=True)
+    (folder / "test" / "images" / "test_0.JPEG").write_bytes(b"broken")
+    return tmp_path
+
+
+def test_labels_come_from_folders_and_annotations(tiny_imagenet: Path) -> None:
+    images = read_dataset(TINY, tiny_imagenet)
+    assert images.name == "Tiny ImageNet, paper split"
+    assert [(name.name, name.description) for name in images.classes] == [
+        ("n01", "goldfish, Carassius auratus"),
+        ("n02", "n02"),
+    ]
+    assert {name: len(part) for name, part in images.parts.items()} == {"train": 6, "test": 3}
+    for part in images.parts.values():
+        for image in part:
+            level = LEVELS[images.classes[image.label].name]
+            assert image.source.shape == (3, 64, 64)
+            assert abs(int(image.source.float().mean()) - level) < 3
+    assert [image.label for image in images.parts["test"]] == [1, 0, 1]
+
+
+def test_an_image_of_an_unknown_class_is_refused_or_skipped(tiny_imagenet: Path) -> None:
+    annotations = tiny_imagenet / "tiny" / "val" / "val_annotations.txt"
+    annotations.write_text(annotations.read_text().replace("n01", "n09"))
+    with pytest.raises(DataError, match=r"val/images/val_1\.JPEG: expected a class .* n09"):
+        read_dataset(TINY, tiny_imagenet)
+    images = read_dataset(TINY, tiny_imagenet, skip_bad=True)
+    assert list(images.skipped) == ["val/images/val_1.JPEG"]
+    assert [image.label for image in images.parts["test"]] == [1, 1]
+
+
+def test_an_undecodable_image_is_refused_or_skipped(tiny_imagenet: Path) -> None:
+    broken = "train/n01/images/n01_1.JPEG"
+    (tiny_imagenet / "tiny" / broken).write_bytes(b"broken")
+    with pytest.raises(DataError, match=r"train/n01/images/n01_1\.JPEG"):
+        read_dataset(TINY, tiny_imagenet)
+    images = read_dataset(TINY, tiny_imagenet, skip_bad=True)
+    assert list(images.skipped) == [broken]
+    assert len(images.parts["train"]) == 5
+
+
+@pytest.mark.parametrize("absent", ["words.txt", "val/val_annotations.txt"])
+def test_a_missing_table_is_named(tiny_imagenet: Path, absent: str) -> None:
+    (tiny_imagenet / "tiny" / absent).unlink()
+    with pytest.raises(DataError, match=Path(absent).name):
+        read_tiny_imagenet(tiny_imagenet / "tiny", "paper")

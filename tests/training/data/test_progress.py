@@ -1,0 +1,63 @@
+"""Progress of long work: a bar on a terminal, lines elsewhere."""
+
+import io
+import sys
+
+import pytest
+
+from training.data.progress import format_duration, track
+
+
+class Terminal(io.StringIO):
+    """A text stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Replaces stderr by a terminal, on which a bar is redrawn at every step."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("training.data.progress.REDRAW_INTERVAL_S", 0.0)
+    return terminal
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "0 s"), (59.4, "59 s"), (59.8, "1 min"), (3_599, "1 h 00 min"), (7_500, "2 h 05 min")],
+)
+def test_durations_are_rounded_to_seconds_or_minutes(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+def test_without_a_terminal_lines_appear_on_stderr_at_intervals(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.data.progress.LINE_INTERVAL_S", 0.0)
+    assert list(track("abc", "test", "batches", 3)) == ["a", "b", "c"]
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert [line.split(",")[0] for line in output.err.splitlines()] == [
+        f"test: {done}/3 batches" for done in (1, 2, 3)
+    ]
+    list(track("ab", "test", "images"))
+    assert capsys.readouterr().err.splitlines() == ["test: 1 images", "test: 2 images"]
+
+
+def test_short_work_without_a_terminal_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    list(track("abc", "test", "batches", 3))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_on_a_terminal_a_bar_counts_the_items_and_disappears(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = on_terminal(monkeypatch)
+    assert list(track("abc", "test", "batches", 3)) == ["a", "b", "c"]
+    assert "3/3 batches" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\x1b[2K")  # the bar's line is erased
+    assert capsys.readouterr().out == ""
