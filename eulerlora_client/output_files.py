@@ -16,27 +16,38 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def atomic_text_file(path: Path, newline: str = "\n", errors: str = "strict") -> Iterator[TextIO]:
     """Opens a UTF-8 file that replaces `path` when the block ends without an error.
 
-    The file is readable for its owner only: it may name patients. After an error, `path` is
-    unchanged. A device or a pipe is written to, not replaced. newline, errors: as for `open`.
-    Raises StorageError if the disk is full or fails.
+    A new file is readable for its owner only: it may name patients. After an error, `path` is
+    unchanged. A link, a device or a pipe is written to, not replaced. newline, errors: as for
+    `open`. Raises StorageError if the disk is full or fails.
     """
-    replaces = path.is_file() or not path.exists()
-    target = path.with_name(f".{path.name}.partial") if replaces else path
+    if not is_replaceable(path):
+        with _storage_errors(path), _open(path, newline, errors) as file:
+            yield file
+        return
+    partial = path.with_name(f".{path.name}.partial")
     try:
         with _storage_errors(path):
-            if replaces:
-                _create_private(target, path)
-            with target.open("w", encoding="utf-8", newline=newline, errors=errors) as file:
+            _remove_stale(partial, path)
+            with _open(partial, newline, errors) as file:
                 yield file
                 file.flush()
-                if replaces:
-                    os.fsync(file.fileno())  # network file systems report a full disk only here
-            if replaces:
-                target.replace(path)
+                os.fsync(file.fileno())  # network file systems report a full disk only here
+            partial.replace(path)
     finally:
-        if replaces:
-            with suppress(OSError):
-                target.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def is_replaceable(path: Path) -> bool:
+    """Returns True for a regular file and for a path that does not exist."""
+    return not path.is_symlink() and (path.is_file() or not path.exists())
+
+
+def _open(path: Path, newline: str, errors: str) -> TextIO:
+    def open_private(name: str, flags: int) -> int:
+        return os.open(name, flags, mode=0o600)
+
+    return open(path, "w", encoding="utf-8", newline=newline, errors=errors, opener=open_private)
 
 
 @contextmanager
@@ -51,8 +62,8 @@ def _storage_errors(path: Path) -> Iterator[None]:
         raise StorageError(path, f"{reason} ({os.strerror(error.errno).lower()})") from error
 
 
-def _create_private(partial: Path, path: Path) -> None:
-    """Creates an empty file for its owner only. An OSError names `path`."""
+def _remove_stale(partial: Path, path: Path) -> None:
+    """Removes the partial file of a killed run. An OSError of the folder names `path`."""
     try:
         partial.unlink(missing_ok=True)
         partial.touch(mode=0o600)

@@ -2,8 +2,7 @@
 
 import signal
 import sys
-from functools import cached_property
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NoReturn
 
 import click
@@ -22,17 +21,13 @@ class Program(click.Group):
         super().__init__(*args, **options)
         self.entry_group = entry_group
 
-    @cached_property
-    def _entry_points(self) -> EntryPoints:
-        return entry_points(group=self.entry_group)  # reads every installed distribution
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns the names of all commands."""
-        return sorted(self._entry_points.names)
+        return sorted(entry_points(group=self.entry_group).names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports a command."""
-        for entry_point in self._entry_points.select(name=cmd_name):
+        for entry_point in entry_points(group=self.entry_group, name=cmd_name):
             try:
                 command: click.Command = entry_point.load()
             except ModuleNotFoundError as error:
@@ -47,7 +42,8 @@ class Program(click.Group):
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
-            for entry_point in self._entry_points.select(name=ctx.invoked_subcommand or ""):
+            name = ctx.invoked_subcommand or ""
+            for entry_point in entry_points(group=self.entry_group, name=name):
                 if entry_point.extras:
                     raise click.ClickException(_missing_extra(entry_point, error)) from error
             raise

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from eulerlora_client.contract.models import ClassName
 from eulerlora_client.errors import OutputPathError
+from eulerlora_client.output_files import is_replaceable
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.report.exports import write_csv, write_json_lines
 from eulerlora_client.triage.run import TriageRow
@@ -55,7 +56,7 @@ class Outputs:
 
 
 def _check_writable(path: Path) -> None:
-    if path.exists() and not path.is_file():  # a device or a pipe, which is not replaced
+    if path.exists() and not is_replaceable(path):
         if not os.access(path, os.W_OK):
             raise OutputPathError(f"{path}: expected a writable file")
         return

@@ -34,7 +34,10 @@ class Example(Settings):
             {"format_version": 1, "limits": {"shares": 1}},
             "unknown key limits.shares; did you mean limits.share?",
         ),
-        ({"format_version": 1, "limits": {"share": 2}}, "limits.share: expected at most 1, got 2"),
+        (
+            {"format_version": 1, "limits": {"share": 2}},
+            "limits.share: expected at most 1.0, got 2",
+        ),
         (
             {"format_version": 1, "limits": {"share": "much"}},
             "limits.share: expected a number, got 'much'",

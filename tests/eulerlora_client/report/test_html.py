@@ -1,4 +1,4 @@
-"""service/client/report.py: one valid HTML file that holds every row and fetches nothing."""
+"""The HTML report: one valid, self-contained file with every row."""
 
 import os
 import re
@@ -32,7 +32,7 @@ from tests.eulerlora_client.triage_rows import (
     triaged,
 )
 
-MADE_AT = datetime(2026, 11, 21, 15, 4, tzinfo=UTC)
+CREATED_AT = datetime(2026, 11, 21, 15, 4, tzinfo=UTC)
 FORBIDDEN = re.compile(
     r"diagnos|\bdetects?\b|\bsafe\b|benign, no action|confidence of disease", re.IGNORECASE
 )
@@ -57,7 +57,7 @@ class Tags(HTMLParser):
         return (attributes for name, attributes in self.found if name == tag)
 
 
-def words(html: str) -> str:
+def text_of(html: str) -> str:
     return unescape(" ".join(TAG.sub(" ", html).split()))
 
 
@@ -76,7 +76,7 @@ def write(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Write:
 
     def written(rows: list[TriageRow]) -> str:
         path = tmp_path_factory.mktemp("report") / "report.html"
-        write_report(path, rows, policy, MADE_AT)
+        write_report(path, rows, policy, CREATED_AT)
         return path.read_text(encoding="utf-8")
 
     return written
@@ -84,7 +84,7 @@ def write(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Write:
 
 @pytest.fixture(scope="module")
 def rows(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> list[TriageRow]:
-    return rows_of_all_kinds(tmp_path_factory.mktemp("pictures"), policy)
+    return rows_of_all_kinds(tmp_path_factory.mktemp("images"), policy)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,9 @@ def document(write: Write, rows: list[TriageRow]) -> str:
     return write(rows)
 
 
-def test_every_row_stands_once_the_most_urgent_first(document: str, rows: list[TriageRow]) -> None:
+def test_every_row_is_listed_once_the_most_urgent_first(
+    document: str, rows: list[TriageRow]
+) -> None:
     kinds = [match.group(1) for match in RESULT.finditer(document)]
     assert len(kinds) == len(rows)
     assert kinds == [
@@ -103,12 +105,12 @@ def test_every_row_stands_once_the_most_urgent_first(document: str, rows: list[T
         assert sum(f"<bdi>{name}</bdi>" in unescape(each) for each in results(document)) == 1
 
 
-def test_the_warning_stands_beside_every_result_and_at_the_head(document: str) -> None:
-    assert all(wording.WARNING in words(each) for each in results(document))
-    assert wording.WARNING in words(document.partition("<main>")[0])
+def test_the_warning_is_at_every_result_and_at_the_top(document: str) -> None:
+    assert all(wording.WARNING in text_of(each) for each in results(document))
+    assert wording.WARNING in text_of(document.partition("<main>")[0])
 
 
-def test_reasons_come_before_the_pathway_and_the_figures(
+def test_the_reasons_precede_the_pathway_and_the_values(
     document: str, rows: list[TriageRow]
 ) -> None:
     by_name = {row.path.name: row for row in rows}
@@ -116,30 +118,30 @@ def test_reasons_come_before_the_pathway_and_the_figures(
         row = by_name.get(unescape(re.findall("<bdi>(.*?)</bdi>", each)[0]))
         if row is None or row.decision is None:
             continue
-        said = words(each)
+        text = text_of(each)
         parts = [
             wording.TITLES[row.decision.disposition],
             *(wording.REASONS[reason] for reason in row.decision.reasons),
             wording.pathway(row.decision),
             "What it resembles",
         ]
-        assert [said.index(part) for part in parts] == sorted(said.index(part) for part in parts)
+        assert [text.index(part) for part in parts] == sorted(text.index(part) for part in parts)
 
 
-def test_a_failed_row_says_why(document: str) -> None:
-    said = [words(each) for each in results(document)]
+def test_a_failed_row_shows_its_problem(document: str) -> None:
+    text = [text_of(each) for each in results(document)]
     assert any(
         "broken.jpg" in each and "the JPEG data is broken or truncated ( unusable_image )" in each
-        for each in said
+        for each in text
     )
 
 
-def test_a_row_shows_what_it_rests_on(write: Write, policy: Policy) -> None:
+def test_a_row_shows_its_prediction_and_quality(write: Write, policy: Policy) -> None:
     found = prediction(passes("nv", 3, 0.8, 0))
-    said = words(write([triaged(Path("a.jpg"), found, SHARP, policy)]))
+    text = text_of(write([triaged(Path("a.jpg"), found, SHARP, policy)]))
     for name, share in found.probabilities.items():
         read = re.escape(percent(share)).replace(NO_BREAK, " ")
-        assert re.search(rf"\b{name} (▲ )?{read}", said), (name, said)
+        assert re.search(rf"\b{name} (▲ )?{read}", text), (name, text)
     for part in (
         f"Entropy {found.entropy:.3f} nats",
         f"Expected entropy {found.expected_entropy:.3f}",
@@ -149,20 +151,20 @@ def test_a_row_shows_what_it_rests_on(write: Write, policy: Policy) -> None:
         f"ham10000, {REVISION}",
         "stoch, 4 samples, 8 passes, seed 1234567",
     ):
-        assert part in said
+        assert part in text
 
 
-def test_the_head_says_when_and_with_what_it_was_made(document: str, policy: Policy) -> None:
-    head = words(document.partition('<table id="results">')[0])
+def test_the_top_shows_the_time_the_model_and_the_counts(document: str, policy: Policy) -> None:
+    head = text_of(document.partition('<table id="results">')[0])
     for part in (
-        "10 pictures",
+        "10 images",
         "21 November 2026, 15:04 UTC",
         REVISION,
         f"version {policy.version}",
         policy.hash,
         "3 Prioritise",
         "2 Refer for review",
-        "2 Take the picture again",
+        "2 Retake the image",
         "1 Routine",
         "2 Not assessed",
         wording.NOT_FITTED,
@@ -170,17 +172,17 @@ def test_the_head_says_when_and_with_what_it_was_made(document: str, policy: Pol
         assert part in head
 
 
-def test_the_time_is_told_in_utc(policy: Policy, tmp_path: Path) -> None:
+def test_the_time_is_in_utc(policy: Policy, tmp_path: Path) -> None:
     east = timezone(timedelta(hours=9))
     write_report(tmp_path / "a.html", [], policy, datetime(2026, 1, 1, 3, 0, tzinfo=east))
     assert "31 December 2025, 18:00 UTC" in (tmp_path / "a.html").read_text()
 
 
-def test_it_speaks_only_permitted_words(document: str) -> None:
-    assert FORBIDDEN.search(words(document)) is None
+def test_it_speaks_only_permitted_text_of(document: str) -> None:
+    assert FORBIDDEN.search(text_of(document)) is None
 
 
-def test_its_content_policy_admits_its_own_style_and_script_and_pictures_in_it(
+def test_its_content_security_policy_allows_only_its_inline_resources(
     document: str,
 ) -> None:
     (policy,) = (
@@ -199,7 +201,7 @@ def test_its_content_policy_admits_its_own_style_and_script_and_pictures_in_it(
     )
 
 
-def test_nothing_in_it_points_outside(document: str) -> None:
+def test_it_has_no_external_references(document: str) -> None:
     tags = Tags(document)
     for tag, attributes in tags.found:
         assert not {"style", "srcset", "action"} & set(attributes), tag
@@ -211,9 +213,7 @@ def test_nothing_in_it_points_outside(document: str) -> None:
     assert "url(" not in style and "@import" not in style
 
 
-def test_hostile_names_and_answers_are_shown_as_they_are(
-    write: Write, policy: Policy, tmp_path: Path
-) -> None:
+def test_hostile_text_is_escaped(write: Write, policy: Policy, tmp_path: Path) -> None:
     hostile = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}"
     found = prediction(
         passes("nv", 3, 0.8, 0), model=hostile, request_id=hostile, warnings=(hostile,)
@@ -226,10 +226,10 @@ def test_hostile_names_and_answers_are_shown_as_they_are(
     )
     assert len(list(Tags(document).of("script"))) == 1
     assert len(list(Tags(document).of("img"))) == 0
-    assert words(document).count("{{ 7 * 7 }}") >= 5
+    assert text_of(document).count("{{ 7 * 7 }}") >= 5
 
 
-def test_control_characters_and_undecodable_names_are_spelled_out(write: Write) -> None:
+def test_control_characters_and_undecodable_names_are_escaped(write: Write) -> None:
     name = os.fsdecode(b"a\xff\x07\xe2\x80\xaegpj.jpg")
     document = write([failed(Path(name), "unusable_image", "line\nline\x00")])
     assert r"<bdi>a\udcff\x07\u202egpj.jpg</bdi>" in document
@@ -237,44 +237,44 @@ def test_control_characters_and_undecodable_names_are_spelled_out(write: Write) 
     assert not re.search(r"[\x00-\x08\x0b-\x1f\u202e]", document)
 
 
-def test_a_run_without_pictures_says_so(write: Write) -> None:
-    assert "There was no picture to triage." in words(write([]))
+def test_a_run_without_images_is_stated(write: Write) -> None:
+    assert "There are no images." in text_of(write([]))
 
 
-def test_what_was_there_stays_until_the_new_one_is_whole(
+def test_an_earlier_report_stays_until_the_new_one_is_complete(
     monkeypatch: pytest.MonkeyPatch, policy: Policy, rows: list[TriageRow], tmp_path: Path
 ) -> None:
     path = tmp_path / "report.html"
     path.write_text("older")
     read = []
 
-    def fails_at_the_third(picture: Path) -> None:
-        read.append(picture)
+    def fails_at_the_third(image: Path) -> None:
+        read.append(image)
         if len(read) == 3:
             raise RuntimeError("stop")
 
     monkeypatch.setattr(report, "thumbnail_of", fails_at_the_third)
     with pytest.raises(RuntimeError, match="stop"):
-        write_report(path, rows, policy, MADE_AT)
+        write_report(path, rows, policy, CREATED_AT)
     assert (path.read_text(), list(tmp_path.iterdir())) == ("older", [path])
 
 
-def test_pictures_are_in_it_and_may_be_gone_afterwards(
+def test_thumbnails_are_embedded_and_missing_images_have_none(
     write: Write, policy: Policy, tmp_path: Path
 ) -> None:
-    picture = lesion(tmp_path / "a.jpg", 0)
-    row = triaged(picture, prediction(passes("nv", 3, 0.8, 0)), SHARP, policy)
-    (image,) = Tags(write([row])).of("img")
-    assert (image["width"], image["height"]) == ("320", "240")
-    picture.unlink()
-    assert "no picture" in words(write([row]))
+    image = lesion(tmp_path / "a.jpg", 0)
+    row = triaged(image, prediction(passes("nv", 3, 0.8, 0)), SHARP, policy)
+    (thumbnail,) = Tags(write([row])).of("img")
+    assert (thumbnail["width"], thumbnail["height"]) == ("320", "240")
+    image.unlink()
+    assert "no image" in text_of(write([row]))
 
 
 @pytest.mark.parametrize(
     ("share", "read"),
     [(0, "0.0"), (0.0004, "<0.1"), (0.0123, "1.2"), (0.0996, "10"), (0.876, "88"), (1, "100")],
 )
-def test_shares_are_read_in_percent(share: float, read: str) -> None:
+def test_shares_are_shown_in_percent(share: float, read: str) -> None:
     assert percent(share) == f"{read}\N{NO-BREAK SPACE}%"
 
 
@@ -290,10 +290,13 @@ def test_the_validator_finds_no_error(
     assert errors == 0, capfd.readouterr().out
 
 
-def test_the_guide_says_what_the_classes_stand_for(tmp_path: Path) -> None:
+def test_the_guide_describes_the_classes(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    classes = (ClassName(name="df", description="dermato<fibroma>"), ClassName(name="nv"))
-    write_report(path, [], steady_policy(), MADE_AT, classes)
+    classes = (
+        ClassName(name="df", description="dermato<fibroma>"),
+        ClassName(name="nv", description=""),
+    )
+    write_report(path, [], steady_policy(), CREATED_AT, classes)
     document = path.read_text(encoding="utf-8")
     assert "<dt>df</dt><dd>dermato&lt;fibroma&gt;</dd>" in document
     assert "<dt>nv</dt>" not in document

@@ -47,7 +47,7 @@ def test_a_file_that_is_named_twice_is_taken_once(tmp_path: Path, monkeypatch) -
 
 def test_a_folder_without_images_is_told(tmp_path: Path) -> None:
     touched(tmp_path, "notes.txt")
-    with pytest.raises(ImageFilesError, match="found 1 other files and none"):
+    with pytest.raises(ImageFilesError, match="got 1 other files"):
         select_files([tmp_path])
 
 
