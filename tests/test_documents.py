@@ -1,9 +1,9 @@
 """The documents: links lead to existing targets, and commands, options and paths exist."""
 
+import itertools
 import re
 import shlex
-from collections.abc import Iterator
-from importlib.util import find_spec
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -51,7 +51,7 @@ def test_commands_and_their_options_exist(path: Path) -> None:
             targets = {word for word in words[1:] if "=" not in word}
             assert targets <= MAKE_TARGETS, words
         elif words[:2] == ["python", "-m"]:
-            assert find_spec(words[2]) is not None, words
+            check_module(words[2], words[3:])
 
 
 @each_document
@@ -73,11 +73,26 @@ def check_command(words: list[str]) -> None:
         subcommand = command.get_command(click.Context(command), name)
         assert subcommand is not None, words
         command = subcommand
-    known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
     rest = list(arguments)
-    assert {word.split("=")[0] for word in rest if word.startswith("--")} <= known, words
+    known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+    assert options(rest) <= known, words
     if command.name in {"train", "pretrain"} and rest and re.fullmatch(r"[a-z][\w-]*", rest[0]):
         assert rest[0] in RECIPES, words
+
+
+def check_module(name: str, arguments: list[str]) -> None:
+    """Fails if a program of the repository or one of its options does not exist.
+
+    Reads the options from the source: importing the benchmarks takes seconds.
+    """
+    path = ROOT.joinpath(*name.split("."))
+    sources = sorted(path.glob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+    known = set(re.findall(r'"(--[a-z-]+)"', "".join(source.read_text() for source in sources)))
+    assert options(itertools.takewhile("--".__ne__, arguments)) <= known, (name, arguments)
+
+
+def options(arguments: Iterable[str]) -> set[str]:
+    return {word.split("=")[0] for word in arguments if word.startswith("--")}
 
 
 def anchors(document: Path) -> set[str]:
