@@ -12,7 +12,7 @@ from service.routes.page import page_files
 NAMES = sorted(set(page_files()) - {"index.html"})
 
 
-def test_the_page_is_html_that_carries_the_warning(client) -> None:
+def test_the_page_is_html_with_the_warning(client) -> None:
     response = client.get("/")
     assert response.status_code == 200
     assert response.headers["Content-Type"] == "text/html; charset=utf-8"
@@ -20,7 +20,7 @@ def test_the_page_is_html_that_carries_the_warning(client) -> None:
     assert "{{" not in response.text
 
 
-def test_the_browser_may_load_only_from_this_server_and_may_not_be_framed(client) -> None:
+def test_the_security_policy_allows_only_this_server_and_no_frames(client) -> None:
     headers = client.get("/").headers
     assert headers["Content-Security-Policy"].split("; ") == [
         "default-src 'none'",
@@ -37,7 +37,7 @@ def test_the_browser_may_load_only_from_this_server_and_may_not_be_framed(client
 
 
 @pytest.mark.parametrize("path", ["/", *(f"/page/{name}" for name in NAMES)])
-def test_every_file_has_the_same_headers_and_is_sent_once(client, path) -> None:
+def test_every_file_has_the_same_headers_and_can_be_cached(client, path) -> None:
     first = client.get(path)
     again = client.get(path, headers={"If-None-Match": f'"other", {first.headers["ETag"]}'})
     changed = client.get(path, headers={"If-None-Match": '"other"'})
@@ -51,15 +51,15 @@ def test_every_file_has_the_same_headers_and_is_sent_once(client, path) -> None:
     )
 
 
-def test_a_file_has_its_own_media_type(client) -> None:
-    kinds = {name: client.get(f"/page/{name}").headers["Content-Type"] for name in NAMES}
-    assert kinds["style.css"] == "text/css; charset=utf-8"
-    assert kinds["main.js"] == "text/javascript; charset=utf-8"
-    assert kinds["icon.svg"] == "image/svg+xml"
+def test_files_have_their_media_types(client) -> None:
+    media_types = {name: client.get(f"/page/{name}").headers["Content-Type"] for name in NAMES}
+    assert media_types["style.css"] == "text/css; charset=utf-8"
+    assert media_types["main.js"] == "text/javascript; charset=utf-8"
+    assert media_types["icon.svg"] == "image/svg+xml"
 
 
 @pytest.mark.parametrize("name", ["index.html", "missing.js", "..%2Fapp.py", "%2e%2e/app.py"])
-def test_nothing_else_is_served(client, refused, name) -> None:
+def test_other_files_are_not_served(client, refused, name) -> None:
     refused(client.get(f"/page/{name}"), 404, "not_found")
 
 
@@ -69,17 +69,19 @@ def test_only_get_and_head_are_allowed(client, refused) -> None:
     refused(client.post("/"), 405, "method_not_allowed")
 
 
-def test_every_file_that_the_page_names_is_there() -> None:
-    found = page_files()
-    named = re.findall(rb'(?:href|src)="page/([^"]+)"', found["index.html"].content)
+def test_the_page_references_exactly_the_existing_files() -> None:
+    by_name = page_files()
+    referenced = re.findall(rb'(?:href|src)="page/([^"]+)"', by_name["index.html"].content)
     modules = [
-        name for file in found.values() for name in re.findall(rb'from "\./([^"]+)"', file.content)
+        name
+        for file in by_name.values()
+        for name in re.findall(rb'from "\./([^"]+)"', file.content)
     ]
-    assert len(named) == 3
-    assert {name.decode() for name in (*named, *modules)} == set(NAMES)
+    assert len(referenced) == 3
+    assert {name.decode() for name in (*referenced, *modules)} == set(NAMES)
 
 
-def test_no_file_names_another_host_or_styles_in_place() -> None:
+def test_no_file_has_another_host_or_inline_styles_or_scripts() -> None:
     for file in files("service").joinpath("page").iterdir():
         text = file.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
         assert "//" not in text.replace("// ", ""), file.name

@@ -49,59 +49,59 @@ def five_classes(make_network, make_config) -> EulerLoRA:
 def app_of(model: EulerLoRA, chosen: Policy, audit: AuditLog | None = None) -> Any:
     models = ServedModels([ServedModel.of(model)])
     return create_service(
-        models, ServiceSettings(), Lifecycle(), Options(policy=chosen, audit=audit)
+        models, ServiceSettings(deadline_s=120), Lifecycle(), Options(policy=chosen, audit=audit)
     ).application
 
 
 @pytest.fixture(scope="module")
 def urgent(five_classes) -> Iterator[TestClient]:
-    """A client of a service in which any share of the malignant group is urgent."""
+    """A client of a service that rates every malignant probability as urgent."""
     with TestClient(app_of(five_classes, policy(urgent=1e-9))) as client:
         yield client
 
 
-def test_the_answer_has_a_disposition_and_what_it_rests_on(urgent, png, photo) -> None:
+def test_the_result_has_a_disposition_and_its_evidence(urgent, png, photo) -> None:
     response = urgent.post("/triage?mode=stoch&samples=2&seed=5", content=png, headers=HEADERS)
     assert response.status_code == 200
     body = response.json()
     chosen = policy(urgent=1e-9)
     assert (body["disposition"], body["title"]) == ("urgent", TITLES["urgent"])
-    reasons = {each["code"]: each["words"] for each in body["reasons"]}
+    reasons = {reason["code"]: reason["words"] for reason in body["reasons"]}
     assert "malignant_group" in reasons
     assert reasons == {code: REASONS[code] for code in reasons}
     assert "prioritise" in body["pathway"]
     assert body["warning"] == WARNING
     assert body["policy"] == {"version": chosen.version, "hash": chosen.hash, "notice": NOT_FITTED}
     assert body["quality"] == measure_quality(photo).model_dump()
-    shares = body["prediction"]["probabilities"]
+    probabilities = body["prediction"]["probabilities"]
     assert body["malignant"]["classes"] == ["mel", "bcc", "akiec"]
     assert body["malignant"]["probability"] == pytest.approx(
-        shares["mel"] + shares["bcc"] + shares["akiec"]
+        probabilities["mel"] + probabilities["bcc"] + probabilities["akiec"]
     )
 
 
-def test_the_prediction_is_that_of_predict_with_its_trajectories(urgent, png) -> None:
-    question = "mode=stoch&samples=2&seed=5"
+def test_the_prediction_equals_that_of_predict_with_trajectories(urgent, png) -> None:
+    query = "mode=stoch&samples=2&seed=5"
     headers = {**HEADERS, "X-Request-ID": "same"}
-    triaged = urgent.post(f"/triage?{question}", content=png, headers=headers).json()
+    triaged = urgent.post(f"/triage?{query}", content=png, headers=headers).json()
     predicted = urgent.post(
-        f"/predict?{question}&detail=trajectories", content=png, headers=headers
+        f"/predict?{query}&detail=trajectories", content=png, headers=headers
     ).json()
     assert triaged["prediction"] == predicted
     assert len(predicted["trajectory_probabilities"]) == 4
 
 
-def test_the_audit_log_has_the_disposition_as_answered(five_classes, png, tmp_path: Path) -> None:
+def test_the_audit_log_has_the_disposition(five_classes, png, tmp_path: Path) -> None:
     chosen, path = policy(urgent=1e-9), tmp_path / "audit.jsonl"
     log = AuditLog(AuditSettings(file=path), SECRET)
     with TestClient(app_of(five_classes, chosen, log)) as client:
         body = client.post("/triage?mode=stoch", content=png, headers=HEADERS).json()
         client.post("/predict", content=png, headers=HEADERS)
-    told = [each["triage"] for each in records(path) if each["kind"] == "decision"]
-    assert told == [
+    recorded = [record["triage"] for record in records(path) if record["kind"] == "decision"]
+    assert recorded == [
         {
             "disposition": body["disposition"],
-            "reasons": [each["code"] for each in body["reasons"]],
+            "reasons": [reason["code"] for reason in body["reasons"]],
             "policy_version": chosen.version,
             "policy_hash": chosen.hash,
         },
@@ -109,22 +109,22 @@ def test_the_audit_log_has_the_disposition_as_answered(five_classes, png, tmp_pa
     ]
 
 
-def test_an_answer_is_kept_by_nobody_on_its_way(urgent, png) -> None:
+def test_a_result_is_not_cached(urgent, png) -> None:
     response = urgent.post("/triage", content=png, headers=HEADERS)
     assert response.headers["Cache-Control"] == "no-store"
     assert "model;dur=" in response.headers["Server-Timing"]
 
 
-def test_quality_is_measured_on_the_whole_picture_and_decides_first(five_classes, encode) -> None:
+def test_quality_is_measured_on_the_original_image_and_decides_first(five_classes, encode) -> None:
     large = encode(Image.new("RGB", (900, 700), (3, 3, 3)), "PNG")
     with TestClient(app_of(five_classes, policy(urgent=1e-9))) as client:
         body = client.post("/triage", content=large, headers=HEADERS).json()
     assert (body["quality"]["width"], body["quality"]["height"]) == (900, 700)
     assert body["disposition"] == "retake"
-    assert {"too_dark", "malignant_group"} <= {each["code"] for each in body["reasons"]}
+    assert {"too_dark", "malignant_group"} <= {reason["code"] for reason in body["reasons"]}
 
 
-def test_a_form_is_read_as_predict_reads_it(urgent, png) -> None:
+def test_a_multipart_upload_is_accepted(urgent, png) -> None:
     response = urgent.post("/triage", files={"file": ("name.png", png, "image/png")})
     assert response.status_code == 200
 
@@ -138,16 +138,16 @@ def test_a_form_is_read_as_predict_reads_it(urgent, png) -> None:
         ("seed=1&seed=2", 422, "invalid_parameter"),
     ],
 )
-def test_faults_are_those_of_predict(urgent, png, query, status, code) -> None:
+def test_invalid_parameters_are_refused_as_by_predict(urgent, png, query, status, code) -> None:
     response = urgent.post(f"/triage?{query}", content=png, headers=HEADERS)
     assert (response.status_code, response.json()["code"]) == (status, code)
 
 
-def test_a_broken_image_is_told(urgent, png) -> None:
+def test_a_broken_image_is_refused(urgent, png) -> None:
     response = urgent.post("/triage", content=png[:100], headers=HEADERS)
     assert (response.status_code, response.json()["code"]) == (422, "unusable_image")
 
 
-def test_a_model_without_the_policys_classes_is_told_so(client, png, refused) -> None:
+def test_a_model_without_the_classes_of_the_policy_is_refused(client, png, refused) -> None:
     response = client.post("/triage", content=png, headers=HEADERS)
     assert "bcc, akiec" in refused(response, 422, "policy_not_applicable")
