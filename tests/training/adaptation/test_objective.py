@@ -1,8 +1,9 @@
-"""The same loss however a batch is cut."""
+"""The objective of adapter training; the same losses for any number of processes."""
 
 import os
 import socket
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,14 +11,15 @@ from accelerate import Accelerator
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
-from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
 from eulerlora.rows import Rows
 from tests.conftest import random_network
-from training.adaptation.objective import AdapterObjective, step_generator
+from training.adaptation.objective import AdapterObjective
 from training.data.augmentation import training_view
 from training.data.datasets import read_dataset
-from training.data.labelled_images import LabelledImage
+from training.fit.batches import LoadedBatches
 from training.fit.loop import fit
+from training.fit.losses import trajectory_loss
+from training.fit.optimisation import Optimisation, Step
 from training.fit.run import Run
 from training.recipe.schema import AdapterTraining, DataSettings
 
@@ -25,88 +27,103 @@ WEIGHTS = torch.tensor([0.2, 0.5, 0.3])
 TRAINING = AdapterTraining(
     epochs=2, batch_size=10, learning_rate=1e-2, warmup_steps=1, samples=2, workers=0
 )
+PARTS = TRAINING.model_copy(update={"micro_batch_rows": 8, "activation_checkpointing": True})
+
+Batch = tuple[Tensor, Tensor]
+
+
+def make_objective(recompute: bool = False) -> AdapterObjective:
+    network = random_network()
+    return AdapterObjective(network, 2, trajectory_loss, WEIGHTS, recompute=recompute)
 
 
 @pytest.fixture
 def objective() -> AdapterObjective:
-    return AdapterObjective(random_network(), TRAINING, WEIGHTS, seed=4)
+    return make_objective()
 
 
 @pytest.fixture
-def batch() -> tuple[Tensor, Tensor]:
+def batch() -> Batch:
     generator = torch.Generator().manual_seed(0)
     return torch.rand(7, 3, 32, 32, generator=generator), torch.tensor([0, 1, 2, 1, 0, 2, 2])
 
 
-def gradient(objective: AdapterObjective, parts: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
-    objective.zero_grad()
+def gradient(objective: AdapterObjective, parts: list[Batch]) -> list[Tensor]:
+    network = objective.network
+    network.zero_grad()
     weight = sum(objective.weight(labels) for _, labels in parts)
+    draw = objective.draw(4, 3, 0)
     for images, labels in parts:
-        (objective(images, labels, 3) / weight).backward()
-    return [each.grad for each in objective.parameters() if each.grad is not None]
+        (objective.loss(network, images, labels, draw) / weight).backward()
+    return [p.grad for p in network.parameters() if p.grad is not None]
 
 
 def test_the_loss_is_that_of_a_loop_over_trajectories(
-    objective: AdapterObjective, batch: tuple[Tensor, Tensor]
+    objective: AdapterObjective, batch: Batch
 ) -> None:
     images, labels = batch
-    network, settings = objective.network, objective.network.settings
-    own = draw_trajectories(4, 2, settings, step_generator(4, 3))
+    draw = objective.draw(4, 3, 0)
     losses = []
-    for trajectory, coefficients in enumerate(on_stacked_ranks(own, 2)):
+    for trajectory, coefficients in enumerate(draw):
         rows = Rows(torch.arange(7), torch.full((7,), trajectory // 2), (1,) * 7)
-        logits = network(images, rows, coefficients.expand(7, -1, -1, -1))
+        logits = objective.network(images, rows, coefficients.expand(7, -1, -1, -1))
         losses.append(torch.nn.functional.cross_entropy(logits, labels, weight=WEIGHTS))
-    found = objective(images, labels, 3) / objective.weight(labels)
-    torch.testing.assert_close(found, torch.stack(losses).mean())
+    assert len(losses) == objective.rows_per_image == 4
+    loss = objective.loss(objective.network, images, labels, draw) / objective.weight(labels)
+    torch.testing.assert_close(loss, torch.stack(losses).mean())
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_micro_batches_have_the_gradient_of_the_whole_batch(
-    objective: AdapterObjective, batch: tuple[Tensor, Tensor], size: int
+    objective: AdapterObjective, batch: Batch, size: int
 ) -> None:
     whole = gradient(objective, [batch])
     parts = list(zip(batch[0].split(size), batch[1].split(size), strict=True))
-    for one, other in zip(whole, gradient(objective, parts), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(gradient(objective, parts), whole, atol=1e-5, rtol=1e-5)
 
 
-def test_frozen_weights_get_no_gradient(
-    objective: AdapterObjective, batch: tuple[Tensor, Tensor]
-) -> None:
+def test_frozen_weights_get_no_gradient(objective: AdapterObjective, batch: Batch) -> None:
     gradient(objective, [batch])
-    assert all(each.grad is None for each in objective.network.backbone.parameters())
-    assert all(each.grad is not None for _, each in objective.network.adapter_parameters())
+    assert all(p.grad is None for p in objective.network.backbone.parameters())
+    assert all(p.grad is not None for _, p in objective.network.adapter_parameters())
 
 
-def test_every_step_has_draws_of_its_own(
-    objective: AdapterObjective, batch: tuple[Tensor, Tensor]
-) -> None:
-    losses = [float(objective(*batch, step).detach()) for step in (3, 3, 4)]
-    assert losses[0] == losses[1] != losses[2]
+def test_coefficients_are_a_function_of_seed_and_step(objective: AdapterObjective) -> None:
+    first = objective.draw(4, 3, process=0)
+    assert first.shape == (4, 2, 4, 8)  # (trajectories, blocks, projections, ranks)
+    assert torch.equal(objective.draw(4, 3, process=1), first)
+    assert not torch.equal(objective.draw(4, 4, process=0), first)
+    assert not torch.equal(objective.draw(5, 3, process=0), first)
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"micro_batch_rows": 8, "activation_checkpointing": True}], ids=str
-)
-def test_two_processes_have_the_losses_of_one(
-    image_folder: Path, tmp_path: Path, changes: dict[str, object]
-) -> None:
-    _losses(0, 1, 0, image_folder, tmp_path / "one", TRAINING)
+def test_recomputation_does_not_change_the_network() -> None:
+    network = random_network()
+    before = dict(vars(network))
+    AdapterObjective(network, 2, trajectory_loss, WEIGHTS, recompute=True)
+    assert vars(network) == before
+
+
+def test_two_processes_have_the_losses_of_one(image_folder: Path, tmp_path: Path) -> None:
+    (expected,) = _write_losses(0, 1, 0, image_folder, tmp_path / "one", [TRAINING])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    settings = TRAINING.model_copy(update=changes)
-    spawn(_losses, (2, port, image_folder, tmp_path / "two", settings), nprocs=2)
-    one, two = (torch.load(tmp_path / name, weights_only=True) for name in ("one", "two"))
-    assert len(one) >= 10
-    torch.testing.assert_close(one[:10], two[:10], atol=1e-5, rtol=1e-5)
+    runs = [TRAINING, PARTS]
+    spawn(_write_losses, (2, port, image_folder, tmp_path / "two", runs), nprocs=2)
+    assert len(expected) == 10
+    for losses in torch.load(tmp_path / "two", weights_only=True):
+        assert losses == pytest.approx(expected, abs=1e-5, rel=1e-5)
 
 
-def _losses(
-    process: int, processes: int, port: int, images: Path, out: Path, settings: AdapterTraining
-) -> None:
-    """Writes the losses of all steps of a short run to `out`."""
+def _write_losses(
+    process: int,
+    processes: int,
+    port: int,
+    images: Path,
+    out: Path,
+    runs: list[AdapterTraining],
+) -> list[list[float]]:
+    """Returns the losses of all steps for each of `runs`; process 0 writes them to `out`."""
     torch.set_num_threads(1)
     if processes > 1:
         os.environ |= {
@@ -117,21 +134,30 @@ def _losses(
             "MASTER_PORT": str(port),
         }
     data = read_dataset(DataSettings(kind="imagefolder", path="train"), images)
-    train: list[LabelledImage] = list(data.parts["train"])
-    objective = AdapterObjective(random_network(), settings, WEIGHTS, seed=4)
     accelerator = Accelerator(cpu=True)
     assert accelerator.num_processes == processes
-    found: list[float] = []
-    reduce = accelerator.reduce
+    losses: list[list[float]] = []
+    take_step = Optimisation.step
 
-    def recording(tensor: Tensor, reduction: str) -> Tensor:
-        result: Tensor = reduce(tensor, reduction)
-        found.append(float(result))
-        return result
+    def recording_step(optimisation: Optimisation, *arguments: object) -> Step:
+        step = take_step(optimisation, *arguments)  # type: ignore[arg-type]
+        losses[-1].append(step.loss)
+        return step
 
-    accelerator.reduce = recording
-    run = Run(accelerator, 0, settings, out.with_suffix(f".{process}.safetensors"))
-    fit(objective, train, lambda epoch: training_view(32, 0, epoch, "paper"), settings, run)
+    for number, settings in enumerate(runs):
+        losses.append([])
+        objective = make_objective(settings.activation_checkpointing)
+        state = out.with_suffix(f".{process}-{number}.safetensors")
+        run = Run(accelerator, 4, settings, state)
+        batches = LoadedBatches(
+            data.parts["train"],
+            lambda epoch: training_view(32, 0, epoch, "paper"),
+            settings,
+            seed=0,
+            shard=run.shard,
+        )
+        with patch.object(Optimisation, "step", recording_step):
+            fit(objective, batches, settings, run)
     if process == 0:
-        losses = found[1::3] if processes > 1 else found[1::2]
-        torch.save(torch.tensor(losses), out)
+        torch.save(losses, out)
+    return losses

@@ -1,4 +1,4 @@
-"""Many images as one tensor."""
+"""All images of a set in one tensor."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,44 +26,44 @@ def images_of(*shapes: tuple[int, int]) -> list[LabelledImage]:
 
 
 def sources(images: Sequence[LabelledImage]) -> list[Tensor]:
-    return [read_image(each.name, each.source) for each in images]
+    return [read_image(image.name, image.source) for image in images]
 
 
-def test_images_of_one_size_are_kept_as_they_are() -> None:
+def test_images_of_one_size_are_unchanged() -> None:
     images = images_of((8, 6), (8, 6), (8, 6))
-    found = image_tensor(images, 8)
-    assert torch.equal(found.pixels, torch.stack(sources(images)))
-    assert found.labels.tolist() == [0, 1, 0]
-    assert len(found) == 3
+    tensor = image_tensor(images, 8)
+    assert torch.equal(tensor.pixels, torch.stack(sources(images)))
+    assert tensor.labels.tolist() == [0, 1, 0]
+    assert len(tensor) == 3
 
 
 @pytest.mark.parametrize("shapes", [[(8, 6), (8, 6), (9, 6)], [(12, 10), (12, 10)]])
-def test_others_are_squashed_to_the_largest_size(shapes: list[tuple[int, int]]) -> None:
+def test_other_images_are_resized_to_the_largest_size(shapes: list[tuple[int, int]]) -> None:
     images = images_of(*shapes)
-    found = image_tensor(images, 8).pixels
-    assert found.shape == (len(shapes), 3, 8, 8)
-    for pixels, source in zip(found, sources(images), strict=True):
+    tensor = image_tensor(images, 8).pixels
+    assert tensor.shape == (len(shapes), 3, 8, 8)
+    for pixels, source in zip(tensor, sources(images), strict=True):
         assert torch.equal(pixels, F.resize(source, [8, 8], antialias=True))
 
 
-def test_encoded_images_are_read(image_folder: Path) -> None:
+def test_encoded_images_are_decoded(image_folder: Path) -> None:
     path = image_folder / "test" / "red" / "00.png"
     image = LabelledImage("00.png", path, 1)
     assert torch.equal(image_tensor([image], 64).pixels[0], read_image("00.png", path))
 
 
-def test_a_cpu_s_images_stay_where_they_are() -> None:
+def test_on_a_cpu_the_images_stay_on_the_cpu() -> None:
     sets = [image_tensor(images_of((8, 8)), 8)]
     assert on_device_if_fits(sets, torch.device("cpu")) is sets
 
 
 @pytest.mark.parametrize(("free", "moved"), [(2 * 3 * 64, True), (2 * 3 * 64 - 1, False)])
-def test_a_gpu_gets_the_images_if_half_of_its_memory_holds_them(
+def test_images_move_to_a_gpu_if_they_fit_into_half_of_its_free_memory(
     monkeypatch: pytest.MonkeyPatch, free: int, moved: bool
 ) -> None:
     (images,) = sets = [image_tensor(images_of((8, 8)), 8)]
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (free, 10**9))
     monkeypatch.setattr("torch.Tensor.to", lambda *_: "moved")
-    (found,) = on_device_if_fits(sets, torch.device("cuda", 0))
-    assert (found.pixels == "moved") if moved else (found is images)
-    assert found.labels is images.labels
+    (tensor,) = on_device_if_fits(sets, torch.device("cuda", 0))
+    assert (tensor.pixels == "moved") if moved else (tensor is images)
+    assert tensor.labels is images.labels

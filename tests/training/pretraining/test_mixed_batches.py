@@ -1,4 +1,4 @@
-"""Several labelled sets in one batch."""
+"""Batches of several labelled sets, and their augmentation in groups."""
 
 import threading
 from pathlib import Path
@@ -9,10 +9,17 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from training.fit.batches import Share
+from eulerlora.preprocess import resize
+from training.data.augmentation import seeded
+from training.fit.batches import Shard
 from training.fit.run import Run, accelerator_on
 from training.pretraining.image_tensor import ImageTensor, on_device_if_fits
-from training.pretraining.mixed_batches import MixedBatches, ahead
+from training.pretraining.mixed_batches import (
+    MixedBatches,
+    group_transform,
+    prefetch,
+    transform_groups,
+)
 from training.recipe.pretraining import AugmentationSettings, PretrainingStage
 
 SIZES, CLASSES = (17, 10), (3, 2)
@@ -21,7 +28,7 @@ STAGE = PretrainingStage(epochs=2, batch_size=8, image_size=4, augmentation=PLAI
 
 
 def image_sets() -> list[ImageTensor]:
-    """Two sets of uniform images, of which each has a gray level of its own."""
+    """Two sets of uniform images with distinct gray levels."""
     levels = torch.arange(sum(SIZES), dtype=torch.uint8).split(SIZES)
     return [
         ImageTensor(level.view(-1, 1, 1, 1).repeat(1, 3, size, size), level.long() % classes)
@@ -38,101 +45,168 @@ def levels(pixels: Tensor) -> list[int]:
     return (255 * pixels.mean(dim=(1, 2, 3))).round().int().tolist()
 
 
-def test_an_epoch_has_every_image_of_every_set_once_in_mixed_batches() -> None:
+def test_an_epoch_contains_every_image_of_every_set_once() -> None:
     orders = []
     for epoch in (0, 1):
-        found = [levels(pixels) for pixels, _ in batches().of_epoch(epoch, 0)]
-        assert [len(batch) for batch in found] == [8, 8, 8, 3]
-        assert sorted(level for batch in found for level in batch) == list(range(27))
-        assert all(min(batch) < SIZES[0] <= max(batch) for batch in found[:3])
-        orders.append(found)
+        epochs = [levels(pixels) for pixels, _ in batches().epoch(epoch, 0)]
+        assert [len(batch) for batch in epochs] == [8, 8, 8, 3]
+        assert sorted(level for batch in epochs for level in batch) == list(range(27))
+        assert all(min(batch) < SIZES[0] <= max(batch) for batch in epochs[:3])
+        orders.append(epochs)
     assert orders[0] != orders[1]
 
 
-def test_shares_name_the_class_within_its_own_set() -> None:
-    for pixels, shares in batches().of_epoch(0, 0):
-        for level, each in zip(levels(pixels), shares, strict=True):
+def test_targets_are_one_hot_within_the_set_of_the_image() -> None:
+    for pixels, targets in batches().epoch(0, 0):
+        for level, target in zip(levels(pixels), targets, strict=True):
             expected = level % 3 if level < SIZES[0] else 3 + level % 2
-            assert each.tolist() == [float(index == expected) for index in range(5)]
+            assert target.tolist() == [float(index == expected) for index in range(5)]
 
 
-def test_only_images_of_one_set_are_mixed_with_each_other() -> None:
+def test_only_images_of_the_same_set_are_mixed() -> None:
     augmentation = AugmentationSettings(mixed=1.0, group=8)
     stage = STAGE.model_copy(update={"augmentation": augmentation})
     mixed = 0
-    for _, shares in batches(stage).of_epoch(0, 0):
-        of_sets = torch.stack([part.sum(dim=1) for part in shares.split(CLASSES, dim=1)], dim=1)
-        torch.testing.assert_close(of_sets.sum(dim=1), torch.ones(len(shares)))
+    for _, targets in batches(stage).epoch(0, 0):
+        of_sets = torch.stack([part.sum(dim=1) for part in targets.split(CLASSES, dim=1)], dim=1)
+        torch.testing.assert_close(of_sets.sum(dim=1), torch.ones(len(targets)))
         assert ((of_sets > 0).sum(dim=1) == 1).all()
-        mixed += int(((shares > 0).sum(dim=1) > 1).sum())
+        mixed += int(((targets > 0).sum(dim=1) > 1).sum())
     assert mixed > 5
 
 
-def test_skipped_batches_are_the_first_ones_and_change_no_other() -> None:
+def test_skipping_drops_the_first_batches_and_changes_no_other() -> None:
     stage = STAGE.model_copy(update={"augmentation": AugmentationSettings(group=2)})
-    whole, rest = list(batches(stage).of_epoch(1, 0)), list(batches(stage).of_epoch(1, 2))
-    torch.rand(3)  # what others draw meanwhile changes nothing either
+    whole, rest = list(batches(stage).epoch(1, 0)), list(batches(stage).epoch(1, 2))
+    torch.rand(3)  # other draws change nothing
     assert len(rest) == 2
     for ours, theirs in zip(rest, whole[2:], strict=True):
         assert torch.equal(ours[0], theirs[0])
         assert torch.equal(ours[1], theirs[1])
 
 
-def test_padding_has_no_class() -> None:
-    pixels, shares = batches().batch([3, -1, 20, -1])
+def test_padding_has_zero_targets() -> None:
+    pixels, targets = batches().batch([3, -1, 20, -1])
     assert len(pixels) == 4
-    assert sorted(shares.sum(dim=1).tolist()) == [0.0, 0.0, 1.0, 1.0]
+    assert sorted(targets.sum(dim=1).tolist()) == [0.0, 0.0, 1.0, 1.0]
 
 
-def test_processes_share_a_batch_and_draw_for_themselves() -> None:
-    found = []
+def test_processes_partition_a_batch() -> None:
+    epochs = []
     for process in (0, 1):
         ours = batches()
         accelerator = ours.run.accelerator
-        ours.run = SimpleNamespace(accelerator=accelerator, seed=0, share=Share(process, 2))
-        found.append(list(ours.of_epoch(0, 0)))
+        ours.run = SimpleNamespace(accelerator=accelerator, seed=0, shard=Shard(process, 2))
+        epochs.append(list(ours.epoch(0, 0)))
     counted = [
         level
-        for ours in found
-        for pixels, shares in ours
-        for level, share in zip(levels(pixels), shares.sum(dim=1), strict=True)
+        for ours in epochs
+        for pixels, targets in ours
+        for level, share in zip(levels(pixels), targets.sum(dim=1), strict=True)
         if share
     ]
     assert sorted(counted) == list(range(27))
-    assert all(len(one[0]) == len(other[0]) for one, other in zip(*found, strict=True))
+    assert all(len(one[0]) == len(other[0]) for one, other in zip(*epochs, strict=True))
 
 
-def test_the_next_one_is_made_while_one_is_used() -> None:
+def test_prefetch_makes_the_next_item_during_the_use_of_one() -> None:
     made = [threading.Event() for _ in range(3)]
 
     def make(number: int) -> int:
         made[number].set()
         return number
 
-    coming = ahead(make, range(3))
-    assert next(coming) == 0
+    items = prefetch(make, range(3))
+    assert next(items) == 0
     assert made[1].wait(60)
     assert not made[2].is_set()
-    assert list(coming) == [1, 2]
-    assert list(ahead(make, range(0))) == []
+    assert list(items) == [1, 2]
+    assert list(prefetch(make, range(0))) == []
 
 
-def test_what_goes_wrong_ahead_is_told() -> None:
-    coming = ahead(lambda number: 1 / (1 - number), range(3))
-    assert next(coming) == 1
+def test_prefetch_raises_the_error_of_an_item() -> None:
+    items = prefetch(lambda number: 1 / (1 - number), range(3))
+    assert next(items) == 1
     with pytest.raises(ZeroDivisionError):
-        next(coming)
+        next(items)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gpu_s_batches_are_made_there_and_the_same_each_time() -> None:
+def test_batches_on_a_gpu_are_made_there_and_deterministic() -> None:
     stage = STAGE.model_copy(update={"augmentation": AugmentationSettings(group=2)})
     device = torch.device("cuda", torch.cuda.current_device())
     run = Run(accelerator_on(device), seed=0, recipe=stage, state=Path("none"))
     sets = on_device_if_fits(image_sets(), device)
-    found = [list(MixedBatches(sets, CLASSES, stage, run).of_epoch(0, 0)) for _ in range(2)]
-    for ours, theirs in zip(*found, strict=True):
+    epochs = [list(MixedBatches(sets, CLASSES, stage, run).epoch(0, 0)) for _ in range(2)]
+    for ours, theirs in zip(*epochs, strict=True):
         assert ours[0].device == ours[1].device == device
         assert torch.equal(ours[0], theirs[0])
         assert torch.equal(ours[1], theirs[1])
+
+
+CPU = torch.device("cpu")
+NO_AUGMENTATION = {"crop_area": 1.0, "policy": "none", "erasing": 0.0, "mixed": 0.0}
+PIXELS = torch.randint(
+    0, 256, (12, 3, 20, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+)
+TARGETS = torch.eye(3).repeat(4, 1)
+
+
+def views(
+    size: int = 20, group: int = 4, seed: int = 0, **changes: object
+) -> tuple[Tensor, Tensor]:
+    settings = AugmentationSettings.model_validate(NO_AUGMENTATION | changes)
+    with seeded(CPU, seed):
+        return transform_groups(group_transform(settings, size), PIXELS, TARGETS, group)
+
+
+@pytest.mark.parametrize("policy", ["none", "trivial", "rand"])
+def test_views_have_the_given_size_and_the_unit_range(policy: str) -> None:
+    pixels, targets = views(16, policy=policy, crop_area=0.35, erasing=1.0, mixed=1.0)
+    assert pixels.shape == (12, 3, 16, 16)
+    assert pixels.dtype == torch.float32
+    assert pixels.min() >= 0
+    assert pixels.max() <= 1
+    torch.testing.assert_close(targets.sum(dim=1), torch.ones(12))
+
+
+def test_without_augmentation_a_view_is_the_resize_up_to_flips() -> None:
+    expected = resize(PIXELS, 20)
+    pixels, targets = views()
+    for index in range(12):
+        flipped = torch.equal(pixels[index], expected[index].flip(-1))
+        assert flipped or torch.allclose(pixels[index], expected[index], atol=1 / 255)
+    assert torch.equal(targets, TARGETS)
+
+
+def test_a_group_targets_its_draw_and_groups_differ() -> None:
+    def erased(group: int) -> list[tuple[bool, ...]]:
+        pixels, _ = views(group=group, erasing=1.0)
+        return [tuple((view == 0).all(dim=0).flatten().tolist()) for view in pixels]
+
+    together, apart = erased(4), erased(1)
+    assert [len(set(together[start : start + 4])) for start in (0, 4, 8)] == [1, 1, 1]
+    assert len(set(together)) == 3
+    assert len(set(apart)) > 6
+
+
+def test_views_are_a_function_of_the_seed() -> None:
+    changes = {"crop_area": 0.35, "policy": "rand", "erasing": 0.5, "mixed": 0.5}
+    first, again, other = (views(seed=seed, **changes) for seed in (7, 7, 8))
+    for one, same in zip(first, again, strict=True):
+        assert torch.equal(one, same)
+    assert not torch.equal(first[0], other[0])
+
+
+def test_images_are_mixed_in_the_proportion_of_their_targets() -> None:
+    level = torch.arange(12, dtype=torch.uint8).view(12, 1, 1, 1).expand(12, 3, 20, 20)
+    transform = group_transform(
+        AugmentationSettings.model_validate(NO_AUGMENTATION | {"mixed": 1.0}), 20
+    )
+    names = torch.eye(12)
+    for seed in range(8):
+        with seeded(CPU, seed):
+            pixels, targets = transform_groups(transform, level, names, 6)
+        expected = targets @ (torch.arange(12.0) / 255)
+        torch.testing.assert_close(pixels.mean(dim=(1, 2, 3)), expected, atol=1e-5, rtol=1e-4)

@@ -1,4 +1,4 @@
-"""Each set by its own head."""
+"""Top-1 accuracy of every set with its head."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from training.recipe.pretraining import PretrainingStage
 
 
 class Brightness(nn.Module):
-    """In place of a backbone: (n, 16) features, of which the first is an image's brightness."""
+    """A backbone with 16 features, which all are the brightness of the image."""
 
     image_size = 32
 
@@ -22,22 +22,22 @@ class Brightness(nn.Module):
 
 
 def image_set(name: str, labels: list[int], classes: int) -> ImageParts:
-    """Images that are black for label 0 and white for others."""
+    """Returns images that are black for label 0 and white for others."""
     images = [
         LabelledImage(str(i), torch.full((3, 40, 36), 255 * (label > 0), dtype=torch.uint8), label)
         for i, label in enumerate(labels)
     ]
-    names = tuple(ClassName(name=str(each), description="-") for each in range(classes))
+    names = tuple(ClassName(name=str(name), description="-") for name in range(classes))
     return ImageParts(name, names, {"test": images})
 
 
-def test_a_set_s_predictions_come_from_its_own_head(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_of_a_set_come_from_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.pretraining.top_one.BATCH", 2)
     model = Classifier(TINY_BACKBONE, PretrainingStage(epochs=1, image_size=32), (3, 2))
     model.backbone = Brightness()
     with torch.no_grad():
         model.head.weight.zero_()
-        model.head.weight[[2, 4], 0] = 2.0  # the brightest are class 2 of 3, and class 1 of 2
+        model.head.weight[[2, 4], 0] = 2.0  # class 2 of 3 and class 1 of 2 for white images
         model.head.bias.copy_(torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0]))
     sets = [image_set("three", [0, 2, 1, 2, 0], 3), image_set("two", [0, 1], 2)]
     assert top_one(model, sets) == {"three": 0.8, "two": 1.0}

@@ -1,17 +1,14 @@
-"""A backbone from scratch, on two data sets."""
+"""Pretraining of a backbone on two data sets."""
 
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from eulerlora.backbone import load_backbone, settings_of
 from eulerlora.errors import DataError, NonFiniteError, SettingsError
@@ -67,12 +64,12 @@ def recipe_of(folder: Path, *overrides: str) -> PretrainingRecipe:
 
 
 def link_data(images: Path, data: Path) -> Path:
-    """A data directory: `squares` with three classes, and `two` with two of them."""
+    """Creates a data directory: `squares` with three classes, and `two` with two of them."""
     for name, classes in (("squares", ("blue", "green", "red")), ("two", ("blue", "red"))):
         for part in ("train", "test"):
             (data / name / part).mkdir(parents=True)
-            for each in classes:
-                (data / name / part / each).symlink_to(images / part / each)
+            for folder in classes:
+                (data / name / part / folder).symlink_to(images / part / folder)
     return data
 
 
@@ -92,7 +89,7 @@ def weights(path: Path) -> str:
     return tensors_sha256(load_backbone(path).backbone.state_dict())
 
 
-def test_it_writes_a_backbone_of_the_recipe_s_shape_with_its_provenance(
+def test_pretraining_writes_a_backbone_of_the_shape_of_the_recipe_with_provenance(
     data: Path, pretrained: Path
 ) -> None:
     file = load_backbone(pretrained)
@@ -101,22 +98,20 @@ def test_it_writes_a_backbone_of_the_recipe_s_shape_with_its_provenance(
     assert facts["recipe"]["name"] == "tiny-pretrain"
     assert facts["data"] == "squares, image folder, paper split and two, image folder"
     assert facts["sha256"] == weights(pretrained)
-    assert [each["steps"] for each in facts["stages"]] == [3 * 13, 3 * 13]
+    assert [stage["steps"] for stage in facts["stages"]] == [3 * 13, 3 * 13]
     assert facts["images_seen"] == 2 * 3 * (60 + 40)
-    assert facts["seconds"] == pytest.approx(sum(each["seconds"] for each in facts["stages"]))
+    assert facts["seconds"] == pytest.approx(sum(stage["seconds"] for stage in facts["stages"]))
     assert facts["skipped"] == {"count": 0, "names": []}
     assert list(pretrained.parent.iterdir()) == [pretrained]
 
 
-def test_it_learns_what_it_is_shown_on_each_set(pretrained: Path) -> None:
+def test_pretraining_learns_both_sets(pretrained: Path) -> None:
     top_one = load_backbone(pretrained).provenance["top_one"]
     assert list(top_one) == ["squares, image folder, paper split", "two, image folder"]
     assert min(top_one.values()) > 0.8
 
 
-def test_bad_images_are_skipped_and_recorded_where_that_is_wanted(
-    image_folder: Path, tmp_path: Path
-) -> None:
+def test_bad_images_are_skipped_and_recorded_on_request(image_folder: Path, tmp_path: Path) -> None:
     for name in ("squares", "two"):
         for part in ("train", "test"):
             shutil.copytree(image_folder / part, tmp_path / name / part)
@@ -130,11 +125,11 @@ def test_bad_images_are_skipped_and_recorded_where_that_is_wanted(
 
 
 class StoppedError(Exception):
-    pass
+    """Ends a run at a given step like a crash."""
 
 
 @pytest.mark.parametrize(("stage", "step"), [(0, 20), (1, 0), (1, 38)])
-def test_a_stopped_pretraining_continues_to_the_same_bytes(
+def test_a_resumed_pretraining_gives_the_same_weights(
     data: Path,
     pretrained: Path,
     tmp_path: Path,
@@ -142,28 +137,28 @@ def test_a_stopped_pretraining_continues_to_the_same_bytes(
     stage: int,
     step: int,
 ) -> None:
-    recipe = recipe_of(data, "stages.0.state_every_s=0", "stages.1.state_every_s=0")
-    seen: list[tuple[int, int]] = []
+    recipe = recipe_of(data, f"stages.{stage}.state_every_s=0")
+    steps: list[tuple[int, int]] = []
 
-    def stop(ours: ClassifierObjective, images: Tensor, labels: Tensor, at: int) -> Tensor:
-        seen.append((ours.run.seed, at))
-        if stopping and seen[-1] == (stage, step):
+    def stop(objective: ClassifierObjective, seed: int, at: int, process: int) -> tuple[int, ...]:
+        steps.append((seed, at))  # the seed of stage n is n
+        if stopping and steps[-1] == (stage, step):
             raise StoppedError
-        return forward(ours, images, labels, at)
+        return draw(objective, seed, at, process)
 
-    forward, stopping = ClassifierObjective.forward, True
-    monkeypatch.setattr(ClassifierObjective, "forward", stop)
+    draw, stopping = ClassifierObjective.draw, True
+    monkeypatch.setattr(ClassifierObjective, "draw", stop)
     with pytest.raises(StoppedError):
         pretrain(recipe, data, tmp_path, CPU)
     stopping = False
-    torch.rand(3)  # the generator is elsewhere than it was
+    torch.rand(3)  # changes the global generator
     pretrain(recipe, data, tmp_path, CPU, resume=True)
-    assert len(seen) == 2 * 3 * 13 + 1  # no step is taken twice
+    assert len(steps) == 2 * 3 * 13 + 1  # no step is taken twice
     assert weights(tmp_path / pretrained.name) == weights(pretrained)
     assert not state_file(tmp_path, 0).exists()
 
 
-def test_states_of_finished_stages_are_kept_until_the_backbone_is_written(
+def test_states_of_finished_stages_remain_until_the_backbone_is_written(
     data: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def crash(*_: object) -> None:
@@ -178,39 +173,19 @@ def test_states_of_finished_stages_are_kept_until_the_backbone_is_written(
     def step(*_: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(ClassifierObjective, "forward", step)
+    monkeypatch.setattr(ClassifierObjective, "loss", step)
     pretrain(recipe_of(data), data, tmp_path, CPU, resume=True)
     assert weights(tmp_path / pretrained.name) == weights(pretrained)
 
 
-def test_energy_is_recorded_unless_an_earlier_session_used_some(
+def test_weights_out_of_range_of_the_stored_type_are_refused(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @contextmanager
-    def five_joules() -> Iterator[dict[str, float]]:
-        yield {"cpu package 0": 5.0}
-
-    monkeypatch.setattr("training.pretraining.train.energy_used", five_joules)
-    recipe = recipe_of(data, "stages.0.epochs=1", "stages.1.epochs=1")
-    pretrain(recipe, data, tmp_path / "one", CPU)
-    with monkeypatch.context() as broken:
-        broken.setattr("training.pretraining.train.top_one", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            pretrain(recipe, data, tmp_path / "two", CPU)
-    pretrain(recipe, data, tmp_path / "two", CPU, resume=True)
-    facts = [load_backbone(tmp_path / each / "backbone.safetensors") for each in ("one", "two")]
-    assert facts[0].provenance["energy_joules"] == {"cpu package 0": 5.0}
-    assert "energy_joules" not in facts[1].provenance
-
-
-def test_weights_that_cannot_be_stored_are_refused(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def grow(ours: ClassifierObjective) -> None:
+    def grow(objective: ClassifierObjective) -> None:
         with torch.no_grad():
-            ours.averaged.backbone.class_token.fill_(1e6)
+            objective.averaged.backbone.class_token.fill_(1e6)
 
-    monkeypatch.setattr(ClassifierObjective, "stepped", grow)
+    monkeypatch.setattr(ClassifierObjective, "after_step", grow)
     recipe = recipe_of(data, "stages.0.epochs=1", "stages.1.epochs=1")
     with pytest.raises(NonFiniteError, match="class_token"):
         pretrain(recipe, data, tmp_path, CPU)
@@ -229,13 +204,15 @@ def test_weights_that_cannot_be_stored_are_refused(
         ("data=[]", "data"),
     ],
 )
-def test_a_wrong_setting_is_refused_by_name(tmp_path: Path, override: str, named: str) -> None:
+def test_an_invalid_setting_is_refused_with_its_key(
+    tmp_path: Path, override: str, named: str
+) -> None:
     with pytest.raises(SettingsError, match=named):
         recipe_of(tmp_path, override)
 
 
 @pytest.mark.slow
-def test_a_killed_pretraining_continues_to_the_same_bytes(
+def test_a_killed_pretraining_resumes_to_the_same_weights(
     data: Path, pretrained: Path, tmp_path: Path
 ) -> None:
     program = [
@@ -243,7 +220,7 @@ def test_a_killed_pretraining_continues_to_the_same_bytes(
         *(str(data / "tiny.toml"), "--data", str(data), "--out", str(tmp_path), "--device", "cpu"),
         *("--set", "stages.0.state_every_s=0", "--set", "stages.1.state_every_s=0"),
     ]
-    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # as tests have
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # as in the tests
     process = subprocess.Popen([sys.executable, *program], env=one_thread)
     while not state_file(tmp_path, 0).exists():
         assert process.poll() is None
