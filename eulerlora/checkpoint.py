@@ -1,6 +1,8 @@
-"""A checkpoint folder: `config.json`, `adapters.safetensors`, `README.md`, the two files of its
-known answer, and `backbone.safetensors` where the backbone is not published. No pickle of a
-checkpoint is read.
+"""Checkpoint folders: weights, `config.json`, known answer and model card.
+
+Files: `config.json`, `adapters.safetensors`, `README.md`, `known_answer.png`, `known_answer.json`,
+and `backbone.safetensors` unless the backbone is one of torchvision's published weights. No pickle
+in a checkpoint is ever read.
 """
 
 import hashlib
@@ -32,14 +34,15 @@ CONFIG, ADAPTERS, BACKBONE, CARD = (
     "README.md",
 )
 DEFAULT_CHECKPOINT = Path(__file__).parent / "default"
-"""The checkpoint that ships with the package."""
+"""The folder of the checkpoint that ships with the package."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded checkpoint: its network on the CPU in float32, its config and its revision.
+    """A loaded checkpoint.
 
-    revision: "sha256:" and the digest of `config.json`, which holds the digests of all weights.
+    network: on the CPU in float32, in evaluation mode. revision: "sha256:" and the digest of
+    `config.json`, which contains the digests of all weights.
     """
 
     network: AdaptedVisionTransformer
@@ -48,9 +51,9 @@ class Checkpoint:
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:
-    """The checkpoint in `folder`, every file checked against `config.json`.
+    """Reads the checkpoint in `folder` and verifies its weights against `config.json`.
 
-    Raises CheckpointError, naming the file and why, for anything but an intact checkpoint.
+    Raises CheckpointError, with file and reason, if the checkpoint is not intact.
     """
     text, config = _read_config(folder / CONFIG)
     backbone = _read_backbone(folder, config)
@@ -63,12 +66,12 @@ def load_checkpoint(folder: Path) -> Checkpoint:
 
 
 def revision_of(config: CheckpointConfig) -> str:
-    """The revision of a checkpoint that says this of itself."""
+    """Returns the revision of a checkpoint with this config."""
     return _revision(_text(config).encode())
 
 
 def stored_revision(folder: Path) -> str:
-    """The revision of the checkpoint in `folder`; its weights are not read.
+    """Returns the revision of the checkpoint in `folder` without reading its weights.
 
     Raises CheckpointError for a missing or damaged `config.json`.
     """
@@ -76,7 +79,7 @@ def stored_revision(folder: Path) -> str:
 
 
 def read_config(folder: Path) -> CheckpointConfig:
-    """What the checkpoint in `folder` says of itself; its weights are not read.
+    """Returns the config of the checkpoint in `folder` without reading its weights.
 
     Raises CheckpointError for a missing or damaged `config.json`.
     """
@@ -90,14 +93,14 @@ def save_checkpoint(
     card: str,
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Writes a whole checkpoint to `folder`, which appears complete or not at all.
+    """Writes a checkpoint to `folder`, which appears complete or not at all.
 
-    config: its digests must be those of the network's weights as rounded to `dtype`. The known
-    answer is that of the files as they are read back.
-    Raises CheckpointError where `folder` already holds something, StorageError for a full disk.
+    config: its digests must be those of the network's weights rounded to `dtype`. The known answer
+    is computed from the written files.
+    Raises CheckpointError if `folder` is not empty and StorageError for a full disk.
     """
     check_free(folder)
-    with storage_errors(folder), _whole_folder(folder) as partial:
+    with storage_errors(folder), _atomic_folder(folder) as partial:
         write_tensors(partial / ADAPTERS, dict(network.adapter_parameters()), dtype, {})
         if config.backbone.published is None:
             save_backbone(partial / BACKBONE, network.backbone, config.backbone.provenance, dtype)
@@ -117,14 +120,14 @@ def write_card(folder: Path, card: str) -> None:
 
 
 def check_free(folder: Path) -> None:
-    """Raises CheckpointError unless a checkpoint can be written to `folder` without a loss."""
+    """Raises CheckpointError unless `folder` is empty or does not exist."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CheckpointError(folder, "already holds something; give an empty or new folder")
+        raise CheckpointError(folder, "expected an empty or new folder, got existing files")
 
 
 @contextmanager
-def _whole_folder(folder: Path) -> Iterator[Path]:
-    """Yields a folder to write to, which becomes `folder` when the block ends well."""
+def _atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yields a temporary folder that becomes `folder` when the block succeeds."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -159,28 +162,30 @@ def _read_config(path: Path) -> tuple[bytes, CheckpointConfig]:
 
 
 def _read_backbone(folder: Path, config: CheckpointConfig) -> VisionTransformer:
-    wanted = config.backbone
-    if wanted.published is None:
+    expected = config.backbone
+    if expected.published is None:
         path = folder / BACKBONE
-        backbone = build_backbone(wanted.settings)
+        backbone = build_backbone(expected.settings)
         tensors: Mapping[str, Tensor] = read_tensors(path, backbone.state_dict())
         backbone.load_state_dict(tensors)
     else:
         path = folder / CONFIG
         try:
-            backbone = published_backbone(wanted.published)
+            backbone = published_backbone(expected.published)
         except (SettingsError, OSError) as error:
             raise CheckpointError(path, f"backbone: {error}") from error
-        if settings_of(backbone) != wanted.settings:
-            raise CheckpointError(path, f"backbone.settings are not those of {wanted.published}")
+        if settings_of(backbone) != expected.settings:
+            raise CheckpointError(path, f"backbone.settings do not match {expected.published}")
         tensors = backbone.state_dict()
-    _check_digest(path, tensors, wanted.sha256)
+    _check_digest(path, tensors, expected.sha256)
     return backbone
 
 
-def _check_digest(path: Path, tensors: Mapping[str, Tensor], wanted: str) -> None:
-    found = tensors_sha256(tensors)
-    if found != wanted:
+def _check_digest(path: Path, tensors: Mapping[str, Tensor], expected: str) -> None:
+    digest = tensors_sha256(tensors)
+    if digest != expected:
         raise CheckpointError(
-            path, f"the weights' SHA-256 is {found[:16]}..., config.json wants {wanted[:16]}..."
+            path,
+            f"expected weights with the SHA-256 {expected[:16]}... of {CONFIG}, "
+            f"got {digest[:16]}...",
         )

@@ -1,9 +1,9 @@
-"""All of the method's randomness: the coefficient of every rank-one direction, drawn up front.
+"""The random coefficients of the rank-one directions; the method draws nothing else at random.
 
-A trajectory's coefficients have the shape (blocks, 4, adapters * rank): for each block and each
-of the projections Q, K, V, O, one number per stacked rank-one direction. A trajectory belongs to
-one adapter and has zeros on the directions of all others, so trajectories of any adapter, mode
-and sample count can share a batch.
+The coefficients of a trajectory have the shape (blocks, 4, adapters * rank): for each block and
+each of the projections Q, K, V and O, one number per stacked direction. A trajectory belongs to one
+adapter and is zero on the directions of the others. A batch may therefore mix trajectories of any
+adapter, mode and number of samples.
 """
 
 import math
@@ -16,15 +16,14 @@ from eulerlora.settings import AdapterSettings, Draw
 
 PROJECTIONS = ("query", "key", "value", "output")
 INPUTS = len(PROJECTIONS) - 1
-LATER_SEED = 2_654_435_769  # 2**32 over the golden ratio: later draws meet no near seed's first
+LATER_SEED = 2_654_435_769  # 2**32 / golden ratio: keeps later rounds apart from near seeds
 
 
 def draw_masks(shape: tuple[int, ...], rank: int, min_rank: int, generator: Generator) -> Tensor:
-    """Rank configurations M: r/K on a uniform subset of K directions, 0 elsewhere.
+    """Returns masks M (*shape, rank) on the CPU: r/K on a random subset of K directions, else 0.
 
-    K is uniform on {min_rank, ..., rank}, independently for every entry of `shape`; its subset is
-    uniform without replacement. Returns (*shape, rank) on the CPU; every entry has mean 1
-    (paper, "Stochastic rank configurations").
+    K is uniform on {min_rank, ..., rank}, independently for every entry of `shape`; the subset is
+    uniform without replacement. Every entry has mean 1 (paper, "Stochastic rank configurations").
     """
     active = torch.randint(min_rank, rank + 1, (*shape, 1), generator=generator)
     keys = torch.rand(*shape, rank, generator=generator, dtype=torch.float64)
@@ -33,10 +32,10 @@ def draw_masks(shape: tuple[int, ...], rank: int, min_rank: int, generator: Gene
 
 
 def terminal_coefficients(masks: Tensor, scale: float) -> Tensor:
-    """What the compensated Euler steps leave on each direction (paper, eq. terminal state).
+    """Returns the coefficients at O after all Euler steps (paper, eq. terminal state).
 
-    masks: (steps, ..., rank), each entry r/K on the drawn subset and 0 elsewhere.
-    Returns (..., rank); its mean over draws is 1 for every number of steps.
+    masks: (steps, ..., rank), entries r/K on the drawn subset and 0 elsewhere.
+    Returns (..., rank). The mean over draws is 1 for every number of steps.
     """
     return 1 + scale / math.sqrt(len(masks)) * (masks - 1).sum(dim=0)
 
@@ -44,27 +43,26 @@ def terminal_coefficients(masks: Tensor, scale: float) -> Tensor:
 def draw_trajectories(
     count: int, blocks: int, settings: AdapterSettings, generator: Generator
 ) -> Tensor:
-    """Stochastic coefficients of `count` independent trajectories on their own directions.
+    """Returns coefficients (count, blocks, 4, rank) of independent trajectories of one adapter.
 
-    Q, K and V get one rank configuration each, O the terminal coefficients of `steps` of them;
-    all are independent over trajectories, blocks, projections and steps.
-    Returns (count, blocks, 4, rank).
+    Q, K and V have one mask each, O has the terminal coefficients of `settings.steps` masks. All
+    masks are independent over trajectories, blocks, projections and steps.
     """
     masks = draw_masks(
         (INPUTS + settings.steps, count, blocks), settings.rank, settings.min_rank, generator
     )
-    return _coefficients_of(masks, settings.scale)
+    return _coefficients(masks, settings.scale)
 
 
 def draw_balanced_trajectories(
     count: int, blocks: int, settings: AdapterSettings, generator: Generator, first: int = 0
 ) -> Tensor:
-    """The same with the trajectories of an adapter balanced against one another.
+    """Returns coefficients (count, blocks, 4, rank), adapter by adapter.
 
-    Each alone has the law of `draw_trajectories`: adapters, blocks, projections and the steps at O
-    are independent of one another. The first trajectories of an adapter do not depend on how many
-    are drawn. first: as many of each adapter are left out before the `count`.
-    Returns (count, blocks, 4, rank), adapter by adapter.
+    The trajectories of an adapter are balanced against each other; each alone has the law of
+    `draw_trajectories`. Adapters, blocks, projections and steps are independent. The first
+    trajectories of an adapter do not depend on how many are drawn.
+    count: of all adapters together. first: trajectories of each adapter to skip.
     """
     masks = draw_balanced_masks(
         (INPUTS + settings.steps, settings.adapters, blocks),
@@ -72,44 +70,44 @@ def draw_balanced_trajectories(
         settings.rank,
         settings.min_rank,
         generator,
-    )[..., first:, :]  # (.., adapters, blocks, samples, rank)
-    return _coefficients_of(masks.transpose(2, 3).flatten(1, 2), settings.scale)
+    )[..., first:, :]  # (inputs + steps, adapters, blocks, samples, rank)
+    return _coefficients(masks.transpose(2, 3).flatten(1, 2), settings.scale)
 
 
-def _coefficients_of(masks: Tensor, scale: float) -> Tensor:
-    """(count, blocks, 4, rank) from masks (inputs + steps, count, blocks, rank)."""
+def _coefficients(masks: Tensor, scale: float) -> Tensor:
+    """Returns (count, blocks, 4, rank) from masks (inputs + steps, count, blocks, rank)."""
     output = terminal_coefficients(masks[INPUTS:], scale)
     return torch.stack([*masks[:INPUTS], output], dim=2)
 
 
 def trajectory_coefficients(draw: Draw, blocks: int, settings: AdapterSettings) -> Tensor:
-    """Coefficients of the trajectories of one image that are to be run, adapter by adapter.
+    """Returns the coefficients (A * S, blocks, 4, A * rank) of one image, float32 on the CPU.
 
-    Trajectory a * S + s is sample s of adapter a, of the S = draw.count. The generator is seeded
-    for this draw alone, so the result depends on nothing else.
-    Returns (A * S, blocks, 4, A * rank), float32, CPU.
+    Trajectory a * S + s is sample s of adapter a, with S = draw.count. The generator is seeded for
+    this draw only, so that the result depends on no other image.
     """
     count = settings.adapters * draw.count
     if draw.mode == "det":
-        own = torch.ones(count, blocks, len(PROJECTIONS), settings.rank)
+        coefficients = torch.ones(count, blocks, len(PROJECTIONS), settings.rank)
     elif draw.sampler == "balanced":
         generator = Generator().manual_seed(draw.seed)
-        own = draw_balanced_trajectories(count, blocks, settings, generator, draw.first)
+        coefficients = draw_balanced_trajectories(count, blocks, settings, generator, draw.first)
     else:
         generator = Generator().manual_seed((draw.seed + LATER_SEED * draw.first) % 2**32)
-        own = draw_trajectories(count, blocks, settings, generator)
-    return on_stacked_ranks(own, settings.adapters)
+        coefficients = draw_trajectories(count, blocks, settings, generator)
+    return on_stacked_ranks(coefficients, settings.adapters)
 
 
-def on_stacked_ranks(own: Tensor, adapters: int) -> Tensor:
-    """Each trajectory's coefficients on its own adapter's directions, zero on the others'.
+def on_stacked_ranks(coefficients: Tensor, adapters: int) -> Tensor:
+    """Extends coefficients to the stacked directions of all adapters, with zeros on the others.
 
-    own: (A * S, blocks, 4, rank), adapter by adapter. Returns (A * S, blocks, 4, A * rank).
+    coefficients: (A * S, blocks, 4, rank), adapter by adapter.
+    Returns (A * S, blocks, 4, A * rank).
     """
-    count, blocks, projections, rank = own.shape
-    stacked = own.new_zeros(
+    count, blocks, projections, rank = coefficients.shape
+    stacked = coefficients.new_zeros(
         adapters, count // adapters, blocks, projections, adapters, rank, dtype=torch.float32
     )
-    for adapter, part in enumerate(own.chunk(adapters)):
+    for adapter, part in enumerate(coefficients.chunk(adapters)):
         stacked[adapter, :, :, :, adapter] = part
     return stacked.reshape(count, blocks, projections, adapters * rank)

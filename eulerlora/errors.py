@@ -1,14 +1,14 @@
-"""The errors a user of EulerLoRA can meet.
+"""The errors that a user of EulerLoRA can meet.
 
 EulerLoRAError
-├── SettingsError      a setting has a value the method does not allow
-├── ImageError         an image cannot be opened or has no defined RGB form
-├── CheckpointError    a checkpoint folder is missing, damaged or made for another model
-├── DataError          a data set is missing, incomplete or labelled unexpectedly
-├── NonFiniteError     a computation gave NaN or an infinity
+├── SettingsError      a setting has a value that is not allowed
+├── ImageError         an image cannot be opened or converted to RGB
+├── CheckpointError    a checkpoint is missing, damaged or made for another model
+├── DataError          a data set is missing, incomplete or has unexpected labels
+├── NonFiniteError     a computation returned NaN or infinity
 └── StorageError       a disk is full or fails
 
-Every message is one line that says what was wanted and what came.
+Every message is one line that states what was expected and what was given.
 """
 
 from pathlib import Path
@@ -16,17 +16,17 @@ from typing import ClassVar
 
 
 class EulerLoRAError(Exception):
-    """Base of every error that is the input's fault rather than a defect of this code."""
+    """Base of all errors that the user's input or machine causes."""
 
     exit_status: ClassVar[int] = 1  # of the `eulerlora` program
 
 
 class SettingsError(EulerLoRAError):
-    """A setting has a value the method does not allow."""
+    """A setting has a value that is not allowed."""
 
 
 class ImageError(EulerLoRAError):
-    """An image cannot be opened or has no defined RGB form."""
+    """An image cannot be opened or converted to RGB."""
 
 
 class CheckpointError(EulerLoRAError):
@@ -39,20 +39,21 @@ class CheckpointError(EulerLoRAError):
 
 
 class DataError(EulerLoRAError):
-    """A data set is missing, incomplete or labelled unexpectedly."""
+    """A data set is missing, incomplete or has unexpected labels."""
 
 
 class NonFiniteError(EulerLoRAError):
-    """A computation gave NaN or an infinity."""
+    """A computation returned NaN or infinity."""
 
 
 class StorageError(EulerLoRAError):
-    """A disk is full or fails; what it held before is intact.
+    """A disk is full or fails; files written before are intact.
 
-    reason: such as "disk full (no space left on device)". kept: what there is to go on from.
+    reason: such as "disk full (no space left on device)". resume_hint: how to continue.
     """
 
-    def __init__(self, path: Path, reason: str, kept: str = "") -> None:
-        super().__init__(f"{reason} while writing {path}" + (f"; {kept}" if kept else ""))
+    def __init__(self, path: Path, reason: str, resume_hint: str = "") -> None:
+        hint = f"; {resume_hint}" if resume_hint else ""
+        super().__init__(f"{reason} while writing {path}{hint}")
         self.path = path
         self.reason = reason

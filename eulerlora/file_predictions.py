@@ -85,7 +85,7 @@ def predict_files(
 def images_per_batch(model: EulerLoRA, options: PredictOptions) -> int:
     """Returns the number of images whose rows the runtime runs in one pass, at least 1."""
     rows_per_image = model.network.settings.adapters * options.draw.count
-    return max(1, min(MAX_BATCH_IMAGES, model.runtime.rows_at_once // rows_per_image))
+    return max(1, min(MAX_BATCH_IMAGES, model.runtime.max_rows_per_pass // rows_per_image))
 
 
 def json_line(prediction: FilePrediction) -> str:

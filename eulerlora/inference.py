@@ -1,4 +1,4 @@
-"""Logits -> log-probabilities per trajectory, for images that may each be asked differently."""
+"""Log-probabilities of trajectories; every image of a batch has its own draw."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -13,7 +13,7 @@ from eulerlora.settings import AdapterSettings, Draw
 
 
 class RowNetwork(Protocol):
-    """What answers rows: a network, or a runtime of one."""
+    """A network that returns the logits of rows, or the runtime of such a network."""
 
     @property
     def settings(self) -> AdapterSettings: ...
@@ -26,12 +26,13 @@ class RowNetwork(Protocol):
 
 @torch.inference_mode()
 def predict_rows(network: RowNetwork, images: Tensor, draws: Sequence[Draw]) -> list[Tensor]:
-    """The trajectories' log-probabilities of every image, all rows in one forward pass.
+    """Returns the log-probabilities of the trajectories of every image.
 
-    images: (n, 3, image_size, image_size) in [0, 1], on the network's device; one draw for each.
-    Each image's coefficients come from its own draw alone, so its answer does not depend on its
-    neighbours. Returns n tensors (trajectories, classes), float64 on the CPU; a row whose logits
-    are not finite is all NaN.
+    images: (n, 3, image_size, image_size) in [0, 1], on the network's device. draws: one per image;
+    the coefficients of an image depend on its draw only, so that its result does not depend on the
+    other images of the batch.
+    Returns n tensors (trajectories, classes), float64 on the CPU; a row with a logit that is not
+    finite is NaN.
     """
     settings, blocks = network.settings, network.depth
     rows = Rows.of([draw.count for draw in draws], settings.adapters)
@@ -43,7 +44,7 @@ def predict_rows(network: RowNetwork, images: Tensor, draws: Sequence[Draw]) -> 
 def predict_adaptively(
     network: RowNetwork, images: Tensor, draws: Sequence[Draw], threshold: float | None
 ) -> list[Tensor]:
-    """The same for `samples="auto"`: each round runs the images that have not converged yet.
+    """Returns the same for `samples="auto"`; each round runs the images that have not converged.
 
     draws, threshold: as in `AdaptiveSampling`. Returns n tensors (adapters, samples, classes) with
     the samples that each image needed.
@@ -62,7 +63,10 @@ def predict_adaptively(
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
-    """Log-softmax over the last axis in float64 on the CPU; NaN where a logit is not finite."""
+    """Returns the log-softmax over the last axis, float64 on the CPU.
+
+    A distribution with a logit that is not finite is NaN.
+    """
     exact = logits.detach().to("cpu", torch.float64)
     unusable = ~exact.isfinite().all(dim=-1, keepdim=True)
     return exact.log_softmax(dim=-1).masked_fill(unusable, torch.nan)

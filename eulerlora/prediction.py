@@ -1,4 +1,4 @@
-"""Trajectories of images -> what a user gets of them."""
+"""Trajectories of images -> class probabilities and uncertainty for the user."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,14 +14,15 @@ from eulerlora.uncertainty import Uncertainty, summarise_all
 
 @dataclass(frozen=True)
 class Prediction(Uncertainty):
-    """The answer for n images; tensors are on the CPU, float64 unless they say otherwise.
+    """The prediction for n images; tensors are on the CPU, float64 unless stated otherwise.
 
-    ood: (n,) bool, MSP below the checkpoint's threshold; None without a threshold for this mode,
-    number of samples and sampler. samples: (n,) int64, of each adapter, as run.
-    standard_errors: of the means over the samples, (n,) each, where `auto` chose their number.
-    trajectories: (n, adapters * samples, classes) probabilities, adapter by adapter; where images
-    took different numbers of samples, NaN up to the most of them.
-    labels: the class name with the highest mean probability, one for each image.
+    ood: (n,) bool, True if the MSP is below the checkpoint's threshold; None without a threshold
+    for this mode, number of samples and sampler.
+    samples: (n,) int64, samples per adapter that were run.
+    standard_errors: of the means over samples, (n,) each; None unless samples="auto".
+    trajectories: (n, adapters * samples, classes) probabilities, adapter by adapter. If images have
+    different numbers of samples, those with fewer are filled with NaN.
+    labels: the class name with the highest mean probability, one per image.
     """
 
     ood: Tensor | None
@@ -32,31 +33,32 @@ class Prediction(Uncertainty):
 
 
 def prediction_of(
-    blocks: Sequence[Tensor], threshold: float | None, classes: Sequence[str], auto: bool
+    blocks: Sequence[Tensor], threshold: float | None, classes: Sequence[str], adaptive: bool
 ) -> Prediction:
-    """The answer for all images of some blocks, each (n, adapters, samples, classes) probabilities.
+    """Returns the prediction for all images of at least one block.
 
-    auto: whether `auto` chose the numbers of samples. Raises NonFiniteError.
+    blocks: (n, adapters, samples, classes) probabilities each. threshold: OOD threshold on the MSP.
+    adaptive: True to compute standard errors. Raises NonFiniteError.
     """
-    if not all(each.isfinite().all() for each in blocks):
-        raise NonFiniteError("the network gave logits that are NaN or infinite")
-    summary = summarise_all([each.flatten(1, 2) for each in blocks])
-    most = max(each.shape[2] for each in blocks)
-    filled = [F.pad(each, (0, 0, 0, most - each.shape[2]), value=torch.nan) for each in blocks]
+    if not all(block.isfinite().all() for block in blocks):
+        raise NonFiniteError("expected finite logits from the network, got NaN or infinity")
+    summary = summarise_all([block.flatten(1, 2) for block in blocks])
+    most = max(block.shape[2] for block in blocks)
+    padded = [F.pad(block, (0, 0, 0, most - block.shape[2]), value=torch.nan) for block in blocks]
     return Prediction(
         **vars(summary),
         ood=None if threshold is None else summary.msp < threshold,
-        samples=torch.cat([torch.full(each.shape[:1], each.shape[2]) for each in blocks]),
-        standard_errors=_standard_errors(blocks) if auto else None,
-        trajectories=torch.cat(filled).flatten(1, 2),
+        samples=torch.cat([torch.full(block.shape[:1], block.shape[2]) for block in blocks]),
+        standard_errors=_standard_errors(blocks) if adaptive else None,
+        trajectories=torch.cat(padded).flatten(1, 2),
         labels=tuple(classes[k] for k in summary.probabilities.argmax(dim=-1).tolist()),
     )
 
 
 def _standard_errors(blocks: Sequence[Tensor]) -> StandardErrors:
-    found = [standard_errors(each) for each in blocks]
+    errors = [standard_errors(block) for block in blocks]
     return StandardErrors(
-        msp=torch.cat([each.msp for each in found]),
-        margin=torch.cat([each.margin for each in found]),
-        entropy=torch.cat([each.entropy for each in found]),
+        msp=torch.cat([part.msp for part in errors]),
+        margin=torch.cat([part.margin for part in errors]),
+        entropy=torch.cat([part.entropy for part in errors]),
     )

@@ -1,7 +1,7 @@
-"""Images x adapters x samples, flattened to rows and back.
+"""Images x adapters x samples as rows of a batch.
 
-A trajectory is one (adapter, sample) pair; a row is one (image, trajectory). An image's rows lie
-together, adapter by adapter. Images of one batch may have different numbers of samples.
+A trajectory is one (adapter, sample) pair; a row is one (image, trajectory) pair. The rows of an
+image are consecutive, adapter by adapter. Images of a batch may have different numbers of samples.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,11 +13,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rows:
-    """Which image and which adapter each row of a batch belongs to.
+    """The image and the adapter of each row of a batch.
 
-    image: (rows,) int64, index into the batch's images, non-decreasing.
+    image: (rows,) int64, index of the image in the batch, non-decreasing.
     adapter: (rows,) int64, index of the adapter whose head the row uses.
-    counts: rows of each image, in order.
+    counts: number of rows of each image, in order.
     """
 
     image: Tensor
@@ -26,7 +26,7 @@ class Rows:
 
     @classmethod
     def of(cls, samples: Sequence[int], adapters: int) -> "Rows":
-        """The rows of images that take `samples[i]` samples of every adapter."""
+        """Returns the rows of images with `samples[i]` samples of every adapter."""
         counts = tuple(adapters * count for count in samples)
         image = torch.repeat_interleave(torch.tensor(counts))
         adapter = torch.cat([torch.arange(adapters).repeat_interleave(count) for count in samples])
@@ -36,38 +36,38 @@ class Rows:
         return len(self.image)
 
     def to(self, device: torch.device) -> "Rows":
-        """The same rows with their indices on `device`."""
+        """Returns the same rows with their indices on `device`."""
         return Rows(self.image.to(device), self.adapter.to(device), self.counts)
 
-    def parts(self, most: int) -> Iterator["RowPart"]:
-        """The rows in parts of whole images, each of `most` rows at most or of a single image."""
+    def split(self, max_rows: int) -> Iterator["RowPart"]:
+        """Yields parts of whole images with at most `max_rows` rows, or one image with more."""
         first_image = first_row = 0
         while first_image < len(self.counts):
             image, row = first_image + 1, first_row + self.counts[first_image]
-            while image < len(self.counts) and row + self.counts[image] - first_row <= most:
+            while image < len(self.counts) and row + self.counts[image] - first_row <= max_rows:
                 row += self.counts[image]
                 image += 1
-            own = slice(first_row, row)
-            rows = Rows(
-                self.image[own] - first_image, self.adapter[own], self.counts[first_image:image]
+            rows = slice(first_row, row)
+            renumbered = Rows(
+                self.image[rows] - first_image, self.adapter[rows], self.counts[first_image:image]
             )
-            yield RowPart(slice(first_image, image), own, rows)
+            yield RowPart(slice(first_image, image), rows, renumbered)
             first_image, first_row = image, row
 
     def by_image(self, values: Tensor) -> tuple[Tensor, ...]:
-        """Splits (rows, ...) into one (trajectories, ...) tensor for each image."""
+        """Splits (rows, ...) into one tensor (trajectories, ...) per image."""
         parts: tuple[Tensor, ...] = values.split(self.counts)
         return parts
 
 
 @dataclass(frozen=True)
 class RowPart:
-    """Some images of a batch with all their rows.
+    """Consecutive images of a batch with all their rows.
 
-    images, rows: where they lie in the batch. own: the same rows, counted from the part's first
-    image.
+    images, rows: their positions in the batch. renumbered: the same rows, with image indices that
+    start at the first image of the part.
     """
 
     images: slice
     rows: slice
-    own: Rows
+    renumbered: Rows

@@ -1,4 +1,4 @@
-"""A network as it is run: on a device, in a precision, compiled or not."""
+"""Execution of a network: device, precision, compilation and rows per pass."""
 
 import math
 import sys
@@ -15,30 +15,29 @@ from eulerlora.settings import DEFAULT_RUNTIME, AdapterSettings, RuntimeSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Row counts that a compiled network exists for; a batch is padded to the next of them, or to a
+"""Row counts for which a network is compiled; a batch is padded to the next of them, or to a
 multiple of the last.
 """
 
 CPU_VALUES = 1_500_000
 """Values of the widest activation (rows x tokens x MLP width) of a pass on a CPU: 6 MB in float32.
-Larger ones leave the cache, and the allocator gives their pages back to be zeroed anew.
+A larger activation leaves the cache, and the allocator returns its pages to the system.
 """
 
 CPU_TOKENS = 1_200
-"""Rows x tokens that a pass on a CPU may always have, however wide: with fewer, reading a large
-network's weights once a pass costs more than the cache saves.
+"""Rows x tokens that a pass on a CPU may always have. With fewer, reading the weights of a large
+network once per pass costs more than the cache saves.
 """
 
 Forward = Callable[[Tensor, Rows, Tensor], Tensor]
 
 
 class Runtime:
-    """Runs a network; called as the network is, with equal results but for rounding.
+    """Runs a network; callable like the network, with results that differ by rounding only.
 
-    In `bfloat16` the weights of all products are stored in bfloat16, so that they are rounded
-    once and take half the memory; norms, residuals, heads and logits stay float32. The network
-    given is changed to that. max_rows_per_pass: rows of one pass; more are passed in parts. compiled:
-    whether the network is.
+    With `bfloat16`, the given network is changed: the weights of all matrix products but the heads'
+    become bfloat16, which halves their memory; norms, residuals, heads and logits stay float32.
+    max_rows_per_pass: more rows run in several passes. compiled: True if the network is compiled.
     """
 
     def __init__(
@@ -60,34 +59,34 @@ class Runtime:
 
     @property
     def settings(self) -> AdapterSettings:
-        """The network's adapters."""
+        """The settings of the network's adapters."""
         return self.network.settings
 
     @property
     def depth(self) -> int:
-        """The network's number of blocks."""
+        """The number of blocks of the network."""
         return self.network.depth
 
     def __call__(self, images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor:
-        """Logits of every row, as `AdaptedVisionTransformer.forward`; many rows in parts."""
-        with self._precision():
+        """Returns the logits of every row; arguments as in `AdaptedVisionTransformer.forward`."""
+        with self._autocast():
             passes = math.ceil(len(rows) / self.max_rows_per_pass)
             if passes == 1:
                 return self._forward(images, rows, coefficients)
             return torch.cat(
                 [
-                    self._forward(images[part.images], part.own, coefficients[part.rows])
-                    for part in rows.parts(math.ceil(len(rows) / passes))
+                    self._forward(images[part.images], part.renumbered, coefficients[part.rows])
+                    for part in rows.split(math.ceil(len(rows) / passes))
                 ]
             )
 
-    def _precision(self) -> AbstractContextManager[object]:
+    def _autocast(self) -> AbstractContextManager[object]:
         if not self._bfloat16:
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
     def _compiled(self, compiler: str) -> Forward:
-        """The compiled network, with CUDA graphs on a CUDA device; one graph for each row count."""
+        """Compiles the network for each row count, on a CUDA device with CUDA graphs."""
         graphs = compiler == "inductor" and self.device.type == "cuda"
         compiled: Forward = torch.compile(
             self.network,
@@ -97,16 +96,16 @@ class Runtime:
         )
 
         def forward(images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor:
-            padded = padded_count(len(rows))
-            filled = Rows(_padded(rows.image, padded), _padded(rows.adapter, padded), ())
-            logits = compiled(_padded(images, padded), filled, _padded(coefficients, padded))
-            return logits[: len(rows)].clone()  # a CUDA graph's output is overwritten by the next
+            count = padded_count(len(rows))
+            padded_rows = Rows(_padded(rows.image, count), _padded(rows.adapter, count), ())
+            logits = compiled(_padded(images, count), padded_rows, _padded(coefficients, count))
+            return logits[: len(rows)].clone()  # the next pass overwrites a CUDA graph's output
 
         return forward
 
 
 def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -> int:
-    """Rows of one pass: all of them, but for a CPU, where fewer at a time are faster."""
+    """Returns the number of rows per pass: unlimited, except on a CPU, where fewer are faster."""
     if device.type != "cpu":
         return sys.maxsize
     shape = settings_of(network.backbone)
@@ -114,18 +113,18 @@ def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -
 
 
 def padded_count(rows: int) -> int:
-    """The row count that a batch is padded to."""
+    """Returns the row count to which a batch is padded."""
     largest = ROW_COUNTS[-1]
     return next((count for count in ROW_COUNTS if rows <= count), -(-rows // largest) * largest)
 
 
 def _padded(values: Tensor, count: int) -> Tensor:
-    """values: (n, ...), with zeros behind up to `count`."""
+    """Returns (count, ...): values (n, ...) followed by zeros."""
     return F.pad(values, [0, 0] * (values.ndim - 1) + [0, count - len(values)])
 
 
 def round_products(network: AdaptedVisionTransformer) -> None:
-    """Stores the weights of all matrix products but the heads' in bfloat16, in place."""
+    """Converts the weights of all matrix products but the heads' to bfloat16, in place."""
     for module in (*network.backbone.modules(), *network.blocks):
         if not isinstance(module, nn.LayerNorm):
             for name, parameter in module.named_parameters(recurse=False):

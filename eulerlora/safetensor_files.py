@@ -1,4 +1,4 @@
-"""Tensors and their metadata in safetensors files, read strictly and written atomically."""
+"""Tensors and metadata in safetensors files, validated when read and written atomically."""
 
 import hashlib
 import os
@@ -18,10 +18,10 @@ STORED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, shapes and float32 values in the order of the names.
+    """Returns the SHA-256 of names, shapes and float32 values, in the order of the names.
 
-    It tells weights apart, not files: the same values stored in half precision or in another
-    container have the same digest.
+    It identifies weights, not files: the same values in half precision or in another file format
+    have the same digest.
     """
     digest = hashlib.sha256()
     for name in sorted(tensors):
@@ -34,9 +34,9 @@ def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype, metadata: dict[str, str]
 ) -> None:
-    """Writes all tensors as `dtype`; the file appears whole or not at all.
+    """Writes all tensors as `dtype`; the file appears complete or not at all.
 
-    Raises StorageError for a full or failing disk, OSError for what else the system refuses.
+    Raises StorageError for a full or failing disk and OSError for other errors of the system.
     """
     stored = {
         name: tensor.detach().cpu().to(dtype).contiguous() for name, tensor in tensors.items()
@@ -49,52 +49,51 @@ def write_tensors(
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The strings stored beside the tensors. Raises CheckpointError for an unreadable file."""
+    """Returns the metadata of a file. Raises CheckpointError if it is unreadable."""
     try:
         with safe_open(path, framework="pt") as file:
             return dict(file.metadata() or {})
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            path, f"not a readable safetensors file ({_one_line(error)})"
-        ) from error
+        raise _unreadable(path, error) from error
 
 
 def read_tensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a file as float32, which must be just those `expected`.
+    """Returns the tensors of a file as float32.
 
-    expected: tensors of the wanted names and shapes; their values are not looked at.
-    Raises CheckpointError, naming the file and the tensor, for an unreadable file, a missing or
-    unexpected name, a wrong shape, a dtype that is not floating point, or a non-finite value.
+    expected: tensors with the names and shapes that the file must have; their values are ignored.
+    Raises CheckpointError, with file and tensor, for an unreadable file, a missing or unexpected
+    name, a wrong shape, a dtype that is not floating point, or a non-finite value.
     """
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            path, f"not a readable safetensors file ({_one_line(error)})"
-        ) from error
+        raise _unreadable(path, error) from error
     for name in sorted(expected.keys() ^ tensors.keys()):
-        what = "is missing" if name in expected else "does not belong to this model"
-        raise CheckpointError(path, f"tensor {name} {what}")
+        fault = "missing" if name in expected else "unexpected"
+        raise CheckpointError(path, f"{fault} tensor {name}")
     for name, tensor in tensors.items():
-        wanted = list(expected[name].shape)
-        if list(tensor.shape) != wanted:
-            raise CheckpointError(path, f"{name} has shape {list(tensor.shape)}, wanted {wanted}")
+        shape, expected_shape = list(tensor.shape), list(expected[name].shape)
+        if shape != expected_shape:
+            raise CheckpointError(path, f"{name}: expected shape {expected_shape}, got {shape}")
         if tensor.dtype not in STORED_DTYPES:
-            raise CheckpointError(path, f"{name} has dtype {tensor.dtype}, wanted floating point")
+            raise CheckpointError(path, f"{name}: expected floating point, got {tensor.dtype}")
         if not tensor.isfinite().all():
-            raise CheckpointError(path, f"{name} has NaN or infinite values")
+            raise CheckpointError(path, f"{name}: expected finite values, got NaN or infinity")
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
 def _system_error(error: SafetensorError, path: Path) -> Exception:
-    """The OSError that safetensors passes on as text; its own error where it is none."""
-    found = re.search(r"\(os error (\d+)\)", str(error))
-    if found is None:
+    """Returns the OSError that safetensors reports as text; the same error if it is another."""
+    match = re.search(r"\(os error (\d+)\)", str(error))
+    if match is None:
         return error
-    number = int(found[1])
+    number = int(match[1])
     return OSError(number, os.strerror(number), str(path))
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _unreadable(path: Path, error: Exception) -> CheckpointError:
+    reason = "no such file" if isinstance(error, FileNotFoundError) else "damaged or truncated"
+    if isinstance(error, PermissionError):
+        reason = "permission denied"
+    return CheckpointError(path, f"not a readable safetensors file ({reason})")

@@ -1,4 +1,4 @@
-"""A seed that is a property of the question: the same image and model give the same draws."""
+"""Seeds derived from the image: the same image and model revision give the same draws."""
 
 import hashlib
 
@@ -6,10 +6,10 @@ from torch import Tensor
 
 
 def content_seed(pixels: Tensor, revision: str) -> int:
-    """A seed in [0, 2**32) from an image's pixels and the model's revision.
+    """Returns a seed in [0, 2**32) from an image's pixels and the model's revision.
 
-    pixels: any shape and dtype, as decoded and before resizing; the file's metadata, which
-    changes nothing that is seen, does not change the seed.
+    pixels: any shape and dtype, as decoded and before resizing. The metadata of the image file has
+    no influence.
     """
     digest = hashlib.sha256(revision.encode())
     digest.update(f"{pixels.dtype}{list(pixels.shape)}".encode())

@@ -1,4 +1,4 @@
-"""Entropy, mutual information and maximum probability of a mean over trajectories."""
+"""Entropy, mutual information and maximum probability of the mean over trajectories."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -9,13 +9,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """What the trajectories of n images say together; float64, entropies in nats.
+    """Summary of the trajectories of n images; float64, entropies in nats.
 
     probabilities: (n, classes), the arithmetic mean of the trajectories' softmax.
     entropy: (n,), predictive entropy H of that mean.
     expected_entropy: (n,), mean of the trajectories' entropies.
-    mutual_information: (n,), the difference of the two, never below 0.
-    msp: (n,), maximum softmax probability, the maximum of the mean.
+    mutual_information: (n,), the difference of the two, at least 0.
+    msp: (n,), maximum softmax probability: the maximum of the mean.
     """
 
     probabilities: Tensor
@@ -26,9 +26,9 @@ class Uncertainty:
 
 
 def summarise(trajectories: Tensor) -> Uncertainty:
-    """The uncertainty of n images from their trajectories' probabilities.
+    """Returns the uncertainty of n images.
 
-    trajectories: (n, trajectories, classes), each row a distribution.
+    trajectories: (n, trajectories, classes) probabilities.
     """
     exact = trajectories.double()
     mean = exact.mean(dim=1)
@@ -44,12 +44,12 @@ def summarise(trajectories: Tensor) -> Uncertainty:
 
 
 def summarise_all(blocks: Sequence[Tensor]) -> Uncertainty:
-    """The uncertainty of all images of some blocks, which differ in their trajectories' number.
+    """Returns the uncertainty of all images of blocks with different numbers of trajectories.
 
-    blocks: at least one, each as `summarise` takes it.
+    blocks: at least one, each as in `summarise`.
     """
-    found = [summarise(each) for each in blocks]
+    summaries = [summarise(block) for block in blocks]
     names = [field.name for field in fields(Uncertainty)]
     return Uncertainty(
-        **{name: torch.cat([getattr(each, name) for each in found]) for name in names}
+        **{name: torch.cat([getattr(part, name) for part in summaries]) for name in names}
     )

@@ -1,8 +1,13 @@
-"""Every way in which the folder of a tiny checkpoint can be wrong."""
+"""Damages to the folder of the tiny checkpoint.
+
+tests/eulerlora/test_checkpoint.py applies all damages of `LOADING`; tests of other packages take
+single ones to test how they handle the error. tests/eulerlora/test_safetensor_files.py covers
+further damages of a file.
+"""
 
 import json
 import os
-import struct
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,12 +19,12 @@ from torch import Tensor
 Apply = Callable[[Path], object]
 
 ADAPTERS, BACKBONE, CONFIG = "adapters.safetensors", "backbone.safetensors", "config.json"
-IMAGE_FILE, EXPECTED_FILE = "known_answer.png", "known_answer.json"
+EXPECTED_FILE = "known_answer.json"
 NORM = "encoder.ln.weight"
 
 
 class Damage(NamedTuple):
-    """Which file is found to be wrong, why, and what has been done to the folder."""
+    """The file that the error names, a part of the error's reason, and the damage itself."""
 
     file: str
     reason: str
@@ -27,7 +32,7 @@ class Damage(NamedTuple):
 
 
 def truncated(name: str) -> Apply:
-    """Cuts a file in half."""
+    """Truncates a file to half its size."""
     return lambda folder: os.truncate(folder / name, (folder / name).stat().st_size // 2)
 
 
@@ -36,13 +41,18 @@ def removed(name: str) -> Apply:
     return lambda folder: (folder / name).unlink()
 
 
+def overwritten(name: str, content: bytes) -> Apply:
+    """Replaces the content of a file."""
+    return lambda folder: (folder / name).write_bytes(content)
+
+
 def pickled(name: str) -> Apply:
-    """Writes a file's tensors as torch does, in a pickle."""
+    """Writes the tensors of a file in torch's pickle format."""
     return lambda folder: torch.save(load((folder / name).read_bytes()), folder / name)
 
 
 def repacked(name: str, change: Callable[[dict[str, Tensor]], object]) -> Apply:
-    """Changes the tensors of a file and leaves the digests in config.json as they are."""
+    """Changes the tensors of a file, without the digests in config.json."""
 
     def apply(folder: Path) -> None:
         tensors = load((folder / name).read_bytes())
@@ -53,7 +63,7 @@ def repacked(name: str, change: Callable[[dict[str, Tensor]], object]) -> Apply:
 
 
 def edited(name: str, change: Callable[[dict[str, Any]], object]) -> Apply:
-    """Changes a JSON file as a person with an editor would."""
+    """Changes the content of a JSON file."""
 
     def apply(folder: Path) -> None:
         fields = json.loads((folder / name).read_text())
@@ -63,80 +73,91 @@ def edited(name: str, change: Callable[[dict[str, Any]], object]) -> Apply:
     return apply
 
 
-def overlapping(folder: Path) -> None:
-    """Lets two tensors of the adapters begin at the same byte."""
-    file = folder / ADAPTERS
-    content = file.read_bytes()
-    (length,) = struct.unpack("<Q", content[:8])
-    header = json.loads(content[8 : 8 + length])
-    first, second, *_ = (name for name in header if name != "__metadata__")
-    header[second]["data_offsets"][0] = header[first]["data_offsets"][0]
-    text = json.dumps(header).encode()
-    file.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + length :])
-
-
-def twice(folder: Path) -> None:
-    """Gives the adapters a second tensor with the name of the first."""
-    file = folder / ADAPTERS
-    content = file.read_bytes()
-    (length,) = struct.unpack("<Q", content[:8])
-    header, data = content[8 : 8 + length].rstrip(), content[8 + length :]
-    name = next(name for name in json.loads(header) if name != "__metadata__")
-    entry = {"dtype": "F32", "shape": [1], "data_offsets": [len(data), len(data) + 4]}
-    text = header[:-1] + b"," + json.dumps({name: entry})[1:].encode()
-    file.write_bytes(struct.pack("<Q", len(text)) + text + data + bytes(4))
-
-
-def swapped(fields: dict[str, Any]) -> None:
-    """Other answers than the model's, well-formed."""
+def reverse_probabilities(fields: dict[str, Any]) -> None:
+    """Replaces the stored probabilities by valid ones that the model does not return."""
     fields["answers"][0]["probabilities"].reverse()
 
 
-DAMAGES = {
-    "adapters cut off": Damage(ADAPTERS, "not a readable", truncated(ADAPTERS)),
-    "backbone cut off": Damage(BACKBONE, "not a readable", truncated(BACKBONE)),
+def config_edited(change: Callable[[dict[str, Any]], object]) -> Apply:
+    return edited(CONFIG, change)
+
+
+LOADING = {
+    "no folder": Damage(CONFIG, "cannot be read", shutil.rmtree),
+    "no config": Damage(CONFIG, "cannot be read", removed(CONFIG)),
+    "empty config": Damage(CONFIG, "JSON", overwritten(CONFIG, b"")),
+    "truncated config": Damage(CONFIG, "JSON", truncated(CONFIG)),
+    "config not UTF-8": Damage(CONFIG, "JSON", overwritten(CONFIG, b"\xff\xfe{}")),
+    "config not an object": Damage(CONFIG, "expected", overwritten(CONFIG, b"[]")),
+    "unknown key": Damage(CONFIG, "alpha", config_edited(lambda c: c.update(alpha=1))),
+    "unknown nested key": Damage(
+        CONFIG, "settings.alpha", config_edited(lambda c: c["adapters"]["settings"].update(alpha=1))
+    ),
+    "missing key": Damage(CONFIG, "provenance", config_edited(lambda c: c.pop("provenance"))),
+    "class twice": Damage(
+        CONFIG, "two classes", config_edited(lambda c: c["classes"].append(c["classes"][0]))
+    ),
+    "unknown backbone": Damage(
+        CONFIG, "ResNet.V1", config_edited(lambda c: c["backbone"].update(published="ResNet.V1"))
+    ),
     "no adapters": Damage(ADAPTERS, "not a readable", removed(ADAPTERS)),
-    "no backbone": Damage(BACKBONE, "not a readable", removed(BACKBONE)),
-    "overlapping tensors": Damage(ADAPTERS, "not a readable", overlapping),
-    "a tensor twice": Damage(ADAPTERS, "not a readable", twice),
-    "a pickle in disguise": Damage(ADAPTERS, "not a readable", pickled(ADAPTERS)),
-    "a backbone in a pickle": Damage(BACKBONE, "not a readable", pickled(BACKBONE)),
-    "not finite": Damage(
-        ADAPTERS,
-        "heads.bias has NaN",
-        repacked(ADAPTERS, lambda t: t["heads.bias"].fill_(torch.nan)),
-    ),
-    "wrong shape": Damage(
-        ADAPTERS,
-        "heads.bias has shape [2, 4], wanted [2, 3]",
-        repacked(ADAPTERS, lambda t: t.update({"heads.bias": torch.ones(2, 4)})),
-    ),
-    "wrong dtype": Damage(
-        ADAPTERS,
-        "heads.bias has dtype torch.int32",
-        repacked(ADAPTERS, lambda t: t.update({"heads.bias": torch.ones(2, 3).int()})),
-    ),
+    "adapters cut off": Damage(ADAPTERS, "not a readable", truncated(ADAPTERS)),
+    "adapters in a pickle": Damage(ADAPTERS, "not a readable", pickled(ADAPTERS)),
     "missing tensor": Damage(
-        ADAPTERS, "heads.bias is missing", repacked(ADAPTERS, lambda t: t.pop("heads.bias"))
+        ADAPTERS, "missing tensor heads.bias", repacked(ADAPTERS, lambda t: t.pop("heads.bias"))
     ),
-    "one tensor too many": Damage(
-        ADAPTERS, "x does not belong", repacked(ADAPTERS, lambda t: t.update(x=torch.ones(1)))
+    "non-finite weight": Damage(
+        ADAPTERS,
+        "heads.bias: expected finite values",
+        repacked(ADAPTERS, lambda t: t["heads.bias"].fill_(torch.nan)),
     ),
     "other adapters": Damage(
         ADAPTERS, "SHA-256", repacked(ADAPTERS, lambda t: t["heads.bias"].add_(0.01))
     ),
+    "other digest of the adapters": Damage(
+        ADAPTERS, "SHA-256", config_edited(lambda c: c["adapters"].update(sha256="0" * 64))
+    ),
+    "other rank": Damage(
+        ADAPTERS,
+        "expected shape",
+        config_edited(lambda c: c["adapters"]["settings"].update(rank=5)),
+    ),
+    "other number of adapters": Damage(
+        ADAPTERS,
+        "expected shape",
+        config_edited(lambda c: c["adapters"]["settings"].update(adapters=3)),
+    ),
+    "other number of classes": Damage(
+        ADAPTERS, "expected shape", config_edited(lambda c: c["classes"].pop())
+    ),
+    "no backbone": Damage(BACKBONE, "not a readable", removed(BACKBONE)),
+    "backbone cut off": Damage(BACKBONE, "not a readable", truncated(BACKBONE)),
+    "backbone in a pickle": Damage(BACKBONE, "not a readable", pickled(BACKBONE)),
     "another backbone": Damage(
         BACKBONE, "SHA-256", repacked(BACKBONE, lambda t: t[NORM].mul_(1.1))
     ),
-    "wrong rank": Damage(
-        ADAPTERS, "has shape", edited(CONFIG, lambda c: c["adapters"]["settings"].update(rank=5))
+    "other digest of the backbone": Damage(
+        BACKBONE, "SHA-256", config_edited(lambda c: c["backbone"].update(sha256="0" * 64))
     ),
-    "broken config": Damage(CONFIG, "JSON", truncated(CONFIG)),
-    "no config": Damage(CONFIG, "cannot be read", removed(CONFIG)),
-    "no known answer": Damage(EXPECTED_FILE, "cannot be read", removed(EXPECTED_FILE)),
-    "no picture": Damage(IMAGE_FILE, "cannot be read", removed(IMAGE_FILE)),
-    "another picture": Damage(IMAGE_FILE, "SHA-256", truncated(IMAGE_FILE)),
-    "a wrong known answer": Damage(
-        EXPECTED_FILE, "the known answer is wrong: mode det", edited(EXPECTED_FILE, swapped)
+    "more layers": Damage(
+        BACKBONE,
+        "missing tensor",
+        config_edited(lambda c: c["backbone"]["settings"].update(layers=3)),
+    ),
+    "fewer layers": Damage(
+        BACKBONE,
+        "unexpected tensor",
+        config_edited(lambda c: c["backbone"]["settings"].update(layers=1)),
     ),
 }
+"""Damages that prevent loading."""
+
+DAMAGES = LOADING | {
+    "no known answer": Damage(EXPECTED_FILE, "cannot be read", removed(EXPECTED_FILE)),
+    "a wrong known answer": Damage(
+        EXPECTED_FILE,
+        "the known answer is wrong: mode det",
+        edited(EXPECTED_FILE, reverse_probabilities),
+    ),
+}
+"""All damages, with those that only the known answer reveals."""

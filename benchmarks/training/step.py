@@ -1,8 +1,7 @@
-"""One optimiser step on the adapters: all rows in one batch, or one pass a trajectory.
+"""An optimiser step on the adapters: all rows in one batch, or one pass for each trajectory.
 
-The naive loop is what an ordinary script writes: a forward pass for each trajectory, their losses
-summed, one backward pass. Both sides use the same attention kernels, those that are faster in
-training, although an ordinary script might not choose them.
+The naive loop runs a forward pass for each trajectory, sums the losses and runs one backward pass.
+Both sides use the attention kernels that are faster in training.
 """
 
 import sys
@@ -20,58 +19,61 @@ from benchmarks.measurement.workload import Workload
 from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
 from training.fit.optimisation import attention_kernels
 
-Side = Literal["ours", "cut", "naive"]
+Side = Literal["one-batch", "micro-batches", "naive"]
 
 
 class TrainingStep(ABC):
-    """A step on one batch, of which only the coefficients are drawn anew each time.
+    """A step on a fixed batch; every call draws new coefficients.
 
-    As in training, the images of the batch share a draw for each trajectory.
+    As in training, the images of the batch share one draw for each trajectory.
     """
 
     def __init__(self, load: Workload, parameters: Iterable[nn.Parameter]) -> None:
         self.network, self.images = load.network, load.images
-        self.rows, self.trajectories = load.rows, len(load.own)
+        self.rows, self.trajectories = load.rows, len(load.unstacked)
         self.generator = Generator().manual_seed(0)
         classes = load.network.heads.bias.shape[1]
         self.labels = torch.arange(len(load.images), device=load.images.device) % classes
         self.optimiser = torch.optim.AdamW(parameters, lr=1e-4)
 
     def __call__(self) -> None:
-        own = draw_trajectories(
+        unstacked = draw_trajectories(
             self.trajectories, len(self.network.blocks), self.network.settings, self.generator
         )
         self.optimiser.zero_grad(set_to_none=True)
         with attention_kernels(self.images.device):
-            self.backward(own)
+            self.backward(unstacked)
         self.optimiser.step()
 
     @abstractmethod
-    def backward(self, own: Tensor) -> None:
-        """Gradients of the mean cross-entropy of all rows. own: (trajectories, blocks, 4, rank)."""
+    def backward(self, unstacked: Tensor) -> None:
+        """Computes gradients of the mean cross-entropy of all rows.
+
+        unstacked: (trajectories, blocks, 4, rank).
+        """
 
 
-class OurStep(TrainingStep):
-    """`micro_batch_rows` rows at a time, as the recipe's setting of that name: here all of them."""
+class OneBatchStep(TrainingStep):
+    """Our step with `micro_batch_rows` rows at a time, by default all rows."""
 
     micro_batch_rows = sys.maxsize
 
     def __init__(self, load: Workload) -> None:
         super().__init__(load, [parameter for _, parameter in load.network.adapter_parameters()])
 
-    def backward(self, own: Tensor) -> None:
-        drawn = on_stacked_ranks(own, self.network.settings.adapters).to(self.images.device)
-        for part in self.rows.parts(self.micro_batch_rows):
+    def backward(self, unstacked: Tensor) -> None:
+        stacked = on_stacked_ranks(unstacked, self.network.settings.adapters).to(self.images.device)
+        for part in self.rows.split(self.micro_batch_rows):
             images, labels = self.images[part.images], self.labels[part.images]
-            coefficients = drawn.repeat(len(images), 1, 1, 1)
-            logits = training_logits(self.network, images, part.own, coefficients)
+            coefficients = stacked.repeat(len(images), 1, 1, 1)
+            logits = training_logits(self.network, images, part.renumbered, coefficients)
             targets = labels.repeat_interleave(self.trajectories)
             loss = F.cross_entropy(logits, targets, reduction="sum") / len(self.rows)
             loss.backward()
 
 
-class OurCutStep(OurStep):
-    """The same gradient from micro-batches of the rows of two images."""
+class MicroBatchStep(OneBatchStep):
+    """Our step in micro-batches of the rows of two images; the gradient is the same."""
 
     def __init__(self, load: Workload) -> None:
         super().__init__(load)
@@ -79,24 +81,24 @@ class OurCutStep(OurStep):
 
 
 class NaiveStep(TrainingStep):
-    """Ordinary LoRA modules, one forward pass for each trajectory."""
+    """A step on ordinary LoRA modules, with one forward pass for each trajectory."""
 
     def __init__(self, load: Workload) -> None:
         self.members = ordinary_members(load.network)
-        trained = [p for each in self.members for p in each.parameters() if p.requires_grad]
+        trained = [p for member in self.members for p in member.parameters() if p.requires_grad]
         super().__init__(load, trained)
 
-    def backward(self, own: Tensor) -> None:
+    def backward(self, unstacked: Tensor) -> None:
         samples = self.trajectories // len(self.members)
         total = torch.zeros((), device=self.images.device)
-        for index, each in enumerate(own.to(self.images.device)):
-            logits = self.members[index // samples](self.images, each[None])
+        for index, coefficients in enumerate(unstacked.to(self.images.device)):
+            logits = self.members[index // samples](self.images, coefficients[None])
             total = total + F.cross_entropy(logits, self.labels)
         (total / self.trajectories).backward()
 
 
-STEPS: dict[Side, type[OurStep] | type[NaiveStep]] = {
-    "ours": OurStep,
-    "cut": OurCutStep,
+STEPS: dict[Side, type[OneBatchStep] | type[NaiveStep]] = {
+    "one-batch": OneBatchStep,
+    "micro-batches": MicroBatchStep,
     "naive": NaiveStep,
 }

@@ -222,7 +222,7 @@ def test_a_backbone_file_of_another_shape_than_it_says_is_refused(
     wrong = SETTINGS.model_copy(update={"mlp_width": 24}).model_dump_json()
     metadata = {"settings": wrong, "provenance": json.dumps({})}
     save_file(make_backbone(SETTINGS).state_dict(), path, metadata=metadata)
-    with pytest.raises(CheckpointError, match="has shape"):
+    with pytest.raises(CheckpointError, match="expected shape"):
         load_backbone(path)
 
 

@@ -1,4 +1,4 @@
-"""Which files are images, and what is in them."""
+"""eulerlora.image_files: listing of image files, and their pixels."""
 
 from io import BytesIO
 from pathlib import Path
@@ -11,7 +11,7 @@ from eulerlora.errors import ImageError
 from eulerlora.image_files import image_files, read_pixels
 
 
-def test_images_are_found_below_folders_and_links(tmp_path: Path) -> None:
+def test_images_below_folders_and_links_are_listed_in_order(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     folder = tmp_path / "folder"
     elsewhere.mkdir()
@@ -22,13 +22,13 @@ def test_images_are_found_below_folders_and_links(tmp_path: Path) -> None:
     assert image_files(folder) == [folder / "a.webp", folder / "b.JPG", folder / "linked" / "c.png"]
 
 
-def test_a_link_to_a_folder_above_lists_nothing_twice(tmp_path: Path) -> None:
+def test_a_link_to_a_parent_folder_lists_no_file_twice(tmp_path: Path) -> None:
     (tmp_path / "a.png").touch()
     (tmp_path / "up").symlink_to(tmp_path)
     assert image_files(tmp_path) == [tmp_path / "a.png"]
 
 
-def test_pixels_come_from_paths_and_from_memory(tmp_path: Path) -> None:
+def test_pixels_are_read_from_paths_and_from_memory(tmp_path: Path) -> None:
     path = tmp_path / "image.png"
     Image.new("RGB", (5, 4), (1, 2, 3)).save(path)
     pixels = read_pixels(path, "image")
@@ -38,6 +38,12 @@ def test_pixels_come_from_paths_and_from_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"\x89PNG\r\n\x1a\n" + b"\0" * 40])
-def test_what_is_not_an_image_is_refused_by_name(content: bytes) -> None:
-    with pytest.raises(ImageError, match=r"^lesion 7: "):
+def test_other_content_is_an_error_that_begins_with_the_name(content: bytes) -> None:
+    with pytest.raises(ImageError, match=r"^lesion 7: cannot be opened as an image: ") as caught:
         read_pixels(BytesIO(content), "lesion 7")
+    assert "0x" not in str(caught.value)  # a memory address
+
+
+def test_a_missing_file_is_an_error_with_the_reason_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="cannot be opened as an image: no such file"):
+        read_pixels(tmp_path / "absent.png", "absent.png")

@@ -6,7 +6,7 @@ import torch
 from scipy import special
 from torch import Generator, Tensor
 
-from eulerlora.predict import log_probabilities, predict_rows
+from eulerlora.inference import log_probabilities, predict_rows
 from eulerlora.settings import Draw
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 

@@ -90,7 +90,7 @@ def test_many_rows_on_a_cpu_pass_in_parts_with_the_same_logits(
         torch.testing.assert_close(found, network(*asked(network)), rtol=0, atol=1e-6)
 
 
-def test_an_accelerator_takes_all_rows_at_once() -> None:
+def test_an_accelerator_takes_all_max_rows_per_pass() -> None:
     network = random_network()
     assert max_rows_per_pass(network, torch.device("cuda")) > 10**9
     assert max_rows_per_pass(network, CPU) == CPU_VALUES // (17 * 24)  # tokens and MLP width

@@ -134,16 +134,22 @@ def test_a_digest_tells_values_names_and_shapes_apart(tensors: Tensors) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.pop("a"), "a is missing"),
-        (lambda t: t.update(c=torch.ones(2)), "c does not belong"),
-        (lambda t: t.update(a=torch.ones(6)), r"a has shape \[6\], wanted \[5\]"),
-        (lambda t: t.update(a=torch.ones(1, 5)), r"a has shape \[1, 5\], wanted \[5\]"),
-        (lambda t: t.update(a=torch.ones(5, dtype=torch.int32)), "a has dtype torch.int32"),
-        (lambda t: t.update(a=torch.ones(5, dtype=torch.bool)), "a has dtype torch.bool"),
-        (lambda t: t.update(a=torch.ones(5, dtype=torch.complex64)), "a has dtype"),
-        (lambda t: t.update(a=torch.ones(5).to(torch.float8_e4m3fn)), "a has dtype"),
-        (lambda t: t["a"][3:].fill_(torch.nan), "a has NaN"),
-        (lambda t: t["a"][3:].fill_(-torch.inf), "a has NaN or infinite"),
+        (lambda t: t.pop("a"), "missing tensor a"),
+        (lambda t: t.update(c=torch.ones(2)), "unexpected tensor c"),
+        (lambda t: t.update(a=torch.ones(6)), r"a: expected shape \[5\], got \[6\]"),
+        (lambda t: t.update(a=torch.ones(1, 5)), r"a: expected shape \[5\], got \[1, 5\]"),
+        (
+            lambda t: t.update(a=torch.ones(5, dtype=torch.int32)),
+            "a: expected floating point, got torch.int32",
+        ),
+        (
+            lambda t: t.update(a=torch.ones(5, dtype=torch.bool)),
+            "a: expected floating point, got torch.bool",
+        ),
+        (lambda t: t.update(a=torch.ones(5, dtype=torch.complex64)), "a: expected floating point"),
+        (lambda t: t.update(a=torch.ones(5).to(torch.float8_e4m3fn)), "a: expected floating point"),
+        (lambda t: t["a"][3:].fill_(torch.nan), "a: expected finite values"),
+        (lambda t: t["a"][3:].fill_(-torch.inf), "a: expected finite values"),
     ],
 )
 def test_tensors_that_are_not_those_expected_are_refused(

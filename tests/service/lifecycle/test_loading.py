@@ -123,7 +123,7 @@ def test_checkpoints_on_a_gpu_share_a_backbone(save: Save, precision) -> None:
         assert one.data_ptr() == other.data_ptr()
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", ["adapters cut off", "no known answer", "a wrong known answer"])
 def test_a_damaged_checkpoint_is_refused_with_its_file_and_the_reason(
     checkpoint_copy: Path, damage: str
 ) -> None:
