@@ -1,5 +1,6 @@
 """The command `eulerlora triage`. Its work is in `triage_session`, so that `--help` is fast."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +78,15 @@ def triage_command(
     """
     if mode == "det" and samples is not None:
         raise click.UsageError("--samples requires --mode stoch")
-    from eulerlora_client.commands.triage_session import Session, run_session  # noqa: PLC0415
+    from eulerlora_client.commands.triage_session import (  # noqa: PLC0415
+        Session,
+        read_key,
+        run_session,
+    )
     from eulerlora_client.report.outputs import Outputs  # noqa: PLC0415
     from eulerlora_client.sdk.requests import PredictOptions  # noqa: PLC0415
 
     options = PredictOptions(mode, samples, model=model, detail=True)
-    session = Session.create(url, key_file, policy_file, options, concurrency)
+    key = read_key(key_file) if key_file else os.environ.get(KEY_VARIABLE) or None
+    session = Session.create(url, key, policy_file, options, concurrency)
     run_session(session, images, Outputs(csv, json_lines, report))

@@ -1,7 +1,6 @@
 """One run of `eulerlora triage`: from the arguments to the output files and the table."""
 
 import asyncio
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -12,7 +11,6 @@ from typing import Self
 import click
 
 from eulerlora_client.commands.progress import TriageProgress
-from eulerlora_client.commands.triage import KEY_VARIABLE
 from eulerlora_client.contract.models import ModelDetails
 from eulerlora_client.contract.problems import Unreachable
 from eulerlora_client.errors import SettingsError
@@ -44,13 +42,12 @@ class Session:
     def create(
         cls,
         url: str,
-        key_file: Path | None,
+        key: str | None,
         policy_file: Path | None,
         options: PredictOptions,
         concurrency: int,
     ) -> Self:
-        """Reads the key and the policy. Raises UsageError for an invalid URL or key."""
-        key = (os.environ.get(KEY_VARIABLE) or None) if key_file is None else _read_key(key_file)
+        """Reads the policy. Raises UsageError for an invalid URL or key."""
         policy = default_policy() if policy_file is None else read_policy(policy_file)
         try:
             connection_options(url, key, Timeouts())
@@ -96,7 +93,8 @@ def run_session(session: Session, images: Sequence[Path], outputs: Outputs) -> N
     _check_complete(rows)
 
 
-def _read_key(file: Path) -> str:
+def read_key(file: Path) -> str:
+    """Returns the API key in a file. Raises UsageError if the file is not text."""
     try:
         return file.read_text(encoding="utf-8").strip()
     except UnicodeDecodeError as error:
