@@ -24,12 +24,14 @@ import httpx
 import numpy as np
 from PIL import Image
 
-ROOT = Path(__file__).parents[2]
+from tests.architecture.import_graph import PACKAGES, ROOT
+
 START_S = 300
 WARM_UP_REQUESTS = 2
 RECORDER = """\
 import mmap, os, sys, threading
 ROOT = os.environ["TRACE_ROOT"]
+PACKAGES = tuple(os.environ["TRACE_PACKAGES"].split(":"))
 SWITCH = mmap.mmap(os.open(os.environ["TRACE_SWITCH"], os.O_RDONLY), 1, access=mmap.ACCESS_READ)
 FILES = os.open(os.environ["TRACE_FILES"], os.O_WRONLY | os.O_APPEND)
 FUNCTION = 1  # CO_OPTIMIZED: the code of a function, not of a module or a class
@@ -40,7 +42,7 @@ def record(frame, event, argument):
     name = code.co_filename
     if event == "call" and SWITCH[0] == 49 and code.co_flags & FUNCTION and name not in seen:
         seen.add(name)
-        if name.startswith(ROOT):
+        if name.startswith(PACKAGES):
             os.write(FILES, (name[len(ROOT):] + "\\n").encode())
 
 threading.setprofile(record)
@@ -95,6 +97,7 @@ class Recorder:
         return os.environ | {
             "PYTHONPATH": f"{self.folder}:{self.root}",
             "TRACE_ROOT": f"{self.root}/",
+            "TRACE_PACKAGES": ":".join(f"{self.root}/{package}/" for package in PACKAGES),
             "TRACE_SWITCH": str(self.folder / "switch"),
             "TRACE_FILES": str(self.folder / "files"),
             "XDG_CACHE_HOME": str(self.folder / "cache"),
