@@ -1,4 +1,4 @@
-"""What a frozen backbone's features tell of another data set: a linear probe."""
+"""Linear probes: logistic regression on the features of a frozen backbone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ from training.evaluation.intervals import Floats, Ints, unit_weights
 from training.evaluation.metrics import macro_auroc
 
 BATCH = 256
-STRENGTH = 0.01
+INVERSE_PENALTY = 0.01
 """Inverse of the ridge penalty on standardised features (scikit-learn's C)."""
-NEVER = -20.0
+ABSENT_CLASS_BIAS = -20.0
 
 
 @dataclass(frozen=True)
-class Probe:
-    """A linear probe's figures on `images` held-out images; AUROC as `metrics.macro_auroc`."""
+class ProbeResult:
+    """Metrics of a linear probe on `images` held-out images; AUROC as `metrics.macro_auroc`."""
 
     images: int
     accuracy: float
@@ -34,17 +34,19 @@ class Probe:
     macro_auroc: float
 
 
-def linear_probe(backbone: VisionTransformer, images: ImageParts, device: torch.device) -> Probe:
-    """Logistic regression on a backbone's features, trained on the train part of a data set.
+def linear_probe(
+    backbone: VisionTransformer, images: ImageParts, device: torch.device
+) -> ProbeResult:
+    """Fits a probe on the train part and evaluates it on the calibration part.
 
-    Measured on its calibration part; the test part is never read.
+    The test part is never read.
     """
     held_out = images.parts["calibration"]
-    model = _fitted(backbone.to(device).eval(), images.parts["train"])
+    model = _fit(backbone.to(device).eval(), images.parts["train"])
     probabilities = np.zeros((len(held_out), len(images.classes)))
     probabilities[:, model.classes_] = model.predict_proba(_features(backbone, held_out))
     labels, predicted = _labels(held_out), probabilities.argmax(axis=1)
-    return Probe(
+    return ProbeResult(
         images=len(held_out),
         accuracy=float(accuracy_score(labels, predicted)),
         balanced_accuracy=float(balanced_accuracy_score(labels, predicted)),
@@ -53,17 +55,17 @@ def linear_probe(backbone: VisionTransformer, images: ImageParts, device: torch.
 
 
 def fit_heads(network: AdaptedVisionTransformer, images: ImageParts, device: torch.device) -> None:
-    """Gives every adapter of a network the same regression on the frozen features as its head.
+    """Sets all heads of a network to the same linear probe of its frozen features.
 
-    A class without a training image gets the bias NEVER.
+    A class without training images gets the bias ABSENT_CLASS_BIAS.
     """
     backbone = network.backbone
-    scaler, regression = _fitted(backbone.to(device), images.parts["train"])
+    scaler, regression = _fit(backbone.to(device), images.parts["train"])
     slopes, offsets = regression.coef_, regression.intercept_
-    if len(slopes) == 1:  # of two classes scikit-learn keeps the second one's
+    if len(slopes) == 1:  # for two classes, scikit-learn returns the second class only
         slopes, offsets = np.vstack([0 * slopes, slopes]), np.append(0 * offsets, offsets)
     weight = np.zeros((len(images.classes), backbone.hidden_dim))
-    bias = np.full(len(images.classes), NEVER)
+    bias = np.full(len(images.classes), ABSENT_CLASS_BIAS)
     weight[regression.classes_] = slopes / scaler.scale_
     bias[regression.classes_] = offsets - slopes @ (scaler.mean_ / scaler.scale_)
     with torch.no_grad():
@@ -71,20 +73,20 @@ def fit_heads(network: AdaptedVisionTransformer, images: ImageParts, device: tor
         network.heads.bias.copy_(torch.from_numpy(bias))
 
 
-def _fitted(backbone: VisionTransformer, train: Sequence[LabelledImage]) -> Pipeline:
-    model = make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, max_iter=1000))
+def _fit(backbone: VisionTransformer, train: Sequence[LabelledImage]) -> Pipeline:
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=1000))
     return model.fit(_features(backbone, train), _labels(train))
 
 
 @torch.inference_mode()
 def _features(backbone: VisionTransformer, images: Sequence[LabelledImage]) -> Floats:
-    """(n, width), of the class token."""
+    """Returns the class token's features, (n, width)."""
     size, device = backbone.image_size, backbone.class_token.device
-    pixels = torch.stack([resize(read_image(each.name, each.source), size) for each in images])
-    found = [backbone(part.to(device)).double().cpu() for part in pixels.split(BATCH)]
-    features: Floats = torch.cat(found).numpy()
+    pixels = torch.stack([resize(read_image(image.name, image.source), size) for image in images])
+    batches = [backbone(part.to(device)).double().cpu() for part in pixels.split(BATCH)]
+    features: Floats = torch.cat(batches).numpy()
     return features
 
 
 def _labels(images: Sequence[LabelledImage]) -> Ints:
-    return np.array([each.label for each in images])
+    return np.array([image.label for image in images])

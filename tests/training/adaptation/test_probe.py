@@ -1,4 +1,4 @@
-"""training.adaptation.probe and its command: a linear probe of frozen features."""
+"""Linear probes and the command `eulerlora probe`."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from eulerlora.preprocess import resize
 from eulerlora.settings import AdapterSettings, Draw
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import random_backbone
-from training.adaptation.probe import STRENGTH, fit_heads, linear_probe
+from training.adaptation.probe import INVERSE_PENALTY, fit_heads, linear_probe
 from training.commands.probe import probe_command
 from training.data.labelled_images import ImageParts, LabelledImage
 
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 def images_of(labels: list[int], seed: int) -> list[LabelledImage]:
-    """Noise over a brightness that grows with the label."""
+    """Returns images of noise whose brightness grows with the label."""
     generator = torch.Generator().manual_seed(seed)
     return [
         LabelledImage(
@@ -39,8 +39,8 @@ def images_of(labels: list[int], seed: int) -> list[LabelledImage]:
 
 @pytest.fixture
 def images() -> ImageParts:
-    """Three classes, of which nobody may look at the test part."""
-    classes = tuple(ClassName(name=str(each), description="-") for each in range(3))
+    """Three classes without a test part, which a probe must not read."""
+    classes = tuple(ClassName(name=str(name), description="-") for name in range(3))
     parts = {
         "train": images_of([0] * 20 + [1] * 12 + [2] * 8, seed=0),
         "calibration": images_of([0] * 6 + [1] * 4 + [2] * 4, seed=1),
@@ -48,32 +48,34 @@ def images() -> ImageParts:
     return ImageParts("squares", classes, parts)
 
 
-def test_it_is_logistic_regression_on_standardised_features(images: ImageParts) -> None:
+def test_a_probe_is_logistic_regression_on_standardised_features(images: ImageParts) -> None:
     backbone = random_backbone().eval()
 
     def features(part: str) -> np.ndarray:
-        pixels = torch.stack([resize(each.source, 32) for each in images.parts[part]])
+        pixels = torch.stack([resize(image.source, 32) for image in images.parts[part]])
         with torch.no_grad():
             return backbone(pixels).double().numpy()
 
-    labels = {name: [each.label for each in part] for name, part in images.parts.items()}
+    labels = {name: [image.label for image in part] for name, part in images.parts.items()}
     scaler = StandardScaler().fit(features("train"))
-    plain = LogisticRegression(C=STRENGTH, max_iter=1000)
+    plain = LogisticRegression(C=INVERSE_PENALTY, max_iter=1000)
     plain.fit(scaler.transform(features("train")), labels["train"])
     probabilities = plain.predict_proba(scaler.transform(features("calibration")))
     predicted = probabilities.argmax(axis=1)
-    found = linear_probe(backbone, images, CPU)
+    result = linear_probe(backbone, images, CPU)
     truth = np.array(labels["calibration"])
-    assert found.images == len(truth)
-    assert found.accuracy == pytest.approx((predicted == truth).mean())
-    assert found.balanced_accuracy == pytest.approx(balanced_accuracy_score(truth, predicted))
+    assert result.images == len(truth)
+    assert result.accuracy == pytest.approx((predicted == truth).mean())
+    assert result.balanced_accuracy == pytest.approx(balanced_accuracy_score(truth, predicted))
     auroc = roc_auc_score(truth, probabilities, multi_class="ovr")
-    assert found.macro_auroc == pytest.approx(auroc)
+    assert result.macro_auroc == pytest.approx(auroc)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_heads_answer_as_the_regression_before_any_step(images: ImageParts, classes: int) -> None:
-    train = [each for each in images.parts["train"] if each.label < classes]
+def test_fitted_heads_predict_like_the_regression_before_the_first_step(
+    images: ImageParts, classes: int
+) -> None:
+    train = [image for image in images.parts["train"] if image.label < classes]
     held_out = images.parts["calibration"]
     backbone = random_backbone().eval()
     network = AdaptedVisionTransformer(backbone, AdapterSettings(adapters=2, rank=2, min_rank=1), 3)
@@ -81,40 +83,40 @@ def test_heads_answer_as_the_regression_before_any_step(images: ImageParts, clas
     fit_heads(network, ImageParts("squares", images.classes, {"train": train}), CPU)
 
     def pixels(part: list[LabelledImage]) -> torch.Tensor:
-        return torch.stack([resize(each.source, 32) for each in part])
+        return torch.stack([resize(image.source, 32) for image in part])
 
     with torch.no_grad():
         features = [backbone(pixels(part)).double().numpy() for part in (train, held_out)]
     scaler = StandardScaler().fit(features[0])
-    plain = LogisticRegression(C=STRENGTH, max_iter=1000)
-    plain.fit(scaler.transform(features[0]), [each.label for each in train])
-    wanted = plain.predict_proba(scaler.transform(features[1]))
+    plain = LogisticRegression(C=INVERSE_PENALTY, max_iter=1000)
+    plain.fit(scaler.transform(features[0]), [image.label for image in train])
+    expected_probabilities = plain.predict_proba(scaler.transform(features[1]))
     draws = [Draw(mode="stoch", samples=2)] * len(held_out)
     for trajectories, expected in zip(
-        predict_rows(network, pixels(held_out), draws), wanted, strict=True
+        predict_rows(network, pixels(held_out), draws), expected_probabilities, strict=True
     ):
         assert len(trajectories) == 4
-        for found in trajectories.exp().numpy():
-            np.testing.assert_allclose(found[:classes], expected, atol=1e-4)
+        for probabilities in trajectories.exp().numpy():
+            np.testing.assert_allclose(probabilities[:classes], expected, atol=1e-4)
 
 
-def test_a_class_that_was_never_trained_on_is_never_named(images: ImageParts) -> None:
-    train = [each for each in images.parts["train"] if each.label != 1]
+def test_a_class_without_training_images_is_never_predicted(images: ImageParts) -> None:
+    train = [image for image in images.parts["train"] if image.label != 1]
     parts = {**images.parts, "train": train}
-    found = linear_probe(random_backbone(), ImageParts("two", images.classes, parts), CPU)
-    assert found.accuracy <= 10 / 14
+    result = linear_probe(random_backbone(), ImageParts("two", images.classes, parts), CPU)
+    assert result.accuracy <= 10 / 14
 
 
-def test_the_command_tells_the_figures_at_the_wanted_size(
+def test_the_command_prints_the_metrics_at_the_given_size(
     images: ImageParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    requested = []
 
     def read(settings: object, data: Path, skip_bad: bool) -> ImageParts:
-        asked.append((settings.kind, settings.split))
+        requested.append((settings.kind, settings.split))
         return images
 
-    monkeypatch.setattr("training.commands.probe.read_dataset", read)
+    monkeypatch.setattr("training.data.datasets.read_dataset", read)
     save_backbone(tmp_path / "backbone.safetensors", random_backbone(), {}, torch.float32)
     arguments = [str(tmp_path / "backbone.safetensors"), "--data", str(tmp_path)]
     result = CliRunner().invoke(probe_command, [*arguments, "--device", "cpu"])
@@ -122,4 +124,4 @@ def test_the_command_tells_the_figures_at_the_wanted_size(
     assert "squares, calibration part (14 images), 32 x 32 pixels: accuracy 0." in result.output
     larger = CliRunner().invoke(probe_command, [*arguments, "--image-size", "48"])
     assert "48 x 48 pixels" in larger.output
-    assert asked == [("ham10000", "lesion")] * 2
+    assert requested == [("ham10000", "lesion")] * 2

@@ -1,0 +1,240 @@
+"""`eulerlora train`: interruptions, resumption, and errors."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from eulerlora.backbone import save_backbone
+from tests.conftest import random_backbone
+from tests.full_disk import file_size_limit
+from tests.program import run
+from tests.training.conftest import RECIPE
+from training.adaptation.train import state_file
+from training.fit.run_state import stored_steps
+
+PROGRAM = [sys.executable, "-m", "eulerlora_client"]
+TIMEOUT_S = 300
+SHORT = ("data.path=train", "evaluation.ood=[]", "evaluation.calibrated=[1]")
+LONG = (*SHORT, "training.epochs=40", "training.state_every_s=0")
+
+
+def set_options(overrides: Sequence[str]) -> list[str]:
+    return [part for override in overrides for part in ("--set", override)]
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    """Starts the program and returns after its first epoch.
+
+    One thread, as in the tests' process: sums over several threads round differently.
+    """
+    process = subprocess.Popen(
+        [*PROGRAM, *map(str, arguments)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert "epoch 1/" in process.stdout.readline()
+    return process
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """A run that Ctrl-C ended after its first epoch. folder: holds its recipe and all output."""
+
+    folder: Path
+    status: int
+    errors: str
+
+
+@pytest.fixture(scope="module")
+def interrupted(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
+    folder = tmp_path_factory.mktemp("interrupted")
+    save_backbone(folder / "backbone.safetensors", random_backbone(), {}, torch.float16)
+    (folder / "tiny.toml").write_text(RECIPE)
+    process = start(
+        "train", folder / "tiny.toml", "--data", image_folder, "--out", folder / "run",
+        "--tensorboard", folder / "curves", *set_options(LONG),
+    )  # fmt: skip
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=TIMEOUT_S)
+    return Interrupted(folder, process.returncode, errors)
+
+
+@pytest.fixture
+def folder(interrupted: Interrupted, tmp_path: Path) -> Path:
+    """A copy of the interrupted run's folder."""
+    return Path(shutil.copytree(interrupted.folder, tmp_path / "copy"))
+
+
+def test_an_interrupted_run_writes_no_checkpoint_and_names_its_state(
+    interrupted: Interrupted,
+) -> None:
+    out = interrupted.folder / "run"
+    assert interrupted.status == 1
+    assert "no checkpoint was written" in interrupted.errors
+    assert str(state_file(out)) in interrupted.errors
+    assert len(interrupted.errors.strip().splitlines()) == 1
+    assert not out.exists()
+    assert state_file(out).exists()
+    assert not list(out.parent.glob(".run*"))
+
+
+def test_a_full_disk_ends_a_run_and_its_state_continues_it(
+    folder: Path, image_folder: Path
+) -> None:
+    out = folder / "run"
+    command = [
+        "train", folder / "tiny.toml", "--data", image_folder, "--out", out, "--resume",
+        "--tensorboard", folder / "curves", *set_options(LONG),
+    ]  # fmt: skip
+    stored = state_file(out).read_bytes()
+    with file_size_limit(len(stored) // 2):
+        done = run(*command)
+    assert done.status == 1
+    assert len(done.err.strip().splitlines()) == 1
+    assert f"disk full (file too large) while writing {state_file(out)}" in done.err
+    step = stored_steps(state_file(out))
+    assert f"the state after step {step} is stored in {state_file(out)}; free" in done.err
+    assert state_file(out).read_bytes() == stored
+    assert not list(out.parent.glob(".*"))
+
+    done = run(*command)
+    assert done.status == 0, done.err
+    assert f"continuing after step {step}" in done.out
+    points = EventAccumulator(str(folder / "curves")).Reload().Scalars("step/loss")
+    training = json.loads((out / "config.json").read_text())["provenance"]["training"]
+    assert [point.step for point in points] == list(range(training["steps"]))
+
+
+@pytest.mark.parametrize("damage", [False, True], ids=["other settings", "damaged"])
+def test_an_unsuitable_state_is_refused_and_remains(
+    folder: Path, image_folder: Path, damage: bool
+) -> None:
+    state = state_file(folder / "run")
+    if damage:
+        state.write_bytes(b"not a state")
+    before = state.read_bytes()
+    overrides = LONG if damage else (*LONG, "adapters.scale=0.5")
+    done = run("train", folder / "tiny.toml", "--data", image_folder, "--out", folder / "run",
+               "--resume", *set_options(overrides))  # fmt: skip
+    assert done.status == 1
+    assert str(state) in done.err
+    assert state.read_bytes() == before
+
+
+def test_a_killed_run_resumes_to_the_weights_of_an_uninterrupted_one(
+    recipe_file: Path, image_folder: Path
+) -> None:
+    overrides = set_options((*SHORT, "training.state_every_s=0"))
+    whole, resumed = (recipe_file.parent / name for name in ("whole", "resumed"))
+
+    def arguments(out: Path) -> list[str | Path]:
+        return ["train", recipe_file, "--data", image_folder, "--out", out, *overrides]
+
+    process = start(*arguments(resumed))
+    process.kill()
+    process.communicate()
+    assert state_file(resumed).exists()
+    assert not resumed.exists()
+
+    done = run(*arguments(resumed), "--resume")
+    assert done.status == 0, done.err
+    assert "continuing after step" in done.out
+    assert not state_file(resumed).exists()
+    assert run(*arguments(whole)).status == 0
+    one, other = ((out / "adapters.safetensors").read_bytes() for out in (whole, resumed))
+    assert one == other
+
+
+def test_a_non_finite_loss_ends_a_run_with_a_line_that_names_the_state(
+    recipe_file: Path, image_folder: Path
+) -> None:
+    out = recipe_file.parent / "run"
+    overrides = (*SHORT, "training.state_every_s=0", "training.learning_rate=1e30")
+    done = run("train", recipe_file, "--data", image_folder, "--out", out,
+               *set_options(overrides))  # fmt: skip
+    assert done.status == 1
+    assert len(done.err.strip().splitlines()) == 1
+    assert "at step 2 is nan; training stopped; no checkpoint was written" in done.err
+    assert f"the state after step 2 is stored in {state_file(out)}" in done.err
+
+
+def test_curves_inside_the_checkpoint_folder_are_refused(
+    recipe_file: Path, image_folder: Path
+) -> None:
+    out = recipe_file.parent / "run"
+    done = run(
+        "train", recipe_file, "--data", image_folder, "--out", out, "--tensorboard", out / "curves",
+    )  # fmt: skip
+    assert done.status == 1
+    assert "outside" in done.err
+    assert not out.exists()
+
+
+def test_a_non_empty_output_folder_is_refused_before_training(
+    recipe_file: Path, image_folder: Path
+) -> None:
+    out = recipe_file.parent / "full"
+    out.mkdir()
+    (out / "precious").write_text("content")
+    done = run("train", recipe_file, "--data", image_folder, "--out", out, *set_options(SHORT))
+    assert done.status == 1
+    assert str(out) in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert [path.name for path in out.iterdir()] == ["precious"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["training.epochs=0"], "training.epochs"),
+        (["training.epoch=1"], "did you mean training.epochs?"),
+        (["data.path=absent"], "absent"),
+        (["backbone.weights=absent.safetensors"], "absent.safetensors"),
+        (["backbone.weights=ViT_B_99"], "ViT_B_99"),
+        (["backbone.image_size=50"], "image_size=50"),
+        (["backbone.file=weights.pth"], "backbone.file"),
+        (
+            ["backbone.weights=ViT_B_32_Weights.IMAGENET1K_V1", "backbone.image_size=64"],
+            "backbone.image_size",
+        ),
+        (['evaluation.ood=[{kind="images",path="absent"}]'], "absent"),
+    ],
+)
+def test_an_invalid_setting_is_one_line_with_its_key_or_value(
+    recipe_file: Path, image_folder: Path, overrides: list[str], named: str
+) -> None:
+    out = recipe_file.parent / "run"
+    done = run("train", recipe_file, "--data", image_folder, "--out", out,
+               *set_options([*SHORT, *overrides]))  # fmt: skip
+    assert done.status == 1
+    assert named in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert not out.exists()
+
+
+def test_an_unknown_recipe_name_lists_the_packaged_recipes(tmp_path: Path) -> None:
+    done = run("train", "image-folder", "--data", tmp_path, "--out", tmp_path / "run")
+    assert done.status == 1
+    assert "imagefolder" in done.err
+    assert "ham10000-compact" in done.err
+    assert len(done.err.strip().splitlines()) == 1
+
+
+def test_wrong_usage_is_one_line_with_status_2(recipe_file: Path) -> None:
+    done = run("train", recipe_file)
+    assert done.status == 2
+    assert "--data" in done.err
+    assert len(done.err.strip().splitlines()) == 1
