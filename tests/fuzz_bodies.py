@@ -1,8 +1,9 @@
-"""`python -m tests.fuzz_bodies SECONDS [CORPUS]`: hostile bodies, found by coverage.
+"""`python -m tests.fuzz_bodies LIMIT [CORPUS]`: coverage-guided fuzzing of request bodies.
 
-For /predict and /triage: whatever the bytes, the answer has a documented status and a problem is a
-whole problem document.
-CORPUS: a folder that inputs are read from and new ones kept in; a temporary one if left out.
+Checks for /predict and /triage that every response has a documented status, and that every problem
+is a complete problem document.
+LIMIT: seconds, or `--runs=N` for a number of inputs. CORPUS: a folder to read inputs from and to
+store new ones in; by default a temporary one.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ with atheris.instrument_imports(include=["service", "eulerlora", "python_multipa
     from service import app as service_app
     from service.decoding.decode import Declared
     from service.decoding.pool import Decoded, Decoder
-    from service.decoding.worker import Job, perform
+    from service.decoding.worker import DecodeJob, run_job
     from service.inference.models import ServedModel, ServedModels
     from service.lifecycle.phase import Lifecycle
     from service.settings import ImageLimits, ServiceSettings
@@ -55,11 +56,10 @@ CONTENT_TYPES = (
 
 @dataclass
 class Exchange:
-    """A request as its bytes arrive, and the answer as it is sent.
+    """A request made from fuzzer input, and its response.
 
-    The first two of the input's bytes choose the content type with the path and the size of the
-    pieces, of which an odd one is declared in advance; the rest is the body, for the first type in
-    a sound frame.
+    The first byte selects path and content type; the second selects the size of the pieces, and,
+    if odd, a declared length. The rest is the body, framed as multipart for the first content type.
     """
 
     data: bytes
@@ -68,9 +68,9 @@ class Exchange:
     body: bytes = b""
 
     def __post_init__(self) -> None:
-        (asked, kind), size = divmod(self.data[0], len(CONTENT_TYPES)), self.data[1]
-        path = PATHS[asked % len(PATHS)]
-        body = self.data[2:] if kind else OPENING + self.data[2:] + CLOSING
+        (path_index, type_index), size = divmod(self.data[0], len(CONTENT_TYPES)), self.data[1]
+        path = PATHS[path_index % len(PATHS)]
+        body = self.data[2:] if type_index else OPENING + self.data[2:] + CLOSING
         step = 8 * size + 1
         self._pieces = [body[at : at + step] for at in range(0, len(body), step)] or [b""]
         length = (b"content-length", b"%d" % len(body))
@@ -78,14 +78,14 @@ class Exchange:
             "type": "http", "http_version": "1.1", "method": "POST", "scheme": "http",
             "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
             "headers": [
-                (b"content-type", CONTENT_TYPES[kind]),
+                (b"content-type", CONTENT_TYPES[type_index]),
                 length if size % 2 else (b"transfer-encoding", b"chunked"),
             ],
         }  # fmt: skip
 
     async def receive(self) -> dict[str, object]:
         if not self._pieces:
-            await asyncio.Future()  # this client stays to the end
+            await asyncio.Future()  # the client stays connected
         piece = self._pieces.pop(0)
         return {"type": "http.request", "body": piece, "more_body": bool(self._pieces)}
 
@@ -97,25 +97,30 @@ class Exchange:
             self.body += message.get("body", b"")
 
     def check(self) -> None:
-        """Fails unless the answer is one that the service may give."""
+        """Raises AssertionError for an undocumented response."""
         assert self.status in STATUSES, (self.status, self.body)
-        answer = json.loads(self.body)
+        document = json.loads(self.body)
         if self.status != 200:
             assert self.headers[b"content-type"] == b"application/problem+json", self.headers
-            assert set(answer) == PROBLEM_KEYS, answer
-            assert answer["status"] == self.status, answer
+            assert set(document) == PROBLEM_KEYS, document
+            assert document["status"] == self.status, document
 
 
-class DecoderHere(Decoder):
-    """Decodes in this process, where the fuzzer sees which lines an input reaches."""
+class InProcessDecoder(Decoder):
+    """Decodes in this process, so that the fuzzer measures the coverage of the decoder."""
 
     def start(self) -> None:
         pass
 
     async def decode(
-        self, content: bytes, declared: Declared, size: int, revision: str, measured: bool = False
+        self,
+        content: bytes,
+        declared: Declared,
+        size: int,
+        revision: str,
+        with_quality: bool = False,
     ) -> Decoded:
-        done = perform(Job(content, declared, size, revision, measured), ImageLimits())
+        done = run_job(DecodeJob(content, declared, size, revision, with_quality), ImageLimits())
         if isinstance(done, Exception):
             raise done
         pixels = torch.from_numpy(done.pixels)
@@ -123,7 +128,7 @@ class DecoderHere(Decoder):
 
 
 def tiny_model() -> EulerLoRA:
-    """A model that answers in no time, with the classes that the policy speaks of."""
+    """Returns a tiny model with the classes of the triage policy."""
     network = random_network(classes=len(CLASSES))
     names = tuple(ClassName(name=name, description=name) for name in CLASSES)
     with tempfile.TemporaryDirectory() as folder:
@@ -133,19 +138,19 @@ def tiny_model() -> EulerLoRA:
 
 
 def seeds() -> Iterator[bytes]:
-    """Inputs to begin with: each format in each frame, whole and cut, and some broken forms."""
+    """Yields initial inputs: every format, raw and multipart, complete and truncated."""
     coarse = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
-    picture = Image.fromarray(coarse).resize((40, 32))
+    image = Image.fromarray(coarse).resize((40, 32))
     for mode, file_format, content_type in (
         ("RGB", "JPEG", 2), ("CMYK", "JPEG", 2), ("L", "PNG", 3), ("P", "PNG", 3),
         ("LA", "PNG", 3), ("RGBA", "PNG", 3), ("RGB", "WEBP", 4), ("RGBA", "WEBP", 4),
     ):  # fmt: skip
         file = BytesIO()
-        picture.convert(mode).save(file, file_format)
+        image.convert(mode).save(file, file_format)
         content = file.getvalue()
-        for kind in (0, content_type, content_type + len(CONTENT_TYPES)):
-            yield bytes([kind, 255]) + content
-            yield bytes([kind, 6]) + content[: len(content) // 2]
+        for first in (0, content_type, content_type + len(CONTENT_TYPES)):
+            yield bytes([first, 255]) + content
+            yield bytes([first, 6]) + content[: len(content) // 2]
     yield bytes([1, 3]) + OPENING + b"x" + CLOSING
     yield bytes([1, 0]) + OPENING + b"x" + CLOSING.replace(b"--\r\n", b"\r\n") + OPENING
     yield bytes([1, 1]) + OPENING.replace(b"filename", b"name")
@@ -153,20 +158,21 @@ def seeds() -> Iterator[bytes]:
 
 
 def main() -> None:
-    """Fuzzes for so many seconds; libFuzzer ends the process, with 0 where nothing was found."""
-    seconds, *folders = sys.argv[1:]
+    """Runs libFuzzer, which ends the process with status 0 if it finds no failure."""
+    limit, *folders = sys.argv[1:]
+    option = limit[1:] if limit.startswith("--runs=") else f"-max_total_time={int(limit)}"
     corpus = Path(folders[0] if folders else tempfile.mkdtemp(prefix="fuzz-bodies-"))
     corpus.mkdir(exist_ok=True)
     for number, seed in enumerate(seeds()):
         (corpus / f"seed-{number:02}").write_bytes(seed)
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    service_app.Decoder = DecoderHere  # type: ignore[misc]
+    service_app.Decoder = InProcessDecoder  # type: ignore[misc]
     models = ServedModels([ServedModel.of(tiny_model())])
     app = service_app.create_service(models, ServiceSettings(), Lifecycle()).application
     loop = asyncio.new_event_loop()
     lifespan = app.router.lifespan_context(app)
-    loop.run_until_complete(lifespan.__aenter__())  # for good: libFuzzer never returns
+    loop.run_until_complete(lifespan.__aenter__())  # never exited: libFuzzer does not return
 
     def test_one_input(data: bytes) -> None:
         if len(data) >= 2:
@@ -175,7 +181,7 @@ def main() -> None:
             exchange.check()
 
     atheris.Setup(
-        [sys.argv[0], f"-max_total_time={int(seconds)}", f"-max_len={MAX_INPUT_BYTES}",
+        [sys.argv[0], option, f"-max_len={MAX_INPUT_BYTES}",
          "-timeout=20", "-rss_limit_mb=4096", f"-artifact_prefix={corpus}/", str(corpus)],
         test_one_input,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A few seconds of the fuzz target; anybody can run it for longer."""
+"""A short run of the fuzz target."""
 
 import subprocess
 import sys
@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = 5
+RUNS = 3000
 
 
-def test_no_body_that_the_fuzzer_finds_gets_an_undocumented_answer(tmp_path) -> None:
+def test_no_body_of_the_fuzzer_has_an_undocumented_response(tmp_path) -> None:
     pytest.importorskip("atheris")
     run = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz_bodies", str(SECONDS), str(tmp_path / "corpus")],
+        [sys.executable, "-m", "tests.fuzz_bodies", f"--runs={RUNS}", str(tmp_path / "corpus")],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert run.returncode == 0, run.stderr[-5000:]
