@@ -1,7 +1,7 @@
-"""Messages between the service and its decoding processes: what is large in them is not copied.
+"""Messages between the service and its decoder processes, without copies of large buffers.
 
-A head with two lengths, the bytes of one large buffer, and a pickle of all else. A pickle is quick
-to read where it holds no classes, which have to be looked up.
+Format: a header with two lengths, the bytes of one buffer, and a pickle of all other fields. A
+pickle of built-in types is fast to load, because it imports no classes.
 """
 
 import pickle
@@ -9,50 +9,51 @@ import socket
 import struct
 from dataclasses import dataclass
 
-HEAD = struct.Struct("=QQ")  # bytes of the buffer, bytes of the pickle
-SMALL = 1024  # most pickles are shorter
+HEADER = struct.Struct("=QQ")  # bytes of the buffer, bytes of the pickle
+PICKLE_BYTES = 1024  # initial space; most pickles are shorter
 
 
 @dataclass(frozen=True)
 class Message:
-    """A buffer of bytes, perhaps an empty one, and what goes with it."""
+    """A buffer, which may be empty, and picklable fields."""
 
-    raw: bytes | memoryview
-    rest: object
+    buffer: bytes | memoryview
+    fields: object
 
     def send_some(self, connection: socket.socket) -> memoryview:
-        """Sends what the socket takes, and returns what is left."""
-        rest = pickle.dumps(self.rest)
-        parts = (HEAD.pack(len(self.raw), len(rest)), self.raw, rest)
+        """Sends as much as the socket accepts and returns the rest."""
+        fields = pickle.dumps(self.fields)
+        parts = (HEADER.pack(len(self.buffer), len(fields)), self.buffer, fields)
         sent = connection.sendmsg(parts)
         if sent == sum(map(len, parts)):
             return memoryview(b"")
         return memoryview(b"".join(parts))[sent:]
 
     def send(self, connection: socket.socket) -> None:
-        """Sends all of it on a socket that blocks."""
-        if left := self.send_some(connection):
-            connection.sendall(left)
+        """Sends the whole message on a blocking socket."""
+        if rest := self.send_some(connection):
+            connection.sendall(rest)
 
 
-class Incoming:
-    """One message, as it arrives.
+class MessageReader:
+    """Reads one message in pieces.
 
-    expected: bytes of its buffer, as far as they are known, which are provided for in advance.
+    buffer_bytes: the expected length of its buffer, for which space is allocated in advance.
     """
 
-    def __init__(self, expected: int = 0) -> None:
-        self._bytes = bytearray(HEAD.size + expected + SMALL)
+    def __init__(self, buffer_bytes: int = 0) -> None:
+        self._bytes = bytearray(HEADER.size + buffer_bytes + PICKLE_BYTES)
         self._filled = 0
 
     def read(self, connection: socket.socket) -> Message | None:
-        """The message, once it is whole; None where a socket that does not block has no more yet.
+        """Returns the message, or None if a non-blocking socket has no more data yet.
 
-        Its buffer may be written to. Raises EOFError where the other side has closed, and OSError.
+        The message's buffer is writable. Raises EOFError if the peer has closed the connection,
+        and OSError.
         """
-        while self._filled < (whole := self._whole()):
-            if len(self._bytes) < whole:
-                self._bytes += bytes(whole - len(self._bytes))
+        while self._filled < (length := self._known_length()):
+            if len(self._bytes) < length:
+                self._bytes += bytes(length - len(self._bytes))
             try:
                 count = connection.recv_into(memoryview(self._bytes)[self._filled :])
             except BlockingIOError:
@@ -60,20 +61,20 @@ class Incoming:
             if count == 0:
                 raise EOFError
             self._filled += count
-        raw, _ = HEAD.unpack_from(self._bytes)
-        view = memoryview(self._bytes)[HEAD.size : whole]
-        return Message(view[:raw], pickle.loads(view[raw:]))
+        buffer_length, _ = HEADER.unpack_from(self._bytes)
+        view = memoryview(self._bytes)[HEADER.size : length]
+        return Message(view[:buffer_length], pickle.loads(view[buffer_length:]))
 
-    def _whole(self) -> int:
-        """How many bytes there must be, as far as is known."""
-        if self._filled < HEAD.size:
-            return HEAD.size
-        raw, rest = HEAD.unpack_from(self._bytes)
-        return HEAD.size + int(raw) + int(rest)
+    def _known_length(self) -> int:
+        """Returns the length of the message, or of its header if that is incomplete."""
+        if self._filled < HEADER.size:
+            return HEADER.size
+        buffer_length, fields_length = HEADER.unpack_from(self._bytes)
+        return HEADER.size + int(buffer_length) + int(fields_length)
 
 
-def received(connection: socket.socket, expected: int = 0) -> Message:
-    """The one message that is under way on a socket that blocks. Raises EOFError and OSError."""
-    message = Incoming(expected).read(connection)
+def receive(connection: socket.socket, buffer_bytes: int = 0) -> Message:
+    """Returns the next message on a blocking socket. Raises EOFError and OSError."""
+    message = MessageReader(buffer_bytes).read(connection)
     assert message is not None
     return message

@@ -1,6 +1,6 @@
-"""Images decoded in worker processes: one that hangs or kills its decoder costs one request.
+"""A pool of decoder processes: an image that hangs or kills its decoder fails only its own request.
 
-Each worker has its own socket and at most one image.
+Every worker has a socket and decodes at most one image at a time.
 """
 
 import asyncio
@@ -15,22 +15,22 @@ from torch import Tensor
 from eulerlora_client.contract.problems import NotReady, UnusableImage
 from eulerlora_client.contract.triage import ImageQuality
 from service.decoding.decode import Declared
-from service.decoding.process import DecodingProcess, LostError, Outcome
-from service.decoding.worker import Job
+from service.decoding.process import DecodeOutcome, DecodingProcess, WorkerLostError
+from service.decoding.worker import DecodeJob
 from service.settings import DecodingSettings, ImageLimits
 
-START_AGAIN_S = 1.0
+RESTART_DELAY_S = 1.0
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """A decoded image, ready for the network.
+    """A decoded image as the network's input.
 
-    pixels: (3, size, size) float32 in [0, 1]. content_seed: of the whole picture and the model's
-    revision. warnings: in words for a user. decode_s: seconds that decoding and resizing took.
-    quality: of the whole picture, where it was wanted.
+    pixels: (3, size, size) float32 in [0, 1]. content_seed: a seed derived from the whole image
+    and the model's revision. warnings: for the user. decode_s: seconds of decoding and resizing.
+    quality: of the whole image, None if not measured.
     """
 
     pixels: Tensor
@@ -41,9 +41,9 @@ class Decoded:
 
 
 class Decoder:
-    """A fixed number of worker processes, in one event loop; each that is lost is replaced.
+    """A fixed number of worker processes, used from one event loop.
 
-    An image waits for an idle worker; a lost one is none until another has taken its place.
+    An image waits for an idle worker. A lost worker is replaced.
     """
 
     def __init__(self, limits: ImageLimits, settings: DecodingSettings) -> None:
@@ -52,20 +52,20 @@ class Decoder:
         self._running = False
         self._workers: set[DecodingProcess] = set()
         self._idle: list[DecodingProcess] = []
-        self._free = asyncio.Semaphore(0)  # as many as are idle
-        self._starting = ThreadPoolExecutor(settings.workers, "decoder-start")
+        self._idle_count = asyncio.Semaphore(0)
+        self._starters = ThreadPoolExecutor(settings.workers, "decoder-start")
 
     def start(self) -> None:
-        """Starts the workers; returns when all are ready, which takes seconds."""
-        atexit.register(self.close)  # or multiprocessing would wait for the workers for ever
-        self._idle = [self._worker() for _ in range(self._settings.workers)]
-        self._free = asyncio.Semaphore(self._settings.workers)
+        """Starts the workers; blocks for seconds until all are ready."""
+        atexit.register(self.close)  # otherwise multiprocessing waits for the workers at exit
+        self._idle = [self._start_worker() for _ in range(self._settings.workers)]
+        self._idle_count = asyncio.Semaphore(self._settings.workers)
         self._running = True
 
     def close(self) -> None:
-        """Ends the workers, whatever they do; nobody may be waiting for them any more."""
+        """Kills the workers; no caller may still wait for a result."""
         self._running = False
-        self._starting.shutdown(cancel_futures=True)
+        self._starters.shutdown(cancel_futures=True)
         for worker in self._workers:
             worker.end()
         self._workers.clear()
@@ -78,72 +78,79 @@ class Decoder:
         declared: Declared,
         size: int,
         revision: str,
-        measured: bool = False,
+        with_quality: bool = False,
     ) -> Decoded:
-        """The image in `content`, `size` pixels a side.
+        """Returns the image in `content`, with `size` pixels per side.
 
-        declared: what the client says it is. revision: of the model that it is for. measured:
-        whether the picture's quality is wanted, too. Raises what `decode` does,
-        and UnusableImage for an image whose decoder takes too long, takes too much memory or
-        dies. An image whose caller is cancelled while it waits is not decoded.
+        declared: the type that the client declared. revision: of the model, for the content seed.
+        with_quality: also measure the image quality. Raises the problems of `decode.decode`,
+        UnusableImage for an image that exceeds the limits on time or memory or that kills its
+        decoder, and NotReady. If the caller is cancelled while the image waits, it is not decoded.
         """
         if not self._running:
-            raise NotReady("the service is not decoding images")
-        outcome = await (await self._asked(Job(content, declared, size, revision, measured)))
-        if isinstance(outcome, LostError):
+            raise NotReady("the image decoder is not running")
+        outcome = await (
+            await self._submit(DecodeJob(content, declared, size, revision, with_quality))
+        )
+        if isinstance(outcome, WorkerLostError):
             raise UnusableImage(str(outcome)) from outcome
         if isinstance(outcome, Exception):
             raise outcome
-        pixels = torch.from_numpy(outcome.pixels)
         return Decoded(
-            pixels, outcome.content_seed, outcome.warnings, outcome.decode_s, outcome.quality
+            torch.from_numpy(outcome.pixels),
+            outcome.content_seed,
+            outcome.warnings,
+            outcome.decode_s,
+            outcome.quality,
         )
 
-    async def _asked(self, job: Job) -> "asyncio.Future[Outcome]":
-        """What becomes of the job, once a worker has it."""
+    async def _submit(self, job: DecodeJob) -> "asyncio.Future[DecodeOutcome]":
+        """Waits for an idle worker, submits the job and returns the future of its outcome."""
         while True:
-            await self._free.acquire()
+            await self._idle_count.acquire()
             worker = self._idle.pop()
             try:
-                return worker.ask(job)
+                return worker.submit(job)
             except OSError:
-                self._replace(worker, "it ended while it was idle")
+                self._replace(worker, "it ended while idle")
 
-    def _ended(self, worker: DecodingProcess, outcome: Outcome) -> None:
-        if isinstance(outcome, LostError):
+    def _on_result(self, worker: DecodingProcess, outcome: DecodeOutcome) -> None:
+        if isinstance(outcome, WorkerLostError):
             self._replace(worker, str(outcome))
         else:
-            self._idle.append(worker)
-            self._free.release()
+            self._add_idle(worker)
 
-    def _replace(self, lost: DecodingProcess, fault: str) -> None:
+    def _add_idle(self, worker: DecodingProcess) -> None:
+        self._idle.append(worker)
+        self._idle_count.release()
+
+    def _replace(self, lost: DecodingProcess, reason: str) -> None:
         if self._running:
-            logger.warning("process %s: %s; another takes its place", lost.pid, fault)
-            self._start(lost)
+            logger.warning("replacing decoder process %s: %s", lost.pid, reason)
+            self._start_replacement(lost)
 
-    def _start(self, lost: DecodingProcess | None = None) -> None:
+    def _start_replacement(self, lost: DecodingProcess | None = None) -> None:
         if self._running:
             loop = asyncio.get_running_loop()
-            starting = loop.run_in_executor(self._starting, self._successor, lost)
-            starting.add_done_callback(self._started)
+            start = loop.run_in_executor(self._starters, self._end_and_start, lost)
+            start.add_done_callback(self._on_start)
 
-    def _successor(self, lost: DecodingProcess | None) -> DecodingProcess:
+    def _end_and_start(self, lost: DecodingProcess | None) -> DecodingProcess:
         if lost is not None:
             lost.end()
             self._workers.discard(lost)
-        return self._worker()
+        return self._start_worker()
 
-    def _started(self, starting: "asyncio.Future[DecodingProcess]") -> None:
-        if starting.cancelled():
+    def _on_start(self, start: "asyncio.Future[DecodingProcess]") -> None:
+        if start.cancelled():
             return
-        if error := starting.exception():
-            logger.error("no decoding process could be started: %s", error)
-            asyncio.get_running_loop().call_later(START_AGAIN_S, self._start)
+        if error := start.exception():
+            logger.error("cannot start a decoder process: %s", error)
+            asyncio.get_running_loop().call_later(RESTART_DELAY_S, self._start_replacement)
         else:
-            self._idle.append(starting.result())
-            self._free.release()
+            self._add_idle(start.result())
 
-    def _worker(self) -> DecodingProcess:
-        worker = DecodingProcess(self._limits, self._settings, self._ended)
+    def _start_worker(self) -> DecodingProcess:
+        worker = DecodingProcess(self._limits, self._settings, self._on_result)
         self._workers.add(worker)
         return worker

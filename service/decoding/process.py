@@ -1,7 +1,7 @@
-"""One decoding process, driven by the event loop: no thread waits for its answers.
+"""One decoder process, driven by the event loop without a thread.
 
-It is forked by a server of its own (`forkserver`) that has only imported the decoder: never from
-this process, with its threads and its device.
+The process is forked by multiprocessing's fork server, which has imported only the decoder, and
+never by the service's process with its threads and its device.
 """
 
 import asyncio
@@ -9,82 +9,88 @@ import multiprocessing
 import socket
 from collections.abc import Callable
 
-from service.decoding import worker as decoding_worker
-from service.decoding.messages import Incoming, received
-from service.decoding.worker import READY, Done, Job, OutOfDecodingMemoryError, answer_of
+from service.decoding import worker
+from service.decoding.messages import MessageReader, receive
+from service.decoding.worker import (
+    READY,
+    DecodeJob,
+    DecodeResult,
+    OutOfDecodingMemoryError,
+    result_from_message,
+)
 from service.settings import DecodingSettings, ImageLimits
 
-START_TIMEOUT_S = 120.0  # the first one waits while torch is imported, perhaps from a cold disk
+START_TIMEOUT_S = 120.0  # the first start imports torch, possibly from a slow disk
 
 
-class LostError(Exception):
-    """The process hung, died or ran out of memory; it is of no more use."""
+class WorkerLostError(Exception):
+    """The process hung, died or ran out of memory, and cannot be used again."""
 
 
-Outcome = Done | Exception
+DecodeOutcome = DecodeResult | Exception
 
 
 class DecodingProcess:
-    """A process and our end of the socket to it; it decodes one image at a time.
+    """A decoder process and its socket; it decodes one image at a time.
 
-    Made outside of the event loop, for it returns when the process is ready. ended: told, in the
-    loop, of every image's outcome, whether anybody still waits for it or not; a LostError is the
-    last one.
+    The constructor blocks until the process is ready; call it outside of the event loop.
+    on_result: called in the loop with the outcome of every image, even if its caller has left;
+    after a WorkerLostError there are no more calls.
     """
 
     def __init__(
         self,
         limits: ImageLimits,
         settings: DecodingSettings,
-        ended: Callable[["DecodingProcess", Outcome], None],
+        on_result: Callable[["DecodingProcess", DecodeOutcome], None],
     ) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([decoding_worker.__name__])
+        context.set_forkserver_preload([worker.__name__])
         self._timeout_s = settings.timeout_s
-        self._ended = ended
-        self._loop: asyncio.AbstractEventLoop | None = None  # from its first image on
-        self._incoming: Incoming | None = None  # while it has an image
-        self._connection, theirs = socket.socketpair()
+        self._on_result = on_result
+        self._loop: asyncio.AbstractEventLoop | None = None  # set by the first image
+        self._reader: MessageReader | None = None  # set while the process has an image
+        self._connection, remote = socket.socketpair()
         self._process = context.Process(
-            target=decoding_worker.work,
-            args=(theirs, limits, settings.memory_bytes, 2 * settings.timeout_s),
+            target=worker.run_worker,
+            args=(remote, limits, settings.memory_bytes, 2 * settings.timeout_s),
             name="decoding",
         )
         self._process.start()
-        theirs.close()
+        remote.close()
         self._await_ready()
 
     def _await_ready(self) -> None:
         self._connection.settimeout(START_TIMEOUT_S)
         try:
-            assert received(self._connection) == READY
+            assert receive(self._connection) == READY
         except (EOFError, OSError) as error:
             self.end()
-            raise RuntimeError("a decoding process did not start") from error
+            raise RuntimeError("a decoder process did not start") from error
         self._connection.setblocking(False)
 
     @property
     def pid(self) -> int | None:
-        """The process's id."""
+        """The process id."""
         return self._process.pid
 
-    def ask(self, job: Job) -> "asyncio.Future[Outcome]":
-        """What becomes of an image. Raises OSError where the process had already ended.
+    def submit(self, job: DecodeJob) -> "asyncio.Future[DecodeOutcome]":
+        """Returns a future of the outcome of a job. Raises OSError if the process has ended.
 
-        Cancelling the future changes nothing for the process, which ends its work.
+        Cancelling the future does not interrupt the process.
         """
-        unsent = job.message().send_some(self._connection)
-        loop = self._loop or self._listen()
-        self._unsent, self._incoming = unsent, Incoming(expected=job.pixel_bytes)
+        unsent = job.to_message().send_some(self._connection)
+        loop = self._loop or self._start_reading()
+        self._unsent, self._reader = unsent, MessageReader(job.pixel_bytes)
         self._outcome = outcome = loop.create_future()
         self._timer = loop.call_later(
-            self._timeout_s, self._settle, LostError("decoding the image took too long")
+            self._timeout_s, self._finish, WorkerLostError("decoding the image took too long")
         )
         if unsent:
             loop.add_writer(self._connection, self._write)
         return outcome
 
-    def _listen(self) -> asyncio.AbstractEventLoop:
+    def _start_reading(self) -> asyncio.AbstractEventLoop:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._connection, self._read)
         return self._loop
@@ -95,44 +101,44 @@ class DecodingProcess:
         except BlockingIOError:
             return
         except OSError:
-            self._unsent = memoryview(b"")  # what has become of it is told by reading
+            self._unsent = memoryview(b"")  # `_read` handles the lost connection
         if not self._unsent and self._loop is not None:
             self._loop.remove_writer(self._connection)
 
     def _read(self) -> None:
-        if self._incoming is None:  # it ended while it was idle, as whoever asks it next will find
-            self._listen_no_more()
+        if self._reader is None:  # the idle process ended; the next `submit` raises OSError
+            self._stop_reading()
             return
         try:
-            message = self._incoming.read(self._connection)
+            message = self._reader.read(self._connection)
         except (EOFError, OSError):
-            self._settle(LostError("the decoder failed on this image"))
+            self._finish(WorkerLostError("the decoder failed on this image"))
             return
         if message is not None:
-            answer = answer_of(message)
-            lost = isinstance(answer, OutOfDecodingMemoryError)  # what it has left is in pieces
-            self._settle(LostError(str(answer)) if lost else answer)
+            outcome = result_from_message(message)
+            is_lost = isinstance(outcome, OutOfDecodingMemoryError)  # its heap is fragmented
+            self._finish(WorkerLostError(str(outcome)) if is_lost else outcome)
 
-    def _settle(self, outcome: Outcome) -> None:
-        self._incoming = None
+    def _finish(self, outcome: DecodeOutcome) -> None:
+        self._reader = None
         self._timer.cancel()
-        if isinstance(outcome, LostError):
-            self._listen_no_more()
+        if isinstance(outcome, WorkerLostError):
+            self._stop_reading()
         if not self._outcome.done():
             self._outcome.set_result(outcome)
-        self._ended(self, outcome)
+        self._on_result(self, outcome)
 
-    def _listen_no_more(self) -> None:
+    def _stop_reading(self) -> None:
         loop, self._loop = self._loop, None
         if loop is not None and not loop.is_closed():
             loop.remove_reader(self._connection)
             loop.remove_writer(self._connection)
 
     def end(self) -> None:
-        """Ends the process, whatever it does; nobody may still wait for it."""
-        if self._incoming is not None:
+        """Kills the process; no caller may still wait for a result."""
+        if self._reader is not None:
             self._timer.cancel()
-        self._listen_no_more()
+        self._stop_reading()
         self._connection.close()
         self._process.kill()
         self._process.join()

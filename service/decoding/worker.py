@@ -1,4 +1,4 @@
-"""What a decoding process does: one image after another, with a bound on memory and on time."""
+"""The code of a decoder process: decodes images one at a time, with limits on memory and time."""
 
 import os
 import resource
@@ -22,49 +22,50 @@ from eulerlora.seeds import content_seed
 from eulerlora_client.contract.triage import ImageQuality
 from eulerlora_client.policy.quality import measure_quality
 from service.decoding.decode import Declared, decode
-from service.decoding.messages import Message, received
+from service.decoding.messages import Message, receive
 from service.settings import ImageLimits
 
 READY = Message(b"", "ready")
-USUAL_BYTES = 2**18  # of an image; room for it is made while none is there
+IMAGE_BYTES = 2**18  # space that an idle worker allocates for the next file
 
 
 @dataclass(frozen=True)
-class Job:
-    """An image to decode for a model: its input's side in pixels, and its revision.
+class DecodeJob:
+    """An image file to decode.
 
-    measured: whether its quality is wanted, too.
+    size: the side of the model's input in pixels. revision: of the model, for the content seed.
+    with_quality: also measure the image quality.
     """
 
     content: bytes
     declared: Declared
     size: int
     revision: str
-    measured: bool = False
+    with_quality: bool = False
 
     @property
     def pixel_bytes(self) -> int:
-        """Of what comes of it."""
+        """The size of the result's pixels in bytes."""
         return 3 * self.size * self.size * np.dtype(np.float32).itemsize
 
-    def message(self) -> Message:
-        """As it is sent to a worker."""
+    def to_message(self) -> Message:
+        """Returns the message that the service sends."""
         declared = (self.declared.media_type, self.declared.filename)
-        return Message(self.content, (declared, self.size, self.revision, self.measured))
+        return Message(self.content, (declared, self.size, self.revision, self.with_quality))
 
     @classmethod
-    def of(cls, message: Message) -> Self:
-        """As a worker gets it."""
-        declared, *rest = cast("Any", message.rest)
-        return cls(bytes(message.raw), Declared(*declared), *rest)
+    def from_message(cls, message: Message) -> Self:
+        """Returns the job that a worker received."""
+        declared, *fields = cast("Any", message.fields)
+        return cls(bytes(message.buffer), Declared(*declared), *fields)
 
 
 @dataclass(frozen=True)
-class Done:
-    """What came of a job.
+class DecodeResult:
+    """The result of a job.
 
-    pixels: (3, size, size) float32 in [0, 1]. content_seed: of the whole picture and the model's
-    revision. decode_s: seconds from bytes to pixels. quality: of the whole picture, where wanted.
+    pixels: (3, size, size) float32 in [0, 1]. content_seed: a seed derived from the whole image
+    and the model's revision. decode_s: seconds from bytes to pixels. quality: None if not measured.
     """
 
     pixels: npt.NDArray[np.float32]
@@ -73,65 +74,60 @@ class Done:
     decode_s: float
     quality: ImageQuality | None = None
 
-    def message(self) -> Message:
-        """As a worker sends it."""
-        rest = (self.content_seed, self.warnings, self.decode_s, self.quality)
-        return Message(self.pixels.data.cast("B"), (self.pixels.shape, *rest))
+    def to_message(self) -> Message:
+        """Returns the message that a worker sends."""
+        fields = (self.content_seed, self.warnings, self.decode_s, self.quality)
+        return Message(self.pixels.data.cast("B"), (self.pixels.shape, *fields))
 
     @classmethod
-    def of(cls, message: Message) -> Self:
-        """As it is received."""
-        shape, *rest = cast("Any", message.rest)
-        return cls(np.frombuffer(message.raw, np.float32).reshape(shape), *rest)
+    def from_message(cls, message: Message) -> Self:
+        """Returns the result that the service received."""
+        shape, *fields = cast("Any", message.fields)
+        return cls(np.frombuffer(message.buffer, np.float32).reshape(shape), *fields)
 
 
-def work(connection: socket.socket, limits: ImageLimits, memory_bytes: int, last_s: float) -> None:
-    """The life of a worker: says that it is ready, then answers jobs until the socket is closed.
+class OutOfDecodingMemoryError(Exception):
+    """Decoding the image needs more memory than the limit."""
 
-    An answer is `Done` or an exception. memory_bytes: beyond what the process uses when ready.
-    last_s: seconds after which the kernel ends a worker that still decodes, its parent alive or
-    not. Signals to the terminal's process group are the parent's to obey.
+
+def run_worker(
+    connection: socket.socket, limits: ImageLimits, memory_bytes: int, max_job_s: float
+) -> None:
+    """Reports that the worker is ready, then runs jobs until the socket is closed.
+
+    memory_bytes: the limit on memory in addition to that of a ready worker. max_job_s: the kernel
+    kills a worker whose job takes longer, even if the parent process is gone. The worker ignores
+    the signals that a terminal sends to the process group.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    warnings.simplefilter("ignore")  # Pillow's, of broken metadata: the client is told by `Done`
+    warnings.simplefilter("ignore")  # Pillow's warnings about metadata; the result has its own
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch.set_num_threads(1)
     _warm_up(limits)
     _limit_memory(memory_bytes)
     READY.send(connection)
-    while job := _next(connection):
-        signal.setitimer(signal.ITIMER_REAL, last_s)
-        message_of(perform(job, limits)).send(connection)
+    while job := _receive_job(connection):
+        signal.setitimer(signal.ITIMER_REAL, max_job_s)
+        result_to_message(run_job(job, limits)).send(connection)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def message_of(answer: Done | Exception) -> Message:
-    """An answer as a worker sends it."""
-    return answer.message() if isinstance(answer, Done) else Message(b"", answer)
+def run_job(job: DecodeJob, limits: ImageLimits) -> DecodeResult | Exception:
+    """Returns the result of a job, or an exception with its traceback as a note.
 
-
-def answer_of(message: Message) -> Done | Exception:
-    """An answer as it is received."""
-    return message.rest if isinstance(message.rest, Exception) else Done.of(message)
-
-
-class OutOfDecodingMemoryError(Exception):
-    """Decoding the image takes more memory than one may."""
-
-
-def perform(job: Job, limits: ImageLimits) -> Done | Exception:
-    """The answer to a job; a defect carries its traceback as a note, which survives pickling."""
-    started = time.monotonic()
+    Unlike a traceback, a note survives pickling.
+    """
+    started_at = time.monotonic()
     try:
-        picture = decode(job.content, limits, job.declared)
-        return Done(
-            resize(picture.pixels, job.size).numpy(),
-            content_seed(picture.pixels, job.revision),
-            picture.warnings,
-            time.monotonic() - started,
-            _quality(picture) if job.measured else None,
+        image = decode(job.content, limits, job.declared)
+        return DecodeResult(
+            resize(image.pixels, job.size).numpy(),
+            content_seed(image.pixels, job.revision),
+            image.warnings,
+            time.monotonic() - started_at,
+            _quality(image) if job.with_quality else None,
         )
     except Exception as error:
         if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
@@ -140,31 +136,42 @@ def perform(job: Job, limits: ImageLimits) -> Done | Exception:
         return error
 
 
-def _quality(picture: RgbImage) -> ImageQuality:
-    return measure_quality(Image.fromarray(picture.pixels.permute(1, 2, 0).numpy()))
+def result_to_message(result: DecodeResult | Exception) -> Message:
+    """Returns the message that a worker sends for a result or an exception."""
+    return result.to_message() if isinstance(result, DecodeResult) else Message(b"", result)
 
 
-def _next(connection: socket.socket) -> Job | None:
+def result_from_message(message: Message) -> DecodeResult | Exception:
+    """Returns the result or exception in a message from a worker."""
+    is_error = isinstance(message.fields, Exception)
+    return message.fields if is_error else DecodeResult.from_message(message)
+
+
+def _quality(image: RgbImage) -> ImageQuality:
+    return measure_quality(Image.fromarray(image.pixels.permute(1, 2, 0).numpy()))
+
+
+def _receive_job(connection: socket.socket) -> DecodeJob | None:
     try:
-        return Job.of(received(connection, USUAL_BYTES))
-    except (EOFError, ConnectionResetError):  # the parent has closed it, or is gone
+        return DecodeJob.from_message(receive(connection, IMAGE_BYTES))
+    except (EOFError, ConnectionResetError):  # the parent closed the socket or ended
         return None
 
 
 def _warm_up(limits: ImageLimits) -> None:
-    """What is loaded at first use is part of what the worker uses when ready."""
+    """Decodes an image of each format, so that lazy imports do not count as memory of a job."""
     side = limits.min_side
     for file_format in ("JPEG", "PNG", "WEBP"):
         file = BytesIO()
         Image.new("RGB", (side, side)).save(file, file_format)
-        perform(Job(file.getvalue(), Declared(), side, ""), limits)
+        run_job(DecodeJob(file.getvalue(), Declared(), side, ""), limits)
 
 
-def _limit_memory(more_bytes: int) -> None:
-    """Allows so much more private memory; address space would also count CUDA's libraries."""
+def _limit_memory(additional_bytes: int) -> None:
+    """Limits private memory; a limit on address space would include CUDA's libraries."""
     status: dict[str, Any] = dict(
         line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines()
     )
-    in_use = 1024 * int(status["VmData"].split()[0])
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (in_use + more_bytes, hard))
+    used_bytes = 1024 * int(status["VmData"].split()[0])
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (used_bytes + additional_bytes, hard_limit))

@@ -68,7 +68,12 @@ class FakeDecoder:
         self.gate.set()
 
     async def decode(
-        self, content: bytes, declared: Declared, size: int, revision: str, measured: bool = False
+        self,
+        content: bytes,
+        declared: Declared,
+        size: int,
+        revision: str,
+        with_quality: bool = False,
     ) -> Decoded:
         self.entered.set()
         await self.gate.wait()

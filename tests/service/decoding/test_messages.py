@@ -1,4 +1,4 @@
-"""Messages over a socket, whole and in pieces."""
+"""Messages over a socket, complete and in pieces."""
 
 import socket
 import threading
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.decoding.messages import Incoming, Message, received
+from service.decoding.messages import Message, MessageReader, receive
 
-LARGE = bytes(range(256)) * 10_000  # more than a socket holds
-REST = (("image/png", None), 224, "sha256:0")
+LARGE = bytes(range(256)) * 10_000  # more than a socket buffer
+FIELDS = (("image/png", None), 224, "sha256:0")
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -21,44 +21,44 @@ def pair() -> Iterator[Pair]:
         yield ours, theirs
 
 
-@pytest.mark.parametrize("raw", [b"", b"x", LARGE], ids=["none", "small", "large"])
-def test_what_is_sent_is_received(pair, raw) -> None:
+@pytest.mark.parametrize("buffer", [b"", b"x", LARGE], ids=["empty", "small", "large"])
+def test_a_message_is_received_unchanged(pair, buffer) -> None:
     ours, theirs = pair
-    sending = threading.Thread(target=Message(raw, REST).send, args=(ours,))
+    sending = threading.Thread(target=Message(buffer, FIELDS).send, args=(ours,))
     sending.start()
-    message = received(theirs)
+    message = receive(theirs)
     sending.join()
-    assert (bytes(message.raw), message.rest) == (raw, REST)
+    assert (bytes(message.buffer), message.fields) == (buffer, FIELDS)
 
 
-def test_a_message_is_read_piece_by_piece_as_it_comes(pair) -> None:
+def test_a_message_is_read_in_pieces(pair) -> None:
     ours, theirs = pair
     theirs.setblocking(False)
-    Message(b"raw", REST).send(ours)
+    Message(b"data", FIELDS).send(ours)
     whole = theirs.recv(1000)
-    incoming = Incoming()
-    for at in range(len(whole)):
-        assert incoming.read(theirs) is None
-        ours.send(whole[at : at + 1])
-    assert incoming.read(theirs) == Message(memoryview(bytearray(b"raw")), REST)
+    reader = MessageReader()
+    for index in range(len(whole)):
+        assert reader.read(theirs) is None
+        ours.send(whole[index : index + 1])
+    assert reader.read(theirs) == Message(memoryview(bytearray(b"data")), FIELDS)
 
 
-def test_what_a_socket_does_not_take_is_left(pair) -> None:
+def test_the_unsent_rest_is_returned(pair) -> None:
     ours, theirs = pair
     ours.setblocking(False)
-    left = Message(LARGE, REST).send_some(ours)
-    assert 0 < len(left) < len(LARGE)
+    rest = Message(LARGE, FIELDS).send_some(ours)
+    assert 0 < len(rest) < len(LARGE)
     ours.setblocking(True)
-    sending = threading.Thread(target=ours.sendall, args=(left,))
+    sending = threading.Thread(target=ours.sendall, args=(rest,))
     sending.start()
-    assert received(theirs).raw == LARGE
+    assert receive(theirs).buffer == LARGE
     sending.join()
 
 
-@pytest.mark.parametrize("sent", [b"", b"only a part of"])
-def test_a_message_that_ends_early_is_told_from_a_whole_one(pair, sent) -> None:
+@pytest.mark.parametrize("sent", [b"", b"a part of"])
+def test_an_incomplete_message_raises_eof_error(pair, sent) -> None:
     ours, theirs = pair
     ours.sendall(sent)
     ours.close()
     with pytest.raises(EOFError):
-        received(theirs)
+        receive(theirs)

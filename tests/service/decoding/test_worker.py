@@ -1,4 +1,4 @@
-"""What a decoding worker makes of a job, in this process."""
+"""The jobs of a decoder process, run in this process."""
 
 import torch
 from PIL import ExifTags, Image
@@ -8,7 +8,7 @@ from eulerlora.seeds import content_seed
 from eulerlora_client.contract.problems import UnusableImage
 from eulerlora_client.policy.quality import measure_quality
 from service.decoding.decode import Declared
-from service.decoding.worker import Done, Job, perform
+from service.decoding.worker import DecodeJob, DecodeResult, run_job
 from service.settings import ImageLimits
 
 LIMITS = ImageLimits()
@@ -16,41 +16,41 @@ REVISION = "sha256:0"
 UNDECLARED = Declared()
 
 
-def done(content: bytes, declared: Declared = UNDECLARED, revision: str = REVISION) -> Done:
-    found = perform(Job(content, declared, 32, revision), LIMITS)
-    assert isinstance(found, Done), found
-    return found
+def run(content: bytes, declared: Declared = UNDECLARED, revision: str = REVISION) -> DecodeResult:
+    result = run_job(DecodeJob(content, declared, 32, revision), LIMITS)
+    assert isinstance(result, DecodeResult), result
+    return result
 
 
-def test_an_image_becomes_the_resized_pixels(png, photo) -> None:
-    found = done(png, Declared("image/png"))
-    assert torch.equal(torch.from_numpy(found.pixels), resize(upright_rgb(photo).pixels, 32))
-    assert found.warnings == ()
-    assert 0 < found.decode_s < 20
+def test_the_pixels_are_resized(png, photo) -> None:
+    result = run(png, Declared("image/png"))
+    assert torch.equal(torch.from_numpy(result.pixels), resize(upright_rgb(photo).pixels, 32))
+    assert result.warnings == ()
+    assert result.decode_s > 0
 
 
-def test_the_content_seed_comes_from_the_pixels_and_the_revision_alone(photo, encode, png) -> None:
-    wanted = content_seed(upright_rgb(photo).pixels, REVISION)
-    assert done(png).content_seed == wanted
-    assert done(encode(photo, "WEBP", lossless=True)).content_seed == wanted
-    assert done(encode(photo.rotate(90), "PNG")).content_seed != wanted
-    assert done(png, revision="sha256:1").content_seed != wanted
+def test_the_content_seed_depends_on_pixels_and_revision_only(photo, encode, png) -> None:
+    expected = content_seed(upright_rgb(photo).pixels, REVISION)
+    assert run(png).content_seed == expected
+    assert run(encode(photo, "WEBP", lossless=True)).content_seed == expected
+    assert run(encode(photo.rotate(90), "PNG")).content_seed != expected
+    assert run(png, revision="sha256:1").content_seed != expected
 
 
-def test_warnings_of_the_decoding_are_kept(encode, photo) -> None:
-    assert len(done(encode(photo.convert("P"), "PNG"), Declared("image/jpeg")).warnings) == 2
+def test_the_warnings_of_decoding_are_part_of_the_result(encode, photo) -> None:
+    assert len(run(encode(photo.convert("P"), "PNG"), Declared("image/jpeg")).warnings) == 2
 
 
-def test_quality_is_measured_on_the_whole_upright_picture_where_it_is_wanted(encode, photo) -> None:
+def test_quality_is_measured_on_the_whole_upright_image_on_request(encode, photo) -> None:
     turned = Image.Exif()
     turned[ExifTags.Base.Orientation] = 6
     content = encode(photo, "PNG", exif=turned)
-    found = perform(Job(content, UNDECLARED, 32, REVISION, measured=True), LIMITS)
-    assert isinstance(found, Done)
-    assert found.quality == measure_quality(photo.rotate(-90, expand=True))
-    assert done(content).quality is None
+    result = run_job(DecodeJob(content, UNDECLARED, 32, REVISION, with_quality=True), LIMITS)
+    assert isinstance(result, DecodeResult)
+    assert result.quality == measure_quality(photo.rotate(-90, expand=True))
+    assert run(content).quality is None
 
 
 def test_an_image_outside_the_limits_is_not_decoded(png) -> None:
-    found = perform(Job(png, Declared(), 32, REVISION), ImageLimits(max_side=63))
-    assert isinstance(found, UnusableImage)
+    result = run_job(DecodeJob(png, Declared(), 32, REVISION), ImageLimits(max_side=63))
+    assert isinstance(result, UnusableImage)
