@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, Auto, Mode
+from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MAX_SEED, Auto, Mode
 
 
 def _plain_digits(value: object) -> object:
@@ -21,8 +21,8 @@ def _auto_or_digits(value: object) -> object:
         raise ValueError(f"{error}, or auto") from error
 
 
-WholeNumber = Annotated[int, BeforeValidator(_plain_digits)]
 SampleCount = Annotated[int, Field(ge=1, le=MAX_SAMPLES)]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED), BeforeValidator(_plain_digits)]
 Samples = Annotated[
     SampleCount | Auto, Field(union_mode="left_to_right"), BeforeValidator(_auto_or_digits)
 ]
@@ -44,8 +44,8 @@ class TriageQuery(BaseModel):
         ),
     ] = None
     seed: Annotated[
-        WholeNumber | None,
-        Field(ge=0, lt=2**32, description="Seed of the draws; derived from the image by default."),
+        Seed | None,
+        Field(description="Seed of the draws; derived from the image by default."),
     ] = None
     model: Annotated[
         str | None, Field(description="Name of a served model; the first one by default.")

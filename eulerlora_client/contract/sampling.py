@@ -1,4 +1,4 @@
-"""Modes and numbers of samples that the service accepts. Importing this module is fast."""
+"""Modes, numbers of samples and seeds that the service accepts. Importing this module is fast."""
 
 from typing import Literal
 
@@ -9,3 +9,4 @@ AUTO: Auto = "auto"
 
 MAX_SAMPLES = 64
 DEFAULT_SAMPLES = 4
+MAX_SEED = 2**32 - 1
