@@ -1,4 +1,4 @@
-"""Frozen backbones: torchvision's published Vision Transformers, and any other of that class."""
+"""Frozen backbones: torchvision's published Vision Transformers and others of the same class."""
 
 import hashlib
 import json
@@ -22,7 +22,8 @@ from torchvision.models.vision_transformer import interpolate_embeddings
 from eulerlora.config import Provenance
 from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.safetensor_files import read_metadata, read_tensors, write_tensors
-from eulerlora.settings import BackboneSettings, validated
+from eulerlora.settings import BackboneSettings
+from eulerlora.validation import validated
 
 Builder = Callable[..., VisionTransformer]
 
@@ -40,7 +41,7 @@ PUBLISHED: dict[str, tuple[Builder, WeightsEnum]] = {
 
 
 def build_backbone(settings: BackboneSettings) -> VisionTransformer:
-    """A backbone of this shape with fresh weights and no classification head."""
+    """Returns a backbone of this shape with new weights, without a classification head."""
     backbone = VisionTransformer(
         image_size=settings.image_size,
         patch_size=settings.patch_size,
@@ -54,12 +55,12 @@ def build_backbone(settings: BackboneSettings) -> VisionTransformer:
 
 
 def published_backbone(name: str, file: Path | None = None) -> VisionTransformer:
-    """A backbone with one of torchvision's published weights, such as
-    `ViT_B_32_Weights.IMAGENET1K_V1`, from torch's hub cache. If they are not there, `file` is
-    copied to it, for all that will load them later, or they are downloaded.
+    """Returns a backbone with one of torchvision's published weights.
 
-    The file's hash is checked and only tensors are read from it. Raises SettingsError for an
-    unknown name, a file with another hash, or where the file cannot be had.
+    The weights come from torch's hub cache. If the cache does not have them, `file` is copied to
+    it, or they are downloaded. The hash of the file is verified and only tensors are read from it.
+    name: such as `ViT_B_32_Weights.IMAGENET1K_V1`. Raises SettingsError for an unknown name, a file
+    with another hash and a file that is not available.
     """
     builder, weights = _published(name)
     backbone = builder(image_size=weights.meta["min_size"][0])
@@ -74,12 +75,12 @@ def published_backbone(name: str, file: Path | None = None) -> VisionTransformer
         state = torch.load(cached, map_location="cpu", weights_only=True)
         backbone.load_state_dict(state)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
-        raise SettingsError(f"{cached}: not the weights {name} ({_one_line(error)})") from error
+        raise SettingsError(f"{cached}: does not contain the weights {name}") from error
     return without_head(backbone)
 
 
 def absent_weights(name: str) -> str | None:
-    """How to get published weights that are not in torch's hub cache; None if they are there.
+    """Returns how to get published weights; None if they are in torch's hub cache.
 
     Raises SettingsError for an unknown name.
     """
@@ -89,24 +90,26 @@ def absent_weights(name: str) -> str | None:
 
 def _published(name: str) -> tuple[Builder, WeightsEnum]:
     if name not in PUBLISHED:
-        raise SettingsError(f"unknown published weights {name!r}; known: {', '.join(PUBLISHED)}")
+        raise SettingsError(
+            f"expected published weights among {', '.join(PUBLISHED)}, got {name!r}"
+        )
     return PUBLISHED[name]
 
 
 def _cached(url: str) -> Path:
-    """Where torch's hub cache keeps a published file."""
+    """Returns the path of a published file in torch's hub cache."""
     return Path(torch.hub.get_dir(), "checkpoints", Path(url).name)
 
 
 def _advice(url: str) -> str:
     return (
-        f"fetch {url}, whose SHA-256 begins {_wanted_hash(url)}, and put it at {_cached(url)}, "
+        f"fetch {url}, whose SHA-256 begins {_hash_prefix(url)}, and put it at {_cached(url)}, "
         "or train with --set backbone.file=PATH"
     )
 
 
 def _copy(file: Path, cached: Path) -> None:
-    """Puts a file into torch's hub cache in one step, unless it has one of that name."""
+    """Copies a file to torch's hub cache in one step, unless the cache has it."""
     if cached.exists():
         return
     partial = cached.with_name(f".{cached.name}.{os.getpid()}.partial")
@@ -123,46 +126,45 @@ def _copy(file: Path, cached: Path) -> None:
 def _download(name: str, url: str, file: Path) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        torch.hub.download_url_to_file(url, str(file), _wanted_hash(url), sys.stderr.isatty())
+        torch.hub.download_url_to_file(url, str(file), _hash_prefix(url), sys.stderr.isatty())
     except (OSError, RuntimeError, HTTPException) as error:
-        raise SettingsError(
-            f"{name} cannot be downloaded ({_one_line(error)}); {_advice(url)}"
-        ) from error
+        raise SettingsError(f"{name} cannot be downloaded; {_advice(url)}") from error
 
 
 def _check_hash(file: Path, url: str) -> None:
-    """torch.hub checks the hash in a file's name at the download only, not in its cache."""
+    """Verifies the hash in a file's name; torch.hub does so only after a download.
+
+    Raises SettingsError.
+    """
     try:
         with file.open("rb") as content:
-            found = hashlib.file_digest(content, "sha256").hexdigest()
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
     except OSError as error:
         raise SettingsError(f"{file}: cannot be read ({error.strerror})") from error
-    wanted = _wanted_hash(url)
-    if not found.startswith(wanted):
+    prefix = _hash_prefix(url)
+    if not digest.startswith(prefix):
         raise SettingsError(
-            f"{file}: its SHA-256 begins {found[: len(wanted)]}, wanted {wanted}; remove it"
+            f"{file}: expected a SHA-256 that begins {prefix}, got {digest[: len(prefix)]}; "
+            "remove the file"
         )
 
 
-def _wanted_hash(url: str) -> str:
-    """The first digits of a published file's SHA-256, which stand in its name."""
+def _hash_prefix(url: str) -> str:
+    """Returns the first digits of a published file's SHA-256, which are part of its name."""
     return Path(url).stem.rpartition("-")[2]
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
-
-
 def without_head(backbone: VisionTransformer) -> VisionTransformer:
-    """The same backbone; its own classification head, which no adapter uses, is dropped."""
+    """Removes the backbone's classification head, in place; adapters have their own."""
     backbone.heads = nn.Sequential()
     return backbone
 
 
 def at_image_size(backbone: VisionTransformer, image_size: int) -> VisionTransformer:
-    """A backbone with the same weights for another image size, its positions interpolated.
+    """Returns a backbone with the same weights for another image size.
 
-    Raises SettingsError for a size that is no multiple of the patch size.
+    The position embeddings are interpolated. Raises SettingsError for a size that is not a multiple
+    of the patch size.
     """
     tables = settings_of(backbone).model_dump() | {"image_size": image_size}
     settings = validated(BackboneSettings, tables)
@@ -173,7 +175,7 @@ def at_image_size(backbone: VisionTransformer, image_size: int) -> VisionTransfo
 
 
 def settings_of(backbone: VisionTransformer) -> BackboneSettings:
-    """The shape of an existing backbone."""
+    """Returns the shape of a backbone."""
     return BackboneSettings(
         image_size=backbone.image_size,
         patch_size=backbone.patch_size,
@@ -186,7 +188,7 @@ def settings_of(backbone: VisionTransformer) -> BackboneSettings:
 
 @dataclass(frozen=True)
 class BackboneFile:
-    """What a `backbone.safetensors` holds: the weights, and how they came about."""
+    """The content of a `backbone.safetensors`: the weights and their provenance."""
 
     backbone: VisionTransformer
     provenance: Provenance
@@ -195,7 +197,7 @@ class BackboneFile:
 def save_backbone(
     path: Path, backbone: VisionTransformer, provenance: Provenance, dtype: torch.dtype
 ) -> None:
-    """Writes a backbone with its shape and provenance in the file's metadata."""
+    """Writes a backbone, with its shape and provenance as metadata of the file."""
     metadata = {
         "settings": settings_of(backbone).model_dump_json(),
         "provenance": json.dumps(provenance),
@@ -204,13 +206,13 @@ def save_backbone(
 
 
 def load_backbone(path: Path) -> BackboneFile:
-    """The backbone in a file that `save_backbone` wrote. Raises CheckpointError otherwise."""
+    """Reads a file of `save_backbone`. Raises CheckpointError for any other or damaged file."""
     metadata = read_metadata(path)
     try:
         settings = BackboneSettings.model_validate_json(metadata["settings"])
         provenance = json.loads(metadata["provenance"])
     except (KeyError, ValueError, ValidationError) as error:
-        raise CheckpointError(path, "its metadata does not describe a backbone") from error
+        raise CheckpointError(path, "expected metadata of a backbone") from error
     backbone = build_backbone(settings)
     backbone.load_state_dict(read_tensors(path, backbone.state_dict()))
     return BackboneFile(backbone, provenance)

@@ -24,7 +24,7 @@ from eulerlora.config import CheckpointConfig
 from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.known_answer import write_known_answer
 from eulerlora.safetensor_files import read_tensors, tensors_sha256, write_tensors
-from eulerlora.settings import first_fault
+from eulerlora.validation import first_fault
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 CONFIG, ADAPTERS, BACKBONE, CARD = (

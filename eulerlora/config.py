@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: the contents of its `config.json`."""
+"""The schema of `config.json`, the description of a checkpoint."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -11,26 +11,26 @@ from eulerlora.settings import (
     Mode,
     PositiveInt,
     Sampler,
-    Settings,
 )
+from eulerlora.validation import Settings
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Provenance = dict[str, Any]
 
 
 class ClassName(Settings):
-    """One class of the label set: its short name, and a description for people."""
+    """A class of the label set: its short name and its description."""
 
     name: Annotated[str, Field(min_length=1)]
     description: Annotated[str, Field(min_length=1)]
 
 
 class BackboneConfig(Settings):
-    """Which frozen backbone the adapters were trained on.
+    """The frozen backbone that the adapters were trained on.
 
-    published: the name of torchvision's weights; None where `backbone.safetensors` holds them.
+    published: the name of torchvision's weights; None if they are in `backbone.safetensors`.
     sha256: digest of the weights (`eulerlora.safetensor_files.tensors_sha256`).
-    provenance: where weights that are not published came from.
+    provenance: the origin of weights that are not published.
     """
 
     settings: BackboneSettings
@@ -40,14 +40,14 @@ class BackboneConfig(Settings):
 
 
 class AdapterConfig(Settings):
-    """The adapters' settings, and the digest of `adapters.safetensors`' tensors."""
+    """The settings of the adapters and the digest of the tensors in `adapters.safetensors`."""
 
     settings: AdapterSettings
     sha256: Sha256
 
 
 class Preprocessing(Settings):
-    """How a picture becomes the network's input; one way so far, written out for readers."""
+    """How an image becomes the network's input; only `size` varies so far."""
 
     scale: Literal["1/255"] = "1/255"
     resize: Literal["squash"] = "squash"
@@ -56,10 +56,10 @@ class Preprocessing(Settings):
 
 
 class Threshold(Settings):
-    """An image whose MSP is below `msp` is flagged as out of distribution.
+    """The OOD threshold: an image with an MSP below `msp` is flagged as out of distribution.
 
-    samples: per adapter; `auto` for as many as each image takes.
-    kept: share of the `images` in-distribution images of `data` that the threshold keeps.
+    samples: per adapter, or `auto`. kept: fraction of the `images` in-distribution images of `data`
+    with an MSP of at least `msp`.
     """
 
     mode: Mode
@@ -71,10 +71,9 @@ class Threshold(Settings):
 
 
 class CheckpointConfig(Settings):
-    """All of `config.json`.
+    """The content of `config.json`.
 
-    sampler: how the samples of an image are drawn unless another is asked for; the thresholds of
-    `stoch` are for this one.
+    sampler: the default sampler of an image; the thresholds of `stoch` are valid for it only.
     """
 
     format_version: Literal[1] = 1
@@ -89,10 +88,10 @@ class CheckpointConfig(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        names = [each.name for each in self.classes]
+        names = [label.name for label in self.classes]
         if len(set(names)) != len(names):
             raise ValueError("two classes have the same name")
-        keys = [(each.mode, each.samples) for each in self.thresholds]
+        keys = [(threshold.mode, threshold.samples) for threshold in self.thresholds]
         if len(set(keys)) != len(keys):
             raise ValueError("two thresholds are for the same mode and samples")
         if self.preprocessing.size != self.backbone.settings.image_size:
@@ -102,26 +101,27 @@ class CheckpointConfig(Settings):
     def threshold(
         self, mode: Mode, samples: int | Auto, sampler: Sampler | None = None
     ) -> float | None:
-        """The OOD threshold on MSP, or None where none was calibrated for this question.
+        """Returns the OOD threshold on the MSP; None if these options were not calibrated.
 
-        sampler: of `stoch`; None takes the checkpoint's.
+        sampler: of `stoch`; None for the checkpoint's sampler.
         """
         if mode == "stoch" and sampler not in (None, self.sampler):
             return None
-        for each in self.thresholds:
-            if (each.mode, each.samples) == (mode, samples):
-                return each.msp
+        for threshold in self.thresholds:
+            if (threshold.mode, threshold.samples) == (mode, samples):
+                return threshold.msp
         return None
 
     def convergence_threshold(self, sampler: Sampler | None = None) -> float | None:
-        """What an MSP is held against to tell whether its image is settled, or None.
+        """Returns the threshold for the convergence of adaptive sampling, or None.
 
-        That of `auto` cannot be known before images are settled, so that this is that of the
-        largest number of samples that has one. sampler: as in `threshold`.
+        It is the threshold of the largest calibrated number of samples: the threshold of `auto` is
+        calibrated on converged images and so cannot decide their convergence. sampler: as in
+        `threshold`.
         """
         counts = [
-            each.samples
-            for each in self.thresholds
-            if each.mode == "stoch" and isinstance(each.samples, int)
+            threshold.samples
+            for threshold in self.thresholds
+            if threshold.mode == "stoch" and isinstance(threshold.samples, int)
         ]
         return self.threshold("stoch", max(counts), sampler) if counts else None

@@ -23,8 +23,9 @@ from eulerlora.errors import CheckpointError, ImageError
 from eulerlora.image_files import read_pixels
 from eulerlora.inference import RowNetwork, predict_rows
 from eulerlora.preprocess import resize
-from eulerlora.settings import SAMPLERS, Draw, Precision, Settings, first_fault
+from eulerlora.settings import SAMPLERS, Draw, Precision
 from eulerlora.uncertainty import summarise
+from eulerlora.validation import Settings, first_fault
 
 IMAGE_FILE, EXPECTED_FILE = "known_answer.png", "known_answer.json"
 DRAWS = (

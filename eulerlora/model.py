@@ -30,8 +30,8 @@ from eulerlora.settings import (
     Precision,
     RuntimeSettings,
     Sampler,
-    validated,
 )
+from eulerlora.validation import validated
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 Images = Tensor | Sequence[Image.Image | Path | str]

@@ -1,4 +1,4 @@
-"""(images, rows, coefficients) -> logits per row: a frozen torchvision ViT with adapters."""
+"""A frozen torchvision Vision Transformer with adapters: (images, rows, coefficients) -> logits."""
 
 from collections.abc import Callable, Iterator
 
@@ -27,26 +27,27 @@ class AdapterHeads(nn.Module):
 
     @torch.no_grad()
     def initialise(self, generator: Generator) -> None:
-        """Draws every head as torch's `nn.Linear` does: uniform within 1/sqrt(width)."""
+        """Draws every head like `nn.Linear`: uniform in [-1/sqrt(width), 1/sqrt(width)]."""
         bound = self.weight.shape[-1] ** -0.5
         self.weight.uniform_(-bound, bound, generator=generator)
         self.bias.uniform_(-bound, bound, generator=generator)
 
     def forward(self, features: Tensor, adapter: Tensor) -> Tensor:
-        """features: (rows, width). adapter: (rows,), whose head. Returns (rows, classes).
+        """Returns logits (rows, classes), in float32 under autocast too.
 
-        In float32 under autocast too: these few products decide between near classes.
+        features: (rows, width). adapter: (rows,), index of the head of each row.
         """
         with torch.autocast(features.device.type, enabled=False):
-            every = torch.einsum("nd,acd->nac", features.float(), self.weight) + self.bias
-        return every[torch.arange(len(features), device=every.device), adapter]
+            logits = torch.einsum("nd,acd->nac", features.float(), self.weight) + self.bias
+        return logits[torch.arange(len(features), device=logits.device), adapter]
 
 
 class AdaptedVisionTransformer(nn.Module):
     """A frozen `torchvision.models.VisionTransformer` with adapters in every block.
 
-    The network knows no mode, step or seed: those are in the coefficients. Only the adapters and
-    the heads are trainable; the backbone's own classification head is not used.
+    Mode, steps and seed determine the coefficients; the network is a deterministic function of
+    images and coefficients. Only the adapters and their heads are trainable; the classification
+    head of the backbone is not used.
     """
 
     def __init__(
@@ -63,24 +64,24 @@ class AdaptedVisionTransformer(nn.Module):
 
     @property
     def depth(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return len(self.blocks)
 
     def initialise(self, generator: Generator) -> None:
-        """Draws the adapters and heads; every trajectory then equals the frozen backbone."""
+        """Draws the adapters and heads; every trajectory then has the features of the backbone."""
         for block in self.blocks:
             assert isinstance(block, AttentionAdapters)
             block.initialise(generator)
         self.heads.initialise(generator)
 
     def train(self, mode: bool = True) -> "AdaptedVisionTransformer":
-        """Nothing here behaves differently in training; the backbone's dropout stays off."""
+        """Sets the training mode of the adapters; the backbone stays in evaluation mode."""
         super().train(mode)
         self.backbone.eval()
         return self
 
     def adapter_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Names and parameters of all that is trained, in a fixed order."""
+        """Yields names and parameters of the adapters and heads, in a fixed order."""
         for name, parameter in self.named_parameters():
             if not name.startswith("backbone."):
                 yield name, parameter
@@ -88,11 +89,11 @@ class AdaptedVisionTransformer(nn.Module):
     def forward(
         self, images: Tensor, rows: Rows, coefficients: Tensor, block: Block | None = None
     ) -> Tensor:
-        """Logits of every row.
+        """Returns logits (rows, classes).
 
         images: (n, 3, image_size, image_size) in [0, 1]. coefficients: (rows, blocks, 4, ranks).
         block: computes one block, `adapted_block` if None; training may pass one that recomputes
-        activations. Returns (rows, classes).
+        activations.
         """
         block = block or adapted_block
         tokens = embed(self.backbone, images)  # (images, tokens, width)
@@ -100,10 +101,10 @@ class AdaptedVisionTransformer(nn.Module):
             self.backbone.encoder.layers, self.blocks, coefficients.unbind(1), strict=True
         )
         last = self.depth - 1
-        for index, (frozen, adapters, own) in enumerate(per_block):
-            image = rows.image if index == 0 else None  # the rows of an image part ways there
-            queries = 1 if index == last else None  # the heads read the class token alone
-            tokens = block(tokens, frozen, adapters, own, image, queries)
+        for index, (frozen, adapters, block_coefficients) in enumerate(per_block):
+            image = rows.image if index == 0 else None  # rows of an image differ from here on
+            queries = 1 if index == last else None  # the heads use the class token only
+            tokens = block(tokens, frozen, adapters, block_coefficients, image, queries)
         features = self.backbone.encoder.ln(tokens[:, 0])
         logits: Tensor = self.heads(features, rows.adapter)
         return logits
@@ -117,18 +118,18 @@ def adapted_block(
     image: Tensor | None,
     queries: int | None,
 ) -> Tensor:
-    """One block: adapted self-attention, then the frozen MLP, each behind its layer norm.
+    """Runs one block: adapted self-attention and the frozen MLP, each after its layer norm.
 
-    tokens: (rows, tokens, width); or (images, tokens, width) with image: (rows,), which of them
-    each row has. frozen: a torchvision `EncoderBlock`. adapters: the block's AttentionAdapters.
-    coefficients: (rows, 4, ranks). queries: how many tokens, from the first, are wanted; None:
-    all. Returns (rows, queries, width).
+    tokens: (rows, tokens, width); with `image`, (images, tokens, width). frozen: a torchvision
+    `EncoderBlock`. adapters: the `AttentionAdapters` of the block. coefficients: (rows, 4, ranks).
+    image: (rows,), index of each row's image. queries: number of leading tokens to return; None
+    returns all. Returns (rows, queries, width).
     """
     assert isinstance(frozen, EncoderBlock)
     assert isinstance(adapters, AttentionAdapters)
-    normal = frozen.ln_1(tokens)
+    normalised = frozen.ln_1(tokens)
     attended = adapted_attention(
-        normal, frozen.self_attention, adapters, coefficients, image, queries
+        normalised, frozen.self_attention, adapters, coefficients, image, queries
     )
     tokens = tokens[:, :queries] if image is None else tokens[image, :queries]
     tokens = tokens + attended
@@ -137,7 +138,7 @@ def adapted_block(
 
 
 def embed(backbone: VisionTransformer, images: Tensor) -> Tensor:
-    """Patch embeddings with the class token first and positions added: (n, tokens, width)."""
+    """Returns (n, tokens, width): class token and patch embeddings, with positions added."""
     patches = backbone.conv_proj(images).flatten(2).transpose(1, 2)
     class_token = backbone.class_token.expand(len(images), -1, -1)
     tokens: Tensor = torch.cat([class_token, patches], dim=1) + backbone.encoder.pos_embedding

@@ -9,7 +9,8 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from eulerlora.errors import SettingsError
-from eulerlora.settings import PositiveInt, Settings, first_fault
+from eulerlora.settings import PositiveInt
+from eulerlora.validation import Settings, first_fault
 
 PREFIX = "EULERLORA_SERVE_"
 NESTED = "__"

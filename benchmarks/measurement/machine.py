@@ -1,4 +1,4 @@
-"""Where a figure was measured: processor, threads, GPU, versions."""
+"""The machine of a measurement: processor, threads, GPU, versions."""
 
 import functools
 import platform
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import torch
 
-from eulerlora.settings import Settings
+from eulerlora.validation import Settings
 from training.fit.run import current_commit
 
-PEERS = ("torchvision", "peft", "transformers")
+LIBRARIES = ("torchvision", "peft", "transformers")
 
 
 class Machine(Settings):
-    """cpu: the model's name. threads: that torch uses. gpu: its name, if it was measured."""
+    """cpu: model name. threads: number of torch threads. gpu: model name, None for the CPU."""
 
     cpu: str
     threads: int
@@ -24,17 +24,17 @@ class Machine(Settings):
 
     @property
     def name(self) -> str:
-        """In words, as a table's heading."""
+        """The name as a heading."""
         return self.gpu or f"{self.cpu}, {self.threads} threads"
 
     @property
     def slug(self) -> str:
-        """The name as part of a file name."""
+        """The name in a file name."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
 
 
 def this_machine(device: torch.device) -> Machine:
-    """The machine this process runs on; its GPU only where `device` is one."""
+    """Returns this machine; with the GPU if `device` is a CUDA device."""
     return Machine(
         cpu=cpu_model(),
         threads=torch.get_num_threads(),
@@ -43,22 +43,23 @@ def this_machine(device: torch.device) -> Machine:
 
 
 def cpu_model() -> str:
-    """The processor's name as Linux gives it, elsewhere the architecture."""
+    """Returns the processor's model name on Linux, otherwise the architecture."""
     file = Path("/proc/cpuinfo")
     text = file.read_text() if file.exists() else ""
-    found = re.search(r"^model name\s*: (.+)$", text, flags=re.MULTILINE)
-    return found.group(1).strip() if found else platform.machine()
+    match = re.search(r"^model name\s*: (.+)$", text, flags=re.MULTILINE)
+    return match.group(1).strip() if match else platform.machine()
 
 
-def versions(libraries: Sequence[str] = PEERS) -> dict[str, str]:
-    """Of Python and of every library whose speed is in the figures."""
+def versions(libraries: Sequence[str] = LIBRARIES) -> dict[str, str]:
+    """Returns the versions of Python, torch and the libraries."""
     peers = {name: version(name) for name in libraries}
     return {"python": platform.python_version(), "torch": torch.__version__} | peers
 
 
 @functools.cache
 def commit() -> str | None:
-    """The commit that is measured, as it was when first asked: the results written into the
-    checkout during a run do not make it a changed one.
+    """Returns the measured commit.
+
+    Cached, so that results written into the checkout during a run do not mark it as changed.
     """
     return current_commit()

@@ -1,4 +1,4 @@
-"""One measured figure that stands by itself: not a ratio of two sides, but a value in its unit."""
+"""A measured value in its unit, without a reference."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -8,15 +8,15 @@ import torch
 
 from benchmarks.measurement.machine import Machine, commit, this_machine, versions
 from benchmarks.measurement.result import Spread, Target
-from eulerlora.settings import Settings
+from eulerlora.validation import Settings
 
 Unit = Literal["seconds", "bytes", "share", "count"]
 
 
 class Reading(Settings):
-    """A value and the measurements that it sums up.
+    """A value and the measurements behind it.
 
-    unit: of the value, its target and its spread. what: how it was measured. sizes: of what.
+    unit: of value, target and spread. what: how it was measured. sizes: details of the workload.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Reading(Settings):
 
 
 class Measurement(Settings):
-    """What a reading is about: its row in the table. libraries: whose versions matter."""
+    """Definition of a reading, a row of the table. libraries: libraries whose versions matter."""
 
     name: str
     what: str
@@ -44,7 +44,7 @@ class Measurement(Settings):
     def reading(
         self, value: float, measured: Sequence[float], device: torch.device, sizes: dict[str, Any]
     ) -> Reading:
-        """The reading of a value, with at least one measurement behind it."""
+        """Returns the reading of a value. measured: at least one measurement."""
         return Reading(
             name=self.name,
             what=self.what,

@@ -1,4 +1,4 @@
-"""One measured figure with all that is needed to judge it, as a line of JSON."""
+"""A measured comparison with its target, workload, machine and versions."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -7,25 +7,25 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 
-from benchmarks.measurement.machine import PEERS, Machine, commit, this_machine, versions
-from eulerlora.settings import Settings
+from benchmarks.measurement.machine import LIBRARIES, Machine, commit, this_machine, versions
+from eulerlora.validation import Settings
 
 Unit = Literal["seconds", "bytes", "answers/s"]
 
 
 class Target(Settings):
-    """What a ratio, or another measured value, should be."""
+    """A bound on a ratio or another measured value."""
 
     bound: Literal["at most", "at least"]
     value: float
 
     def met_by(self, measured: float) -> bool:
-        """Whether what was measured is on the right side of the bound."""
+        """True if the measured value satisfies the bound."""
         return measured <= self.value if self.bound == "at most" else measured >= self.value
 
 
 class Spread(Settings):
-    """Repeated measurements of one thing."""
+    """Quantiles of repeated measurements."""
 
     median: float
     minimum: float
@@ -36,7 +36,7 @@ class Spread(Settings):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        """The spread of at least one value."""
+        """Returns the spread of at least one value."""
         low, first, middle, third, high = np.percentile(values, [0, 25, 50, 75, 100]).tolist()
         return cls(
             median=middle,
@@ -48,8 +48,8 @@ class Spread(Settings):
         )
 
 
-class Figure(Settings):
-    """One side of a comparison. work: FLOPs of one run, where rates are compared."""
+class Side(Settings):
+    """One side of a comparison. work: FLOPs of a run if rates are compared."""
 
     what: str
     spread: Spread
@@ -57,16 +57,16 @@ class Figure(Settings):
 
 
 class Result(Settings):
-    """Ours over the reference, from alternating runs.
+    """Ratio of ours to the reference, from alternating runs.
 
-    unit: of both spreads. ratio: of the medians; where each side has its work, of work over
-    median. ratio_spread: of the ratios of neighbouring runs. sizes: what was measured.
+    unit: of both spreads. ratio: of the medians, or of work / median if both sides have work.
+    ratio_spread: of the ratios of paired runs. sizes: details of the workload.
     """
 
     name: str
     unit: Unit
-    ours: Figure
-    reference: Figure
+    ours: Side
+    reference: Side
     ratio: float
     ratio_spread: Spread
     target: Target | None
@@ -78,14 +78,14 @@ class Result(Settings):
 
 
 class Comparison(Settings):
-    """What a result is about: its row in the table. libraries: whose versions matter."""
+    """Definition of a result, a row of the table. libraries: libraries whose versions matter."""
 
     name: str
     ours: str
     reference: str
     target: Target | None = None
     unit: Unit = "seconds"
-    libraries: tuple[str, ...] = PEERS
+    libraries: tuple[str, ...] = LIBRARIES
 
     def result(
         self,
@@ -95,18 +95,19 @@ class Comparison(Settings):
         sizes: dict[str, Any],
         work: tuple[float, float] | None = None,
     ) -> Result:
-        """Of paired costs, or of rates. work: FLOPs of one run of ours and of the
-        reference; the ratio is then our rate over the reference's.
+        """Returns the result of paired measurements.
+
+        work: FLOPs of a run of ours and of the reference; the ratio is then a ratio of rates.
         """
-        own, other = Spread.of(ours), Spread.of(reference)
-        first, second = work or (None, None)
+        our_spread, reference_spread = Spread.of(ours), Spread.of(reference)
+        our_work, reference_work = work or (None, None)
         pairs = zip(ours, reference, strict=True)
         return Result(
             name=self.name,
             unit=self.unit,
-            ours=Figure(what=self.ours, spread=own, work=first),
-            reference=Figure(what=self.reference, spread=other, work=second),
-            ratio=ratio(own.median, other.median, work),
+            ours=Side(what=self.ours, spread=our_spread, work=our_work),
+            reference=Side(what=self.reference, spread=reference_spread, work=reference_work),
+            ratio=ratio(our_spread.median, reference_spread.median, work),
             ratio_spread=Spread.of([ratio(*pair, work) for pair in pairs]),
             target=self.target,
             sizes=sizes,
@@ -118,7 +119,7 @@ class Comparison(Settings):
 
 
 def ratio(ours: float, reference: float, work: tuple[float, float] | None) -> float:
-    """Of two costs; of two rates where each side's work is given."""
+    """Returns the ratio of two costs, or of two rates if work is given."""
     if work is None:
         return ours / reference
     return (work[0] / ours) / (work[1] / reference)

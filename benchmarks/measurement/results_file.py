@@ -1,4 +1,4 @@
-"""Results on disk: a line of JSON each, or one JSON document of a GPU's run."""
+"""Result files: JSON Lines, or a JSON document of a GPU run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 from benchmarks.inference.correctness import Check
 from benchmarks.measurement.reading import Reading
 from benchmarks.measurement.result import Result
-from eulerlora.settings import Settings
+from eulerlora.validation import Settings
 
 Record = Result | Reading
 RECORD: TypeAdapter[Record] = TypeAdapter(Record)
@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parents[1] / "results"
 
 
 class GpuRun(Settings):
-    """A whole run of `benchmarks.gpu`. seconds: that it took, checks included."""
+    """A run of `benchmarks.gpu`. seconds: duration, checks included."""
 
     seconds: float
     checks: list[Check]
@@ -24,16 +24,16 @@ class GpuRun(Settings):
 
 
 def append(path: Path, record: Record) -> None:
-    """One more line, in a folder that is made if need be."""
+    """Appends a line; creates the folder if missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         file.write(record.model_dump_json() + "\n")
 
 
 def read(path: Path) -> list[Record]:
-    """The results in a `.jsonl` file of lines, or in the `.json` of a GPU's run.
+    """Reads a `.jsonl` file, or the `.json` file of a GPU run.
 
-    Raises pydantic's ValidationError for anything else.
+    Raises pydantic.ValidationError for other content.
     """
     text = path.read_text()
     if path.suffix == ".json":
@@ -42,7 +42,7 @@ def read(path: Path) -> list[Record]:
 
 
 def newest(records: Sequence[Record]) -> list[Record]:
-    """The latest record of each name and machine, in the order in which they first came."""
+    """Returns the newest record of each name and machine, in order of first appearance."""
     latest: dict[tuple[str, str], Record] = {}
     for record in records:
         key = (record.machine.name, record.name)

@@ -1,14 +1,15 @@
-"""What is measured: the shape of the network, the trajectories, and how often."""
+"""Sizes of a benchmark run: networks, trajectories and repeats."""
 
 from typing import Annotated
 
 from pydantic import Field
 
-from eulerlora.settings import AdapterSettings, BackboneSettings, PositiveInt, Settings
+from eulerlora.settings import AdapterSettings, BackboneSettings, PositiveInt
+from eulerlora.validation import Settings
 
 
 class NetworkSizes(Settings):
-    """One network and its trajectories. samples: S of each adapter in mode `stoch`."""
+    """A network and its trajectories. samples: per adapter in mode `stoch`."""
 
     backbone: BackboneSettings = BackboneSettings()
     adapters: AdapterSettings = AdapterSettings()
@@ -17,19 +18,18 @@ class NetworkSizes(Settings):
 
     @property
     def trajectories(self) -> int:
-        """A * S, of one image in mode `stoch`."""
+        """Trajectories of an image in mode `stoch`: adapters * samples."""
         return self.adapters.adapters * self.samples
 
 
 class Sizes(Settings):
-    """What a whole run measures.
+    """Sizes of a run.
 
-    large: the published backbone. compact: the first embedded model's. images: of a batch.
-    requests: of each mode, in the batch that mixes both. throughput_images: of the batch that is
-    to fill a GPU. squares: sides of the square products among which the ceiling is sought.
-    repeats: alternating measurements after `warmups` unmeasured ones; steps count for more, so
-    they are taken `step_repeats` times, and requests for less: `request_repeats` times.
-    processes: fresh ones for each memory figure.
+    large: the published backbone. compact: a backbone for CPUs. images: batch size. requests: of
+    each mode in the mixed batch. throughput_images: batch size that fills a GPU. squares: sizes
+    of the square products among the ceiling's candidates. repeats: alternating measurements after
+    `warmups`; `step_repeats` for training steps, `request_repeats` for requests. processes:
+    number of processes for each memory measurement.
     """
 
     large: NetworkSizes = NetworkSizes()

@@ -1,51 +1,52 @@
-"""How long and how often the service is measured."""
+"""Sizes and durations of the service benchmarks."""
 
 from pathlib import Path
 
-from eulerlora.settings import Mode, PositiveInt, Settings
+from eulerlora.settings import Mode, PositiveInt
+from eulerlora.validation import Settings
 
 LIBRARIES = ("fastapi", "uvicorn", "h11", "litserve", "mlcommons-loadgen", "pillow")
 
 
-class Answers(Settings):
-    """How many answers one run waits for, by mode."""
+class ResponseCounts(Settings):
+    """Number of responses of a run, by mode."""
 
     det: PositiveInt
     stoch: PositiveInt
 
     def of(self, mode: Mode) -> int:
-        """Of one mode."""
+        """Returns the number for a mode."""
         return self.det if mode == "det" else self.stoch
 
 
 class Plan(Settings):
-    """One run of `benchmarks.service`; the defaults are those of the published figures.
+    """A run of `benchmarks.service`; the defaults are those of the published results.
 
-    options: of `eulerlora serve`. real_images: a folder with HAM10000, for figures on its images
-    too. photographs: different ones to ask about. batch_rows: of the engine alone, as the
-    service's own limit. clients: that keep the service full. answers, runs: of throughput.
-    lone_requests: one after another. peer_clients, peer_answers, peer_runs, peer_trial_answers:
-    of the comparison with LitServe, of whose settings `peer_candidates` are tried. deadline_s:
-    within which an accepted request is answered; refusal_s: within which another one is refused.
-    overload_s: of the load at `overload` times the capacity, which `capacity_answers` show.
-    mixed_s: of the mixed input, `settle_s` of which are not looked at for growth. ends: servers
-    ended by SIGTERM.
+    options: of `eulerlora serve`. real_images: a folder with HAM10000, to measure throughput on
+    its images too. image_count: number of different images. batch_rows: rows per pass of the
+    engine without a service. clients, responses, runs: of throughput. single_requests: number of
+    requests one after another. peer_clients, peer_responses, peer_runs, peer_trial_responses: of
+    the comparison with LitServe, with `peer_candidates` of its settings. deadline_s: maximum time
+    to a response; refusal_s: maximum time to a refusal. overload_s: duration of a load of
+    `overload` times the capacity, measured over `capacity_responses`. half_open: number of
+    stalled connections; probes: requests meanwhile. mixed_s: duration of mixed input; memory
+    growth is measured after `warmup_s`. terminations: number of servers terminated by SIGTERM.
     """
 
     options: tuple[str, ...] = ()
     real_images: Path | None = None
-    photographs: PositiveInt = 64
+    image_count: PositiveInt = 64
     batch_rows: PositiveInt = 128
     clients: PositiveInt = 16
-    answers: Answers = Answers(det=960, stoch=240)
+    responses: ResponseCounts = ResponseCounts(det=960, stoch=240)
     runs: PositiveInt = 5
-    lone_requests: PositiveInt = 200
+    single_requests: PositiveInt = 200
     peer_clients: PositiveInt = 16
-    peer_answers: PositiveInt = 320
+    peer_responses: PositiveInt = 320
     peer_runs: PositiveInt = 7
     peer_candidates: PositiveInt = 10
-    peer_trial_answers: PositiveInt = 160
-    capacity_answers: PositiveInt = 600
+    peer_trial_responses: PositiveInt = 160
+    capacity_responses: PositiveInt = 600
     overload: float = 3.0
     overload_s: float = 60.0
     deadline_s: float = 10.0
@@ -54,27 +55,27 @@ class Plan(Settings):
     half_open: PositiveInt = 10
     probes: PositiveInt = 100
     mixed_s: float = 600.0
-    settle_s: float = 60.0
-    ends: PositiveInt = 5
+    warmup_s: float = 60.0
+    terminations: PositiveInt = 5
 
 
 FULL = Plan()
 SMALL = Plan(
-    photographs=4,
+    image_count=4,
     batch_rows=32,
     clients=8,
-    answers=Answers(det=16, stoch=8),
+    responses=ResponseCounts(det=16, stoch=8),
     runs=2,
-    lone_requests=10,
+    single_requests=10,
     peer_clients=4,
-    peer_answers=12,
+    peer_responses=12,
     peer_runs=2,
     peer_candidates=1,
-    peer_trial_answers=4,
-    capacity_answers=16,
+    peer_trial_responses=4,
+    capacity_responses=16,
     overload_s=3.0,
     probes=5,
     mixed_s=6.0,
-    settle_s=2.0,
-    ends=1,
+    warmup_s=2.0,
+    terminations=1,
 )

@@ -10,7 +10,8 @@ from queue import Empty, SimpleQueue
 from typing import Self
 
 from eulerlora.errors import EulerLoRAError
-from eulerlora.settings import Auto, Settings
+from eulerlora.settings import Auto
+from eulerlora.validation import Settings
 from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import AuditUnavailable
 from eulerlora_client.policy import policy

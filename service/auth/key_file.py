@@ -21,7 +21,8 @@ from pydantic import AwareDatetime, Field
 
 from eulerlora.atomic_files import atomic_write
 from eulerlora.errors import SettingsError
-from eulerlora.settings import PositiveInt, Settings, validated
+from eulerlora.settings import PositiveInt
+from eulerlora.validation import Settings, validated
 
 MAX_KEYS = 2  # the old and the new key during rotation
 PRIVATE = 0o600

@@ -8,7 +8,7 @@ from typing import Any, Literal, TextIO
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
-from eulerlora.settings import Settings
+from eulerlora.validation import Settings
 from eulerlora_client.printable import printable
 from service.telemetry.request_id import current_request_id
 

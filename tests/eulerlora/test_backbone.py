@@ -76,7 +76,7 @@ def test_a_file_at_hand_that_is_not_the_published_one_is_refused_and_not_kept(
 ) -> None:
     file = tiny_published.file.rename(tmp_path / "other.pth")
     torch.save(tiny_published.state | {"class_token": torch.ones(1, 1, 16)}, file)
-    for wrong, reason in ((file, "SHA-256 begins"), (tmp_path / "absent.pth", "cannot be read")):
+    for wrong, reason in ((file, "expected a SHA-256 that begins"), (tmp_path / "absent.pth", "cannot be read")):
         with pytest.raises(SettingsError, match=f"{wrong.name}.*{reason}"):
             published_backbone(tiny_published.name, wrong)
     assert not tiny_published.file.exists()
@@ -175,7 +175,7 @@ def test_another_image_size_changes_the_positions_of_patches_and_nothing_else(
 
 
 def test_an_image_size_that_patches_do_not_fill_is_refused(make_backbone) -> None:
-    with pytest.raises(SettingsError, match="image_size=50 must be a multiple of patch_size=8"):
+    with pytest.raises(SettingsError, match="expected image_size to be a multiple of patch_size=8, got 50"):
         at_image_size(make_backbone(SETTINGS), 50)
 
 
@@ -210,7 +210,7 @@ def test_a_file_that_does_not_describe_a_backbone_is_refused(
 ) -> None:
     path = tmp_path / "backbone.safetensors"
     save_file(make_backbone(SETTINGS).state_dict(), path, metadata=metadata)
-    with pytest.raises(CheckpointError, match="does not describe a backbone") as caught:
+    with pytest.raises(CheckpointError, match="expected metadata of a backbone") as caught:
         load_backbone(path)
     assert caught.value.path == path
 

@@ -7,7 +7,8 @@ from torchvision import models
 
 from eulerlora.backbone import build_backbone, settings_of
 from eulerlora.errors import SettingsError
-from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, validated
+from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
+from eulerlora.validation import validated
 
 
 def test_defaults_are_the_papers_adapters_on_vit_b_32() -> None:
@@ -37,7 +38,7 @@ def test_a_scale_of_zero_is_allowed() -> None:
 
 def test_a_least_rank_above_the_rank_is_refused() -> None:
     assert AdapterSettings(rank=4, min_rank=4).min_rank == 4
-    with pytest.raises(ValidationError, match="min_rank must be at most rank=4, not 5"):
+    with pytest.raises(ValidationError, match="expected min_rank of at most rank=4, got 5"):
         AdapterSettings(rank=4, min_rank=5)
 
 
@@ -57,8 +58,8 @@ def test_settings_do_not_change(settings: AdapterSettings | BackboneSettings | D
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"image_size": 30, "patch_size": 8}, "image_size=30 must be a multiple of patch_size=8"),
-        ({"width": 10, "heads": 4}, "width=10 must be a multiple of heads=4"),
+        ({"image_size": 30, "patch_size": 8}, "image_size to be a multiple of patch_size=8, got 30"),
+        ({"width": 10, "heads": 4}, "width to be a multiple of heads=4, got 10"),
     ],
 )
 def test_sizes_that_do_not_divide_are_refused(values: dict[str, int], message: str) -> None:
@@ -75,7 +76,7 @@ def test_tokens_are_the_patches_and_the_class_token_as_torchvision_counts_them()
 
 def test_a_deterministic_draw_has_one_sample() -> None:
     assert Draw() == Draw(mode="det", samples=1, seed=0, sampler="independent")
-    with pytest.raises(ValidationError, match="samples belongs to mode stoch"):
+    with pytest.raises(ValidationError, match="samples: expected 1 in mode det, got 2"):
         Draw(mode="det", samples=2)
 
 
@@ -104,7 +105,7 @@ def test_settings_from_a_user_are_checked_with_an_error_of_one_line_that_names_t
         with pytest.raises(SettingsError, match=key) as caught:
             validated(AdapterSettings, values)
         assert "\n" not in str(caught.value)
-    with pytest.raises(SettingsError, match="min_rank must be at most rank=4"):
+    with pytest.raises(SettingsError, match="expected min_rank of at most rank=4"):
         validated(AdapterSettings, {"rank": 4, "min_rank": 5})
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from eulerlora.errors import DataError
-from eulerlora.settings import Mode, Sampler, first_fault
+from eulerlora.settings import Mode, Sampler
+from eulerlora.validation import first_fault
 from training.evaluation.intervals import Estimate, Estimates, Proportion
 
 TEST = "test"

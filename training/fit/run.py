@@ -11,7 +11,7 @@ import torchvision
 from accelerate import Accelerator
 
 from eulerlora.config import Provenance
-from eulerlora.settings import Settings
+from eulerlora.validation import Settings
 from training.data.labelled_images import ImageParts, OodSet
 from training.fit.batches import Shard
 from training.recipe.schema import Recipe

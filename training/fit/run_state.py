@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from eulerlora.atomic_files import storage_errors
 from eulerlora.errors import CheckpointError, NonFiniteError, SettingsError
 from eulerlora.safetensor_files import read_metadata, read_tensors, write_tensors
-from eulerlora.settings import Settings
+from eulerlora.validation import Settings
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 

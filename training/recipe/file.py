@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from eulerlora.errors import SettingsError
-from eulerlora.settings import validated
+from eulerlora.validation import validated
 from training.recipe.schema import Recipe
 
 AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)

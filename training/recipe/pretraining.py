@@ -4,7 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora.settings import BackboneSettings, PositiveInt, Settings
+from eulerlora.settings import BackboneSettings, PositiveInt
+from eulerlora.validation import Settings
 from training.recipe.schema import AdamWSettings, DataSettings, Recipe
 
 

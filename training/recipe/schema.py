@@ -7,15 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora.settings import (
-    AUTO,
-    AdapterSettings,
-    Auto,
-    PositiveInt,
-    Precision,
-    Sampler,
-    Settings,
-)
+from eulerlora.settings import AUTO, AdapterSettings, Auto, PositiveInt, Precision, Sampler
+from eulerlora.validation import Settings
 
 StoredDtype = Literal["float32", "float16", "bfloat16"]
 SAMPLES: tuple[int | Auto, ...] = (1, 2, 4, 8, 16, AUTO)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from eulerlora.checkpoint import CONFIG, read_config
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import DataError, SettingsError
-from eulerlora.settings import validated
+from eulerlora.validation import validated
 from training.adaptation.train import REPORT, state_file
 from training.evaluation.report_schema import JSON
 from training.recipe.file import read_recipe

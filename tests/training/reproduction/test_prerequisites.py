@@ -109,7 +109,7 @@ def test_a_file_for_published_weights_replaces_the_cache(tmp_path: Path) -> None
 
 
 def test_unknown_published_weights_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="unknown published weights 'ViT_B_99'"):
+    with pytest.raises(SettingsError, match="expected published weights among .*, got 'ViT_B_99'"):
         missing_inputs(recipe("ham10000", "backbone.weights=ViT_B_99"), RECIPES, tmp_path)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from eulerlora.errors import SettingsError
-from eulerlora.settings import validated
+from eulerlora.validation import validated
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 from training.reproduction.results import METRIC_NAMES
