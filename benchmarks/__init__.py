@@ -1,6 +1,6 @@
-"""How fast EulerLoRA is, next to the baselines a reader would compare it with.
+"""Speed of EulerLoRA compared with baselines.
 
-`python -m benchmarks.cpu` measures on this machine's CPU, `python -m benchmarks.gpu` on a CUDA
-device; `python -m benchmarks.report` prints what they found as one table. Not installed with the
-package: run it from a checkout.
+`python -m benchmarks.cpu` measures on the CPU, `python -m benchmarks.gpu` on a CUDA device, and
+`python -m benchmarks.service` measures the service. `python -m benchmarks.report` prints all
+results. The benchmarks are not part of the distribution: run them from a checkout.
 """

@@ -1,7 +1,7 @@
-"""What more samples buy, and how many `samples="auto"` takes: `python -m benchmarks.adaptive_sampling`.
+"""Fixed numbers of samples and `auto`: `python -m benchmarks.adaptive_sampling`.
 
-Prints, for independent and balanced samples, what a checkpoint's answers are worth by the number of
-samples, and how `auto` compares with 64 other samples; draws both as a picture.
+Prints, for independent and balanced samples, the metrics of a checkpoint by number of samples, and
+the agreement with 64 other samples; draws both as a chart.
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,14 @@ from pathlib import Path
 import click
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from benchmarks.adaptive_sampling_tables import Found, agreement_table, drawing, worth_table
-from benchmarks.sampling import answers
+from benchmarks.adaptive_sampling_tables import (
+    SampledProbabilities,
+    agreement_table,
+    chart,
+    metrics_table,
+)
+from benchmarks.sampling import predict
 from eulerlora.adaptive_sampling import MAX_SAMPLES
 from eulerlora.checkpoint import DEFAULT_CHECKPOINT
 from eulerlora.model import EulerLoRA, choose_device
@@ -21,10 +25,11 @@ from eulerlora.preprocess import resize
 from eulerlora.settings import SAMPLERS, Draw, Sampler
 from training.data.datasets import checkpoint_dataset, read_ood_set
 from training.data.labelled_images import LabelledImage, evenly_spaced
+from training.data.progress import track
 from training.data.sources import read_image
 from training.recipe.schema import OodSettings
 
-REPEATS = 5  # of 16 samples: four are the 64 that the fifth is compared with, each in turn
+REPEATS = 5  # of 16 samples: every repeat is compared with the 64 samples of the other four
 
 
 @click.command()
@@ -33,8 +38,10 @@ REPEATS = 5  # of 16 samples: four are the 64 that the fifth is compared with, e
 @click.option("--part", type=click.Choice(["calibration", "test"]), default="test")
 @click.option("--images", type=click.IntRange(2), default=150, show_default=True)
 @click.option("--ood", type=click.Path(path_type=Path), help="A folder or archive of other images.")
-@click.option("--picture", type=click.Path(path_type=Path), help="An SVG or PNG file to write.")
-@click.option("--threads", type=click.IntRange(1), help="Instead of torch's own choice.")
+@click.option(
+    "--chart", "chart_file", type=click.Path(path_type=Path), help="An SVG or PNG file to write."
+)
+@click.option("--threads", type=click.IntRange(1), help="Number of torch threads.")
 @click.option("--device", default="auto", show_default=True)
 def main(
     data: Path,
@@ -42,52 +49,54 @@ def main(
     part: str,
     images: int,
     ood: Path | None,
-    picture: Path | None,
+    chart_file: Path | None,
     threads: int | None,
     device: str,
 ) -> None:
-    """Measure fixed numbers of samples and auto, with both samplers."""
+    """Measure fixed numbers of samples and auto with both samplers."""
     if threads is not None:
         torch.set_num_threads(threads)
     model = EulerLoRA.load(checkpoint, str(choose_device(device)))
     used = evenly_spaced(checkpoint_dataset(model.config, data).parts[part], images)
     others: Sequence[LabelledImage] = ()
     if ood is not None:
-        found = read_ood_set(OodSettings(kind="images", path=str(ood)), Path()).images
-        others = evenly_spaced(found, images)
-    labels = torch.tensor([each.label for each in used])
-    measured = {each: found_with(model, used, others, each) for each in SAMPLERS}
+        outside = read_ood_set(OodSettings(kind="images", path=str(ood)), Path()).images
+        others = evenly_spaced(outside, images)
+    labels = torch.tensor([image.label for image in used])
+    measured = {sampler: sample(model, used, others, sampler) for sampler in SAMPLERS}
     click.echo(f"{model.config.name}, {model.revision}; {len(used)} images of the {part} part")
     if others:
         click.echo(f"{len(others)} images of {ood}")
-    for sampler, each in measured.items():
-        click.echo(f"\n{sampler}:\n\n{worth_table(each, labels)}")
+    for sampler, sampled in measured.items():
+        click.echo(f"\n{sampler}:\n\n{metrics_table(sampled, labels)}")
     click.echo(f"\n{agreement_table(measured)}")
-    if picture is not None:
-        drawing(measured).savefig(picture)
+    if chart_file is not None:
+        chart(measured).savefig(chart_file)
 
 
-def found_with(
+def sample(
     model: EulerLoRA,
     inside: Sequence[LabelledImage],
     outside: Sequence[LabelledImage],
     sampler: Sampler,
-) -> Found:
-    """All trajectories of the images, `REPEATS` times, each time with seeds of their own."""
+) -> SampledProbabilities:
+    """Returns the trajectories of all images, `REPEATS` times with different seeds."""
 
     def probabilities(images: Sequence[LabelledImage], name: str) -> Tensor:
         size = model.config.preprocessing.size
-        pixels = torch.stack([resize(read_image(each.name, each.source), size) for each in images])
+        pixels = torch.stack(
+            [resize(read_image(image.name, image.source), size) for image in images]
+        )
         seeds = torch.arange(REPEATS * len(images)).view(REPEATS, -1).tolist()
-        asked = Draw(mode="stoch", samples=MAX_SAMPLES, sampler=sampler)
+        draw = Draw(mode="stoch", samples=MAX_SAMPLES, sampler=sampler)
         return torch.stack(
             [
-                answers(model, pixels, [asked.model_copy(update={"seed": seed}) for seed in own])
-                for own in tqdm(seeds, f"{sampler}, {name}", disable=None)
+                predict(model, pixels, [draw.model_copy(update={"seed": seed}) for seed in repeat])
+                for repeat in track(seeds, f"{sampler}, {name}", "repeats", REPEATS)
             ]
         )
 
-    return Found(
+    return SampledProbabilities(
         probabilities(inside, "inside"), probabilities(outside, "outside") if outside else None
     )
 

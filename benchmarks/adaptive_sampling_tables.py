@@ -1,4 +1,4 @@
-"""What more samples buy, and how many `auto` takes, as tables and a picture."""
+"""Tables and a chart of fixed numbers of samples and `auto`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from training.evaluation.metrics import classification_metrics, ood_metrics
 from training.reporting.charts import COLOURS
 
 COUNTS = (1, *ROUNDS)
-REFERENCE: Sampler = "balanced"  # the one that is nearer to all samples there could be
+REFERENCE: Sampler = "balanced"  # the sampler with the lower variance
 
 
 @dataclass(frozen=True)
-class Found:
+class SampledProbabilities:
     """Probabilities (repeats, images, adapters, MAX_SAMPLES, classes) with one sampler.
 
-    outside: the same of images unlike those that the model was trained on, None without any.
+    inside: of in-distribution images. outside: of out-of-distribution images, or None.
     """
 
     inside: Tensor
@@ -33,16 +33,16 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Verdicts:
-    """What images are told, (repeats, images): label, entropy in nats, and OOD flag."""
+class Decisions:
+    """Label, entropy in nats and OOD flag, (repeats, images)."""
 
     label: Tensor
     entropy: Tensor
     flagged: Tensor
 
     @classmethod
-    def of(cls, means: Tensor) -> "Verdicts":
-        """means: (repeats, images, classes). The threshold is the one that keeps 95% of them."""
+    def of(cls, means: Tensor) -> "Decisions":
+        """means: (repeats, images, classes). The OOD threshold has a TPR of 95% on these images."""
         flat = summarise(means.flatten(0, -2).unsqueeze(1))
         threshold = threshold_at_tpr(flat.msp, TARGET_TPR)
         shape = means.shape[:-1]
@@ -53,26 +53,31 @@ class Verdicts:
         )
 
 
-def worth_table(found: Found, labels: Tensor) -> str:
-    """What answers are worth by the number of samples, as Markdown; means over the repeats."""
+def metrics_table(sampled: SampledProbabilities, labels: Tensor) -> str:
+    """Returns a Markdown table of metrics by number of samples, averaged over the repeats."""
     lines = ["| S | deviation | accuracy | NLL | ECE | OOD AUROC |", "|---:" * 6 + "|"]
     for count in COUNTS:
-        means = found.inside[..., :count, :].mean(dim=(2, 3))
-        outside = None if found.outside is None else found.outside[..., :count, :].mean(dim=(2, 3))
-        lines.append(_worth_line(str(count), means, outside, labels))
-    means, outside = settled_means(found.inside), None
-    if found.outside is not None:
-        threshold = settling_threshold(found.inside)
-        outside = settled_means(found.outside, threshold)
-    lines.append(_worth_line("auto", means, outside, labels))
+        means = sampled.inside[..., :count, :].mean(dim=(2, 3))
+        outside = (
+            None if sampled.outside is None else sampled.outside[..., :count, :].mean(dim=(2, 3))
+        )
+        lines.append(_metrics_line(str(count), means, outside, labels))
+    means, outside = adaptive_means(sampled.inside), None
+    if sampled.outside is not None:
+        threshold = convergence_threshold(sampled.inside)
+        outside = adaptive_means(sampled.outside, threshold)
+    lines.append(_metrics_line("auto", means, outside, labels))
     return "\n".join(lines)
 
 
-def _worth_line(name: str, means: Tensor, outside: Tensor | None, labels: Tensor) -> str:
+def _metrics_line(name: str, means: Tensor, outside: Tensor | None, labels: Tensor) -> str:
     """means, outside: (repeats, images, classes)."""
-    truth, weights = labels.numpy(), unit_weights(len(labels))
-    figures = [classification_metrics(each.log().unsqueeze(1), truth, weights) for each in means]
-    mean = {key: fmean(each[key].item() for each in figures) for key in figures[0]}
+    weights = unit_weights(len(labels))
+    by_repeat = [
+        classification_metrics(repeat.log().unsqueeze(1), labels.numpy(), weights)
+        for repeat in means
+    ]
+    mean = {key: fmean(metrics[key].item() for metrics in by_repeat) for key in by_repeat[0]}
     auroc = "" if outside is None else f"{_auroc(means, outside):.4f}"
     return (
         f"| {name} | {deviation(means):.5f} | {mean['accuracy']:.4f} | {mean['nll']:.4f} "
@@ -81,104 +86,105 @@ def _worth_line(name: str, means: Tensor, outside: Tensor | None, labels: Tensor
 
 
 def _auroc(inside: Tensor, outside: Tensor) -> float:
-    """Of the MSP; the mean over the repeats."""
+    """Returns the AUROC of the MSP, averaged over the repeats."""
     weights = unit_weights(inside.shape[1] + outside.shape[1])
     pairs = zip(inside.amax(dim=-1).numpy(), outside.amax(dim=-1).numpy(), strict=True)
-    return fmean(ood_metrics(own, other, weights)["auroc"].item() for own, other in pairs)
+    return fmean(ood_metrics(msp, other, weights)["auroc"].item() for msp, other in pairs)
 
 
 def deviation(means: Tensor) -> float:
-    """Of a mean probability over the repeats: the root of the variance's mean over all others."""
+    """Returns the standard deviation over the repeats, as the root of the mean variance."""
     return float(means.var(dim=0).mean().sqrt())
 
 
-def settling_threshold(inside: Tensor) -> float:
-    """That of the most samples, as `eulerlora calibrate` would set it on these images."""
+def convergence_threshold(inside: Tensor) -> float:
+    """Returns the threshold of the largest number of samples, as `eulerlora calibrate` does."""
     return threshold_at_tpr(inside.mean(dim=(2, 3)).amax(dim=-1).flatten(), TARGET_TPR)
 
 
-def settled_means(found: Tensor, threshold: float | None = None) -> Tensor:
-    """(repeats, images, classes): the mean over the samples that `auto` takes of each image."""
-    means = torch.stack([found[..., :count, :].mean(dim=(2, 3)) for count in ROUNDS])
-    which = torch.searchsorted(torch.tensor(ROUNDS), samples_taken(found, threshold))
-    return means.gather(0, which[None, ..., None].expand(1, *means.shape[1:]))[0]
+def adaptive_means(probabilities: Tensor, threshold: float | None = None) -> Tensor:
+    """Returns (repeats, images, classes) means over the samples that `auto` runs."""
+    means = torch.stack([probabilities[..., :count, :].mean(dim=(2, 3)) for count in ROUNDS])
+    rounds = torch.searchsorted(torch.tensor(ROUNDS), adaptive_samples(probabilities, threshold))
+    return means.gather(0, rounds[None, ..., None].expand(1, *means.shape[1:]))[0]
 
 
-def samples_taken(found: Tensor, threshold: float | None = None) -> Tensor:
-    """(repeats, images)."""
-    return samples_until_converged(
-        found, settling_threshold(found) if threshold is None else threshold
-    )
+def adaptive_samples(probabilities: Tensor, threshold: float | None = None) -> Tensor:
+    """Returns (repeats, images) the number of samples per adapter that `auto` runs."""
+    if threshold is None:
+        threshold = convergence_threshold(probabilities)
+    return samples_until_converged(probabilities, threshold)
 
 
-def agreement_table(measured: Mapping[Sampler, Found]) -> str:
-    """How answers compare with those of 64 other balanced samples, as Markdown.
+def agreement_table(measured: Mapping[Sampler, SampledProbabilities]) -> str:
+    """Returns a Markdown table of the agreement with 64 other balanced samples.
 
-    These are all of the other repeats, so that no answer is compared with its own samples.
+    These are the samples of the other repeats, never those of the compared repeat.
     """
     repeats = measured[REFERENCE].inside.mean(dim=(2, 3))
-    reference = Verdicts.of((repeats.sum(dim=0) - repeats) / (len(repeats) - 1))
+    reference = Decisions.of((repeats.sum(dim=0) - repeats) / (len(repeats) - 1))
     lines = [
         "| sampler | S | mean S | label | OOD flag | both | entropy, RMS difference | "
         + " | ".join(f"S = {count}" for count in ROUNDS)
         + " |",
         "|---|" + "---:|" * (6 + len(ROUNDS)),
     ]
-    for sampler, found in measured.items():
+    for sampler, sampled in measured.items():
         for count in ROUNDS:
-            means = found.inside[..., :count, :].mean(dim=(2, 3))
+            means = sampled.inside[..., :count, :].mean(dim=(2, 3))
             lines.append(
                 f"| {sampler} | {count} | {count} {_agreement(means, reference)}"
                 + " |" * (1 + len(ROUNDS))
             )
-        taken = samples_taken(found.inside)
-        shares = [f"{(taken == count).double().mean():.1%}" for count in ROUNDS]
+        counts = adaptive_samples(sampled.inside)
+        shares = [f"{(counts == count).double().mean():.1%}" for count in ROUNDS]
         lines.append(
-            f"| {sampler} | auto | {taken.double().mean():.2f} "
-            f"{_agreement(settled_means(found.inside), reference)} | {' | '.join(shares)} |"
+            f"| {sampler} | auto | {counts.double().mean():.2f} "
+            f"{_agreement(adaptive_means(sampled.inside), reference)} | {' | '.join(shares)} |"
         )
     return "\n".join(lines)
 
 
-def _agreement(means: Tensor, reference: Verdicts) -> str:
-    found = Verdicts.of(means)
-    label, flag = found.label == reference.label, found.flagged == reference.flagged
-    shares = " | ".join(f"{each.double().mean():.2%}" for each in (label, flag, label & flag))
-    return f"| {shares} | {(found.entropy - reference.entropy).square().mean().sqrt():.4f}"
+def _agreement(means: Tensor, reference: Decisions) -> str:
+    decisions = Decisions.of(means)
+    label = decisions.label == reference.label
+    flag = decisions.flagged == reference.flagged
+    shares = " | ".join(f"{equal.double().mean():.2%}" for equal in (label, flag, label & flag))
+    return f"| {shares} | {(decisions.entropy - reference.entropy).square().mean().sqrt():.4f}"
 
 
-def drawing(measured: Mapping[Sampler, Found]) -> Figure:
-    """The deviation by the number of samples, and how many `auto` takes."""
+def chart(measured: Mapping[Sampler, SampledProbabilities]) -> Figure:
+    """Returns a chart of the deviation by number of samples, and of the samples of `auto`."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     width = 0.4
-    for index, (sampler, found) in enumerate(measured.items()):
-        colour, taken = COLOURS[index], samples_taken(found.inside)
-        spread = [deviation(found.inside[..., :each, :].mean(dim=(2, 3))) for each in COUNTS]
+    for index, (sampler, sampled) in enumerate(measured.items()):
+        colour, counts = COLOURS[index], adaptive_samples(sampled.inside)
+        spread = [deviation(sampled.inside[..., :count, :].mean(dim=(2, 3))) for count in COUNTS]
         left.plot(COUNTS, spread, "o-", color=colour, label=sampler)
-        settled = deviation(settled_means(found.inside))
+        adaptive = deviation(adaptive_means(sampled.inside))
         left.plot(
-            float(taken.double().mean()),
-            settled,
+            float(counts.double().mean()),
+            adaptive,
             "*",
             color=colour,
             markersize=14,
             label=f"{sampler}, auto",
         )
-        places = [place + width * (index - 0.5) for place in range(len(ROUNDS))]
-        shares = [float((taken == count).double().mean()) for count in ROUNDS]
-        right.bar(places, shares, width, color=colour, label=sampler)
+        positions = [position + width * (index - 0.5) for position in range(len(ROUNDS))]
+        shares = [float((counts == count).double().mean()) for count in ROUNDS]
+        right.bar(positions, shares, width, color=colour, label=sampler)
     left.set(
         xscale="log", yscale="log", xlabel="samples per adapter",
         ylabel="standard deviation of a mean probability",
     )  # fmt: skip
-    left.set_xticks(COUNTS, [str(each) for each in COUNTS])
+    left.set_xticks(COUNTS, [str(count) for count in COUNTS])
     left.minorticks_off()
     left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     left.yaxis.set_major_formatter("{x:g}")
-    right.set(xlabel="samples per adapter that auto takes", ylabel="share of the images")
-    right.set_xticks(range(len(ROUNDS)), [str(each) for each in ROUNDS])
-    for each in (left, right):
-        each.legend(frameon=False)
-        each.spines[["top", "right"]].set_visible(False)
+    right.set(xlabel="samples per adapter with auto", ylabel="share of the images")
+    right.set_xticks(range(len(ROUNDS)), [str(count) for count in ROUNDS])
+    for axes in (left, right):
+        axes.legend(frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -1,4 +1,4 @@
-"""All comparisons by a short name, in the table's order."""
+"""All comparisons by name, in the order of the result table."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,15 +20,15 @@ Measure = Callable[[Plan], Result]
 
 
 def _ceiling(plan: Plan) -> Result:
-    return ceiling_comparison(plan, "float32", plan.sizes.images, least=0.85)
+    return ceiling_comparison(plan, "float32", plan.sizes.images, minimum=0.85)
 
 
-def _filled_gpu(plan: Plan) -> Result:
+def _gpu_ceiling(plan: Plan) -> Result:
     images = plan.sizes.throughput_images
-    return ceiling_comparison(plan, "bfloat16", images, least=0.50, compiler=plan.compiler)
+    return ceiling_comparison(plan, "bfloat16", images, minimum=0.50, compiler=plan.compiler)
 
 
-ANYWHERE: Mapping[str, Measure] = {
+ALL_DEVICES: Mapping[str, Measure] = {
     "naive-float32": partial(naive_comparison, precision="float32"),
     "naive-bfloat16": partial(naive_comparison, precision="bfloat16"),
     "vmap": ensemble_comparison,
@@ -38,13 +38,13 @@ ANYWHERE: Mapping[str, Measure] = {
     "merged-8": partial(merged_comparison, images=8),
     "ceiling": _ceiling,
     "mixed-modes": mixed_batch_comparison,
-    "step-time": partial(step_time_comparison, side="ours"),
-    "step-time-cut": partial(step_time_comparison, side="cut"),
-    "step-memory": partial(step_memory_comparison, side="ours"),
-    "step-memory-cut": partial(step_memory_comparison, side="cut"),
+    "step-time": partial(step_time_comparison, side="one-batch"),
+    "step-time-cut": partial(step_time_comparison, side="micro-batches"),
+    "step-memory": partial(step_memory_comparison, side="one-batch"),
+    "step-memory-cut": partial(step_memory_comparison, side="micro-batches"),
 }
 GPU: Mapping[str, Measure] = {
-    **ANYWHERE,
+    **ALL_DEVICES,
     "latency": latency_comparison,
-    "gpu-ceiling": _filled_gpu,
+    "gpu-ceiling": _gpu_ceiling,
 }

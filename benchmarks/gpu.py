@@ -1,7 +1,7 @@
-"""The figures of a CUDA device: `python -m benchmarks.gpu --out FILE`, in less than 8 minutes.
+"""GPU benchmarks: `python -m benchmarks.gpu --out FILE`; less than 8 minutes.
 
-Every way to the logits is checked first, and nothing is timed if one of them is wrong.
-`--device cpu --small` runs the same in seconds where there is no GPU.
+All implementations are checked first; nothing is timed if a check fails. `--device cpu --small`
+runs the same code in seconds without a GPU.
 """
 
 import time
@@ -23,19 +23,19 @@ from eulerlora.model import choose_device
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="A JSON file.")
 @click.option("--device", default="cuda", help="cuda, cuda:N or cpu.")
-@click.option("--small", is_flag=True, help="Tiny sizes, to see that all runs.")
-@click.option("--only", multiple=True, type=click.Choice(list(GPU)), help="Not all of them.")
+@click.option("--small", is_flag=True, help="Use tiny sizes as a functional test.")
+@click.option("--only", multiple=True, type=click.Choice(list(GPU)), help="Run only these.")
 def main(out: Path, device: str, small: bool, only: tuple[str, ...]) -> None:
     """Check, then measure on a CUDA device."""
     started = time.monotonic()
     try:
-        chosen = choose_device(device)
-        compiler = "inductor" if chosen.type == "cuda" else "eager"
-        plan = Plan(SMALL if small else FULL, chosen, compiler)
-        found = checks(plan)
-        for check in found:
+        torch_device = choose_device(device)
+        compiler = "inductor" if torch_device.type == "cuda" else "eager"
+        plan = Plan(SMALL if small else FULL, torch_device, compiler)
+        checked = checks(plan)
+        for check in checked:
             click.echo(check.model_dump_json())
-        require(found)
+        require(checked)
     except (SettingsError, WrongLogitsError) as error:
         raise click.ClickException(str(error)) from error
     results: list[Result] = []
@@ -43,9 +43,11 @@ def main(out: Path, device: str, small: bool, only: tuple[str, ...]) -> None:
         results.append(GPU[name](plan))
         click.echo(results[-1].model_dump_json())
         seconds = time.monotonic() - started
-        run = GpuRun(seconds=seconds, checks=found, results=results)
-        out.write_text(run.model_dump_json(indent=1) + "\n")  # what there is, should it be cut off
-        if chosen.type == "cuda":
+        run = GpuRun(seconds=seconds, checks=checked, results=results)
+        out.write_text(
+            run.model_dump_json(indent=1) + "\n"
+        )  # results so far, in case the run is stopped
+        if torch_device.type == "cuda":
             torch.cuda.empty_cache()
 
 

@@ -1,4 +1,4 @@
-"""All results as one Markdown table for each machine: `python -m benchmarks.report`."""
+"""Markdown tables of all results by machine: `python -m benchmarks.report`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,36 +6,36 @@ from pathlib import Path
 import click
 
 from benchmarks.measurement.reading import Reading
-from benchmarks.measurement.result import Figure, Result, Spread, Target
+from benchmarks.measurement.result import Result, Side, Spread, Target
 from benchmarks.measurement.results_file import FOLDER, Record, newest, read
 
-HEADER = """| figure | target | measured | ours | reference | spread of the ratio |
+HEADER = """| measurement | target | measured | ours | reference | spread of the ratio |
 |---|---:|---:|---:|---:|---|"""
 BOUNDS = {"at most": "≤", "at least": "≥"}
 
 
 def markdown(results: Sequence[Record]) -> str:
-    """A heading and a table for each machine, each figure as it was measured last."""
+    """Returns a heading and a table for each machine, with the newest result of each name."""
     machines: dict[str, list[Record]] = {}
     for result in newest(results):
         machines.setdefault(result.machine.name, []).append(result)
-    return "\n".join(_section(name, own) for name, own in machines.items())
+    return "\n".join(_section(name, records) for name, records in machines.items())
 
 
 def _section(machine: str, results: Sequence[Record]) -> str:
-    known = sorted(
+    conditions = sorted(
         {
-            f"{each.date.date()}, commit {(each.commit or 'unknown')[:12]}, "
-            + ", ".join(f"{name} {number}" for name, number in each.versions.items())
-            for each in results
+            f"{result.date.date()}, commit {(result.commit or 'unknown')[:12]}, "
+            + ", ".join(f"{name} {number}" for name, number in result.versions.items())
+            for result in results
         }
     )
     note = (
-        "Ratios are of medians, from alternating runs; the spread is of the ratios of neighbouring "
-        "runs: least, quartiles, greatest (number of runs). A figure without a reference is a "
-        "value by itself, and the spread that of its measurements."
+        "Ratios are ratios of medians from alternating runs. The spread is that of the ratios of "
+        "paired runs: minimum, quartiles, maximum (number of runs). A row without a reference is "
+        "a single value with the spread of its measurements."
     )
-    lines = [f"## {machine}", "", *known, "", note, "", HEADER, *map(_row, results), ""]
+    lines = [f"## {machine}", "", *conditions, "", note, "", HEADER, *map(_row, results), ""]
     return "\n".join(lines)
 
 
@@ -69,12 +69,12 @@ def _verdict(target: Target | None, measured: float) -> str:
     return "" if target is None else " ✓" if target.met_by(measured) else " ✗"
 
 
-def _side(figure: Figure, unit: str) -> str:
-    median = figure.spread.median
+def _side(side: Side, unit: str) -> str:
+    median = side.spread.median
     cost = _amount(median, unit)
-    if figure.work is not None:
-        cost += f", {figure.work / median / 1e9:.4g} GFLOP/s"
-    return f"{cost} ({figure.what})"
+    if side.work is not None:
+        cost += f", {side.work / median / 1e9:.4g} GFLOP/s"
+    return f"{cost} ({side.what})"
 
 
 def _spread(spread: Spread, unit: str) -> str:
@@ -109,11 +109,13 @@ def _amount(value: float, unit: str) -> str:
 @click.command()
 @click.argument("paths", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def main(paths: tuple[Path, ...]) -> None:
-    """Print the results in PATHS, or all that are in benchmarks/results."""
-    chosen = paths or sorted(FOLDER.glob("*.json*"))
-    if not chosen:
-        raise click.ClickException("no results yet: run `python -m benchmarks.cpu` first")
-    click.echo(markdown([result for path in chosen for result in read(path)]), nl=False)
+    """Print the results in PATHS, or all results in benchmarks/results."""
+    files = paths or sorted(FOLDER.glob("*.json*"))
+    if not files:
+        raise click.ClickException(
+            "expected results in benchmarks/results, got none: run `python -m benchmarks.cpu` first"
+        )
+    click.echo(markdown([result for path in files for result in read(path)]), nl=False)
 
 
 if __name__ == "__main__":

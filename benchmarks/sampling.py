@@ -1,7 +1,7 @@
-"""How the mean over S samples varies, independent or balanced: `python -m benchmarks.sampling`.
+"""Variance of the mean over S samples, independent or balanced: `python -m benchmarks.sampling`.
 
-Prints the coefficients' variances and what drawing takes. With `--data DIR` also the Monte Carlo
-standard deviation of a checkpoint's mean probabilities, on images of its test part.
+Prints the variances of the coefficients and the time of drawing. With `--data DIR`, also prints the
+Monte Carlo standard deviation of a checkpoint's mean probabilities on images of its test part.
 """
 
 import time
@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 import torch
 from torch import Generator, Tensor
-from tqdm import tqdm
 
 from eulerlora.checkpoint import DEFAULT_CHECKPOINT
 from eulerlora.coefficients import (
@@ -25,6 +24,7 @@ from eulerlora.preprocess import resize
 from eulerlora.settings import SAMPLERS, AdapterSettings, Draw, Sampler
 from training.data.datasets import checkpoint_dataset
 from training.data.labelled_images import evenly_spaced
+from training.data.progress import track
 from training.data.sources import read_image
 from training.evaluation.report_schema import TEST
 
@@ -32,8 +32,8 @@ PAPER = AdapterSettings()
 BLOCKS = 12  # of ViT-B/32
 COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 DRAWS = 4_000
-LAWS = {"independent": draw_trajectories, "balanced": draw_balanced_trajectories}
-IMAGES_AT_ONCE = 8
+SAMPLER_FUNCTIONS = {"independent": draw_trajectories, "balanced": draw_balanced_trajectories}
+BATCH_IMAGES = 8
 
 
 @click.command()
@@ -41,8 +41,13 @@ IMAGES_AT_ONCE = 8
 @click.option("--checkpoint", type=click.Path(path_type=Path), default=DEFAULT_CHECKPOINT)
 @click.option("--images", type=click.IntRange(1), default=50, show_default=True)
 @click.option("--repeats", type=click.IntRange(2), default=16, show_default=True)
-@click.option("--samples", type=click.IntRange(1, 64), default=4, help="The most; a power of two.")
-@click.option("--threads", type=click.IntRange(1), help="Instead of torch's own choice.")
+@click.option(
+    "--samples",
+    type=click.IntRange(1, 64),
+    default=4,
+    help="Largest number of samples; a power of two.",
+)
+@click.option("--threads", type=click.IntRange(1), help="Number of torch threads.")
 def main(
     data: Path | None,
     checkpoint: Path,
@@ -63,10 +68,10 @@ def main(
 
 
 def coefficient_table(draws: int, counts: Sequence[int]) -> str:
-    """Variances of a coefficient's mean over S samples, and their ratios, as Markdown."""
+    """Returns a Markdown table of the variance of a coefficient's mean over S samples."""
     lines = ["| S | independent | balanced | ratio at Q, K, V | ratio at O |", "|---:" * 5 + "|"]
     for samples in counts:
-        first, second = (mean_variance(each, samples, draws) for each in SAMPLERS)
+        first, second = (mean_variance(sampler, samples, draws) for sampler in SAMPLERS)
         inputs, output = (first / second).tolist()
         lines.append(
             f"| {samples} | {first[0]:.5f} | {second[0]:.5f} | {inputs:.2f} | {output:.2f} |"
@@ -75,56 +80,59 @@ def coefficient_table(draws: int, counts: Sequence[int]) -> str:
 
 
 def mean_variance(sampler: Sampler, samples: int, draws: int) -> Tensor:
-    """(2,): the variance of a coefficient's mean over samples, at Q, K and V, and at O."""
-    one = PAPER.model_copy(update={"adapters": 1})
-    drawn = LAWS[sampler](samples, draws, one, Generator().manual_seed(samples)).double()
+    """Returns (2,) the variance of a coefficient's mean over samples, at Q, K and V, and at O."""
+    settings = PAPER.model_copy(update={"adapters": 1})
+    drawn = SAMPLER_FUNCTIONS[sampler](
+        samples, draws, settings, Generator().manual_seed(samples)
+    ).double()
     squares = ((drawn.mean(dim=0) - 1) ** 2).mean(dim=(0, 2))  # (4,); every mean is 1
     return torch.stack([squares[:3].mean(), squares[3]])
 
 
 def drawing_table() -> str:
-    """Milliseconds that the coefficients of images take with each sampler, as Markdown."""
+    """Returns a Markdown table of the time to draw coefficients, in milliseconds."""
     lines = ["| images | S | independent, ms | balanced, ms |", "|---:" * 4 + "|"]
     for images, samples in ((1, 1), (1, 4), (1, 16), (64, 4), (64, 16)):
-        first, second = (drawing_ms(each, images, samples) for each in SAMPLERS)
+        first, second = (drawing_ms(sampler, images, samples) for sampler in SAMPLERS)
         lines.append(f"| {images} | {samples} | {first:.2f} | {second:.2f} |")
     return "\n".join(lines) + "\n"
 
 
 def drawing_ms(sampler: Sampler, images: int, samples: int, repeats: int = 10) -> float:
-    """The least time that drawing for so many requests took."""
-    asked = [
+    """Returns the minimum time to draw the coefficients of `images` requests."""
+    draws = [
         Draw(mode="stoch", samples=samples, seed=seed, sampler=sampler) for seed in range(images)
     ]
-    taken = []
+    seconds = []
     for _ in range(repeats):
         started = time.perf_counter()
-        for draw in asked:
+        for draw in draws:
             trajectory_coefficients(draw, BLOCKS, PAPER)
-        taken.append(time.perf_counter() - started)
-    return 1000 * min(taken)
+        seconds.append(time.perf_counter() - started)
+    return 1000 * min(seconds)
 
 
 def test_inputs(model: EulerLoRA, data: Path, count: int) -> Tensor:
-    """(count, 3, size, size): evenly spaced images of the model's test part."""
-    found = evenly_spaced(checkpoint_dataset(model.config, data).parts[TEST], count)
+    """Returns (count, 3, size, size) evenly spaced images of the model's test part."""
+    images = evenly_spaced(checkpoint_dataset(model.config, data).parts[TEST], count)
     size = model.config.preprocessing.size
-    return torch.stack([resize(read_image(each.name, each.source), size) for each in found])
+    return torch.stack([resize(read_image(image.name, image.source), size) for image in images])
 
 
 def model_table(model: EulerLoRA, pixels: Tensor, samples: int, repeats: int) -> str:
-    """Standard deviations of the mean probability by S, and their ratio, as Markdown."""
-    first, second = (deviations(model, pixels, each, samples, repeats) for each in SAMPLERS)
+    """Returns a Markdown table of the standard deviation of the mean probability by S."""
+    first, second = (deviations(model, pixels, sampler, samples, repeats) for sampler in SAMPLERS)
     lines = [
         f"{len(pixels)} images, {repeats} repeats of {samples} samples\n",
-        "| S | independent | balanced | ratio | as good as so many independent |",
+        "| S | independent | balanced | ratio | equivalent independent samples |",
         "|---:" * 5 + "|",
     ]
     for count, independent in first.items():
         ratio = second[count] / independent
-        worth = first[1] ** 2 / second[count] ** 2
+        equivalent = first[1] ** 2 / second[count] ** 2
         lines.append(
-            f"| {count} | {independent:.5f} | {second[count]:.5f} | {ratio:.3f} | {worth:.1f} |"
+            f"| {count} | {independent:.5f} | {second[count]:.5f} | {ratio:.3f} "
+            f"| {equivalent:.1f} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -132,43 +140,43 @@ def model_table(model: EulerLoRA, pixels: Tensor, samples: int, repeats: int) ->
 def deviations(
     model: EulerLoRA, pixels: Tensor, sampler: Sampler, samples: int, repeats: int
 ) -> dict[int, float]:
-    """The standard deviation of the mean probability over the draws, by S = 1, 2, 4, ... samples.
+    """Returns the standard deviation of the mean probability by S = 1, 2, 4, ... samples.
 
-    The root of the variance's mean over images and classes. A balanced draw of fewer samples is
-    the beginning of one of more, and each of its groups has the same law; independent ones are cut
-    anywhere.
+    It is the root of the mean variance over images and classes. The draws of S samples are
+    consecutive groups of one draw of `samples`: groups of a balanced draw have the distribution
+    of balanced draws of S samples.
     """
     seeds = torch.arange(repeats * len(pixels)).view(repeats, -1).tolist()
-    asked = Draw(mode="stoch", samples=samples, sampler=sampler)
-    rounds = [
-        answers(model, pixels, [asked.model_copy(update={"seed": seed}) for seed in own])
-        for own in tqdm(seeds, sampler, disable=None)
+    draw = Draw(mode="stoch", samples=samples, sampler=sampler)
+    repeated = [
+        predict(model, pixels, [draw.model_copy(update={"seed": seed}) for seed in image_seeds])
+        for image_seeds in track(seeds, sampler, "repeats", repeats)
     ]
-    found = torch.stack(rounds)  # (repeats, images, adapters, samples, classes)
+    probabilities = torch.stack(repeated)  # (repeats, images, adapters, samples, classes)
     counts = [2**power for power in range(samples.bit_length()) if samples % 2**power == 0]
-    return {count: _deviation(found, count) for count in counts}
+    return {count: _deviation(probabilities, count) for count in counts}
 
 
-def _deviation(found: Tensor, count: int) -> float:
-    means: Tensor = found.unflatten(3, (-1, count)).mean(dim=4)
-    adapters = means.shape[2]  # they are independent: their variances add up
+def _deviation(probabilities: Tensor, count: int) -> float:
+    means: Tensor = probabilities.unflatten(3, (-1, count)).mean(dim=4)
+    adapters = means.shape[2]  # independent, so their variances add
     return float((means.var(dim=0).mean() / adapters).sqrt())
 
 
-def answers(model: EulerLoRA, pixels: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """(images, adapters, samples, classes) probabilities."""
-    found = [
-        each
-        for start in range(0, len(pixels), IMAGES_AT_ONCE)
-        for each in predict_rows(
+def predict(model: EulerLoRA, pixels: Tensor, draws: Sequence[Draw]) -> Tensor:
+    """Returns probabilities (images, adapters, samples, classes)."""
+    log_probabilities = [
+        image
+        for start in range(0, len(pixels), BATCH_IMAGES)
+        for image in predict_rows(
             model.runtime,
-            pixels[start : start + IMAGES_AT_ONCE].to(model.device),
-            draws[start : start + IMAGES_AT_ONCE],
+            pixels[start : start + BATCH_IMAGES].to(model.device),
+            draws[start : start + BATCH_IMAGES],
         )
     ]
     adapters = model.network.settings.adapters
-    together: Tensor = torch.stack(found).exp().unflatten(1, (adapters, -1))
-    return together
+    probabilities: Tensor = torch.stack(log_probabilities).exp().unflatten(1, (adapters, -1))
+    return probabilities
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""EulerLoRA's side of every comparison: the only module here that knows how it is called best."""
+"""EulerLoRA as the service runs it: our side of every comparison."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from eulerlora.settings import AdapterSettings, Draw, Precision, RuntimeSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 Engine = Callable[[Tensor, Rows, Tensor], Tensor]
-UP_STD = 0.005  # the adapters then change a logit by about as much as the image does
+UP_STD = 0.005  # adapters and image then change a logit by similar amounts
 
 
 def random_network(sizes: NetworkSizes, seed: int = 0) -> AdaptedVisionTransformer:
-    """A network of these sizes with random weights, on the CPU, whose adapters do something."""
+    """Returns a network with random weights, adapters included, on the CPU."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         backbone = build_backbone(sizes.backbone)
@@ -33,31 +33,33 @@ def random_network(sizes: NetworkSizes, seed: int = 0) -> AdaptedVisionTransform
     return network.eval()
 
 
-def engine(
+def build_engine(
     network: AdaptedVisionTransformer, precision: Precision, compiler: str | None = None
 ) -> Engine:
-    """A network as the service runs it: (images, rows, coefficients) -> logits, float32.
+    """Returns a function (images, rows, coefficients) -> float32 logits, as the service runs it.
 
-    images: (n, 3, image_size, image_size) float32. rows and coefficients: on the same device.
-    compiler: a backend of `torch.compile`. The given network is not changed.
+    images: (n, 3, image_size, image_size) float32, on the device of rows and coefficients.
+    compiler: a backend of `torch.compile`. The network is copied.
     """
-    own = copy.deepcopy(network).requires_grad_(False)
+    network_copy = copy.deepcopy(network).requires_grad_(False)
     settings = RuntimeSettings(precision=precision, compiler=compiler)
-    return torch.inference_mode()(Runtime(own, network.heads.weight.device, settings).__call__)
+    return torch.inference_mode()(
+        Runtime(network_copy, network.heads.weight.device, settings).__call__
+    )
 
 
-def answers(
-    asked: Engine, images: Tensor, draws: Sequence[Draw], blocks: int, settings: AdapterSettings
+def predict(
+    engine: Engine, images: Tensor, draws: Sequence[Draw], blocks: int, settings: AdapterSettings
 ) -> tuple[Tensor, ...]:
-    """The logits (trajectories, classes) of every image for its own draw, in one batch."""
+    """Returns logits (trajectories, classes) of every image for its draw, in one batch."""
     rows = Rows.of([draw.samples for draw in draws], settings.adapters).to(images.device)
-    drawn = torch.cat([trajectory_coefficients(draw, blocks, settings) for draw in draws])
-    return rows.by_image(asked(images, rows, drawn.to(images.device)))
+    coefficients = torch.cat([trajectory_coefficients(draw, blocks, settings) for draw in draws])
+    return rows.by_image(engine(images, rows, coefficients.to(images.device)))
 
 
 def training_logits(
     network: AdaptedVisionTransformer, images: Tensor, rows: Rows, coefficients: Tensor
 ) -> Tensor:
-    """Logits with a graph to the adapters and heads; shapes as in the network's forward pass."""
+    """Returns logits with gradients to adapters and heads; shapes as in the network."""
     logits: Tensor = network(images, rows, coefficients)
     return logits

@@ -1,4 +1,4 @@
-"""Deterministic mode on merged weights: a torchvision model of its own for every adapter."""
+"""Baseline for deterministic mode: torchvision models with merged weights."""
 
 import copy
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 @torch.no_grad()
 def merged_members(network: AdaptedVisionTransformer) -> list[VisionTransformer]:
-    """One model for each adapter, with W0 + B A in every adapted projection and its own head.
+    """Returns a model for each adapter, with W0 + B A in every adapted projection, and its head.
 
-    Each is a whole copy of the backbone: that is what merging costs in memory.
+    Every model is a full copy of the backbone.
     """
     members = []
     for adapter in range(network.settings.adapters):
@@ -39,5 +39,5 @@ def merged_members(network: AdaptedVisionTransformer) -> list[VisionTransformer]
 
 @torch.inference_mode()
 def merged_logits(members: Sequence[VisionTransformer], images: Tensor) -> Tensor:
-    """Logits (n, adapters, classes) of every image, one pass for each adapter."""
+    """Returns logits (n, adapters, classes) from one pass for each adapter."""
     return torch.stack([member(images) for member in members], dim=1)

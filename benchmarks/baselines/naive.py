@@ -1,4 +1,4 @@
-"""The naive baseline: ordinary LoRA modules on separate Q, K, V and O, one pass a trajectory."""
+"""Baseline: ordinary LoRA modules on separate Q, K, V and O, one pass for each trajectory."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 
 class LoRALinear(nn.Module):
-    """A frozen linear layer and its low-rank update, as the LoRA literature writes it."""
+    """A frozen linear layer with a low-rank update."""
 
     def __init__(self, frozen: nn.Linear, rank: int) -> None:
         super().__init__()
@@ -23,14 +23,17 @@ class LoRALinear(nn.Module):
         self.lora_up = nn.Linear(rank, frozen.out_features, bias=False)
 
     def forward(self, inputs: Tensor, coefficients: Tensor) -> Tensor:
-        """inputs: (n, tokens, in_features). coefficients: (n, rank), or (1, rank) for all."""
+        """Returns (n, tokens, out_features).
+
+        inputs: (n, tokens, in_features). coefficients: (n, rank), or (1, rank) for all images.
+        """
         directions = self.lora_down(inputs) * coefficients.unsqueeze(1)
         outputs: Tensor = self.frozen(inputs) + self.lora_up(directions)
         return outputs
 
 
 class LoRABlock(nn.Module):
-    """A pre-norm transformer block whose four attention projections have LoRA modules."""
+    """A pre-norm transformer block with LoRA modules in the four attention projections."""
 
     def __init__(self, frozen: EncoderBlock, projections: Sequence[nn.Linear], rank: int) -> None:
         super().__init__()
@@ -44,7 +47,10 @@ class LoRABlock(nn.Module):
         )
 
     def forward(self, tokens: Tensor, coefficients: Tensor) -> Tensor:
-        """tokens: (n, tokens, width). coefficients: (n, 4, rank), or (1, 4, rank) for all."""
+        """Returns (n, tokens, width).
+
+        tokens: (n, tokens, width). coefficients: (n, 4, rank), or (1, 4, rank) for all images.
+        """
         normal = self.ln_1(tokens)
         query, key, value = (
             self.projections[name](normal, coefficients[:, index])
@@ -59,7 +65,7 @@ class LoRABlock(nn.Module):
 
 
 class LoRAVisionTransformer(nn.Module):
-    """One adapter and its head on a frozen backbone."""
+    """A frozen backbone with one adapter and its head."""
 
     def __init__(
         self,
@@ -80,10 +86,10 @@ class LoRAVisionTransformer(nn.Module):
         self.head = nn.Linear(backbone.hidden_dim, classes)
 
     def forward(self, images: Tensor, coefficients: Tensor) -> Tensor:
-        """One trajectory of every image.
+        """Returns logits (n, classes) of one trajectory of every image.
 
         images: (n, 3, image_size, image_size). coefficients: (n, blocks, 4, rank), or
-        (1, blocks, 4, rank) for all images. Returns (n, classes).
+        (1, blocks, 4, rank) for all images.
         """
         patches = self.conv_proj(images).flatten(2).transpose(1, 2)
         class_token = self.class_token.expand(len(images), -1, -1)
@@ -95,9 +101,9 @@ class LoRAVisionTransformer(nn.Module):
 
 
 def ordinary_members(network: AdaptedVisionTransformer) -> list[LoRAVisionTransformer]:
-    """The same weights as one ordinary LoRA model for each adapter; frozen layers are shared.
+    """Returns an ordinary LoRA model for each adapter, with the same weights.
 
-    The frozen layers are those of `network`; Q, K, V and the adapters are copies.
+    The models share the frozen layers of `network`; Q, K, V and the adapters are copies.
     """
     frozen = [
         separate_projections(layer.self_attention) for layer in network.backbone.encoder.layers
@@ -113,7 +119,7 @@ def ordinary_members(network: AdaptedVisionTransformer) -> list[LoRAVisionTransf
 
 
 def separate_projections(attention: nn.MultiheadAttention) -> list[nn.Linear]:
-    """torchvision's packed Q, K and V as three linear layers, then O."""
+    """Returns torchvision's packed Q, K and V as linear layers, and O."""
     width = attention.embed_dim
     assert attention.in_proj_weight is not None
     packed = zip(attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True)
@@ -126,26 +132,31 @@ def separate_projections(attention: nn.MultiheadAttention) -> list[nn.Linear]:
 
 
 @torch.inference_mode()
-def naive_logits(members: Sequence[LoRAVisionTransformer], images: Tensor, own: Tensor) -> Tensor:
-    """The logits of every trajectory, one forward pass each.
+def naive_logits(
+    members: Sequence[LoRAVisionTransformer], images: Tensor, unstacked: Tensor
+) -> Tensor:
+    """Returns logits (n, trajectories, classes) from one forward pass for each trajectory.
 
-    own: (trajectories, n or 1, blocks, 4, rank), adapter by adapter: the coefficients of each
-    trajectory on its own directions. Returns (n, trajectories, classes).
+    unstacked: (trajectories, n or 1, blocks, 4, rank), ordered by adapter: the coefficients of
+    each trajectory on the directions of its adapter.
     """
-    samples = len(own) // len(members)
-    passes = [members[index // samples](images, each) for index, each in enumerate(own)]
+    samples = len(unstacked) // len(members)
+    passes = [
+        members[index // samples](images, coefficients)
+        for index, coefficients in enumerate(unstacked)
+    ]
     return torch.stack(passes, dim=1)
 
 
 def _copy_adapter(
     network: AdaptedVisionTransformer, adapter: int, member: LoRAVisionTransformer
 ) -> None:
-    for ours, block in zip(network.blocks, member.blocks, strict=True):
-        assert isinstance(ours, AttentionAdapters)
+    for attention, block in zip(network.blocks, member.blocks, strict=True):
+        assert isinstance(attention, AttentionAdapters)
         assert isinstance(block, LoRABlock)
         for index, linear in enumerate(block.projections.values()):
             assert isinstance(linear, LoRALinear)
-            linear.lora_down.weight.copy_(ours.down[index, adapter])
-            linear.lora_up.weight.copy_(ours.up[index, adapter].T)
+            linear.lora_down.weight.copy_(attention.down[index, adapter])
+            linear.lora_up.weight.copy_(attention.up[index, adapter].T)
     member.head.weight.copy_(network.heads.weight[adapter])
     member.head.bias.copy_(network.heads.bias[adapter])

@@ -1,7 +1,7 @@
-"""Hugging Face's PEFT on transformers' ViT, with the same weights; nothing is downloaded.
+"""Baseline: Hugging Face PEFT on the ViT of transformers, with the same weights.
 
-PEFT has no coefficients, so it is compared at deterministic work: one row for each image and
-adapter.
+PEFT has no coefficients, so the comparison is deterministic: one row for each image and adapter.
+Nothing is downloaded.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ PROJECTION_NAMES = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 class PeftVisionTransformer:
-    """All adapters of a network as PEFT's, and its heads."""
+    """The adapters of a network as PEFT adapters, with its heads."""
 
     def __init__(self, network: AdaptedVisionTransformer) -> None:
         device = network.heads.weight.device
@@ -40,10 +40,10 @@ class PeftVisionTransformer:
             _copy_adapters(network, self.model.get_base_model(), self.names)
 
     @torch.inference_mode()
-    def one_after_another(self, images: Tensor) -> Tensor:
-        """A forward pass for each adapter, after `set_adapter`.
+    def adapter_by_adapter(self, images: Tensor) -> Tensor:
+        """Returns logits from one forward pass for each adapter, after `set_adapter`.
 
-        Returns (n * adapters, classes), each image's rows together.
+        Shape (n * adapters, classes), ordered by image.
         """
         features = []
         for name in self.names:
@@ -53,21 +53,21 @@ class PeftVisionTransformer:
 
     @torch.inference_mode()
     def mixed_batch(self, images: Tensor) -> Tensor:
-        """One forward pass whose rows name their adapters; the result as above."""
+        """Returns the same logits from one forward pass with `adapter_names` by row."""
         count = len(self.names)
         rows = images.repeat_interleave(count, dim=0)
-        found = self.model(pixel_values=rows, adapter_names=self.names * len(images))
-        return self._heads(found.last_hidden_state[:, 0].unflatten(0, (-1, count)))
+        output = self.model(pixel_values=rows, adapter_names=self.names * len(images))
+        return self._heads(output.last_hidden_state[:, 0].unflatten(0, (-1, count)))
 
     def _heads(self, features: Tensor) -> Tensor:
-        """features: (n, adapters, width), each under its adapter's head."""
+        """Applies the heads. features: (n, adapters, width)."""
         heads = zip(features.unbind(1), self.heads.weight, self.heads.bias, strict=True)
-        logits = [nn.functional.linear(each, weight, bias) for each, weight, bias in heads]
+        logits = [nn.functional.linear(inputs, weight, bias) for inputs, weight, bias in heads]
         return torch.stack(logits, dim=1).flatten(0, 1)
 
 
 def plain_vit(network: AdaptedVisionTransformer) -> ViTModel:
-    """transformers' ViT with the weights of a network's backbone."""
+    """Returns the ViT of transformers with the weights of a network's backbone."""
     shape = settings_of(network.backbone)
     config = ViTConfig(
         hidden_size=shape.width,
@@ -86,7 +86,7 @@ def plain_vit(network: AdaptedVisionTransformer) -> ViTModel:
 
 
 def transformers_state(network: AdaptedVisionTransformer) -> dict[str, Tensor]:
-    """The backbone's weights under transformers' names."""
+    """Returns the backbone's weights by the names of transformers."""
     backbone = network.backbone
     state = {
         "embeddings.cls_token": backbone.class_token,
@@ -118,8 +118,8 @@ def _linear(name: str, module: nn.Module) -> dict[str, Tensor]:
 def _copy_adapters(
     network: AdaptedVisionTransformer, peft: nn.Module, names: Sequence[str]
 ) -> None:
-    for block, ours in enumerate(network.blocks):
-        assert isinstance(ours, AttentionAdapters)
+    for block, attention in enumerate(network.blocks):
+        assert isinstance(attention, AttentionAdapters)
         for index, projection in enumerate(PROJECTION_NAMES):
             linear = peft.get_submodule(f"layers.{block}.attention.{projection}")
             assert isinstance(linear, PeftLinear)
@@ -127,5 +127,5 @@ def _copy_adapters(
                 down, up = linear.lora_A[name].weight, linear.lora_B[name].weight
                 assert isinstance(down, Tensor)
                 assert isinstance(up, Tensor)
-                down.copy_(ours.down[index, adapter])
-                up.copy_(ours.up[index, adapter].T)
+                down.copy_(attention.down[index, adapter])
+                up.copy_(attention.up[index, adapter].T)

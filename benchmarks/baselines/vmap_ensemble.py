@@ -1,4 +1,4 @@
-"""The same trajectories as a `torch.func.vmap` ensemble of ordinary LoRA modules."""
+"""Baseline: a `torch.func.vmap` ensemble of ordinary LoRA modules."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,30 +13,30 @@ Ensemble = Callable[[Tensor, Tensor], Tensor]
 
 
 def vmap_ensemble(members: Sequence[LoRAVisionTransformer], samples: int) -> Ensemble:
-    """(images, own coefficients) -> logits of all trajectories in one vectorised call.
+    """Returns a function (images, coefficients) -> logits of all trajectories.
 
-    The ensemble's members are the trajectories: their adapters and heads are stacked and batched
-    along with the coefficients; the frozen weights are not (`in_dims` None). On a CPU attention
-    takes the plain products, since vmap has no rule for the fused kernel and would loop over the
-    members. Shapes as in `benchmarks.baselines.naive.naive_logits`.
+    The members of the ensemble are the trajectories. vmap batches adapters, heads and
+    coefficients, but not the frozen weights (`in_dims` None). On a CPU, attention uses plain
+    products, because vmap has no batching rule for the fused kernel and would loop over members.
+    Shapes are those of `benchmarks.baselines.naive.naive_logits`.
     """
-    each = [members[index // samples] for index in range(samples * len(members))]
-    trained = [dict(_trained(member)) for member in each]
-    stacked = {name: torch.stack([own[name] for own in trained]) for name in trained[0]}
+    trajectories = [members[index // samples] for index in range(samples * len(members))]
+    trained = [dict(_trained(member)) for member in trajectories]
+    stacked = {name: torch.stack([tensors[name] for tensors in trained]) for name in trained[0]}
     frozen = {
         name: tensor for name, tensor in members[0].state_dict().items() if name not in stacked
     }
 
-    def member_logits(own: dict[str, Tensor], images: Tensor, coefficients: Tensor) -> Tensor:
-        logits: Tensor = functional_call(members[0], frozen | own, (images, coefficients))
+    def member_logits(trained: dict[str, Tensor], images: Tensor, coefficients: Tensor) -> Tensor:
+        logits: Tensor = functional_call(members[0], frozen | trained, (images, coefficients))
         return logits
 
     batched = vmap(member_logits, in_dims=(0, None, 0), out_dims=1)
 
     @torch.inference_mode()
-    def logits(images: Tensor, own: Tensor) -> Tensor:
+    def logits(images: Tensor, coefficients: Tensor) -> Tensor:
         with attention_kernels(images.device):
-            return batched(stacked, images, own)
+            return batched(stacked, images, coefficients)
 
     return logits
 

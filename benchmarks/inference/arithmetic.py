@@ -1,6 +1,6 @@
-"""The arithmetic that the answer needs, in floating-point operations (a multiply-add is two).
+"""Floating-point operations of a forward pass (a multiply-add counts as two).
 
-Only matrix products are counted; norms, softmax and activations are a small rest.
+Only matrix products count; norms, softmax and activations are negligible.
 """
 
 from dataclasses import astuple, dataclass
@@ -21,46 +21,48 @@ class Arithmetic:
 
     def __add__(self, other: "Arithmetic") -> "Arithmetic":
         pairs = zip(astuple(self), astuple(other), strict=True)
-        return Arithmetic(*(own + more for own, more in pairs))
+        return Arithmetic(*(left + right for left, right in pairs))
 
     @property
     def total(self) -> int:
-        """FLOPs of all parts."""
+        """Sum over all parts."""
         return sum(astuple(self))
 
 
-def needed(
+def minimum(
     backbone: BackboneSettings, images: int, rows: int, rank: int, classes: int
 ) -> Arithmetic:
-    """The least that the logits of all rows take by the one formula.
+    """Returns the minimum number of operations for the logits of all rows.
 
-    Next to `every_token` it saves three things: in the first block the frozen Q, K and V and the
-    directions see the same inputs in all rows of an image; in the last one Q, O, attention and MLP
-    are read at the class token alone; and a row uses its own adapter's `rank` directions and head.
+    It is below that of `all_tokens` for three reasons: in the first block, the rows of an image
+    share the inputs of Q, K and V; in the last block, only the class token is needed after K and
+    V; and each row uses the `rank` directions and the head of one adapter only.
     """
-    total = _ends(backbone, images, rows, classes)
+    total = _embedding_and_heads(backbone, images, rows, classes)
     for index in range(backbone.layers):
-        sources = images if index == 0 else rows
-        read = 1 if index == backbone.layers - 1 else backbone.tokens
-        total += _block(backbone, rows, rank, sources, read)
+        inputs = images if index == 0 else rows
+        queries = 1 if index == backbone.layers - 1 else backbone.tokens
+        total += _block(backbone, rows, rank, inputs, queries)
     return total
 
 
-def every_token(
+def all_tokens(
     backbone: BackboneSettings, images: int, rows: int, ranks: int, classes: int
 ) -> Arithmetic:
-    """What a forward pass without those savings takes: all tokens of all rows in all blocks.
+    """Returns the operations of a forward pass over all tokens of all rows in all blocks.
 
-    images: how many are embedded. ranks: stacked directions of all adapters. classes: outputs of
-    all heads that each row is given to.
+    images: number of embedded images. ranks: stacked directions of all adapters. classes: outputs
+    of all heads together.
     """
-    total = _ends(backbone, images, rows, classes)
+    total = _embedding_and_heads(backbone, images, rows, classes)
     for _ in range(backbone.layers):
         total += _block(backbone, rows, ranks, rows, backbone.tokens)
     return total
 
 
-def _ends(backbone: BackboneSettings, images: int, rows: int, classes: int) -> Arithmetic:
+def _embedding_and_heads(
+    backbone: BackboneSettings, images: int, rows: int, classes: int
+) -> Arithmetic:
     pixels = 3 * backbone.patch_size**2
     return Arithmetic(
         patches=2 * images * (backbone.tokens - 1) * pixels * backbone.width,
@@ -68,13 +70,15 @@ def _ends(backbone: BackboneSettings, images: int, rows: int, classes: int) -> A
     )
 
 
-def _block(backbone: BackboneSettings, rows: int, rank: int, sources: int, read: int) -> Arithmetic:
-    """One block. sources: distinct inputs of Q, K, V. read: tokens whose output is wanted."""
+def _block(
+    backbone: BackboneSettings, rows: int, rank: int, inputs: int, queries: int
+) -> Arithmetic:
+    """Operations of one block. inputs: distinct inputs of Q, K, V. queries: output tokens."""
     tokens, width = backbone.tokens, backbone.width
-    inputs = read + 2 * tokens  # tokens that Q, K and V are applied to
+    projected = queries + 2 * tokens  # tokens of Q, K and V
     return Arithmetic(
-        frozen_projections=2 * (sources * inputs + rows * read) * width**2,
-        low_rank=2 * (sources * inputs + rows * (inputs + 2 * read)) * width * rank,
-        attention=2 * rows * read * tokens * 2 * width,
-        mlp=2 * rows * read * 2 * width * backbone.mlp_width,
+        frozen_projections=2 * (inputs * projected + rows * queries) * width**2,
+        low_rank=2 * (inputs * projected + rows * (projected + 2 * queries)) * width * rank,
+        attention=2 * rows * queries * tokens * 2 * width,
+        mlp=2 * rows * queries * 2 * width * backbone.mlp_width,
     )

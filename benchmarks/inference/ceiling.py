@@ -1,4 +1,4 @@
-"""The best matrix-product rate that this process reaches: the ceiling of any matrix network."""
+"""The highest matrix-product rate of this process, an upper bound for the network."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from eulerlora.settings import BackboneSettings
 
 @dataclass(frozen=True)
 class Product:
-    """(rows, inner) @ (inner, columns), as a linear layer computes it."""
+    """Shape of the product (rows, inner) @ (inner, columns) of a linear layer."""
 
     rows: int
     inner: int
@@ -21,17 +21,17 @@ class Product:
 
     @property
     def flops(self) -> int:
-        """A multiply-add is two."""
+        """Floating-point operations; a multiply-add counts as two."""
         return 2 * self.rows * self.inner * self.columns
 
     def operands(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Inputs (rows, inner) and weight (columns, inner)."""
+        """Returns random inputs (rows, inner) and weight (columns, inner)."""
         inputs = torch.randn(self.rows, self.inner, device=device).to(dtype)
         return inputs, torch.randn(self.columns, self.inner, device=device).to(dtype)
 
 
 class Ceiling:
-    """A product's repeated computation. flops: of one call."""
+    """Computes a product when called. flops: of one call."""
 
     def __init__(self, product: Product, dtype: torch.dtype, device: torch.device) -> None:
         self.product = product
@@ -44,10 +44,11 @@ class Ceiling:
 
 
 def candidates(backbone: BackboneSettings, rows: int, squares: Sequence[int]) -> list[Product]:
-    """Large square products and those of the network's own frozen layers over all its rows."""
-    tokens, width, wide = rows * backbone.tokens, backbone.width, backbone.mlp_width
+    """Returns square products and the products of the frozen layers over all rows."""
+    tokens, width, mlp_width = rows * backbone.tokens, backbone.width, backbone.mlp_width
     shapes = [(side, side, side) for side in squares]
-    shapes += [(tokens, width, 3 * width), (tokens, width, wide), (tokens, wide, width)]
+    shapes += [(tokens, width, 3 * width), (tokens, width, mlp_width)]
+    shapes += [(tokens, mlp_width, width)]
     return [Product(*shape) for shape in shapes]
 
 
@@ -58,10 +59,11 @@ def best_ceiling(
     repeats: int,
     warmups: int,
 ) -> Ceiling:
-    """The candidate with the highest rate, by the median of alternating runs."""
-    ceilings = [Ceiling(each, dtype, device) for each in products]
+    """Returns the product with the highest rate, by the median of alternating runs."""
+    ceilings = [Ceiling(product, dtype, device) for product in products]
     seconds = alternating_seconds(ceilings, repeats, warmups, device)
     rates = [
-        each.flops / sorted(own)[len(own) // 2] for each, own in zip(ceilings, seconds, strict=True)
+        ceiling.flops / sorted(times)[len(times) // 2]
+        for ceiling, times in zip(ceilings, seconds, strict=True)
     ]
     return ceilings[rates.index(max(rates))]

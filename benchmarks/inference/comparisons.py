@@ -1,13 +1,13 @@
-"""Comparisons of inference: the naive loop, the vmap ensemble, PEFT, the ceiling."""
+"""Comparisons of inference with the naive loop, vmap, PEFT, merged weights and the ceiling."""
 
 import torch
 
-from benchmarks.baselines.engine import answers, engine
+from benchmarks.baselines.engine import build_engine, predict
 from benchmarks.baselines.merged import merged_logits, merged_members
 from benchmarks.baselines.naive import naive_logits, ordinary_members
 from benchmarks.baselines.peft import PeftVisionTransformer
 from benchmarks.baselines.vmap_ensemble import vmap_ensemble
-from benchmarks.inference.arithmetic import needed
+from benchmarks.inference.arithmetic import minimum as minimum_arithmetic
 from benchmarks.inference.ceiling import best_ceiling, candidates
 from benchmarks.measurement.result import Comparison, Result, Target
 from benchmarks.measurement.timing import Work, paired_seconds
@@ -19,10 +19,10 @@ NAIVE_TARGETS: dict[Precision, float] = {"float32": 0.60, "bfloat16": 0.30}
 
 
 def naive_comparison(plan: Plan, precision: Precision) -> Result:
-    """All trajectories of one image, ours in `precision`, over the naive loop in float32."""
+    """Compares all trajectories of an image, ours in `precision`, with the naive float32 loop."""
     sizes = plan.sizes.large
     load = Workload.random(sizes, 1, plan.device)
-    members, ours = ordinary_members(load.network), engine(load.network, precision)
+    members, ours = ordinary_members(load.network), build_engine(load.network, precision)
     comparison = Comparison(
         name=f"{sizes.trajectories} trajectories, 1 image, {precision} / naive loop in float32",
         ours=f"one batch, {precision}",
@@ -32,16 +32,16 @@ def naive_comparison(plan: Plan, precision: Precision) -> Result:
     seconds = _alternate(
         plan,
         lambda: ours(load.images, load.rows, load.coefficients),
-        lambda: naive_logits(members, load.images, load.own),
+        lambda: naive_logits(members, load.images, load.unstacked),
     )
     return comparison.result(*seconds, plan.device, described(sizes, images=1))
 
 
 def ensemble_comparison(plan: Plan) -> Result:
-    """All trajectories of a batch of images over the vmap ensemble, both in float32."""
+    """Compares all trajectories of a batch of images with the vmap ensemble in float32."""
     sizes, images = plan.sizes.large, plan.sizes.images
     load = Workload.random(sizes, images, plan.device)
-    ours = engine(load.network, "float32")
+    ours = build_engine(load.network, "float32")
     ensemble = vmap_ensemble(ordinary_members(load.network), sizes.samples)
     comparison = Comparison(
         name=f"{sizes.trajectories} trajectories, {images} images, float32 / vmap ensemble",
@@ -52,66 +52,67 @@ def ensemble_comparison(plan: Plan) -> Result:
     seconds = _alternate(
         plan,
         lambda: ours(load.images, load.rows, load.coefficients),
-        lambda: ensemble(load.images, load.own),
+        lambda: ensemble(load.images, load.unstacked),
     )
     return comparison.result(*seconds, plan.device, described(sizes, images=images))
 
 
 def peft_comparison(plan: Plan, mixed_batch: bool) -> Result:
-    """Deterministic rows over PEFT's, as many as the trajectories of one stochastic image.
+    """Compares deterministic rows with PEFT, as many as trajectories of a stochastic image.
 
-    PEFT has no coefficients, so both sides do plain LoRA: a row for each image and adapter.
+    PEFT has no coefficients, so both sides compute plain LoRA: a row for each image and adapter.
     """
     sizes = plan.sizes.large
     images = sizes.samples
     load = Workload.random(sizes, images, plan.device)
-    ours, peft = engine(load.network, "float32"), PeftVisionTransformer(load.network)
-    theirs = peft.mixed_batch if mixed_batch else peft.one_after_another
-    way = "mixed batch by adapter_names" if mixed_batch else "set_adapter loop"
+    ours, peft = build_engine(load.network, "float32"), PeftVisionTransformer(load.network)
+    reference = peft.mixed_batch if mixed_batch else peft.adapter_by_adapter
+    method = "mixed batch by adapter_names" if mixed_batch else "set_adapter loop"
     comparison = Comparison(
-        name=f"{sizes.trajectories} deterministic rows, {images} images, float32 / PEFT, {way}",
+        name=f"{sizes.trajectories} deterministic rows, {images} images, float32 / PEFT, {method}",
         ours="one batch, mode det, float32",
-        reference=f"PEFT on transformers' ViT, {way}, float32",
+        reference=f"PEFT on transformers' ViT, {method}, float32",
     )
     draws, settings = [Draw()] * images, sizes.adapters
     seconds = _alternate(
         plan,
-        lambda: answers(ours, load.images, draws, sizes.backbone.layers, settings),
-        lambda: theirs(load.images),
+        lambda: predict(ours, load.images, draws, sizes.backbone.layers, settings),
+        lambda: reference(load.images),
     )
     return comparison.result(*seconds, plan.device, described(sizes, images=images, mode="det"))
 
 
 def merged_comparison(plan: Plan, images: int) -> Result:
-    """Deterministic rows over merged weights, which save the low-rank products and cost a copy of
-    the backbone for each adapter.
+    """Compares deterministic rows with merged weights.
+
+    Merging saves the low-rank products and needs a copy of the backbone for each adapter.
     """
     sizes = plan.sizes.large
     load = Workload.random(sizes, images, plan.device)
-    ours, members = engine(load.network, "float32"), merged_members(load.network)
-    some = "1 image" if images == 1 else f"{images} images"
+    ours, members = build_engine(load.network, "float32"), merged_members(load.network)
+    count = "1 image" if images == 1 else f"{images} images"
     comparison = Comparison(
-        name=f"mode det, {some}, float32 / merged weights",
+        name=f"mode det, {count}, float32 / merged weights",
         ours="one batch of rows, float32",
         reference="torchvision's model with merged weights, one pass an adapter, float32",
     )
     draws, settings = [Draw()] * images, sizes.adapters
     seconds = _alternate(
         plan,
-        lambda: answers(ours, load.images, draws, sizes.backbone.layers, settings),
+        lambda: predict(ours, load.images, draws, sizes.backbone.layers, settings),
         lambda: merged_logits(members, load.images),
     )
     return comparison.result(*seconds, plan.device, described(sizes, images=images, mode="det"))
 
 
 def ceiling_comparison(
-    plan: Plan, precision: Precision, images: int, least: float, compiler: str | None = None
+    plan: Plan, precision: Precision, images: int, minimum: float, compiler: str | None = None
 ) -> Result:
-    """The share of the best matrix-product rate at which the needed arithmetic is done."""
+    """Compares the rate of the minimum arithmetic with the highest matrix-product rate."""
     sizes, dtype = plan.sizes.large, getattr(torch, precision)
     rows = images * sizes.trajectories
     load = Workload.random(sizes, images, plan.device)
-    ours = engine(load.network, precision, compiler)
+    ours = build_engine(load.network, precision, compiler)
     ceiling = best_ceiling(
         candidates(sizes.backbone, rows, plan.sizes.squares),
         dtype,
@@ -119,26 +120,28 @@ def ceiling_comparison(
         plan.sizes.repeats,
         plan.sizes.warmups,
     )
-    flops = needed(sizes.backbone, images, rows, sizes.adapters.rank, sizes.classes).total
+    flops = minimum_arithmetic(
+        sizes.backbone, images, rows, sizes.adapters.rank, sizes.classes
+    ).total
     compiled = "" if compiler is None else ", compiled"
     comparison = Comparison(
         name=f"{sizes.trajectories} trajectories, {images} images, {precision}{compiled}, "
         "share of ceiling",
         ours=f"one batch, {precision}{compiled}",
         reference=f"best of {len(plan.sizes.squares) + 3} matrix products, {precision}",
-        target=Target(bound="at least", value=least),
+        target=Target(bound="at least", value=minimum),
     )
     seconds = _alternate(plan, lambda: ours(load.images, load.rows, load.coefficients), ceiling)
-    work, best = (float(flops), float(ceiling.flops)), vars(ceiling.product)
-    more = described(sizes, images=images, ceiling_product=best)
-    return comparison.result(*seconds, plan.device, more, work)
+    details = described(sizes, images=images, ceiling_product=vars(ceiling.product))
+    work = (float(flops), float(ceiling.flops))
+    return comparison.result(*seconds, plan.device, details, work)
 
 
 def latency_comparison(plan: Plan) -> Result:
-    """All trajectories of one image over a single one, bfloat16, compiled where asked."""
+    """Compares all trajectories of an image with a single one, in bfloat16."""
     sizes = plan.sizes.large
     load = Workload.random(sizes, 1, plan.device)
-    ours = engine(load.network, "bfloat16", plan.compiler)
+    ours = build_engine(load.network, "bfloat16", plan.compiler)
     single = Rows(load.rows.image[:1], load.rows.adapter[:1], (1,))
     comparison = Comparison(
         name=f"{sizes.trajectories} trajectories / 1 trajectory, 1 image, bfloat16, compiled",
@@ -151,8 +154,8 @@ def latency_comparison(plan: Plan) -> Result:
         lambda: ours(load.images, load.rows, load.coefficients),
         lambda: ours(load.images, single, load.coefficients[:1]),
     )
-    more = described(sizes, images=1, compiler=plan.compiler)
-    return comparison.result(*seconds, plan.device, more)
+    details = described(sizes, images=1, compiler=plan.compiler)
+    return comparison.result(*seconds, plan.device, details)
 
 
 def _alternate(plan: Plan, ours: Work, reference: Work) -> tuple[list[float], list[float]]:

@@ -1,4 +1,4 @@
-"""Seconds of several pieces of work, measured in turn so that a drift of the machine hits all."""
+"""Timing of functions in alternation, so that drift of the machine affects all alike."""
 
 import gc
 import time
@@ -12,10 +12,10 @@ Work = Callable[[], object]
 def alternating_seconds(
     works: Sequence[Work], repeats: int, warmups: int, device: torch.device
 ) -> list[list[float]]:
-    """Wall-clock seconds of each work, `repeats` times, in the order ABAB...
+    """Returns wall-clock seconds of each function, `repeats` times, in the order ABAB...
 
-    All works run `warmups` times unmeasured first. On a CUDA device a measurement ends when the
-    device has finished. Python's garbage collector is off meanwhile.
+    All functions run `warmups` times first. On a CUDA device a measurement ends when the device
+    is idle. Python's garbage collector is disabled during the measurement.
     """
     for _ in range(warmups):
         for work in works:
@@ -24,8 +24,8 @@ def alternating_seconds(
     gc.disable()
     try:
         for _ in range(repeats):
-            for work, own in zip(works, seconds, strict=True):
-                own.append(seconds_of(work, device))
+            for work, times in zip(works, seconds, strict=True):
+                times.append(seconds_of(work, device))
     finally:
         gc.enable()
     return seconds
@@ -34,21 +34,21 @@ def alternating_seconds(
 def paired_seconds(
     ours: Work, reference: Work, repeats: int, warmups: int, device: torch.device
 ) -> tuple[list[float], list[float]]:
-    """The same of the two sides of a comparison."""
+    """Returns the alternating seconds of the two sides of a comparison."""
     first, second = alternating_seconds([ours, reference], repeats, warmups, device)
     return first, second
 
 
 def seconds_of(work: Work, device: torch.device) -> float:
-    """Wall-clock seconds of one run."""
-    wait_for(device)
+    """Returns wall-clock seconds of one call."""
+    synchronise(device)
     started = time.perf_counter()
     work()
-    wait_for(device)
+    synchronise(device)
     return time.perf_counter() - started
 
 
-def wait_for(device: torch.device) -> None:
-    """Returns when a CUDA device has done all that it was given; at once on a CPU."""
+def synchronise(device: torch.device) -> None:
+    """Waits until a CUDA device is idle; returns immediately on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,4 +1,4 @@
-"""What the comparisons work on: a network, images, and the coefficients of their trajectories."""
+"""Workload of a comparison: a network, images and the coefficients of their trajectories."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 @dataclass(frozen=True)
 class Plan:
-    """One run of the benchmarks. compiler: a backend of `torch.compile` for the GPU's figures."""
+    """A run of the benchmarks. compiler: a backend of `torch.compile` for GPU comparisons."""
 
     sizes: Sizes
     device: torch.device
@@ -24,22 +24,22 @@ class Plan:
 
 @dataclass(frozen=True)
 class Workload:
-    """Stochastic trajectories of some images, as both sides of a comparison want them.
+    """Stochastic trajectories of images, in the layouts of both sides of a comparison.
 
-    images: (n, 3, image_size, image_size). own: (trajectories, n, blocks, 4, rank), the
-    coefficients on each trajectory's own directions. coefficients: the same for our network,
-    (rows, blocks, 4, ranks).
+    images: (n, 3, image_size, image_size). unstacked: (trajectories, n, blocks, 4, rank),
+    coefficients on the directions of each trajectory's adapter. coefficients: the same on the
+    stacked directions of all adapters, (rows, blocks, 4, ranks).
     """
 
     network: AdaptedVisionTransformer
     images: Tensor
     rows: Rows
-    own: Tensor
+    unstacked: Tensor
     coefficients: Tensor
 
     @classmethod
     def of(cls, network: AdaptedVisionTransformer, samples: int, images: int) -> "Workload":
-        """Random images and their own draws each, on the network's device."""
+        """Returns random images with one draw for each, on the network's device."""
         device, settings = network.heads.weight.device, network.settings
         generator = Generator().manual_seed(images)
         size, trajectories = network.backbone.image_size, settings.adapters * samples
@@ -48,21 +48,21 @@ class Workload:
             draw_trajectories(trajectories, len(network.blocks), settings, generator)
             for _ in range(images)
         ]
-        coefficients = torch.cat([on_stacked_ranks(each, settings.adapters) for each in drawn])
+        coefficients = torch.cat([on_stacked_ranks(draw, settings.adapters) for draw in drawn])
         return cls(
             network=network,
             images=pixels.to(device),
             rows=Rows.of([samples] * images, settings.adapters).to(device),
-            own=torch.stack(drawn, dim=1).to(device),
+            unstacked=torch.stack(drawn, dim=1).to(device),
             coefficients=coefficients.to(device),
         )
 
     @classmethod
     def random(cls, sizes: NetworkSizes, images: int, device: torch.device) -> "Workload":
-        """The same on a network with random weights."""
+        """Returns a workload on a network with random weights."""
         return cls.of(random_network(sizes).to(device), sizes.samples, images)
 
 
-def described(sizes: NetworkSizes, **more: Any) -> dict[str, Any]:
-    """The sizes of a measurement as JSON values."""
-    return sizes.model_dump(mode="json") | {"trajectories": sizes.trajectories} | more
+def described(sizes: NetworkSizes, **details: Any) -> dict[str, Any]:
+    """Returns the sizes and details of a measurement as JSON values."""
+    return sizes.model_dump(mode="json") | {"trajectories": sizes.trajectories} | details

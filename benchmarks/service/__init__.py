@@ -1,4 +1,1 @@
-"""What the service shows under load: `python -m benchmarks.service`.
-
-Each figure drives `eulerlora serve` as a process of its own, over HTTP alone.
-"""
+"""Benchmarks of the service, as a client sees it: `python -m benchmarks.service`."""

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.service`, whose threads wait as those of the service it measures.
+"""`python -m benchmarks.service`.
 
-By default those of its own passes would spin on for milliseconds, on the cores that the service
-wants next.
+It sets the OpenMP wait policy of the service. With the default policy, the threads of the
+benchmark's forward passes spin for milliseconds on the cores that the service needs next.
 """
 
 from eulerlora.openmp import set_openmp_wait_policy

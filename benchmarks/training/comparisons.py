@@ -1,4 +1,4 @@
-"""Comparisons of training: time and peak memory of a step over the naive loop's."""
+"""Comparisons of time and peak memory of a training step with the naive loop."""
 
 from benchmarks.measurement.result import Comparison, Result, Target
 from benchmarks.measurement.timing import paired_seconds
@@ -6,24 +6,24 @@ from benchmarks.measurement.workload import Plan, Workload, described
 from benchmarks.training.peak_memory import peak_bytes
 from benchmarks.training.step import STEPS, Side
 
-OURS: dict[Side, str] = {
-    "ours": "all rows in one batch, float32",
-    "cut": "micro-batches of two images' rows, float32",
+DESCRIPTIONS: dict[Side, str] = {
+    "one-batch": "all rows in one batch, float32",
+    "micro-batches": "micro-batches of two images' rows, float32",
 }
-CUT: dict[Side, str] = {"ours": "", "cut": " in micro-batches"}
+SUFFIXES: dict[Side, str] = {"one-batch": "", "micro-batches": " in micro-batches"}
 NAIVE = "ordinary LoRA modules, one forward pass a trajectory, summed losses, float32"
 
 
 def step_time_comparison(plan: Plan, side: Side) -> Result:
-    """Forward, backward and AdamW on adapters and heads. side: which of our two steps."""
+    """Compares the time of forward, backward and AdamW. side: one of our two steps."""
     sizes, images = plan.sizes.large, plan.sizes.images
     ours, naive = (
-        STEPS[each](Workload.random(sizes, images, plan.device)) for each in (side, "naive")
+        STEPS[name](Workload.random(sizes, images, plan.device)) for name in (side, "naive")
     )
     comparison = Comparison(
-        name=f"training step{CUT[side]}, {images} images x {sizes.trajectories} trajectories "
+        name=f"training step{SUFFIXES[side]}, {images} images x {sizes.trajectories} trajectories "
         "/ naive loop",
-        ours=OURS[side],
+        ours=DESCRIPTIONS[side],
         reference=NAIVE,
         target=Target(bound="at most", value=0.70),
     )
@@ -32,12 +32,12 @@ def step_time_comparison(plan: Plan, side: Side) -> Result:
 
 
 def step_memory_comparison(plan: Plan, side: Side) -> Result:
-    """Peak memory of a step beyond the model and its images."""
+    """Compares the peak memory of a step, in addition to model and images."""
     sizes, images = plan.sizes.large, plan.sizes.images
     comparison = Comparison(
-        name=f"training step{CUT[side]}, {images} images x {sizes.trajectories} trajectories, "
+        name=f"training step{SUFFIXES[side]}, {images} images x {sizes.trajectories} trajectories, "
         "peak memory / naive loop",
-        ours=OURS[side],
+        ours=DESCRIPTIONS[side],
         reference=NAIVE,
         target=Target(bound="at most", value=0.80),
         unit="bytes",
@@ -49,5 +49,5 @@ def step_memory_comparison(plan: Plan, side: Side) -> Result:
         )
         for _ in range(plan.sizes.processes)
     ]
-    ours, naive = ([pair[side] for pair in pairs] for side in (0, 1))
+    ours, naive = ([pair[index] for pair in pairs] for index in (0, 1))
     return comparison.result(ours, naive, plan.device, described(sizes, images=images))

@@ -1,4 +1,4 @@
-"""A tiny network whose adapters do much, two images, and the coefficients of their trajectories."""
+"""A workload on a tiny network with large adapters."""
 
 import pytest
 
@@ -8,6 +8,6 @@ SAMPLES = 3
 
 
 @pytest.fixture
-def question(make_network) -> Workload:
-    """Two images, two adapters, three samples each."""
+def workload(make_network) -> Workload:
+    """Returns a workload of two images, with two adapters and three samples per adapter."""
     return Workload.of(make_network(), SAMPLES, images=2)

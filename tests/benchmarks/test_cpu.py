@@ -1,3 +1,5 @@
+"""The program `benchmarks.cpu`."""
+
 import json
 from pathlib import Path
 
@@ -9,22 +11,22 @@ from benchmarks.measurement.machine import Machine
 from benchmarks.measurement.result import Result
 
 
-def test_each_result_is_printed_and_appended_as_one_line_of_json(tmp_path: Path) -> None:
+def test_results_are_printed_and_appended_as_lines_of_json(tmp_path: Path) -> None:
     file = tmp_path / "new" / "lines.jsonl"
     arguments = ["--small", "--only", "naive-float32", "--only", "mixed-modes", "--out", str(file)]
     for _ in range(2):
-        done = CliRunner().invoke(cpu.main, arguments, catch_exceptions=False)
-        assert done.exit_code == 0
+        completed = CliRunner().invoke(cpu.main, arguments, catch_exceptions=False)
+        assert completed.exit_code == 0
     results = [Result.model_validate_json(line) for line in file.read_text().splitlines()]
-    assert [each.name.split(",")[0] for each in results] == [
+    assert [result.name.split(",")[0] for result in results] == [
         "4 trajectories",
         "compact backbone",
     ] * 2
-    printed = [json.loads(line) for line in done.stdout.splitlines()]
+    printed = [json.loads(line) for line in completed.stdout.splitlines()]
     assert printed == [json.loads(line) for line in file.read_text().splitlines()[2:]]
 
 
-def test_a_small_run_is_not_recorded_and_a_full_one_under_the_machines_name(
+def test_only_full_runs_are_recorded_by_the_name_of_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu, "FOLDER", tmp_path)
@@ -35,4 +37,4 @@ def test_a_small_run_is_not_recorded_and_a_full_one_under_the_machines_name(
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(cpu, "FULL", cpu.SMALL)
     CliRunner().invoke(cpu.main, ["--only", "vmap"], catch_exceptions=False)
-    assert [each.name for each in tmp_path.iterdir()] == ["a-cpu-2-threads.jsonl"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a-cpu-2-threads.jsonl"]

@@ -1,4 +1,4 @@
-"""Made-up image files that a service must refuse, of every kind, and odd ones it must answer."""
+"""Synthetic image files: invalid ones, and unusual ones that the service must accept."""
 
 import struct
 import zlib
@@ -7,12 +7,12 @@ from io import BytesIO
 import numpy as np
 from PIL import Image, ImageOps
 
-SIDE = 12_000  # of a bomb, in pixels
+BOMB_SIDE = 12_000  # pixels
 BOMB_BYTES = 80 * 2**20
 
 
-def unsupported_files(picture: Image.Image) -> dict[str, bytes]:
-    """By name, files of formats that are not served: 415."""
+def unsupported_files(image: Image.Image) -> dict[str, bytes]:
+    """Returns files of unsupported formats by name: status 415."""
     return {
         "text": b"hello",
         "SVG": b"<svg xmlns='http://www.w3.org/2000/svg' width='64' height='64'/>",
@@ -20,15 +20,15 @@ def unsupported_files(picture: Image.Image) -> dict[str, bytes]:
         "DICOM": bytes(128) + b"DICM" + bytes(64),
         "HEIC": b"\0\0\0\x18ftypheic\0\0\0\0mif1heic",
         "PSD": b"8BPS\0\x01" + bytes(60),
-        **{kind: encoded(picture, kind) for kind in ("EPS", "TIFF", "GIF", "BMP")},
+        **{kind: encoded(image, kind) for kind in ("EPS", "TIFF", "GIF", "BMP")},
     }
 
 
-def unusable_files(picture: Image.Image) -> dict[str, bytes]:
-    """By name, files that a decoder must not get, or gets nothing out of: 422."""
-    jpeg, png, webp = (encoded(picture, kind) for kind in ("JPEG", "PNG", "WEBP"))
-    mirrored = ImageOps.mirror(picture)
-    clear = picture.convert("RGBA")
+def unusable_files(image: Image.Image) -> dict[str, bytes]:
+    """Returns files that must not be decoded or cannot be decoded, by name: status 422."""
+    jpeg, png, webp = (encoded(image, kind) for kind in ("JPEG", "PNG", "WEBP"))
+    mirrored = ImageOps.mirror(image)
+    clear = image.convert("RGBA")
     clear.putalpha(0)
     middle = len(png) // 2
     frames = {"save_all": True, "append_images": [mirrored], "duration": 40}
@@ -41,22 +41,24 @@ def unusable_files(picture: Image.Image) -> dict[str, bytes]:
         "flipped bits in a PNG": png[:middle] + bytes([png[middle] ^ 0xFF]) + png[middle + 1 :],
         "PNG without its end chunk": png[:-12],
         "a wrong CRC in a PNG": png[:-5] + bytes([png[-5] ^ 1]) + png[-4:],
-        "APNG": encoded(picture, "PNG", **frames),
-        "animated WebP": encoded(picture, "WEBP", **frames),
+        "APNG": encoded(image, "PNG", **frames),
+        "animated WebP": encoded(image, "WEBP", **frames),
         "fully transparent": encoded(clear, "PNG"),
         "1 x 1": encoded(Image.new("RGB", (1, 1)), "PNG"),
         "1 x 60,000": encoded(Image.new("L", (1, 60_000)), "PNG"),
-        "1 x 60,000, turned by EXIF": encoded(Image.new("L", (60_000, 1)), "PNG", exif=_turned()),
+        "1 x 60,000, turned by EXIF": encoded(
+            Image.new("L", (60_000, 1)), "PNG", exif=_rotated_exif()
+        ),
         "0 x 0": _png(_header(0, 0), _chunk(b"IEND", b"")),
     } | _bombs(jpeg, png)
 
 
 def _bombs(jpeg: bytes, png: bytes) -> dict[str, bytes]:
-    canvas = b"VP8X\x0a\0\0\0\0\0\0\0" + (SIDE - 1).to_bytes(3, "little") * 2
-    sides = struct.pack("<I", (SIDE - 1) | (SIDE - 1) << 14)
+    canvas = b"VP8X\x0a\0\0\0\0\0\0\0" + (BOMB_SIDE - 1).to_bytes(3, "little") * 2
+    sides = struct.pack("<I", (BOMB_SIDE - 1) | (BOMB_SIDE - 1) << 14)
     lossless = b"VP8L\x0e\0\0\0\x2f" + sides + bytes(9)
-    rows = zlib.compress(bytes(10_000 * 1251), 9)  # 1 bit a pixel, one filter byte a row
-    size_at = jpeg.index(b"\xff\xc0") + 5
+    rows = zlib.compress(bytes(10_000 * 1251), 9)  # 1 bit per pixel, one filter byte per row
+    size_offset = jpeg.index(b"\xff\xc0") + 5
     text = b"Comment\0\0" + zlib.compress(bytes(BOMB_BYTES), 9)
     after_header = 8 + 25
     return {
@@ -66,41 +68,41 @@ def _bombs(jpeg: bytes, png: bytes) -> dict[str, bytes]:
             _header(10_000, 10_000, 1, 0), _chunk(b"IDAT", rows), _chunk(b"IEND", b"")
         ),
         "a JPEG header of 196 MP": (
-            jpeg[:size_at] + struct.pack(">HH", 14_000, 14_000) + jpeg[size_at + 4 :]
+            jpeg[:size_offset] + struct.pack(">HH", 14_000, 14_000) + jpeg[size_offset + 4 :]
         ),
         "80 MB of text in a PNG": png[:after_header] + _chunk(b"zTXt", text) + png[after_header:],
     }
 
 
-def odd_files(picture: Image.Image) -> dict[str, bytes]:
-    """By name, unusual files that are answered: 200."""
-    gray = picture.convert("L")
+def odd_files(image: Image.Image) -> dict[str, bytes]:
+    """Returns unusual valid files by name: status 200."""
+    gray = image.convert("L")
     wide = Image.fromarray(np.asarray(gray).astype(np.uint16) * 257)
-    half_clear = picture.convert("RGBA")
+    half_clear = image.convert("RGBA")
     half_clear.putalpha(gray)
-    png, noise = encoded(picture, "PNG"), np.random.default_rng(1).bytes(200)
+    png, noise = encoded(image, "PNG"), np.random.default_rng(1).bytes(200)
     return {
-        "CMYK": encoded(picture.convert("CMYK"), "JPEG"),
-        "palette": encoded(picture.quantize(16), "PNG"),
-        "gray and alpha": encoded(picture.convert("LA"), "PNG"),
+        "CMYK": encoded(image.convert("CMYK"), "JPEG"),
+        "palette": encoded(image.quantize(16), "PNG"),
+        "gray and alpha": encoded(image.convert("LA"), "PNG"),
         "16 bits": encoded(wide, "PNG"),
         "transparent in part": encoded(half_clear, "PNG"),
-        "turned by EXIF": encoded(picture, "JPEG", exif=_turned()),
-        "garbage as EXIF": encoded(picture, "PNG", exif=b"Exif\0\0II*\0\x08\0\0\0" + noise),
-        "garbage as ICC profile": encoded(picture, "PNG", icc_profile=noise),
+        "turned by EXIF": encoded(image, "JPEG", exif=_rotated_exif()),
+        "garbage as EXIF": encoded(image, "PNG", exif=b"Exif\0\0II*\0\x08\0\0\0" + noise),
+        "garbage as ICC profile": encoded(image, "PNG", icc_profile=noise),
         "bytes after the end": png + noise,
-        "WebP": encoded(picture, "WEBP"),
+        "WebP": encoded(image, "WEBP"),
     }
 
 
-def _turned() -> Image.Exif:
+def _rotated_exif() -> Image.Exif:
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be shown turned
+    exif[0x0112] = 6  # orientation: rotated by 90 degrees
     return exif
 
 
 def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
-    """The bytes of an image file, as Pillow writes it."""
+    """Returns an image file written by Pillow."""
     buffer = BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()
@@ -115,5 +117,5 @@ def _header(width: int, height: int, bit_depth: int = 8, colour_type: int = 2) -
 
 
 def _chunk(kind: bytes, content: bytes) -> bytes:
-    checked = kind + content
-    return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
+    body = kind + content
+    return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))

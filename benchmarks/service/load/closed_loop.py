@@ -1,116 +1,132 @@
-"""Closed-loop load: so many clients, each of which asks again as soon as it has its answer."""
+"""Closed-loop load: every client sends a request as soon as it has its previous response."""
 
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
-from benchmarks.service.load.connection import Answer, Connection, NoAnswer
+from benchmarks.service.load.connection import Connection, NoResponseError, Response
 
 RETRY_S = 0.02
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """One request. answer: None where none came. seconds: by the client's clock, from `asked_s`,
-    which is monotonic time.
+class Exchange:
+    """A request and its response. response: None if the connection failed.
+
+    seconds: by the client's clock, from `sent_s` in monotonic time.
     """
 
-    asked_s: float
+    sent_s: float
     seconds: float
-    answer: Answer | None
+    response: Response | None
 
     @property
     def status(self) -> int | None:
-        """Of the answer."""
-        return None if self.answer is None else self.answer.status
+        """Status of the response, or None."""
+        return None if self.response is None else self.response.status
 
 
 @dataclass(frozen=True)
 class Load:
-    """A closed loop that ran. seconds: until the wanted number of answers was there.
+    """Results of a closed loop. seconds: until the required number of responses was received.
 
-    client_share: of one core, that the clients took in that time.
+    client_share: CPU time of the clients in that time, as a share of one core.
     """
 
     seconds: float
     client_share: float
-    outcomes: list[Outcome]
+    exchanges: list[Exchange]
 
     @property
-    def answered(self) -> list[Outcome]:
-        """Those with status 200."""
-        return [each for each in self.outcomes if each.status == 200]
+    def successful(self) -> list[Exchange]:
+        """The exchanges with status 200."""
+        return [exchange for exchange in self.exchanges if exchange.status == 200]
 
     @property
     def rate(self) -> float:
-        """Answers with status 200 in a second."""
-        return len(self.answered) / self.seconds
+        """Responses with status 200 per second."""
+        return len(self.successful) / self.seconds
 
 
-def closed_loop(port: int, requests: Sequence[bytes], clients: int, answers: int) -> Load:
-    """Asks the requests over and over until `answers` have come with status 200.
+def closed_loop(port: int, requests: Sequence[bytes], clients: int, responses: int) -> Load:
+    """Sends the requests in a cycle until `responses` responses have status 200.
 
-    All clients are busy until then; what is under way afterwards is waited for, but not counted.
+    All clients are busy until then. Exchanges that end later are not counted.
     """
-    asking = itertools.cycle(requests)
-    return asyncio.run(_closed_loop(port, asking, clients, lambda load: len(load) >= answers))
+    cycle = itertools.cycle(requests)
+    return asyncio.run(_closed_loop(port, cycle, clients, responses))
 
 
 async def _closed_loop(
     port: int,
-    asking: Iterator[bytes],
+    requests: Iterator[bytes],
     clients: int,
-    enough: Callable[[list[Outcome]], bool],
+    responses: int,
 ) -> Load:
-    outcomes: list[Outcome] = []
-    good: list[Outcome] = []
-    ended: list[tuple[float, float]] = []
+    exchanges: list[Exchange] = []
+    successful = 0
+    ended: _Clocks | None = None
 
     async def client() -> None:
-        line = Line(port)
-        while not ended:
-            outcome = await line.ask(next(asking))
-            if ended:
+        nonlocal successful, ended
+        session = ClientSession(port)
+        while ended is None:
+            exchange = await session.send(next(requests))
+            if ended is not None:
                 break
-            outcomes.append(outcome)
-            if outcome.status == 200:
-                good.append(outcome)
+            exchanges.append(exchange)
+            if exchange.status == 200:
+                successful += 1
             else:
                 await asyncio.sleep(RETRY_S)
-            if not ended and enough(good):
-                ended.append((time.monotonic(), time.process_time()))
-        line.close()
+            if ended is None and successful >= responses:
+                ended = _Clocks.now()
+        session.close()
 
-    started, worked = time.monotonic(), time.process_time()
+    started = _Clocks.now()
     await asyncio.gather(*(client() for _ in range(clients)))
-    seconds = ended[0][0] - started
-    return Load(seconds, (ended[0][1] - worked) / seconds, outcomes)
+    assert ended is not None
+    seconds = ended.wall_s - started.wall_s
+    return Load(seconds, (ended.cpu_s - started.cpu_s) / seconds, exchanges)
 
 
-class Line:
-    """A client's line to a server: one connection at a time, a new one when the old is used up."""
+@dataclass(frozen=True)
+class _Clocks:
+    """Monotonic time and CPU time of this process."""
+
+    wall_s: float
+    cpu_s: float
+
+    @classmethod
+    def now(cls) -> Self:
+        return cls(time.monotonic(), time.process_time())
+
+
+class ClientSession:
+    """A client with one keep-alive connection at a time; reconnects when necessary."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._connection: Connection | None = None
 
-    async def ask(self, request: bytes) -> Outcome:
-        """What came of one request."""
-        asked = time.monotonic()
+    async def send(self, request: bytes) -> Exchange:
+        """Sends a request and returns it with its response."""
+        sent_s = time.monotonic()
         try:
             if self._connection is None or not self._connection.usable:
                 self.close()
                 self._connection = await Connection.to(self._port)
-            answer = await self._connection.ask(request)
-        except NoAnswer:
+            response = await self._connection.exchange(request)
+        except NoResponseError:
             self.close()
-            return Outcome(asked, time.monotonic() - asked, None)
-        return Outcome(asked, time.monotonic() - asked, answer)
+            return Exchange(sent_s, time.monotonic() - sent_s, None)
+        return Exchange(sent_s, time.monotonic() - sent_s, response)
 
     def close(self) -> None:
-        """Closes the connection, if there is one."""
+        """Closes the connection."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None

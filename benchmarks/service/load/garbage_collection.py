@@ -1,4 +1,4 @@
-"""This process's garbage collector, kept from holding up what is measured."""
+"""Garbage collection of the benchmark process during a measurement."""
 
 import gc
 from collections.abc import Iterator
@@ -6,9 +6,10 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def unhindered() -> Iterator[None]:
-    """No long pauses of this process while the block runs: what is in memory already, libraries
-    above all, is passed over; a look at all of it would take a quarter of a second.
+def short_gc_pauses() -> Iterator[None]:
+    """Excludes all present objects from garbage collection while the block runs.
+
+    A full collection of the imported libraries would pause the clients for about 0.25 s.
     """
     gc.collect()
     gc.freeze()

@@ -1,7 +1,7 @@
-"""Open-loop load: requests leave when it is their time, whether or not others were answered.
+"""Open-loop load: requests are sent at scheduled times, independent of earlier responses.
 
-The times are MLCommons LoadGen's, scenario "Server" (Poisson arrivals). Its own latencies are not
-used: to it a refusal is an answer like any other.
+MLCommons LoadGen schedules them (scenario "Server", Poisson arrivals). Its latencies are not used,
+because it counts a refusal as a response.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from contextlib import suppress
 
 import mlperf_loadgen as loadgen
 
-from benchmarks.service.load.closed_loop import Outcome
-from benchmarks.service.load.connection import Answer, Connection, NoAnswer
+from benchmarks.service.load.closed_loop import Exchange
+from benchmarks.service.load.connection import Connection, NoResponseError, Response
 
 Issue = Callable[[Sequence[loadgen.QuerySample]], None]
-IDLE_S = 2.0  # uvicorn closes after 5 s; a request must not meet that moment
+MAX_IDLE_S = 2.0  # below the 5 s after which uvicorn closes an idle connection
 
 
 def poisson_load(
@@ -25,39 +25,39 @@ def poisson_load(
     requests: Sequence[bytes],
     rate: float,
     seconds: float,
-    give_up_s: float,
+    timeout_s: float,
     last_sent: Callable[[], object],
-) -> list[Outcome]:
-    """What came of requests at `rate` a second, chosen at random, once all have ended.
+) -> list[Exchange]:
+    """Sends random requests at `rate` per second for `seconds`; returns all exchanges.
 
-    give_up_s: after which a client no longer waits. last_sent: called when no more will be sent.
+    timeout_s: of a client. last_sent: called after the last request was sent.
     """
-    outcomes: list[Outcome] = []
+    exchanges: list[Exchange] = []
     loop = asyncio.new_event_loop()
-    lines = _Lines(port)
+    pool = _ConnectionPool(port)
 
-    async def one(query: int, index: int, asked: float) -> None:
-        answer = None
-        with suppress(NoAnswer, TimeoutError):
-            answer = await asyncio.wait_for(lines.ask(requests[index]), give_up_s)
-        outcomes.append(Outcome(asked, time.monotonic() - asked, answer))
+    async def send(query: int, index: int, sent_s: float) -> None:
+        response = None
+        with suppress(NoResponseError, TimeoutError):
+            response = await asyncio.wait_for(pool.exchange(requests[index]), timeout_s)
+        exchanges.append(Exchange(sent_s, time.monotonic() - sent_s, response))
         loadgen.QuerySamplesComplete([loadgen.QuerySampleResponse(query, 0, 0)])
 
     def issue(samples: Sequence[loadgen.QuerySample]) -> None:
-        asked = time.monotonic()
+        sent_s = time.monotonic()
         for sample in samples:
-            asyncio.run_coroutine_threadsafe(one(sample.id, sample.index, asked), loop)
+            asyncio.run_coroutine_threadsafe(send(sample.id, sample.index, sent_s), loop)
 
     thread = threading.Thread(target=loop.run_forever, name="clients")
     thread.start()
     try:
         _start_test(issue, last_sent, len(requests), rate, seconds)
     finally:
-        loop.call_soon_threadsafe(lines.close)
+        loop.call_soon_threadsafe(pool.close)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
-    return outcomes
+    return exchanges
 
 
 def _start_test(
@@ -77,7 +77,7 @@ def _start_test(
         log.log_output = output
         log.enable_trace = False
         system = loadgen.ConstructSUT(issue, last_sent)
-        library = loadgen.ConstructQSL(requests, requests, _nothing, _nothing)
+        library = loadgen.ConstructQSL(requests, requests, _no_op, _no_op)
         try:
             loadgen.StartTestWithLogSettings(system, library, settings, log)
         finally:
@@ -85,39 +85,39 @@ def _start_test(
             loadgen.DestroySUT(system)
 
 
-def _nothing(*_: object) -> None:
-    """For LoadGen's calls to load samples: they are in memory."""
+def _no_op(*_: object) -> None:
+    """LoadGen's callback to load samples, which are in memory."""
 
 
-class _Lines:
-    """Connections that are free are used again, the last one first."""
+class _ConnectionPool:
+    """Reuses idle connections, most recently used first."""
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._free: list[Connection] = []
+        self._idle: list[Connection] = []
 
-    async def ask(self, request: bytes) -> Answer:
-        connection = self._fresh() or await Connection.to(self._port)
+    async def exchange(self, request: bytes) -> Response:
+        connection = self._reusable() or await Connection.to(self._port)
         try:
-            answer = await connection.ask(request)
+            response = await connection.exchange(request)
         except BaseException:
             connection.close()
             raise
         if connection.usable:
-            self._free.append(connection)
+            self._idle.append(connection)
         else:
             connection.close()
-        return answer
+        return response
 
-    def _fresh(self) -> Connection | None:
+    def _reusable(self) -> Connection | None:
         now = asyncio.get_running_loop().time()
-        while self._free:
-            connection = self._free.pop()
-            if connection.usable and now - connection.idle_since < IDLE_S:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable and now - connection.idle_since < MAX_IDLE_S:
                 return connection
             connection.close()
         return None
 
     def close(self) -> None:
-        while self._free:
-            self._free.pop().close()
+        while self._idle:
+            self._idle.pop().close()

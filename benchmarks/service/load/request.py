@@ -1,16 +1,16 @@
-"""HTTP requests as bytes, rendered once: a client that shares the cores must cost little."""
+"""HTTP requests as bytes, rendered in advance to save the clients' CPU time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
 BOUNDARY = "a-boundary-of-the-benchmarks"
-NOTHING: Mapping[str, object] = {}
+NO_PARAMETERS: Mapping[str, object] = {}
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a multipart body; a field where it has no filename."""
+    """A part of a multipart body; a text field without a filename."""
 
     name: str
     content: bytes
@@ -19,30 +19,30 @@ class Part:
 
 
 def get(path: str) -> bytes:
-    """A request without a body."""
+    """Returns a GET request."""
     return _head("GET", path)
 
 
 def post(
     content: bytes,
     media_type: str = "image/jpeg",
-    parameters: Mapping[str, object] = NOTHING,
+    parameters: Mapping[str, object] = NO_PARAMETERS,
     length: int | None = None,
 ) -> bytes:
-    """A POST of /predict. length: to be declared where it is not the content's own."""
+    """Returns a POST of /predict. length: declared length; None declares the content's."""
     query = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
-    declared = len(content) if length is None else length
-    head = _head("POST", f"/predict{query}", f"Content-Type: {media_type}", declared)
+    content_length = len(content) if length is None else length
+    head = _head("POST", f"/predict{query}", f"Content-Type: {media_type}", content_length)
     return head + content
 
 
-def post_form(parts: Sequence[Part], parameters: Mapping[str, object] = NOTHING) -> bytes:
-    """The same with a multipart body (RFC 7578)."""
+def post_form(parts: Sequence[Part], parameters: Mapping[str, object] = NO_PARAMETERS) -> bytes:
+    """Returns a POST of /predict with a multipart body (RFC 7578)."""
     return post(form(parts), f"multipart/form-data; boundary={BOUNDARY}", parameters)
 
 
 def form(parts: Sequence[Part]) -> bytes:
-    """A multipart body of these parts, within `BOUNDARY`."""
+    """Returns a multipart body with the boundary `BOUNDARY`."""
     return b"".join(map(_part, parts)) + f"--{BOUNDARY}--\r\n".encode()
 
 
@@ -58,5 +58,7 @@ def _part(part: Part) -> bytes:
 
 def _head(method: str, target: str, *headers: str | int) -> bytes:
     lines = [f"{method} {target} HTTP/1.1", "Host: 127.0.0.1"]
-    lines += [f"Content-Length: {each}" if isinstance(each, int) else each for each in headers]
+    lines += [
+        f"Content-Length: {header}" if isinstance(header, int) else header for header in headers
+    ]
     return "\r\n".join([*lines, "", ""]).encode()

@@ -1,4 +1,4 @@
-"""What a lone answer over HTTP costs, in passes of the plain backbone."""
+"""Latency of a single request, compared with a forward pass of the backbone."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,27 +11,27 @@ import torch
 
 from benchmarks.measurement.result import Comparison, Result, Target
 from benchmarks.measurement.timing import paired_seconds
-from benchmarks.service.inputs.images import made_up_photographs
-from benchmarks.service.measurements.single_request import WARM, timed
+from benchmarks.service.inputs.images import synthetic_images
+from benchmarks.service.measurements.single_request import WARMUP_REQUESTS, timed
 from benchmarks.service.measurements.throughput import parameters
 from benchmarks.service.plan import LIBRARIES, Plan
-from benchmarks.service.references.library import SAMPLES, embedded_model
+from benchmarks.service.references.library import SAMPLES, default_model
 from benchmarks.service.server.process import eulerlora_server
 from eulerlora.settings import Mode
 
 CPU = torch.device("cpu")
-MOST: dict[Mode, float] = {"det": 2.5, "stoch": 8.0}
+MAX_RATIO: dict[Mode, float] = {"det": 2.5, "stoch": 8.0}
 
 
-def plain_pass(plan: Plan) -> Iterator[Result]:
-    """For both modes: requests one after another, in turn with passes of torchvision's network.
+def backbone_pass(plan: Plan) -> Iterator[Result]:
+    """Compares both modes with passes of torchvision's network, in alternation.
 
-    The passes are of one picture, decoded beforehand, in float32, in this process; a request's
-    seconds are all that its client waits.
+    A pass runs in this process, in float32, on a fixed image. The time of a request is that of
+    its client.
     """
-    model = embedded_model()
+    model = default_model()
     pixels = torch.rand(1, 3, *[model.config.preprocessing.size] * 2)
-    photographs = cycle(made_up_photographs(plan.photographs))
+    images = cycle(synthetic_images(plan.image_count))
 
     @torch.inference_mode()
     def one_pass() -> object:
@@ -42,19 +42,19 @@ def plain_pass(plan: Plan) -> Iterator[Result]:
         closing(HTTPConnection("127.0.0.1", server.port)) as connection,
     ):
 
-        def one_answer(target: str) -> object:
-            return timed(connection, next(photographs), target)
+        def send_request(target: str) -> object:
+            return timed(connection, next(images), target)
 
-        for mode, most in MOST.items():
+        for mode, max_ratio in MAX_RATIO.items():
             trajectories = model.network.settings.adapters * (SAMPLES if mode == "stoch" else 1)
             comparison = Comparison(
                 name=f"a lone answer, mode {mode}, {trajectories} trajectories / plain pass",
                 ours="HTTP, at the client",
                 reference="torchvision's VisionTransformer",
-                target=Target(bound="at most", value=most),
+                target=Target(bound="at most", value=max_ratio),
                 libraries=LIBRARIES,
             )
 
-            ask = partial(one_answer, f"/predict?{urlencode(parameters(mode))}")
-            seconds = paired_seconds(ask, one_pass, plan.lone_requests, WARM, CPU)
+            request = partial(send_request, f"/predict?{urlencode(parameters(mode))}")
+            seconds = paired_seconds(request, one_pass, plan.single_requests, WARMUP_REQUESTS, CPU)
             yield comparison.result(*seconds, CPU, {"mode": mode, "trajectories": trajectories})

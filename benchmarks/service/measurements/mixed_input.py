@@ -1,4 +1,4 @@
-"""Good and bad input for a long time: what is answered, and how memory grows."""
+"""Valid and invalid input for a long time: responses and memory growth."""
 
 import asyncio
 import random
@@ -10,115 +10,119 @@ import torch
 
 from benchmarks.measurement.reading import Measurement, Reading, Unit
 from benchmarks.measurement.result import Target
-from benchmarks.service.inputs.bad_requests import Case, bad_cases, odd_cases, only
-from benchmarks.service.inputs.images import made_up_photographs
-from benchmarks.service.load.connection import Connection, NoAnswer
+from benchmarks.service.inputs.bad_requests import Case, bad_cases, only, unusual_cases
+from benchmarks.service.inputs.images import synthetic_images
+from benchmarks.service.load.connection import Connection, NoResponseError
 from benchmarks.service.load.request import post
 from benchmarks.service.measurements.throughput import parameters
 from benchmarks.service.plan import LIBRARIES, Plan
-from benchmarks.service.server.memory_growth import Held, growth, sampled
+from benchmarks.service.server.memory_growth import MemoryField, growth, sampled
 from benchmarks.service.server.process import eulerlora_server
 
 CPU = torch.device("cpu")
-BAD = 0.3
+INVALID_SHARE = 0.3
 CLIENTS = 4
-SAMPLES = 300  # of memory, in the whole time
-GROWTH: dict[Held, Target | None] = {"rss": Target(bound="at most", value=0.02), "pss": None}
-PATIENCE_S = 60.0
-LEFT = -1
-NOTHING = -2
+MEMORY_SAMPLES = 300
+MAX_GROWTH: dict[MemoryField, Target | None] = {
+    "rss": Target(bound="at most", value=0.02),
+    "pss": None,
+}
+TIMEOUT_S = 60.0
+DISCONNECTED = -1
+NO_RESPONSE = -2
 
 
 def mixed_input(plan: Plan) -> Iterator[Reading]:
-    """Growth of memory after the first while, and the share of right answers."""
-    photographs = made_up_photographs(plan.photographs)
-    good = [
-        Case(f"good, {mode}", post(each, parameters=parameters(mode)), only(200))
-        for each in photographs
+    """Measures memory growth after the warm-up and the share of documented responses."""
+    images = synthetic_images(plan.image_count)
+    valid = [
+        Case(f"good, {mode}", post(image, parameters=parameters(mode)), only(200))
+        for image in images
         for mode in ("det", "stoch")
-    ] + odd_cases(photographs[0])
-    bad = bad_cases(photographs[0])
+    ] + unusual_cases(images[0])
+    invalid = bad_cases(images[0])
     with (
         eulerlora_server(plan.options) as server,
-        sampled(server.pid, plan.mixed_s / SAMPLES) as samples,
+        sampled(server.pid, plan.mixed_s / MEMORY_SAMPLES) as samples,
     ):
-        found = asyncio.run(mix(server.port, good, bad, plan.mixed_s))
-    wrong = {case: count for case, count in found.items() if not right(*case)}
+        counts = asyncio.run(mix(server.port, valid, invalid, plan.mixed_s))
+    wrong = {case: count for case, count in counts.items() if not is_documented(*case)}
     sizes = {
         "seconds": plan.mixed_s,
-        "requests": found.total(),
-        "share_bad": sum(count for (case, _), count in found.items() if case in bad)
-        / found.total(),
-        "kinds_of_bad": len(bad),
+        "requests": counts.total(),
+        "share_bad": sum(count for (case, _), count in counts.items() if case in invalid)
+        / counts.total(),
+        "kinds_of_bad": len(invalid),
         "wrong": {f"{case.name}: {status}": count for (case, status), count in wrong.items()},
     }
-    load = f"{plan.mixed_s:g} s of mixed input, {100 * BAD:.0f}% bad"
-    for held, target in GROWTH.items():
+    load = f"{plan.mixed_s:g} s of mixed input, {100 * INVALID_SHARE:.0f}% bad"
+    for field, target in MAX_GROWTH.items():
         measurement = _measurement(
-            f"{load}: {held.upper()} growth after the first {plan.settle_s:g} s",
+            f"{load}: {field.upper()} growth after the first {plan.warmup_s:g} s",
             "of the process tree; spread: all samples over the first",
             target,
         )
-        held_bytes = [float(getattr(each, held)) for each in samples]
-        over_first = [each / held_bytes[0] - 1 for each in held_bytes]
-        yield measurement.reading(growth(samples, plan.settle_s, held), over_first, CPU, sizes)
+        sizes_bytes = [float(getattr(sample, field)) for sample in samples]
+        over_first = [size / sizes_bytes[0] - 1 for size in sizes_bytes]
+        yield measurement.reading(growth(samples, plan.warmup_s, field), over_first, CPU, sizes)
     shares = _measurement(
         f"{load}: answered as documented",
-        f"all of the {len(bad)} bad kinds and the {len(good)} good ones; spread: by kind",
+        f"all of the {len(invalid)} bad kinds and the {len(valid)} good ones; spread: by kind",
         Target(bound="at least", value=1.0),
     )
-    by_kind = [float(right(*case)) for case in found]
-    yield shares.reading(1 - sum(wrong.values()) / found.total(), by_kind, CPU, sizes)
+    by_kind = [float(is_documented(*case)) for case in counts]
+    yield shares.reading(1 - sum(wrong.values()) / counts.total(), by_kind, CPU, sizes)
 
 
-def right(case: Case, status: int) -> bool:
-    """Whether an answer is one that the case allows."""
-    return status in case.statuses or (status == LEFT and not case.statuses)
+def is_documented(case: Case, status: int) -> bool:
+    """True if the case allows the status."""
+    return status in case.statuses or (status == DISCONNECTED and not case.statuses)
 
 
 async def mix(
-    port: int, good: Sequence[Case], bad: Sequence[Case], seconds: float
+    port: int, valid: Sequence[Case], invalid: Sequence[Case], seconds: float
 ) -> Counter[tuple[Case, int]]:
-    """How often each case got each status; `NOTHING` for no answer, `LEFT` where none was awaited.
+    """Returns how often each case got each status.
 
-    Bad cases come in turn, so that each kind does; good ones at random.
+    The status is NO_RESPONSE without a response, DISCONNECTED if the client did not wait for one.
+    Invalid cases are sent in turn, so that every kind occurs; valid ones at random.
     """
-    until, chance = time.monotonic() + seconds, random.Random(0)
-    found: Counter[tuple[Case, int]] = Counter()
+    end_s, generator = time.monotonic() + seconds, random.Random(0)
+    counts: Counter[tuple[Case, int]] = Counter()
     turn = 0
 
     async def client() -> None:
         nonlocal turn
         connection: Connection | None = None
-        while time.monotonic() < until:
-            if chance.random() < BAD:
+        while time.monotonic() < end_s:
+            if generator.random() < INVALID_SHARE:
                 turn += 1
-                case = bad[turn % len(bad)]
+                case = invalid[turn % len(invalid)]
             else:
-                case = chance.choice(good)
+                case = generator.choice(valid)
             status, connection = await _status(port, connection, case)
-            found[case, status] += 1
+            counts[case, status] += 1
         if connection is not None:
             connection.close()
 
     await asyncio.gather(*(client() for _ in range(CLIENTS)))
-    return found
+    return counts
 
 
 async def _status(
     port: int, connection: Connection | None, case: Case
 ) -> tuple[int, Connection | None]:
-    """The status of one request, and the connection where it can be used again."""
+    """Returns the status of a request, and the connection if it can be reused."""
     try:
         if connection is None or not connection.usable:
             connection = await Connection.to(port)
         if case.statuses:
-            answer = await asyncio.wait_for(connection.ask(case.request), PATIENCE_S)
-            return answer.status, connection
+            response = await asyncio.wait_for(connection.exchange(case.request), TIMEOUT_S)
+            return response.status, connection
         await connection.send(case.request)
-        status = LEFT
-    except (NoAnswer, TimeoutError):
-        status = NOTHING
+        status = DISCONNECTED
+    except (NoResponseError, TimeoutError):
+        status = NO_RESPONSE
     if connection is not None:
         connection.close()
     return status, None

@@ -1,4 +1,4 @@
-"""Load far above what the service can do: what it answers, what it refuses, and how it recovers."""
+"""Load above the capacity: responses, refusals, memory growth and recovery."""
 
 import time
 from collections import Counter
@@ -11,9 +11,9 @@ import torch
 
 from benchmarks.measurement.reading import Measurement, Reading, Unit
 from benchmarks.measurement.result import Target
-from benchmarks.service.inputs.images import made_up_photographs
-from benchmarks.service.load.closed_loop import Outcome, closed_loop
-from benchmarks.service.load.garbage_collection import unhindered
+from benchmarks.service.inputs.images import synthetic_images
+from benchmarks.service.load.closed_loop import Exchange, closed_loop
+from benchmarks.service.load.garbage_collection import short_gc_pauses
 from benchmarks.service.load.open_loop import poisson_load
 from benchmarks.service.load.request import post
 from benchmarks.service.measurements.throughput import parameters
@@ -21,45 +21,45 @@ from benchmarks.service.plan import LIBRARIES, Plan
 from benchmarks.service.server.memory_growth import growth, sampled
 from benchmarks.service.server.process import eulerlora_server
 from benchmarks.service.server.process_tree import resident
-from benchmarks.service.server.recovery import seconds_until_it_answers
+from benchmarks.service.server.recovery import recovery_seconds
 from eulerlora.settings import Mode
 
 CPU = torch.device("cpu")
 MODES: tuple[Mode, ...] = ("det", "stoch")
-PATIENCE_S = 5.0  # beyond the deadline, for a client to give up
+CLIENT_MARGIN_S = 5.0  # of a client's timeout over the deadline
 SAMPLE_S = 1.0
-SETTLE = 0.25  # of the load's time: queues and buffers fill first
-GROWTH = 0.02
-ANSWERED, REFUSED = 200, 503
+WARMUP = 0.25  # share of the load's duration, in which queues and buffers fill
+MAX_GROWTH = 0.02
+OK, UNAVAILABLE = 200, 503
 
 
 def overload(plan: Plan) -> Iterator[Reading]:
-    """The share of requests that were answered or refused in time, growth, and recovery."""
-    photographs = made_up_photographs(plan.photographs)
-    requests = [post(each, parameters=parameters(mode)) for each in photographs for mode in MODES]
+    """Measures the share of timely responses and refusals, memory growth and recovery."""
+    images = synthetic_images(plan.image_count)
+    requests = [post(image, parameters=parameters(mode)) for image in images for mode in MODES]
     with eulerlora_server(plan.options) as server:
-        capacity = closed_loop(server.port, requests, plan.clients, plan.capacity_answers).rate
+        capacity = closed_loop(server.port, requests, plan.clients, plan.capacity_responses).rate
         rate = plan.overload * capacity
         idle = resident(server.pid)
-        worked = time.process_time()
+        cpu_start_s = time.process_time()
         with (
-            unhindered(),
+            short_gc_pauses(),
             sampled(server.pid, SAMPLE_S, resident) as samples,
-            ThreadPoolExecutor() as aside,
+            ThreadPoolExecutor() as executor,
         ):
             last_sent = Event()
-            recovered = aside.submit(_recovery, server.port, photographs[0], plan, last_sent)
-            outcomes = poisson_load(
+            recovered = executor.submit(_recovery, server.port, images[0], plan, last_sent)
+            exchanges = poisson_load(
                 server.port,
                 requests,
                 rate,
                 plan.overload_s,
-                plan.deadline_s + PATIENCE_S,
+                plan.deadline_s + CLIENT_MARGIN_S,
                 last_sent.set,
             )
-            ready, answers = recovered.result()
-        client_share = (time.process_time() - worked) / (samples[-1].at_s - samples[0].at_s)
-    sizes = _sizes(outcomes) | {
+            ready, predicts = recovered.result()
+        client_share = (time.process_time() - cpu_start_s) / (samples[-1].at_s - samples[0].at_s)
+    sizes = _sizes(exchanges) | {
         "capacity_answers_a_s": capacity,
         "asked_a_s": rate,
         "seconds": plan.overload_s,
@@ -67,10 +67,10 @@ def overload(plan: Plan) -> Iterator[Reading]:
         "refusal_s": plan.refusal_s,
         "clients_share_of_a_core": client_share,
         "rss_before": idle.rss,
-        "rss_greatest": max(each.rss for each in samples),
+        "rss_greatest": max(sample.rss for sample in samples),
     }
     load = f"{plan.overload:g} times the capacity for {plan.overload_s:g} s, Poisson arrivals"
-    good = [float(in_time(each, plan.deadline_s, plan.refusal_s)) for each in outcomes]
+    timely = [float(in_time(exchange, plan.deadline_s, plan.refusal_s)) for exchange in exchanges]
     share = _measurement(
         f"{load}: answered within {plan.deadline_s:g} s or refused within "
         f"{1000 * plan.refusal_s:g} ms",
@@ -78,18 +78,20 @@ def overload(plan: Plan) -> Iterator[Reading]:
         "share",
         Target(bound="at least", value=1.0),
     )
-    yield share.reading(float(np.mean(good)), good, CPU, sizes)
-    by_status = [float(each.status in (ANSWERED, REFUSED)) for each in outcomes]
-    told = _measurement(f"{load}: answered or refused at all", "by status, 200 or 503", "share")
-    yield told.reading(float(np.mean(by_status)), by_status, CPU, sizes)
-    grown = growth(samples, SETTLE * plan.overload_s, "rss")
+    yield share.reading(float(np.mean(timely)), timely, CPU, sizes)
+    by_status = [float(exchange.status in (OK, UNAVAILABLE)) for exchange in exchanges]
+    responded = _measurement(
+        f"{load}: answered or refused at all", "by status, 200 or 503", "share"
+    )
+    yield responded.reading(float(np.mean(by_status)), by_status, CPU, sizes)
+    grown = growth(samples, WARMUP * plan.overload_s, "rss")
     memory_row = _measurement(
         f"{load}: memory growth after the first quarter",
         "RSS of the process tree; spread: of its samples, over the first",
         "share",
-        Target(bound="at most", value=GROWTH),
+        Target(bound="at most", value=MAX_GROWTH),
     )
-    yield memory_row.reading(grown, [each.rss / idle.rss - 1 for each in samples], CPU, sizes)
+    yield memory_row.reading(grown, [sample.rss / idle.rss - 1 for sample in samples], CPU, sizes)
     recovery = _measurement(
         f"{load}: ready and answering again",
         f"from the last request sent to a /readyz of at most {1000 * plan.refusal_s:g} ms and a "
@@ -97,32 +99,32 @@ def overload(plan: Plan) -> Iterator[Reading]:
         "seconds",
         Target(bound="at most", value=plan.ready_within_s),
     )
-    yield recovery.reading(max(ready, answers), [ready, answers], CPU, sizes)
+    yield recovery.reading(max(ready, predicts), [ready, predicts], CPU, sizes)
 
 
-def _recovery(port: int, photograph: bytes, plan: Plan, last_sent: Event) -> tuple[float, float]:
+def _recovery(port: int, image: bytes, plan: Plan, last_sent: Event) -> tuple[float, float]:
     last_sent.wait()
-    return seconds_until_it_answers(port, photograph, plan.refusal_s)
+    return recovery_seconds(port, image, plan.refusal_s)
 
 
-def in_time(outcome: Outcome, deadline_s: float, refusal_s: float) -> bool:
-    """Whether a request was answered within the deadline, or refused at once."""
-    if outcome.status == ANSWERED:
-        return outcome.seconds <= deadline_s
-    return outcome.status == REFUSED and outcome.seconds <= refusal_s
+def in_time(exchange: Exchange, deadline_s: float, refusal_s: float) -> bool:
+    """True if a request succeeded within `deadline_s` or was refused within `refusal_s`."""
+    if exchange.status == OK:
+        return exchange.seconds <= deadline_s
+    return exchange.status == UNAVAILABLE and exchange.seconds <= refusal_s
 
 
 def _measurement(name: str, what: str, unit: Unit, target: Target | None = None) -> Measurement:
     return Measurement(name=name, what=what, unit=unit, target=target, libraries=LIBRARIES)
 
 
-def _sizes(outcomes: Sequence[Outcome]) -> dict[str, object]:
-    refusals = [each.seconds for each in outcomes if each.status == REFUSED]
-    answers = [each.seconds for each in outcomes if each.status == ANSWERED]
+def _sizes(exchanges: Sequence[Exchange]) -> dict[str, object]:
+    refusals = [exchange.seconds for exchange in exchanges if exchange.status == UNAVAILABLE]
+    successes = [exchange.seconds for exchange in exchanges if exchange.status == OK]
     return {
-        "requests": len(outcomes),
-        "statuses": Counter(str(each.status) for each in outcomes),
-        "answers_p99_s": float(np.percentile(answers, 99)) if answers else None,
+        "requests": len(exchanges),
+        "statuses": Counter(str(exchange.status) for exchange in exchanges),
+        "answers_p99_s": float(np.percentile(successes, 99)) if successes else None,
         "refusals_p99_s": float(np.percentile(refusals, 99)) if refusals else None,
         "refusals_slowest_s": max(refusals, default=None),
     }

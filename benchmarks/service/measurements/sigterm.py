@@ -1,4 +1,4 @@
-"""SIGTERM under load: what becomes of the requests that the server had accepted."""
+"""SIGTERM under load: the share of accepted requests that get a response."""
 
 import asyncio
 import itertools
@@ -12,36 +12,38 @@ import torch
 
 from benchmarks.measurement.reading import Measurement, Reading
 from benchmarks.measurement.result import Target
-from benchmarks.service.inputs.images import made_up_photographs
-from benchmarks.service.load.connection import Answer, Connection, NoAnswer
+from benchmarks.service.inputs.images import synthetic_images
+from benchmarks.service.load.connection import Connection, NoResponseError, Response
 from benchmarks.service.load.request import post
 from benchmarks.service.measurements.throughput import parameters
 from benchmarks.service.plan import LIBRARIES, Plan
 from benchmarks.service.server.process import Server, eulerlora_server
-from benchmarks.service.server.process_tree import END_S
+from benchmarks.service.server.process_tree import TERMINATE_TIMEOUT_S
 
 CPU = torch.device("cpu")
-ROUNDS = 3  # answers for each client before the signal
-MORE_S = 0.05  # load that goes on, for requests to be in every state at the signal
+RESPONSES_PER_CLIENT = 3  # before the signal
+PAUSE_S = 0.05  # so that requests are in every state at the signal
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A request that was sent whole, its answer, and when both were, in monotonic seconds.
+    """A completely sent request with its response, in monotonic time.
 
-    known: the connection had carried an answer before, so that the server had accepted it.
+    accepted: the connection had carried a response before, so the server had accepted it.
     """
 
     sent_s: float
     ended_s: float
-    known: bool
-    answer: Answer | None
+    accepted: bool
+    response: Response | None
 
 
 @dataclass(frozen=True)
-class End:
-    """A server's end. accepted: the requests under way at the signal, sent whole before it and to
-    the server's knowledge; later: those sent after it. seconds: from it until the process had gone.
+class Termination:
+    """Termination of a server under load.
+
+    accepted: accepted requests without a response at the signal. later: requests sent after it.
+    status: exit status. seconds: from the signal to the exit.
     """
 
     accepted: list[Sent]
@@ -51,17 +53,17 @@ class End:
 
     @property
     def lost(self) -> int:
-        """Accepted requests that got no answer, or one that is not their prediction."""
-        return sum(each.answer is None or each.answer.status != 200 for each in self.accepted)
+        """Number of accepted requests without a response of status 200."""
+        return sum(sent.response is None or sent.response.status != 200 for sent in self.accepted)
 
 
 def sigterm(plan: Plan) -> Iterator[Reading]:
-    """Accepted requests that are lost, and servers that do not end with status 0."""
+    """Measures lost accepted requests and exit statuses other than 0."""
     requests = [
-        post(each, parameters=parameters("stoch")) for each in made_up_photographs(plan.photographs)
+        post(image, parameters=parameters("stoch")) for image in synthetic_images(plan.image_count)
     ]
     ends = []
-    for _ in range(plan.ends):
+    for _ in range(plan.terminations):
         with eulerlora_server(plan.options) as server:
             ends.append(asyncio.run(end_under_load(server, requests, plan.peer_clients)))
     sizes = {
@@ -74,7 +76,7 @@ def sigterm(plan: Plan) -> Iterator[Reading]:
     }
     none = Target(bound="at most", value=0)
     lost = Measurement(
-        name=f"SIGTERM under load, {plan.ends} times: accepted requests lost",
+        name=f"SIGTERM under load, {plan.terminations} times: accepted requests lost",
         what="sent whole before the signal on a connection that had carried answers; lost: not "
         "answered 200",
         unit="count",
@@ -84,7 +86,7 @@ def sigterm(plan: Plan) -> Iterator[Reading]:
     losses = [float(end.lost) for end in ends]
     yield lost.reading(sum(losses), losses, CPU, sizes)
     unclean = Measurement(
-        name=f"SIGTERM under load, {plan.ends} times: exit status other than 0",
+        name=f"SIGTERM under load, {plan.terminations} times: exit status other than 0",
         what="of the server's process",
         unit="count",
         target=none,
@@ -94,10 +96,10 @@ def sigterm(plan: Plan) -> Iterator[Reading]:
     yield unclean.reading(sum(bad), bad, CPU, sizes)
 
 
-async def end_under_load(server: Server, requests: Sequence[bytes], clients: int) -> End:
-    """Loads a server, sends it SIGTERM, and goes on until it has ended."""
+async def end_under_load(server: Server, requests: Sequence[bytes], clients: int) -> Termination:
+    """Sends load to a server until it exits, and SIGTERM to the server meanwhile."""
     sent: list[Sent] = []
-    asking = itertools.cycle(requests)
+    cycle = itertools.cycle(requests)
 
     async def client() -> None:
         connection = None
@@ -105,35 +107,42 @@ async def end_under_load(server: Server, requests: Sequence[bytes], clients: int
             try:
                 if connection is None or not connection.usable:
                     connection = await Connection.to(server.port)
-                sent.append(await _asked(connection, next(asking)))
-            except NoAnswer:  # refused or cut before the request was out
+                sent.append(await _send(connection, next(cycle)))
+            except NoResponseError:  # refused, or closed before the request was sent
                 connection = None
-                await asyncio.sleep(MORE_S)
+                await asyncio.sleep(PAUSE_S)
 
     tasks = [asyncio.create_task(client()) for _ in range(clients)]
-    while len(sent) < ROUNDS * clients:
-        await asyncio.sleep(MORE_S)
-    await asyncio.sleep(MORE_S)
+    while len(sent) < RESPONSES_PER_CLIENT * clients:
+        await asyncio.sleep(PAUSE_S)
+    await asyncio.sleep(PAUSE_S)
     signalled = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
-    status = await asyncio.to_thread(server.process.wait, END_S)
+    status = await asyncio.to_thread(server.process.wait, TERMINATE_TIMEOUT_S)
     ended = time.monotonic()
     await asyncio.gather(*tasks)
-    under_way = [each for each in sent if each.known and each.sent_s < signalled < each.ended_s]
-    later = [each for each in sent if each.sent_s >= signalled]
-    return End(under_way, later, status, ended - signalled)
+    pending = [
+        request
+        for request in sent
+        if request.accepted and request.sent_s < signalled < request.ended_s
+    ]
+    later = [request for request in sent if request.sent_s >= signalled]
+    return Termination(pending, later, status, ended - signalled)
 
 
-async def _asked(connection: Connection, request: bytes) -> Sent:
-    known = connection.answered > 0
+async def _send(connection: Connection, request: bytes) -> Sent:
+    """Sends a request and waits for the response. Raises NoResponseError if it cannot be sent."""
+    accepted = connection.responses > 0
     await connection.send(request)
-    sent, answer = time.monotonic(), None
+    sent_s, response = time.monotonic(), None
     try:
-        answer = await asyncio.wait_for(connection.answer(), END_S)
-    except (NoAnswer, TimeoutError):  # a child of the server may hold the connection open
+        response = await asyncio.wait_for(connection.receive(), TERMINATE_TIMEOUT_S)
+    except (NoResponseError, TimeoutError):  # a child of the server may hold the connection open
         connection.close()
-    return Sent(sent, time.monotonic(), known, answer)
+    return Sent(sent_s, time.monotonic(), accepted, response)
 
 
 def _statuses(sent: Sequence[Sent]) -> Counter[str]:
-    return Counter("none" if each.answer is None else str(each.answer.status) for each in sent)
+    return Counter(
+        "none" if request.response is None else str(request.response.status) for request in sent
+    )

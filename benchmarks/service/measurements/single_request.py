@@ -1,4 +1,4 @@
-"""What the service adds to a lone request, beyond decoding it and running the model."""
+"""Overhead of the service for a single request, in addition to decoding and the model."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -9,32 +9,32 @@ import torch
 
 from benchmarks.measurement.reading import Measurement, Reading
 from benchmarks.measurement.result import Target
-from benchmarks.service.inputs.images import made_up_photographs
-from benchmarks.service.load.connection import Answer
+from benchmarks.service.inputs.images import synthetic_images
+from benchmarks.service.load.connection import Response
 from benchmarks.service.plan import LIBRARIES, Plan
 from benchmarks.service.server.process import eulerlora_server, server_process
 
 CPU = torch.device("cpu")
-MOST_S = 0.002
-WARM = 20
+MAX_OVERHEAD_S = 0.002
+WARMUP_REQUESTS = 20
 WHAT = "median of: wall time at the client, less decode and model of Server-Timing"
 
 
-def lone_request(plan: Plan) -> Iterator[Reading]:
-    """The median over requests one after another on one connection, and that of a bare route."""
-    photographs = made_up_photographs(plan.photographs)
+def single_request(plan: Plan) -> Iterator[Reading]:
+    """Returns the median over sequential requests on one connection, and that of a bare route."""
+    images = synthetic_images(plan.image_count)
     with eulerlora_server(plan.options) as server:
-        rows = timings(server.port, photographs, plan.lone_requests)
-    yield reading("time added to a lone request, mode det", rows, most_s=MOST_S)
+        rows = timings(server.port, images, plan.single_requests)
+    yield reading("time added to a lone request, mode det", rows, max_s=MAX_OVERHEAD_S)
     with server_process(["-m", "benchmarks.service.references.bare_route"], "/readyz") as server:
-        rows = timings(server.port, photographs, plan.lone_requests)
-    yield reading("time that a bare FastAPI route adds to a lone request", rows, most_s=None)
+        rows = timings(server.port, images, plan.single_requests)
+    yield reading("time that a bare FastAPI route adds to a lone request", rows, max_s=None)
 
 
-def reading(name: str, rows: Sequence[dict[str, float]], most_s: float | None) -> Reading:
-    """What the timings of requests say together."""
+def reading(name: str, rows: Sequence[dict[str, float]], max_s: float | None) -> Reading:
+    """Returns the reading of the overhead."""
     added = [row["wall"] - row["decode"] - row["model"] for row in rows]
-    target = None if most_s is None else Target(bound="at most", value=most_s)
+    target = None if max_s is None else Target(bound="at most", value=max_s)
     measurement = Measurement(
         name=name, what=WHAT, unit="seconds", target=target, libraries=LIBRARIES
     )
@@ -42,29 +42,27 @@ def reading(name: str, rows: Sequence[dict[str, float]], most_s: float | None) -
     return measurement.reading(median(added), added, CPU, parts)
 
 
-def timings(port: int, photographs: Sequence[bytes], count: int) -> list[dict[str, float]]:
-    """The timings of so many requests, after some that are left out."""
+def timings(port: int, images: Sequence[bytes], count: int) -> list[dict[str, float]]:
+    """Returns the timings of `count` requests after a warm-up."""
     connection = HTTPConnection("127.0.0.1", port)
     try:
         rows = [
-            timed(connection, photographs[index % len(photographs)])
-            for index in range(WARM + count)
+            timed(connection, images[index % len(images)])
+            for index in range(WARMUP_REQUESTS + count)
         ]
     finally:
         connection.close()
-    return rows[WARM:]
+    return rows[WARMUP_REQUESTS:]
 
 
-def timed(
-    connection: HTTPConnection, photograph: bytes, target: str = "/predict"
-) -> dict[str, float]:
-    """Seconds of one request: `wall`, and the parts that the server tells of."""
+def timed(connection: HTTPConnection, image: bytes, target: str = "/predict") -> dict[str, float]:
+    """Returns the seconds of a request: `wall`, and the durations of `Server-Timing`."""
     started = time.perf_counter()
-    connection.request("POST", target, photograph, {"Content-Type": "image/jpeg"})
+    connection.request("POST", target, image, {"Content-Type": "image/jpeg"})
     response = connection.getresponse()
     content = response.read()
     wall = time.perf_counter() - started
     if response.status != 200:
-        raise ValueError(f"wanted an answer, got status {response.status}: {content!r}")
+        raise ValueError(f"expected status 200, got {response.status}: {content!r}")
     headers = {name.lower(): value for name, value in response.getheaders()}
-    return {"wall": wall} | Answer(response.status, headers, content).server_seconds()
+    return {"wall": wall} | Response(response.status, headers, content).server_seconds()

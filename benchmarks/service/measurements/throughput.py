@@ -1,4 +1,4 @@
-"""Throughput over HTTP at saturation, and that of the engine alone on the same images."""
+"""Throughput over HTTP at saturation, compared with the engine on the same images."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 from benchmarks.measurement.result import Comparison, Result, Target
-from benchmarks.service.inputs.images import made_up_photographs, real_photographs
+from benchmarks.service.inputs.images import ham10000_images, synthetic_images
 from benchmarks.service.load.closed_loop import Load, closed_loop
-from benchmarks.service.load.garbage_collection import unhindered
+from benchmarks.service.load.garbage_collection import short_gc_pauses
 from benchmarks.service.load.request import post
 from benchmarks.service.plan import LIBRARIES, Plan
 from benchmarks.service.references.engine import Run, Source, engine_alone
@@ -18,7 +18,7 @@ from benchmarks.service.server.process import eulerlora_server
 from eulerlora.settings import Mode
 
 CPU = torch.device("cpu")
-LEAST = 0.90
+MIN_RATIO = 0.90
 REFERENCES: dict[Source, str] = {
     "decoded": "the engine alone, images decoded beforehand",
     "files": "the engine alone, which decodes each batch before it runs it",
@@ -26,33 +26,33 @@ REFERENCES: dict[Source, str] = {
 
 
 def throughput(plan: Plan) -> Iterator[Result]:
-    """For both modes and all images: against the engine with and without decoding."""
-    pictures = {"made-up images": made_up_photographs(plan.photographs)}
+    """Compares both modes and all images with the engine, with and without decoding."""
+    image_sets = {"made-up images": synthetic_images(plan.image_count)}
     if plan.real_images is not None:
-        pictures["HAM10000"] = real_photographs(plan.real_images, plan.photographs)
-    with unhindered(), eulerlora_server(plan.options) as server:
-        for name, photographs in pictures.items():
+        image_sets["HAM10000"] = ham10000_images(plan.real_images, plan.image_count)
+    with short_gc_pauses(), eulerlora_server(plan.options) as server:
+        for name, images in image_sets.items():
             for mode in ("det", "stoch"):
-                yield from _results(plan, name, photographs, mode, server.port)
+                yield from _results(plan, name, images, mode, server.port)
 
 
 def _results(
-    plan: Plan, name: str, photographs: Sequence[bytes], mode: Mode, port: int
+    plan: Plan, name: str, images: Sequence[bytes], mode: Mode, port: int
 ) -> Iterator[Result]:
-    requests = [post(each, parameters=parameters(mode)) for each in photographs]
-    count = plan.answers.of(mode)
+    requests = [post(image, parameters=parameters(mode)) for image in images]
+    count = plan.responses.of(mode)
     with tempfile.TemporaryDirectory() as folder:
-        for index, photograph in enumerate(photographs):
-            (Path(folder) / f"{index:04}.jpg").write_bytes(photograph)
+        for index, image in enumerate(images):
+            (Path(folder) / f"{index:04}.jpg").write_bytes(image)
         with engine_alone(Path(folder), mode, plan.batch_rows, count) as engine:
-            closed_loop(port, requests, plan.clients, count)  # warm
+            closed_loop(port, requests, plan.clients, count)  # warm-up
             runs = [_run(plan, port, requests, engine, count) for _ in range(plan.runs)]
     for source, reference in REFERENCES.items():
         comparison = Comparison(
             name=f"throughput over HTTP, mode {mode}, {name} / {reference}",
             ours=f"HTTP, {plan.clients} clients",
             reference=reference,
-            target=Target(bound="at least", value=LEAST),
+            target=Target(bound="at least", value=MIN_RATIO),
             unit="answers/s",
             libraries=LIBRARIES,
         )
@@ -61,7 +61,7 @@ def _results(
             [load.rate for load in loads],
             [count / seconds[source] for _, seconds in runs],
             CPU,
-            _sizes(plan, loads, mode, photographs),
+            _sizes(plan, loads, mode, images),
         )
 
 
@@ -73,20 +73,20 @@ def _run(
 
 
 def _sizes(
-    plan: Plan, loads: Sequence[Load], mode: Mode, photographs: Sequence[bytes]
+    plan: Plan, loads: Sequence[Load], mode: Mode, images: Sequence[bytes]
 ) -> dict[str, object]:
     return {
         "mode": mode,
         "samples": SAMPLES if mode == "stoch" else 1,
         "clients": plan.clients,
         "engine_batch_rows": plan.batch_rows,
-        "answers_a_run": plan.answers.of(mode),
-        "image_bytes": sum(map(len, photographs)) // len(photographs),
-        "not_answered": sum(len(load.outcomes) - len(load.answered) for load in loads),
+        "answers_a_run": plan.responses.of(mode),
+        "image_bytes": sum(map(len, images)) // len(images),
+        "not_answered": sum(len(load.exchanges) - len(load.successful) for load in loads),
         "clients_share_of_a_core": max(load.client_share for load in loads),
     }
 
 
 def parameters(mode: Mode) -> dict[str, object]:
-    """The query of a request in that mode."""
+    """Returns the query parameters of a request."""
     return {"mode": mode, "samples": SAMPLES} if mode == "stoch" else {"mode": mode}

@@ -1,8 +1,8 @@
-"""The least that a FastAPI route with a model behind it adds to a lone request.
+"""Reference: a minimal FastAPI route with a model.
 
-As a program: `python -m benchmarks.service.references.bare_route`, on a free port. `POST /predict` takes the
-same body as the service's and gives an answer of the same kind, but looks at nothing: the body is
-read and left alone, and the model runs in one thread, on one picture that was decoded before.
+As a program, `python -m benchmarks.service.references.bare_route` serves on a free port.
+`POST /predict` accepts the body of the service and returns a response of the same form. It does
+not validate or decode the body; the model runs in one thread on a fixed image.
 """
 
 import asyncio
@@ -13,30 +13,29 @@ from typing import Any
 import torch
 import uvicorn
 from fastapi import FastAPI, Request, Response
-from torch import Tensor
 
-from benchmarks.service.references.library import Asked, answers, body, embedded_model
+from benchmarks.service.references.library import InferenceInput, body, default_model, predict
 from eulerlora.settings import Draw
 
 
 def application() -> FastAPI:
-    """The route, and one that says that it is there."""
-    app, model, thread = FastAPI(), embedded_model(), ThreadPoolExecutor(1)
+    """Returns the application: /predict and /readyz."""
+    app, model, thread = FastAPI(), default_model(), ThreadPoolExecutor(1)
     size = model.config.preprocessing.size
-    asked = Asked(torch.zeros(3, size, size), Draw())
-    answer = body(model, answers(model, [asked])[0])
+    inputs = [InferenceInput(torch.zeros(3, size, size), Draw())]
+    response_body = body(model, predict(model, inputs)[0])
 
-    def run() -> tuple[Tensor, float]:
+    def run() -> float:
         started = time.monotonic()
-        found = answers(model, [asked])[0]
-        return found, time.monotonic() - started
+        predict(model, inputs)
+        return time.monotonic() - started
 
     @app.post("/predict")
-    async def predict(request: Request, response: Response) -> dict[str, Any]:
+    async def predict_route(request: Request, response: Response) -> dict[str, Any]:
         await request.body()
-        _, seconds = await asyncio.get_running_loop().run_in_executor(thread, run)
+        seconds = await asyncio.get_running_loop().run_in_executor(thread, run)
         response.headers["Server-Timing"] = f"decode;dur=0, model;dur={1000 * seconds:.2f}"
-        return answer
+        return response_body
 
     @app.get("/readyz")
     async def ready() -> None:

@@ -1,8 +1,8 @@
-"""The engine without a service, in a process of its own, which measures when it is told to.
+"""Reference: the inference engine without a service, in a separate process.
 
-As a program (`python -m benchmarks.service.references.engine FOLDER MODE ROWS ANSWERS`) it answers each
-line on its standard input by the seconds of one run: `decoded` takes questions that were decoded
-beforehand, `files` decodes each batch within the measured time.
+As a program, `python -m benchmarks.service.references.engine FOLDER MODE ROWS COUNT` prints the
+seconds of a run for each line on standard input: `decoded` uses images decoded in advance, `files`
+decodes each batch within the measured time.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.service.references.library import Asked, answers, decoded, embedded_model
+from benchmarks.service.references.library import InferenceInput, decode, default_model, predict
 from benchmarks.service.server.process import ROOT
 from eulerlora.settings import Mode
 
@@ -24,8 +24,9 @@ Run = Callable[[Source], float]
 
 @contextmanager
 def engine_alone(folder: Path, mode: Mode, rows: int, count: int) -> Iterator[Run]:
-    """A function that runs the engine once over `count` answers, in batches of at most `rows`
-    rows, on the image files of a folder; it returns the seconds.
+    """Yields a function that runs the engine on `count` images and returns the seconds.
+
+    folder: image files, used in a cycle. rows: maximum number of rows of a batch.
     """
     arguments = [str(folder), mode, str(rows), str(count)]
     process = subprocess.Popen(
@@ -37,36 +38,37 @@ def engine_alone(folder: Path, mode: Mode, rows: int, count: int) -> Iterator[Ru
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    asking, answering = process.stdin, process.stdout
+    commands, results = process.stdin, process.stdout
 
     def run(source: Source) -> float:
-        print(source, file=asking, flush=True)
-        return float(answering.readline())
+        print(source, file=commands, flush=True)
+        return float(results.readline())
 
     try:
-        run("files")  # warm
+        run("files")  # warm-up
         yield run
     finally:
-        asking.close()
+        commands.close()
         process.wait()
-        answering.close()
+        results.close()
 
 
-def _serve(folder: Path, mode: Mode, rows: int, count: int) -> None:
-    model = embedded_model()
+def _measure(folder: Path, mode: Mode, rows: int, count: int) -> None:
+    model = default_model()
     files = [file.read_bytes() for file in sorted(folder.iterdir())]
-    questions = [decoded(model, data, mode) for data in files]
-    batch = max(1, rows // (model.network.settings.adapters * questions[0].draw.samples))
+    decoded = [decode(model, data, mode) for data in files]
+    batch_size = max(1, rows // (model.network.settings.adapters * decoded[0].draw.samples))
     for line in sys.stdin:
         started = time.perf_counter()
-        asked: Iterator[Asked] = islice(cycle(questions), count)
+        inputs: Iterator[InferenceInput] = islice(cycle(decoded), count)
         if line.strip() == "files":
-            asked = (decoded(model, data, mode) for data in islice(cycle(files), count))
-        while some := list(islice(asked, batch)):
-            answers(model, some)
+            inputs = (decode(model, data, mode) for data in islice(cycle(files), count))
+        while batch := list(islice(inputs, batch_size)):
+            predict(model, batch)
         print(time.perf_counter() - started, flush=True)
 
 
 if __name__ == "__main__":
-    place, asked_mode, most_rows, wanted = sys.argv[1:]
-    _serve(Path(place), "det" if asked_mode == "det" else "stoch", int(most_rows), int(wanted))
+    folder_name, mode_name, max_rows, image_count = sys.argv[1:]
+    chosen_mode: Mode = "det" if mode_name == "det" else "stoch"
+    _measure(Path(folder_name), chosen_mode, int(max_rows), int(image_count))

@@ -1,4 +1,4 @@
-"""What the library alone does for one image and for a batch: the engine without a service."""
+"""Reference: decoding and inference by the library, without a service."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,44 +21,44 @@ SAMPLES = 4
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A decoded image and how it is to be answered. pixels: (3, size, size), in [0, 1]."""
+class InferenceInput:
+    """A decoded image with its draw. pixels: (3, size, size) in [0, 1]."""
 
     pixels: Tensor
     draw: Draw
 
 
-def embedded_model() -> EulerLoRA:
-    """The checkpoint that the service serves where none is named, on the CPU."""
+def default_model() -> EulerLoRA:
+    """Loads the default checkpoint on the CPU."""
     return EulerLoRA.load(DEFAULT_CHECKPOINT, "cpu")
 
 
-def decoded(model: EulerLoRA, data: bytes, mode: Mode) -> Asked:
-    """An image file as the library reads it, with the seed that its content gives."""
+def decode(model: EulerLoRA, data: bytes, mode: Mode) -> InferenceInput:
+    """Decodes an image file; the seed is that of its content."""
     with Image.open(BytesIO(data)) as image:
         (pixels,) = pixels_of([image])
     seed = content_seed(pixels, model.revision)
     samples = SAMPLES if mode == "stoch" else 1
     size = model.config.preprocessing.size
-    return Asked(resize(pixels, size), Draw(mode=mode, samples=samples, seed=seed))
+    return InferenceInput(resize(pixels, size), Draw(mode=mode, samples=samples, seed=seed))
 
 
-def answers(model: EulerLoRA, asked: Sequence[Asked]) -> list[Tensor]:
-    """The trajectories' probabilities of every image, whatever the modes, in one forward pass."""
-    pixels = torch.stack([each.pixels for each in asked])
-    logs = predict_rows(model.runtime, pixels, [each.draw for each in asked])
-    return [each.exp() for each in logs]
+def predict(model: EulerLoRA, inputs: Sequence[InferenceInput]) -> list[Tensor]:
+    """Returns the trajectories' probabilities of every image, from one forward pass."""
+    pixels = torch.stack([each.pixels for each in inputs])
+    log_probabilities = predict_rows(model.runtime, pixels, [each.draw for each in inputs])
+    return [trajectories.exp() for trajectories in log_probabilities]
 
 
 def body(model: EulerLoRA, trajectories: Tensor) -> dict[str, Any]:
-    """One image's answer as JSON values: the numbers of the service's own body."""
-    found = summarise(trajectories[None])
-    probabilities = found.probabilities[0].tolist()
+    """Returns the response for an image as JSON values, with the numbers of the service's body."""
+    summary = summarise(trajectories[None])
+    probabilities = summary.probabilities[0].tolist()
     return {
-        "label": model.classes[int(found.probabilities[0].argmax())],
+        "label": model.classes[int(summary.probabilities[0].argmax())],
         "probabilities": dict(zip(model.classes, probabilities, strict=True)),
-        "entropy": found.entropy.item(),
-        "expected_entropy": found.expected_entropy.item(),
-        "mutual_information": found.mutual_information.item(),
-        "msp": found.msp.item(),
+        "entropy": summary.entropy.item(),
+        "expected_entropy": summary.expected_entropy.item(),
+        "mutual_information": summary.mutual_information.item(),
+        "msp": summary.msp.item(),
     }

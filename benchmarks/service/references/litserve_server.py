@@ -1,8 +1,9 @@
-"""LitServe with the same model: decodes and answers by the library's own functions.
+"""Reference: LitServe with the same model, using the functions of the library.
 
-As a program: `python -m benchmarks.service.references.litserve_server PORT BATCH_SIZE BATCH_TIMEOUT WORKERS`.
-A request is a form with the fields `file` and `mode`. Every batch is one call of the library, for
-it takes modes mixed. Nothing is checked as a service would have to: that is to the peer's gain.
+As a program: `python -m benchmarks.service.references.litserve_server PORT SIZE TIMEOUT WORKERS`,
+with the maximum batch size and the batch timeout in seconds. A request is a form with the fields
+`file` and `mode`. Every batch is one call of the library, with mixed modes. The server does not
+validate requests, which is in its favour.
 """
 
 import os
@@ -15,49 +16,57 @@ from fastapi import Request
 from litserve import LitAPI, LitServer
 from torch import Tensor
 
-from benchmarks.service.references.library import Asked, answers, body, decoded, embedded_model
+from benchmarks.service.references.library import (
+    InferenceInput,
+    body,
+    decode,
+    default_model,
+    predict,
+)
 from eulerlora.settings import Mode
 
 
-class Peer(LitAPI):  # type: ignore[misc] # litserve ships no types
-    """The hooks of LitServe, in the order in which a request passes them."""
+class EulerLoRAAPI(LitAPI):  # type: ignore[misc] # litserve ships no types
+    """The hooks of LitServe, in the order of a request."""
 
     def setup(self, device: str) -> None:
-        """In each worker: they share the cores."""
-        torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["PEER_WORKERS"])))
-        self.model = embedded_model()
+        """Loads the model in a worker process; the workers share the cores."""
+        torch.set_num_threads(
+            max(1, torch.get_num_threads() // int(os.environ["BENCHMARK_WORKERS"]))
+        )
+        self.model = default_model()
 
-    def decode_request(self, request: Request) -> Asked:
-        """A form -> a question."""
+    def decode_request(self, request: Request) -> InferenceInput:
+        """Decodes the form."""
         mode: Mode = "stoch" if request["mode"] == "stoch" else "det"
-        return decoded(self.model, request["file"].file.read(), mode)
+        return decode(self.model, request["file"].file.read(), mode)
 
-    def batch(self, inputs: list[Asked]) -> list[Asked]:
-        """As it is: the library takes a list."""
+    def batch(self, inputs: list[InferenceInput]) -> list[InferenceInput]:
+        """Returns the list unchanged."""
         return inputs
 
-    def predict(self, inputs: list[Asked] | Asked) -> list[Tensor] | Tensor:
-        """Questions -> trajectories; LitServe passes a lone question where it does not batch."""
-        if isinstance(inputs, Asked):
-            return answers(self.model, [inputs])[0]
-        return answers(self.model, inputs)
+    def predict(self, inputs: list[InferenceInput] | InferenceInput) -> list[Tensor] | Tensor:
+        """Returns trajectories; LitServe passes a single input if it does not batch."""
+        if isinstance(inputs, InferenceInput):
+            return predict(self.model, [inputs])[0]
+        return predict(self.model, inputs)
 
     def unbatch(self, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        """As they are."""
+        """Returns the list unchanged."""
         return outputs
 
     def encode_response(self, output: Tensor) -> dict[str, Any]:
-        """Trajectories -> JSON."""
+        """Returns the JSON values of a response."""
         return body(self.model, output)
 
 
 def _main(port: int, batch_size: int, batch_timeout_s: float, workers: int) -> None:
-    os.environ["PEER_WORKERS"] = str(workers)  # workers are processes of their own
-    api = Peer(max_batch_size=batch_size, batch_timeout=batch_timeout_s)
+    os.environ["BENCHMARK_WORKERS"] = str(workers)  # workers are separate processes
+    api = EulerLoRAAPI(max_batch_size=batch_size, batch_timeout=batch_timeout_s)
     server = LitServer(api, accelerator="cpu", workers_per_device=workers)
     server.run("127.0.0.1", port, 1, "warning", generate_client_file=False)
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    _main(int(given[0]), int(given[1]), float(given[2]), int(given[3]))
+    arguments = sys.argv[1:]
+    _main(int(arguments[0]), int(arguments[1]), float(arguments[2]), int(arguments[3]))

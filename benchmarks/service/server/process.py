@@ -1,4 +1,4 @@
-"""Servers as processes of their own: ours, and whatever else is to be compared."""
+"""Server processes: `eulerlora serve` and the servers it is compared with."""
 
 import re
 import subprocess
@@ -11,33 +11,33 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
-from benchmarks.service.server.process_tree import END_S, end
+from benchmarks.service.server.process_tree import TERMINATE_TIMEOUT_S, terminate
 
 ROOT = Path(__file__).parents[3]
-START_S = 180.0
+START_TIMEOUT_S = 180.0
 ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
 
 
-class NotStarted(Exception):  # noqa: N818 - read as a sentence
-    """A server ended, or was not ready in time."""
+class ServerStartError(Exception):
+    """A server exited or did not become ready in time."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server that was ready. process: the root of its tree."""
+    """A ready server. process: root of its process tree."""
 
     port: int
     process: "subprocess.Popen[bytes]"
 
     @property
     def pid(self) -> int:
-        """Of the root of its tree."""
+        """Process ID of the root of its process tree."""
         return self.process.pid
 
 
 @contextmanager
 def eulerlora_server(options: Sequence[str] = ()) -> Iterator[Server]:
-    """`eulerlora serve` on a free port. options: of that command."""
+    """Runs `eulerlora serve` on a free port while the block runs. options: of the command."""
     command = ["-m", "eulerlora_client", "serve", "--port", "0", *options]
     with server_process(command, "/readyz") as server:
         yield server
@@ -48,14 +48,14 @@ def server_process(
     arguments: Sequence[str],
     ready_path: str,
     port: int | None = None,
-    grace_s: float = END_S,
+    grace_s: float = TERMINATE_TIMEOUT_S,
 ) -> Iterator[Server]:
-    """A Python program that serves until the block ends; ready when `ready_path` answers 200.
+    """Runs a Python program while the block runs; it is ready if `ready_path` returns 200.
 
-    port: where it is not to be read from what the program prints. grace_s: after SIGTERM, before
-    its processes are killed. Raises NotStarted.
+    port: None reads it from the program's output. grace_s: time from SIGTERM to SIGKILL. Raises
+    ServerStartError.
     """
-    with tempfile.TemporaryFile("w+b") as log:  # a pipe that nobody reads would fill up
+    with tempfile.TemporaryFile("w+b") as log:  # an unread pipe would fill up
         process = subprocess.Popen(
             [sys.executable, *arguments], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT
         )
@@ -64,32 +64,32 @@ def server_process(
             _wait_until_ready(server, ready_path, log.fileno())
             yield server
         finally:
-            end(process.pid, grace_s)
-            process.wait(END_S)
+            terminate(process.pid, grace_s)
+            process.wait(TERMINATE_TIMEOUT_S)
 
 
 def _printed_port(process: "subprocess.Popen[bytes]", log: int) -> int:
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
-        if found := ADDRESS.search(_text(log)):
-            return int(found.group(1))
+        if match := ADDRESS.search(_text(log)):
+            return int(match.group(1))
         _check_alive(process, log)
         time.sleep(0.05)
-    raise NotStarted(f"no address within {START_S:.0f} s: {_text(log)}")
+    raise ServerStartError(f"expected an address within {START_TIMEOUT_S:.0f} s: {_text(log)}")
 
 
 def _wait_until_ready(server: Server, path: str, log: int) -> None:
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if status(server.port, path) == 200:
             return
         _check_alive(server.process, log)
         time.sleep(0.05)
-    raise NotStarted(f"not ready within {START_S:.0f} s: {_text(log)}")
+    raise ServerStartError(f"expected a ready server within {START_TIMEOUT_S:.0f} s: {_text(log)}")
 
 
 def status(port: int, path: str, timeout_s: float = 5.0) -> int | None:
-    """The status that a GET on a fresh connection gets, or None."""
+    """Returns the status of a GET on a new connection, or None if the connection fails."""
     connection = HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     try:
         connection.request("GET", path)
@@ -102,7 +102,9 @@ def status(port: int, path: str, timeout_s: float = 5.0) -> int | None:
 
 def _check_alive(process: "subprocess.Popen[bytes]", log: int) -> None:
     if process.poll() is not None:
-        raise NotStarted(f"ended with status {process.returncode}: {_text(log)}")
+        raise ServerStartError(
+            f"expected a running server, got exit status {process.returncode}: {_text(log)}"
+        )
 
 
 def _text(log: int) -> str:

@@ -1,4 +1,4 @@
-"""A process with all its descendants: their memory, and their end."""
+"""A process with all its descendants: memory, suspension and termination."""
 
 import time
 from collections.abc import Iterator
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import psutil
 
-END_S = 60.0
+TERMINATE_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of a whole tree at a moment.
+    """Memory of a process tree in bytes.
 
-    rss: pages that several processes share count in each. pss: they are shared out among them;
-    None where it was not looked at.
+    rss: counts shared pages for every process. pss: divides shared pages among the processes;
+    None if not measured.
     """
 
     at_s: float
@@ -24,7 +24,7 @@ class Memory:
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """The process and its descendants that are alive; empty where it has gone."""
+    """Returns the process and its live descendants; empty if the process does not exist."""
     with suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
@@ -32,22 +32,22 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def memory(pid: int) -> Memory:
-    """What the tree holds now, with the monotonic time.
+    """Returns RSS and PSS of the tree.
 
-    The kernel walks all pages of each process for it, which stands still meanwhile where it wants
-    memory: some 0.1 s.
+    The kernel walks all pages of each process, which blocks its memory allocations for about
+    0.1 s.
     """
     rss = pss = 0
     for process in tree(pid):
         with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            held = process.memory_full_info()
-            rss += held.rss
-            pss += held.pss
+            info = process.memory_full_info()
+            rss += info.rss
+            pss += info.pss
     return Memory(time.monotonic(), rss, pss)
 
 
 def resident(pid: int) -> Memory:
-    """The same without the PSS, at once."""
+    """Returns the RSS of the tree, without blocking it."""
     rss = 0
     for process in tree(pid):
         with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
@@ -57,7 +57,7 @@ def resident(pid: int) -> Memory:
 
 @contextmanager
 def paused(pid: int) -> Iterator[None]:
-    """Stops the tree (SIGSTOP) while the block runs, so that its waiting costs nothing."""
+    """Suspends the tree (SIGSTOP) while the block runs, so that it uses no CPU time."""
     stopped = tree(pid)
     for process in stopped:
         process.suspend()
@@ -69,8 +69,8 @@ def paused(pid: int) -> Iterator[None]:
                 process.resume()
 
 
-def end(pid: int, grace_s: float = END_S) -> None:
-    """Ends the root by SIGTERM, and after the grace what is left of the tree by SIGKILL."""
+def terminate(pid: int, grace_s: float = TERMINATE_TIMEOUT_S) -> None:
+    """Sends SIGTERM to the root, and SIGKILL to the processes left after `grace_s`."""
     processes = tree(pid)
     if processes:
         processes[0].terminate()
@@ -78,4 +78,4 @@ def end(pid: int, grace_s: float = END_S) -> None:
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(left, timeout=END_S)
+    psutil.wait_procs(left, timeout=TERMINATE_TIMEOUT_S)

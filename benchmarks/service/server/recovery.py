@@ -1,38 +1,38 @@
-"""How soon a service that was overloaded answers again."""
+"""Recovery time of an overloaded service."""
 
 import time
 from http.client import HTTPConnection, HTTPException
 
 from benchmarks.service.server.process import status
 
-GIVE_UP_S = 60.0
+TIMEOUT_S = 60.0
 PAUSE_S = 0.01
 
 
-class NotRecovered(Exception):  # noqa: N818 - read as a sentence
-    """The service did not answer again."""
+class NoRecoveryError(Exception):
+    """The service did not recover in time."""
 
 
-def seconds_until_it_answers(port: int, photograph: bytes, probe_s: float) -> tuple[float, float]:
-    """From now to a /readyz that answers 200 within `probe_s`, and to a /predict with an answer."""
+def recovery_seconds(port: int, image: bytes, probe_s: float) -> tuple[float, float]:
+    """Returns the seconds to a /readyz with 200 within `probe_s`, and to a /predict with 200."""
     started = time.monotonic()
     while not _ready(port, probe_s):
         _pause(started)
     ready = time.monotonic() - started
-    while not _answers(port, photograph):
+    while not _predicts(port, image):
         _pause(started)
     return ready, time.monotonic() - started
 
 
 def _ready(port: int, probe_s: float) -> bool:
-    asked = time.monotonic()
-    return status(port, "/readyz") == 200 and time.monotonic() - asked <= probe_s
+    sent_s = time.monotonic()
+    return status(port, "/readyz") == 200 and time.monotonic() - sent_s <= probe_s
 
 
-def _answers(port: int, photograph: bytes) -> bool:
-    connection = HTTPConnection("127.0.0.1", port, timeout=GIVE_UP_S)
+def _predicts(port: int, image: bytes) -> bool:
+    connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
     try:
-        connection.request("POST", "/predict", photograph, {"Content-Type": "image/jpeg"})
+        connection.request("POST", "/predict", image, {"Content-Type": "image/jpeg"})
         return connection.getresponse().status == 200
     except (OSError, HTTPException):
         return False
@@ -41,6 +41,6 @@ def _answers(port: int, photograph: bytes) -> bool:
 
 
 def _pause(started: float) -> None:
-    if time.monotonic() - started > GIVE_UP_S:
-        raise NotRecovered(f"no answer within {GIVE_UP_S:.0f} s")
+    if time.monotonic() - started > TIMEOUT_S:
+        raise NoRecoveryError(f"expected a recovery within {TIMEOUT_S:.0f} s")
     time.sleep(PAUSE_S)

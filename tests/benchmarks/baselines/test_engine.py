@@ -1,7 +1,9 @@
+"""The engine gives the logits of its network."""
+
 import pytest
 import torch
 
-from benchmarks.baselines.engine import answers, engine, random_network
+from benchmarks.baselines.engine import build_engine, predict, random_network
 from benchmarks.measurement.sizes import SMALL_NETWORK
 from eulerlora.settings import Draw
 
@@ -10,37 +12,38 @@ from eulerlora.settings import Draw
     ("precision", "compiler", "tolerance"),
     [("float32", None, 1e-4), ("bfloat16", None, 5e-2), ("float32", "eager", 1e-4)],
 )
-def test_every_engine_gives_the_networks_logits_in_float32(
-    question, precision, compiler, tolerance
+def test_the_engine_gives_the_logits_of_its_network_in_float32(
+    workload, precision, compiler, tolerance
 ) -> None:
     network = random_network(SMALL_NETWORK)
-    coefficients = question.coefficients
+    coefficients = workload.coefficients
     with torch.inference_mode():
-        expected = network(question.images, question.rows, coefficients)
-    found = engine(network, precision, compiler)(question.images, question.rows, coefficients)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+        expected = network(workload.images, workload.rows, coefficients)
+    actual = build_engine(network, precision, compiler)(
+        workload.images, workload.rows, coefficients
+    )
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
-def test_an_engine_leaves_its_network_as_it_was(question) -> None:
-    network = question.network
+def test_the_engine_does_not_change_its_network(workload) -> None:
+    network = workload.network
     before = {name: (p.dtype, p.requires_grad) for name, p in network.named_parameters()}
-    engine(network, "bfloat16")
+    build_engine(network, "bfloat16")
     assert before == {n: (p.dtype, p.requires_grad) for n, p in network.named_parameters()}
 
 
-def test_requests_of_both_modes_share_a_batch_and_keep_their_answers(question) -> None:
-    ours, settings = engine(question.network, "float32"), question.network.settings
+def test_requests_of_both_modes_can_share_a_batch(workload) -> None:
+    ours, settings = build_engine(workload.network, "float32"), workload.network.settings
     draws = [Draw(), Draw(mode="stoch", samples=3, seed=4)]
-    together = answers(ours, question.images, draws, 2, settings)
-    assert [len(each) for each in together] == [2, 6]
+    batch = predict(ours, workload.images, draws, 2, settings)
+    assert [len(logits) for logits in batch] == [2, 6]
     for index, draw in enumerate(draws):
-        (alone,) = answers(ours, question.images[index, None], [draw], 2, settings)
-        torch.testing.assert_close(together[index], alone, rtol=1e-4, atol=1e-4)
+        (single,) = predict(ours, workload.images[index, None], [draw], 2, settings)
+        torch.testing.assert_close(batch[index], single, rtol=1e-4, atol=1e-4)
 
 
-def test_random_adapters_change_the_logits_but_do_not_drown_the_image() -> None:
-    """The figures are of a network that does what a trained one does."""
+def test_a_random_network_has_adapters_and_is_deterministic() -> None:
     network = random_network(SMALL_NETWORK)
     assert all(parameter.abs().max() > 0 for _, parameter in network.adapter_parameters())
     again = random_network(SMALL_NETWORK)

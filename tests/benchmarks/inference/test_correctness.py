@@ -1,7 +1,9 @@
+"""The correctness checks pass, and fail for wrong logits."""
+
 import pytest
 import torch
 
-from benchmarks.inference.comparisons import correctness
+from benchmarks.inference import correctness
 from benchmarks.inference.correctness import Check, WrongLogitsError, checks, require
 from benchmarks.measurement.sizes import SMALL
 from benchmarks.measurement.workload import Plan
@@ -10,23 +12,24 @@ PLAN = Plan(SMALL, torch.device("cpu"), compiler="eager")
 UNCOMPILED = Plan(SMALL, torch.device("cpu"))
 
 
-def test_all_ways_to_the_logits_agree() -> None:
-    found = checks(PLAN)
-    require(found)
-    assert all(each.passed for each in found)
-    assert {"bfloat16, compiled", "float32, vmap ensemble"} <= {each.name for each in found}
+def test_all_implementations_agree() -> None:
+    results = checks(PLAN)
+    require(results)
+    assert all(check.passed for check in results)
+    assert {"bfloat16, compiled", "float32, vmap ensemble"} <= {check.name for check in results}
 
 
-def test_a_wrong_way_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = correctness.naive_logits
-    monkeypatch.setattr(correctness, "naive_logits", lambda *given: right(*given).roll(1, dims=-1))
-    with pytest.raises(WrongLogitsError, match=r"^float32, naive loop: .* allowed 0.001$"):
+def test_a_wrong_implementation_is_an_error_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = correctness.naive_logits
+    monkeypatch.setattr(correctness, "naive_logits", lambda *inputs: original(*inputs).roll(1, -1))
+    message = r"^float32, naive loop: expected .* at most 0.001, got"
+    with pytest.raises(WrongLogitsError, match=message):
         require(checks(UNCOMPILED))
 
 
-def test_logits_that_are_not_a_number_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = correctness.naive_logits
-    monkeypatch.setattr(correctness, "naive_logits", lambda *given: right(*given) * torch.nan)
+def test_nan_logits_fail_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = correctness.naive_logits
+    monkeypatch.setattr(correctness, "naive_logits", lambda *inputs: original(*inputs) * torch.nan)
     with pytest.raises(WrongLogitsError, match="naive loop"):
         require(checks(UNCOMPILED))
 

@@ -1,3 +1,5 @@
+"""Readings in result files and in the report."""
+
 import pytest
 import torch
 from pydantic import ValidationError
@@ -20,7 +22,7 @@ def reading(value: float = 0.0015) -> Reading:
     return MEASUREMENT.reading(value, [0.001, 0.002], torch.device("cpu"), {"requests": 2})
 
 
-def test_a_reading_is_a_line_of_a_results_file_like_a_ratio(tmp_path) -> None:
+def test_a_results_file_can_contain_readings(tmp_path) -> None:
     written = reading()
     append(tmp_path / "lines.jsonl", written)
     assert read(tmp_path / "lines.jsonl") == [written]
@@ -30,12 +32,12 @@ def test_a_reading_is_a_line_of_a_results_file_like_a_ratio(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("value", "cell"), [(0.0015, "**1.5 ms** ✓"), (0.0025, "**2.5 ms** ✗")])
-def test_a_readings_row_has_its_target_value_and_spread_in_its_unit(value, cell) -> None:
+def test_the_row_of_a_reading_has_target_value_and_spread_in_its_unit(value, cell) -> None:
     (row,) = [line for line in report.markdown([reading(value)]).splitlines() if "lost" in line]
-    assert [each.strip() for each in row.strip("|").split("|")] == [
+    assert [column.strip() for column in row.strip("|").split("|")] == [
         "lost requests", "≤ 2 ms", cell, "counted", "", "1 ms [1.25 ms, 1.5 ms, 1.75 ms] 2 ms (2)",
     ]  # fmt: skip
 
 
-def test_the_libraries_named_are_those_whose_versions_are_kept() -> None:
+def test_a_reading_has_the_versions_of_its_libraries() -> None:
     assert set(reading().versions) == {"python", "torch", "fastapi"}

@@ -1,4 +1,4 @@
-"""A stand-in for the service: a small server whose faults the figures must notice."""
+"""A small server in place of the service."""
 
 import socketserver
 import threading
@@ -9,17 +9,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 Respond = Callable[[str, bytes], int]
-Standing = Callable[[Respond], AbstractContextManager[int]]
+FakeServer = Callable[[Respond], AbstractContextManager[int]]
 
 
 @pytest.fixture(scope="session")
-def standing() -> Standing:
-    """(path, body -> status, 0 to hang up) -> a context with the port of a server that does so."""
-    return _standing
+def fake_server() -> FakeServer:
+    """Returns a context manager: (path, body -> status, 0 to disconnect) -> port of a server."""
+    return _fake_server
 
 
 @contextmanager
-def _standing(respond: Respond) -> Iterator[int]:
+def _fake_server(respond: Respond) -> Iterator[int]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -35,7 +35,7 @@ def _standing(respond: Respond) -> Iterator[int]:
             self.end_headers()
             self.wfile.write(b"{}")
 
-        do_GET = do_POST  # noqa: N815 - the name that the base class calls
+        do_GET = do_POST  # noqa: N815 - the name of the base class
 
         def log_message(self, *_: object) -> None:
             pass

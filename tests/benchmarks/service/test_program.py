@@ -1,4 +1,4 @@
-"""`python -m benchmarks.service --small`: every figure, on a real server."""
+"""`python -m benchmarks.service --small`: every measurement on a real server."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.measurement.results_file import read
-from benchmarks.service.program import FIGURES, main
+from benchmarks.service.program import MEASUREMENTS, main
 
 ROWS = {
     "throughput": 4, "lone-request": 2, "plain-pass": 2, "litserve": 2, "overload": 4,
@@ -15,14 +15,14 @@ ROWS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("figure", FIGURES)
-def test_each_figure_is_printed_and_kept(figure, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("measurement", MEASUREMENTS)
+def test_results_are_printed_and_recorded(measurement, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("EULERLORA_DATA", raising=False)
     file = tmp_path / "lines.jsonl"
-    arguments = ["--small", "--only", figure, "--mixed-seconds", "5", "--out", str(file)]
-    done = CliRunner().invoke(main, arguments, catch_exceptions=False)
-    assert done.exit_code == 0
-    names = [json.loads(line)["name"] for line in done.stdout.splitlines()]
-    assert [each.name for each in read(file)] == names
-    assert len(set(names)) == ROWS[figure]
+    arguments = ["--small", "--only", measurement, "--mixed-seconds", "5", "--out", str(file)]
+    completed = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert completed.exit_code == 0
+    names = [json.loads(line)["name"] for line in completed.stdout.splitlines()]
+    assert [record.name for record in read(file)] == names
+    assert len(set(names)) == ROWS[measurement]

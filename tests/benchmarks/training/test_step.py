@@ -1,3 +1,5 @@
+"""Our training steps and the naive loop."""
+
 import pytest
 import torch
 from torch import Generator
@@ -5,7 +7,7 @@ from torch import Generator
 from benchmarks.baselines.engine import random_network
 from benchmarks.measurement.sizes import SMALL_NETWORK
 from benchmarks.measurement.workload import Workload
-from benchmarks.training.step import STEPS, NaiveStep, OurCutStep, OurStep
+from benchmarks.training.step import STEPS, MicroBatchStep, NaiveStep, OneBatchStep
 from eulerlora.coefficients import draw_trajectories
 
 
@@ -13,27 +15,27 @@ def load(images: int = 2) -> Workload:
     return Workload.of(random_network(SMALL_NETWORK), SMALL_NETWORK.samples, images)
 
 
-@pytest.mark.parametrize("kind", [OurStep, OurCutStep])
+@pytest.mark.parametrize("kind", [OneBatchStep, MicroBatchStep])
 def test_our_steps_have_the_gradients_of_the_naive_loop(kind) -> None:
     ours, naive = kind(load(images=4)), NaiveStep(load(images=4))
     settings = ours.network.settings
-    own = draw_trajectories(4, 2, settings, Generator().manual_seed(5))
-    ours.backward(own)
-    naive.backward(own)
+    unstacked = draw_trajectories(4, 2, settings, Generator().manual_seed(5))
+    ours.backward(unstacked)
+    naive.backward(unstacked)
     for adapter, member in enumerate(naive.members):
-        for block, theirs in zip(ours.network.blocks, member.blocks, strict=True):
-            for index, linear in enumerate(theirs.projections.values()):
-                for found, expected in (
+        for block, lora_block in zip(ours.network.blocks, member.blocks, strict=True):
+            for index, linear in enumerate(lora_block.projections.values()):
+                for actual, expected in (
                     (linear.lora_down.weight.grad, block.down.grad[index, adapter]),
                     (linear.lora_up.weight.grad, block.up.grad[index, adapter].T),
                 ):
                     assert expected.abs().max() > 0
-                    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+                    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-5)
         expected = ours.network.heads.weight.grad[adapter]
         torch.testing.assert_close(member.head.weight.grad, expected, rtol=1e-3, atol=1e-5)
 
 
-def test_every_step_changes_adapters_and_heads_and_draws_anew_each_time() -> None:
+def test_every_step_changes_adapters_and_heads_and_draws_new_coefficients() -> None:
     for kind in STEPS.values():
         step = kind(load())
         parameters = [p for group in step.optimiser.param_groups for p in group["params"]]

@@ -1,13 +1,15 @@
+"""Timely responses and recovery under overload."""
+
 import pytest
 
-from benchmarks.service.load.closed_loop import Outcome
-from benchmarks.service.load.connection import Answer
+from benchmarks.service.load.closed_loop import Exchange
+from benchmarks.service.load.connection import Response
 from benchmarks.service.measurements.overload import in_time
-from benchmarks.service.server.recovery import seconds_until_it_answers
+from benchmarks.service.server.recovery import recovery_seconds
 
 
 @pytest.mark.parametrize(
-    ("status", "seconds", "good"),
+    ("status", "seconds", "timely"),
     [
         (200, 9.9, True),
         (200, 10.1, False),
@@ -17,19 +19,21 @@ from benchmarks.service.server.recovery import seconds_until_it_answers
         (None, 0.01, False),
     ],
 )
-def test_answered_by_the_deadline_or_refused_at_once_is_in_time(status, seconds, good) -> None:
-    answer = None if status is None else Answer(status, {}, b"")
-    assert in_time(Outcome(0, seconds, answer), 10, 0.1) is good
+def test_a_response_by_the_deadline_or_an_immediate_refusal_is_in_time(
+    status, seconds, timely
+) -> None:
+    response = None if status is None else Response(status, {}, b"")
+    assert in_time(Exchange(0, seconds, response), 10, 0.1) is timely
 
 
-def test_recovery_lasts_until_both_the_probe_and_a_prediction_succeed(standing) -> None:
-    asked = []
+def test_recovery_lasts_until_both_the_probe_and_a_prediction_succeed(fake_server) -> None:
+    paths = []
 
     def respond(path, _body):
-        asked.append(path)
-        return 503 if asked.count(path) < 3 else 200
+        paths.append(path)
+        return 503 if paths.count(path) < 3 else 200
 
-    with standing(respond) as port:
-        ready, answers = seconds_until_it_answers(port, b"image", probe_s=5)
-    assert 0 < ready <= answers
-    assert asked == ["/readyz"] * 3 + ["/predict"] * 3
+    with fake_server(respond) as port:
+        ready, predicts = recovery_seconds(port, b"image", probe_s=5)
+    assert 0 < ready <= predicts
+    assert paths == ["/readyz"] * 3 + ["/predict"] * 3
