@@ -1,4 +1,4 @@
-"""A card from a report, through the command line."""
+"""The command `eulerlora card`."""
 
 from pathlib import Path
 
@@ -10,35 +10,36 @@ from training.commands.card import card_command
 
 
 @pytest.fixture
-def left(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path, str]]:
-    """What cards were asked for; none is written."""
-    asked: list[tuple[Path, Path, str]] = []
+def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path, str]]:
+    """The arguments of every call that writes a card; no card is written."""
+    calls: list[tuple[Path, Path, str]] = []
     monkeypatch.setattr(
-        "training.commands.card.write_model_card", lambda *given: asked.append(given)
+        "training.reporting.model_card.write_model_card", lambda *arguments: calls.append(arguments)
     )
-    return asked
+    return calls
 
 
 def test_the_card_is_made_of_checkpoint_report_and_comparison(
-    left: list[tuple[Path, Path, str]], tmp_path: Path
+    written: list[tuple[Path, Path, str]], tmp_path: Path
 ) -> None:
-    other = tmp_path / "other.md"
-    other.write_text("LoRA: worse.\n")
-    asked = ["run", "--report", "figures"]
-    assert CliRunner().invoke(card_command, asked).exit_code == 0
-    assert CliRunner().invoke(card_command, [*asked, "--comparison", str(other)]).exit_code == 0
+    comparison = tmp_path / "comparison.md"
+    comparison.write_text("LoRA: lower accuracy.\n")
+    options = ["run", "--report", "report"]
+    both = [*options, "--comparison", str(comparison)]
+    assert CliRunner().invoke(card_command, options).exit_code == 0
+    assert CliRunner().invoke(card_command, both).exit_code == 0
     assert CliRunner().invoke(card_command, ["run"]).exit_code == 2
-    place = (Path("run"), Path("figures"))
-    assert left == [(*place, ""), (*place, "LoRA: worse.\n")]
+    paths = (Path("run"), Path("report"))
+    assert written == [(*paths, ""), (*paths, "LoRA: lower accuracy.\n")]
 
 
-def test_a_comparison_that_cannot_be_read_is_named(
-    left: list[tuple[Path, Path, str]], tmp_path: Path
+def test_an_unreadable_comparison_is_refused_with_its_name(
+    written: list[tuple[Path, Path, str]], tmp_path: Path
 ) -> None:
     (tmp_path / "latin.md").write_bytes(b"\xe9")
     for name in ("missing.md", "latin.md"):
-        asked = ["run", "--report", "figures", "--comparison", str(tmp_path / name)]
-        found = CliRunner().invoke(card_command, asked).exception
-        assert isinstance(found, DataError)
-        assert name in str(found)
-    assert left == []
+        options = ["run", "--report", "report", "--comparison", str(tmp_path / name)]
+        error = CliRunner().invoke(card_command, options).exception
+        assert isinstance(error, DataError)
+        assert name in str(error)
+    assert written == []

@@ -24,7 +24,6 @@ from tests.training.conftest import PER_CLASS
 from tests.training.made_up_runs import finish
 from tests.training.reproduction.test_scheduler import TABLE, TIMEOUT_S, wait_for
 from training.adaptation.train import REPORT, state_file
-from training.commands import reproduce as reproduce_command
 from training.evaluation.report_schema import JSON
 from training.reproduction.runs import runs_of
 from training.reproduction.table import Table, read_table
@@ -148,7 +147,7 @@ def data(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_method() -> Iterator[None]:
     """Reduces the table to the rows with two adapters."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reproduce_command, "read_table", lambda _name: only("eulerlora-2"))
+        patch.setattr("training.reproduction.table.read_table", lambda _name: only("eulerlora-2"))
         yield
 
 
@@ -311,7 +310,7 @@ def test_an_interrupted_table_is_resumed_by_the_next_call(
     assert not begun.exists()
     assert "interrupted; no checkpoint was written; the state of step" in log_text(begun)
 
-    monkeypatch.setattr(reproduce_command, "read_table", lambda _name: only("lora-20"))
+    monkeypatch.setattr("training.reproduction.table.read_table", lambda _name: only("lora-20"))
     done = run(*command)
     assert done.status == 0, done.err
     assert "continuing after step" in log_text(begun)

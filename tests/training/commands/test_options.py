@@ -1,0 +1,84 @@
+"""Resume hints, and the imports of the command modules."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import torch
+
+from eulerlora.errors import NonFiniteError, StorageError
+from training.commands.options import checkpoint_hint, resume_hint, state_hint
+from training.fit.run_state import Progress, TrainedState, save_state
+from training.recipe.schema import OptimisationSettings
+
+COMMANDS = ("card", "evaluate", "policy", "probe", "reproduce", "train")
+HEAVY = ("torch", "torchvision", "sklearn", "scipy", "matplotlib", "accelerate", "PIL")
+
+
+def test_command_modules_import_no_heavy_library() -> None:
+    imports = "; ".join(f"import training.commands.{name}" for name in COMMANDS)
+    code = f"import sys; {imports}; print(*(m for m in {HEAVY} if m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def state_of_step(path: Path, step: int) -> Path:
+    module = torch.nn.Linear(1, 1)
+    optimiser = torch.optim.AdamW(module.parameters())
+    module(torch.ones(1, 1)).sum().backward()
+    optimiser.step()
+    settings = OptimisationSettings(epochs=1)
+    save_state(path, TrainedState(module, optimiser), Progress(step=step), settings)
+    return path
+
+
+def test_the_last_readable_state_is_named_with_its_step(tmp_path: Path) -> None:
+    first, second = state_of_step(tmp_path / "1", 40), state_of_step(tmp_path / "2", 7)
+    assert state_hint([first, second]) == f"the state after step 7 is stored in {second}"
+    second.write_bytes(b"damaged")
+    assert state_hint([first, second, tmp_path / "3"]) == (
+        f"the state after step 40 is stored in {first}"
+    )
+    assert state_hint([tmp_path / "3"]) == "no state was stored"
+
+
+def test_a_complete_checkpoint_is_named_instead_of_the_state(tmp_path: Path) -> None:
+    out, state = tmp_path / "out", state_of_step(tmp_path / "state", 7)
+    assert checkpoint_hint(out, state) == (
+        f"no checkpoint was written; the state after step 7 is stored in {state}"
+    )
+    out.mkdir()
+    assert "no checkpoint was written" in checkpoint_hint(out, state)
+    (out / "config.json").write_text("{}")
+    assert checkpoint_hint(out, state) == (
+        f"the checkpoint in {out} is complete, but not evaluated"
+    )
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "message"),
+    [
+        (KeyboardInterrupt(), click.ClickException, "interrupted; HINT; use --resume to continue"),
+        (NonFiniteError("the loss at step 2 is nan"), NonFiniteError, "at step 2 is nan; HINT"),
+        (
+            StorageError(Path("x"), "disk full"),
+            StorageError,
+            "disk full while writing x; HINT; free some space and use --resume",
+        ),
+    ],
+)
+def test_the_error_of_a_run_gets_the_hint(
+    raised: BaseException, expected: type[Exception], message: str
+) -> None:
+    with pytest.raises(expected) as caught, resume_hint(lambda: "HINT"):
+        raise raised
+    assert str(caught.value).endswith(message)
+
+
+def test_other_errors_are_unchanged() -> None:
+    error = ValueError("other")
+    with pytest.raises(ValueError) as caught, resume_hint(lambda: "HINT"):
+        raise error
+    assert caught.value is error

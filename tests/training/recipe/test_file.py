@@ -1,0 +1,129 @@
+"""Recipe files: names, bases, variants, overrides and errors."""
+
+from pathlib import Path
+
+import pytest
+
+from eulerlora.errors import SettingsError
+from training.recipe.file import RECIPES, find_recipe, read_recipe, recipe_names
+from training.recipe.schema import AdapterRecipe
+
+
+def test_a_packaged_recipe_is_found_by_its_name_and_a_file_by_its_path(
+    recipe_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert find_recipe("imagefolder") == RECIPES / "imagefolder.toml"
+    assert find_recipe(str(recipe_file)) == recipe_file
+    monkeypatch.chdir(recipe_file.parent)
+    assert find_recipe("tiny.toml") == Path("tiny.toml")
+    recipe_file.rename("imagefolder")
+    assert find_recipe("imagefolder") == Path("imagefolder")
+
+
+def test_an_unknown_recipe_name_is_refused_with_the_names_of_complete_recipes() -> None:
+    with pytest.raises(SettingsError, match="imagefolder, got 'image-folder'"):
+        find_recipe("image-folder")
+    assert {"cifar10", "compact-pretrain", "ham10000-compact"} < set(recipe_names())
+    assert not {"methods", "paper", "scale-check"} & set(recipe_names())
+
+
+def test_a_recipe_replaces_keys_of_its_base_recursively(tmp_path: Path) -> None:
+    base, path = tmp_path / "base.toml", tmp_path / "recipe.toml"
+    base.write_text(
+        '[data]\nkind = "imagefolder"\npath = "a"\n[backbone]\nweights = "b.safetensors"\n'
+        "[training]\nepochs = 5\nbatch_size = 8\n[variants.short.training]\nepochs = 1\n"
+    )
+    path.write_text('base = "base.toml"\nname = "n"\n[data]\npath = "c"\n[training]\nepochs = 7\n')
+    recipe = read_recipe(path, AdapterRecipe)
+    assert (recipe.data.kind, recipe.data.path) == ("imagefolder", "c")
+    assert (recipe.training.epochs, recipe.training.batch_size) == (7, 8)
+    short = read_recipe(path, AdapterRecipe, ["training.batch_size=4"], "short")
+    assert (short.training.epochs, short.training.batch_size) == (1, 4)
+    assert (short.variant, short.overrides) == ("short", ("training.batch_size=4",))
+
+
+def test_an_unknown_variant_is_refused_with_the_known_ones(recipe_file: Path) -> None:
+    with pytest.raises(SettingsError, match=r"variants \(none\), got 'lora-20'"):
+        read_recipe(recipe_file, AdapterRecipe, variant="lora-20")
+    with pytest.raises(SettingsError, match=r"variants eulerlora-1, eulerlora-2, .* got 'lora'"):
+        read_recipe(RECIPES / "ham10000.toml", AdapterRecipe, variant="lora")
+
+
+def test_a_recipe_based_on_itself_is_refused(tmp_path: Path) -> None:
+    for name, base in (("a", "b"), ("b", "a")):
+        (tmp_path / f"{name}.toml").write_text(f'base = "{base}.toml"\n')
+    with pytest.raises(SettingsError, match=r"a\.toml: expected a base without a cycle"):
+        read_recipe(tmp_path / "a.toml", AdapterRecipe)
+
+
+def test_keys_of_the_command_line_are_refused_in_a_recipe(recipe_file: Path) -> None:
+    recipe_file.write_text('variant = "x"\n' + recipe_file.read_text())
+    with pytest.raises(SettingsError, match="variant is set on the command line"):
+        read_recipe(recipe_file, AdapterRecipe)
+
+
+def test_an_override_replaces_one_value_and_needs_no_quotes(recipe_file: Path) -> None:
+    overrides = ["training.epochs=7", "name=other", "evaluation.ood=[]", "data.split=paper"]
+    recipe = read_recipe(recipe_file, AdapterRecipe, overrides)
+    assert recipe.training.epochs == 7
+    assert recipe.name == "other"
+    assert recipe.evaluation.ood == ()
+    assert recipe.data.split == "paper"
+    assert recipe.training.batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.epoch=1", "unknown key training.epoch; did you mean training.epochs?"),
+        ("zzz=1", "unknown key zzz"),
+        ("data.at_most={train=0}", "data.at_most.train: expected a number of at least 1, got 0"),
+        ("evaluation.ood=[{kynd='images'}]", "missing key evaluation.ood.0.kind"),
+        ("training.epochs=0", "training.epochs: expected a number of at least 1, got 0"),
+        ("training.epochs=many", "training.epochs: expected an integer, got 'many'"),
+        ("training.learning_rate=nan", "training.learning_rate: expected a finite number"),
+        (
+            "training.warmup_steps=-1",
+            "training.warmup_steps: expected a number of at least 0 or 'auto', got -1",
+        ),
+        ("stored=int8", "stored: expected 'float32', 'float16' or 'bfloat16', got 'int8'"),
+        ("adapters.min_rank=5", "adapters: "),
+        ("name.deeper=1", "--set name.deeper=1: the recipe has no such key"),
+        ("training.3=1", "unknown key training.3"),
+        ("epochs", "expected --set key=value, got 'epochs'"),
+    ],
+)
+def test_an_invalid_override_is_refused_with_key_and_value(
+    recipe_file: Path, override: str, message: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_recipe(recipe_file, AdapterRecipe, [override])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["name = ", "\xff", ""])
+def test_an_unreadable_recipe_is_refused_with_its_path(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(SettingsError, match=r"broken\.toml"):
+        read_recipe(path, AdapterRecipe)
+
+
+def test_a_missing_recipe_is_refused_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"absent\.toml"):
+        read_recipe(find_recipe(str(tmp_path / "absent.toml")), AdapterRecipe)
+
+
+def test_recipes_are_equal_without_the_way_they_were_selected() -> None:
+    path = RECIPES / "ham10000.toml"
+    one, other = "training.epochs=3", "training.batch_size=8"
+    recipes = [
+        read_recipe(path, AdapterRecipe, overrides, variant)
+        for overrides in ((one, other), (other, one), (one, one, other))
+        for variant in (None, "eulerlora-2")
+    ]
+    assert len({recipe.model_dump_json() for recipe in recipes}) == len(recipes)
+    assert len({recipe.without_source.model_dump_json() for recipe in recipes}) == 1
+    different = read_recipe(path, AdapterRecipe, (one,))
+    assert different.without_source != recipes[0].without_source
