@@ -121,9 +121,7 @@ class _FormParser(MultiPartParser):
         super().on_headers_finished()
         part = self._current_part
         if part.field_name == self._field and part.file is None:
-            raise InvalidUpload(
-                f"expected a file in the part {self._field}, got a part without a filename"
-            )
+            raise InvalidUpload(f"expected a filename in the part {self._field}, got none")
 
     def on_end(self) -> None:
         self._ended = True

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-RUNS = 3000
+RUNS = 1000
 
 
 def test_no_body_of_the_fuzzer_has_an_undocumented_response(tmp_path) -> None:

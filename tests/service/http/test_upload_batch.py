@@ -52,7 +52,7 @@ def test_all_files_are_read_in_order_with_declared_type_and_name() -> None:
     [
         (part(b"x") * 4 + b"--b--\r\n", InvalidUpload, "at most 3 files"),
         (part(b"x") + part(b"x", name="file") + b"--b--\r\n", InvalidUpload, "only files"),
-        (part(b"x", filename=None) + b"--b--\r\n", InvalidUpload, "expected a filename"),
+        (part(b"x", filename=None) + b"--b--\r\n", InvalidUpload, "filename"),
         (part(b"x", name="note", filename=None) + b"--b--\r\n", InvalidUpload, "only files"),
         (b"--b--\r\n", InvalidUpload, "got none"),
         (part(b"x"), MalformedBody, "closing boundary"),

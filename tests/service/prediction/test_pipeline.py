@@ -1,8 +1,9 @@
-"""A request's way through the service while the engine is busy, full, late or left alone."""
+"""The request path while the engine is busy: capacity, deadlines, disconnects, and faults."""
 
 import asyncio
 from collections.abc import Callable
 from io import BytesIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,7 +54,7 @@ def calibrated(make_network, make_config) -> EulerLoRA:
     return EulerLoRA(checkpoint, torch.device("cpu"))
 
 
-def test_a_lone_request_is_answered_with_its_timing(harness, png) -> None:
+def test_a_prediction_has_a_timing(harness, png) -> None:
     with harness() as running:
         predicted = asyncio.run(predict_one(running, png))
     assert predicted.prediction.request_id == "the-id"
@@ -62,20 +63,22 @@ def test_a_lone_request_is_answered_with_its_timing(harness, png) -> None:
     assert predicted.timing.model_s > 0
 
 
-def test_samples_are_drawn_as_the_checkpoint_says(harness, make_network, make_config, png) -> None:
+def test_samples_are_drawn_with_the_sampler_of_the_checkpoint(
+    harness, make_network, make_config, png
+) -> None:
     network, sampled = make_network(), PredictQuery(mode="stoch", samples=3, seed=1)
     config = make_config(network, sampler="balanced")
     balanced = EulerLoRA(Checkpoint(network, config, "sha256:0"), torch.device("cpu"))
     with harness(of=balanced) as running:
         body = asyncio.run(predict_one(running, png, sampled)).prediction
-    with Image.open(BytesIO(png)) as picture:
-        own, other = (
-            balanced.predict([picture], "stoch", 3, 1, sampler=sampler).probabilities[0]
+    with Image.open(BytesIO(png)) as image:
+        expected, other = (
+            balanced.predict([image], "stoch", 3, 1, sampler=sampler).probabilities[0]
             for sampler in ("balanced", "independent")
         )
-    found = torch.tensor(list(body.probabilities.values()), dtype=torch.float64)
-    torch.testing.assert_close(found, own, rtol=0, atol=1e-5)
-    assert (found - other).abs().max() > 1e-3
+    actual = torch.tensor(list(body.probabilities.values()), dtype=torch.float64)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+    assert (actual - other).abs().max() > 1e-3
 
 
 def test_a_full_queue_refuses_a_request_and_accepts_a_smaller_one(harness, png) -> None:
@@ -98,12 +101,12 @@ def test_a_full_queue_refuses_a_request_and_accepts_a_smaller_one(harness, png) 
         asyncio.run(story(running))
 
 
-def test_a_request_whose_deadline_passes_in_the_queue_is_never_run(harness, png) -> None:
+def test_a_request_whose_deadline_passes_in_the_queue_never_runs(harness, png) -> None:
     async def story(harness: PipelineHarness) -> None:
         running = await harness.block_engine()
         with pytest.raises(DeadlinePassed):
             await predict_one(harness, png)
-        assert not harness.gate.is_set()  # it did not have to wait for the engine
+        assert not harness.gate.is_set()  # the engine is still blocked
         assert harness.queue.rows == 0
         harness.gate.set()
         await running
@@ -113,7 +116,7 @@ def test_a_request_whose_deadline_passes_in_the_queue_is_never_run(harness, png)
     assert running.passes == [1]
 
 
-def test_a_request_whose_deadline_passes_before_it_is_decoded_is_never_run(harness, png) -> None:
+def test_a_request_whose_deadline_passes_during_decoding_never_runs(harness, png) -> None:
     async def story(harness: PipelineHarness) -> None:
         harness.decoder.gate.clear()
         with pytest.raises(DeadlinePassed):
@@ -126,48 +129,74 @@ def test_a_request_whose_deadline_passes_before_it_is_decoded_is_never_run(harne
     assert running.passes == []
 
 
-def test_what_runs_at_its_deadline_is_still_answered(harness, png) -> None:
-    async def story(harness: PipelineHarness) -> None:
-        harness.gate.clear()
-        asking = asyncio.create_task(predict_one(harness, png))
-        assert await asyncio.to_thread(harness.entered.wait, TIMEOUT_S)
-        await asyncio.sleep(2.5)
-        harness.gate.set()
-        assert (await asking).prediction.mode == "det"
+def test_a_pass_that_runs_at_the_deadline_is_finished(harness, png) -> None:
+    timers: list[Callable[[], object]] = []
 
-    with harness(deadline_s=2) as running:
+    async def story(harness: PipelineHarness) -> None:
+        loop = asyncio.get_running_loop()
+        call_later = loop.call_later
+
+        def capture_deadline(delay: float, callback: Any, *arguments: Any) -> Any:
+            if getattr(callback, "__name__", "") == "cancel":
+                timers.append(callback)
+            return call_later(delay, callback, *arguments)
+
+        loop.call_later = capture_deadline  # type: ignore[method-assign]
+        harness.gate.clear()
+        task = asyncio.create_task(predict_one(harness, png))
+        assert await asyncio.to_thread(harness.entered.wait, TIMEOUT_S)
+        (expire,) = timers
+        expire()
+        harness.gate.set()
+        assert (await task).prediction.mode == "det"
+
+    with harness() as running:
         asyncio.run(story(running))
 
 
-def test_a_client_that_leaves_while_queued_frees_its_rows_and_is_never_run(harness, png) -> None:
+def test_the_deadline_starts_when_the_body_is_complete(harness, png, monkeypatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("service.prediction.pipeline.time", SimpleNamespace(monotonic=lambda: now))
+
+    async def story(harness: PipelineHarness) -> None:
+        nonlocal now
+        accepted = harness.pipeline._validated(FakeRequest(png).request, DET)
+        now += 3600  # a slow upload
+        assert harness.pipeline._accepted(accepted).deadline == now + TIMEOUT_S
+
+    with harness() as running:
+        asyncio.run(story(running))
+
+
+def test_a_disconnect_in_the_queue_frees_the_rows(harness, png) -> None:
     async def story(harness: PipelineHarness) -> None:
         running = await harness.block_engine()
-        gone = FakeRequest(png)
-        leaving = asyncio.create_task(harness.pipeline.predict(gone.request, EIGHT))
-        patient = asyncio.create_task(predict_one(harness, png))
+        fake = FakeRequest(png)
+        cancelled = asyncio.create_task(harness.pipeline.predict(fake.request, EIGHT))
+        other = asyncio.create_task(predict_one(harness, png))
         await harness.wait_for_rows(18)
-        gone.disconnect()
+        fake.disconnect()
         with pytest.raises(ClientDisconnect):
-            await leaving
+            await cancelled
         assert harness.queue.rows == 2
         harness.gate.set()
         await running
-        await patient
+        await other
 
     with harness() as running:
         asyncio.run(story(running))
     assert running.passes == [1, 1]
 
 
-def test_a_client_that_leaves_while_its_batch_runs_hurts_nobody(harness, png) -> None:
+def test_a_disconnect_during_a_pass_does_not_affect_others(harness, png) -> None:
     async def story(harness: PipelineHarness) -> None:
         harness.gate.clear()
-        gone = FakeRequest(png)
-        leaving = asyncio.create_task(harness.pipeline.predict(gone.request, DET))
+        fake = FakeRequest(png)
+        cancelled = asyncio.create_task(harness.pipeline.predict(fake.request, DET))
         assert await asyncio.to_thread(harness.entered.wait, TIMEOUT_S)
-        gone.disconnect()
+        fake.disconnect()
         with pytest.raises(ClientDisconnect):
-            await leaving
+            await cancelled
         harness.gate.set()
         await predict_one(harness, png)
 
@@ -175,17 +204,17 @@ def test_a_client_that_leaves_while_its_batch_runs_hurts_nobody(harness, png) ->
         asyncio.run(story(running))
 
 
-def test_a_client_that_leaves_during_decoding_is_never_run(harness, png) -> None:
+def test_a_disconnect_during_decoding_prevents_the_run(harness, png) -> None:
     async def story(harness: PipelineHarness) -> None:
         harness.decoder.gate.clear()
-        gone = FakeRequest(png)
-        leaving = asyncio.create_task(harness.pipeline.predict(gone.request, DET))
+        fake = FakeRequest(png)
+        cancelled = asyncio.create_task(harness.pipeline.predict(fake.request, DET))
         async with asyncio.timeout(TIMEOUT_S):
             await harness.decoder.entered.wait()
         assert harness.queue.rows == 2
-        gone.disconnect()
+        fake.disconnect()
         with pytest.raises(ClientDisconnect):
-            await leaving
+            await cancelled
         assert harness.queue.rows == 0
 
     with harness() as running:
@@ -193,9 +222,7 @@ def test_a_client_that_leaves_during_decoding_is_never_run(harness, png) -> None
     assert running.passes == []
 
 
-def test_a_revision_that_was_replaced_still_answers_what_it_was_asked(
-    harness, png, make_network, make_config
-) -> None:
+def test_a_replaced_revision_finishes_its_requests(harness, png, make_network, make_config) -> None:
     network = make_network(seed=8)
     newer = EulerLoRA(
         Checkpoint(network, make_config(network), "sha256:newer"), torch.device("cpu")
@@ -213,16 +240,14 @@ def test_a_revision_that_was_replaced_still_answers_what_it_was_asked(
         old, new = (await before).prediction, (await after).prediction
         assert (old.revision, new.revision) == (harness.served.revision, "sha256:newer")
         assert old.probabilities != new.probabilities
-        wanted = (await predict_one(harness, png)).prediction
-        assert wanted.probabilities == new.probabilities
+        expected = (await predict_one(harness, png)).prediction
+        assert expected.probabilities == new.probabilities
 
     with harness() as running:
         asyncio.run(story(running))
 
 
-def test_under_load_a_question_is_run_with_fewer_samples_and_says_so(
-    harness, calibrated, png
-) -> None:
+def test_under_load_a_request_gets_fewer_samples_and_a_warning(harness, calibrated, png) -> None:
     async def story(harness: PipelineHarness) -> None:
         running = await harness.block_engine()
         first = asyncio.create_task(predict_one(harness, png, EIGHT))
@@ -240,8 +265,8 @@ def test_under_load_a_question_is_run_with_fewer_samples_and_says_so(
         assert (full.ood_threshold, reduced.ood_threshold) == (None, 0.4)
         assert reduced.warnings == ("samples reduced from 8 to 4 under load",)
         assert (det.samples, det.warnings) == (1, ())
-        asked = PredictQuery(mode="stoch", samples=4)
-        assert (await predict_one(harness, png, asked)).prediction.probabilities == pytest.approx(
+        query = PredictQuery(mode="stoch", samples=4)
+        assert (await predict_one(harness, png, query)).prediction.probabilities == pytest.approx(
             reduced.probabilities, abs=1e-6
         )
 
@@ -249,33 +274,33 @@ def test_under_load_a_question_is_run_with_fewer_samples_and_says_so(
         asyncio.run(story(running))
 
 
-def test_without_leave_to_do_so_samples_are_never_reduced(harness, calibrated, png) -> None:
+def test_samples_are_reduced_only_if_the_settings_allow_it(harness, calibrated, png) -> None:
     async def story(harness: PipelineHarness) -> None:
         running = await harness.block_engine()
-        asking = [asyncio.create_task(predict_one(harness, png, EIGHT)) for _ in range(2)]
+        tasks = [asyncio.create_task(predict_one(harness, png, EIGHT)) for _ in range(2)]
         await harness.wait_for_rows(32)
         harness.gate.set()
         await running
-        assert [(await each).prediction.samples for each in asking] == [8, 8]
+        assert [(await task).prediction.samples for task in tasks] == [8, 8]
 
     with harness(of=calibrated, max_waiting_rows=40) as running:
         asyncio.run(story(running))
 
 
 class Audit:
-    """An audit log that keeps what it is told, or refuses."""
+    """An audit log that stores entries in memory, or fails."""
 
-    def __init__(self, refusal: Exception | None = None) -> None:
+    def __init__(self, failure: Exception | None = None) -> None:
         self.entries: list[AuditEntry] = []
-        self.refusal = refusal
+        self.failure = failure
 
     async def record(self, entry: AuditEntry) -> None:
-        if self.refusal is not None:
-            raise self.refusal
+        if self.failure is not None:
+            raise self.failure
         self.entries.append(entry)
 
 
-def test_a_decision_is_recorded_and_counted_before_it_is_sent(harness, png) -> None:
+def test_a_prediction_is_recorded_and_counted_before_it_is_returned(harness, png) -> None:
     audit = Audit()
     with harness(audit) as running:
         predicted = asyncio.run(predict_one(running, png))
@@ -283,13 +308,13 @@ def test_a_decision_is_recorded_and_counted_before_it_is_sent(harness, png) -> N
     assert running.predictions == [(predicted.prediction, predicted.timing)]
 
 
-def test_a_decision_that_cannot_be_recorded_is_neither_given_nor_counted(harness, png) -> None:
+def test_a_prediction_that_cannot_be_recorded_is_neither_returned_nor_counted(harness, png) -> None:
     with harness(Audit(AuditUnavailable("full"))) as running, pytest.raises(AuditUnavailable):
         asyncio.run(predict_one(running, png))
     assert running.predictions == []
 
 
-def test_a_lost_device_makes_every_request_unready(harness, png) -> None:
+def test_after_a_lost_device_every_request_is_not_ready(harness, png) -> None:
     def lose(*_: object) -> None:
         raise torch.AcceleratorError("CUDA error: device-side assert triggered")
 
@@ -304,20 +329,18 @@ def test_a_lost_device_makes_every_request_unready(harness, png) -> None:
     assert len(running.passes) == 1
 
 
-def test_a_batch_without_memory_is_split_and_a_single_image_without_it_is_a_503(
-    harness, png
-) -> None:
+def test_a_batch_without_memory_is_split_and_a_single_image_fails(harness, png) -> None:
     def fill(_: object, inputs: tuple[torch.Tensor, ...]) -> None:
         if len(inputs[0]) > 2 or len(inputs[1]) > 100:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     async def story(harness: PipelineHarness) -> None:
         running = await harness.block_engine()
-        asking = [asyncio.create_task(predict_one(harness, png)) for _ in range(4)]
+        tasks = [asyncio.create_task(predict_one(harness, png)) for _ in range(4)]
         await harness.wait_for_rows(8)
         harness.gate.set()
         await running
-        assert len({(await each).prediction.msp for each in asking}) == 1
+        assert len({(await task).prediction.msp for task in tasks}) == 1
         with pytest.raises(OutOfMemory):
             await predict_one(harness, png, PredictQuery(mode="stoch", samples=64))
         await predict_one(harness, png)

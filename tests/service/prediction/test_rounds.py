@@ -2,9 +2,11 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from io import BytesIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,9 +60,9 @@ def harness(balanced) -> Open:
 @pytest.fixture(scope="module")
 def taken(balanced, png) -> dict[int, int]:
     """The number of samples that auto draws for the image, by seed."""
-    with Image.open(BytesIO(png)) as picture:
+    with Image.open(BytesIO(png)) as image:
         samples = {
-            seed: int(balanced.predict([picture], "stoch", "auto", seed).samples)
+            seed: int(balanced.predict([image], "stoch", "auto", seed).samples)
             for seed in range(30)
         }
     assert len(set(samples.values())) > 2
@@ -105,12 +107,12 @@ async def wait_until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def assert_same(found: Prediction, expected: Prediction) -> None:
-    assert (found.samples, found.label, found.ood) == (
+def assert_same(actual: Prediction, expected: Prediction) -> None:
+    assert (actual.samples, actual.label, actual.ood) == (
         expected.samples, expected.label, expected.ood
     )  # fmt: skip
-    assert found.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
-    assert found.entropy == pytest.approx(expected.entropy, abs=1e-4)
+    assert actual.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
+    assert actual.entropy == pytest.approx(expected.entropy, abs=1e-4)
 
 
 def test_auto_gives_the_result_of_the_drawn_number_of_samples(harness, png, taken) -> None:
@@ -130,8 +132,8 @@ def test_auto_gives_the_result_of_the_drawn_number_of_samples(harness, png, take
 def test_standard_errors_equal_those_of_the_library(harness, balanced, png, long) -> None:
     with harness() as running:
         result = asyncio.run(predict_one(running, png, long)).prediction
-    with Image.open(BytesIO(png)) as picture:
-        errors = balanced.predict([picture], "stoch", "auto", long.seed).standard_errors
+    with Image.open(BytesIO(png)) as image:
+        errors = balanced.predict([image], "stoch", "auto", long.seed).standard_errors
     assert result.standard_error.msp == pytest.approx(float(errors.msp), abs=1e-5)
     assert result.standard_error.entropy == pytest.approx(float(errors.entropy), abs=1e-5)
 
@@ -184,18 +186,24 @@ def test_the_reservation_follows_the_recent_average(harness, png, taken) -> None
         assert rounds.rows(engine, 5) == 10
 
 
-def test_a_deadline_between_rounds_gives_no_result(harness, png, long) -> None:
+def test_a_deadline_between_rounds_gives_no_result(harness, png, long, monkeypatch) -> None:
+    late_s = 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late_s)
+    for module in ("service.prediction.rounds", "service.inference.queue"):
+        monkeypatch.setattr(f"{module}.time", clock)
+
     async def story(harness: PipelineHarness) -> None:
+        nonlocal late_s
         gate = block_passes(harness)
         late = asyncio.create_task(predict_one(harness, png, long))
         await wait_until(lambda: harness.passes == [1])
-        await asyncio.sleep(2.2)
+        late_s = 2 * TIMEOUT_S
         gate.set()
         with pytest.raises(DeadlinePassed):
             await late
         assert harness.queue.rows == 0
 
-    with harness(deadline_s=2) as running:
+    with harness() as running:
         asyncio.run(story(running))
     assert running.passes == [1]
 

@@ -1,4 +1,4 @@
-"""One log record a request, and what it counts."""
+"""Log records and metrics of observed requests."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ def client(app) -> TestClient:
 
 @pytest.fixture
 def records() -> Iterator[Records]:
-    """The lines that our loggers have written so far, parsed; debug ones too."""
+    """() -> the parsed log records of the service so far, including debug records."""
     written = StringIO()
     handler = logging.StreamHandler(written)
     handler.addFilter(RequestFilter())
@@ -70,20 +70,21 @@ def refusals(metrics: Metrics, reason: str) -> float | None:
     return metrics.registry.get_sample_value("eulerlora_refusals_total", {"reason": reason})
 
 
-def test_a_request_has_one_record_with_what_is_known_of_it(client, records) -> None:
+def test_a_request_has_one_record_with_its_fields(client, records) -> None:
     response = client.post("/predict?mode=unread", content=b"x" * 5000)
     (record,) = records()
     assert record["request_id"] == response.headers["X-Request-ID"]
     assert record["time"].endswith("+00:00")
-    assert 0 < record.pop("duration_s") < 60
-    assert {name: each for name, each in record.items() if name not in ("time", "request_id")} == {
+    assert record.pop("duration_s") > 0
+    del record["time"], record["request_id"]
+    assert record == {
         "level": "INFO", "logger": "service.telemetry.observation", "message": "POST /predict 200",
         "client": "clinic", "method": "POST", "route": "/predict", "status": 200,
         "body_bytes": 5000, "model": "tiny", "mode": "stoch", "samples": 4, "images": 1,
     }  # fmt: skip
 
 
-def test_a_request_moves_each_of_its_metrics_once(client, metrics) -> None:
+def test_a_request_updates_its_metrics_once(client, metrics) -> None:
     client.post("/predict", content=b"x" * 5000)
     assert requests(metrics, "POST", "/predict", 200) == 1
     value = metrics.registry.get_sample_value
@@ -93,7 +94,7 @@ def test_a_request_moves_each_of_its_metrics_once(client, metrics) -> None:
     assert value("eulerlora_entropy_nats_count", by_mode) == 1
 
 
-def test_a_refusal_has_its_problems_code(client, records, metrics) -> None:
+def test_a_problem_is_recorded_with_its_code(client, records, metrics) -> None:
     assert client.get("/overloaded").status_code == 503
     (record,) = records()
     assert (record["status"], record["problem"]) == (503, "overloaded")
@@ -106,7 +107,7 @@ def test_a_refusal_has_its_problems_code(client, records, metrics) -> None:
     ("path", "template"),
     [("/predict", "/predict"), ("/models/zz-secret-zz", "/models/{name}"), ("/zz", "other")],
 )
-def test_what_is_refused_before_it_is_routed_has_its_route_all_the_same(
+def test_a_request_refused_before_routing_has_its_route(
     client, records, metrics, path, template
 ) -> None:
     assert client.post(path, headers={"X-Refuse": "1"}).status_code == 401
@@ -116,7 +117,7 @@ def test_what_is_refused_before_it_is_routed_has_its_route_all_the_same(
     assert requests(metrics, "POST", template, 401) == 1
 
 
-def test_served_paths_are_those_of_the_api_and_its_documentation(app) -> None:
+def test_served_paths_include_the_api_and_its_documentation(app) -> None:
     assert {"/predict", "/models/{name}", "/docs", "/openapi.json"} <= set(served_paths(app))
 
 
@@ -129,7 +130,7 @@ def test_served_paths_are_those_of_the_api_and_its_documentation(app) -> None:
         ({"path": "/x", "route": Mount("/", app=print)}, "/"),
     ],
 )
-def test_a_route_that_was_chosen_comes_before_a_path_that_fits(scope, template) -> None:
+def test_the_matched_route_has_priority_over_templates(scope, template) -> None:
     assert RouteTemplates(["/a/{name}"]).of(scope) == template
 
 
@@ -139,9 +140,7 @@ def test_a_wrong_method_keeps_its_route(client, metrics) -> None:
     assert refusals(metrics, "method_not_allowed") == 1
 
 
-def test_a_defect_is_counted_and_its_traceback_is_logged_but_not_answered(
-    client, records, metrics
-) -> None:
+def test_an_exception_is_counted_and_its_traceback_only_logged(client, records, metrics) -> None:
     response = client.get("/defect")
     assert response.status_code == 500
     assert SECRET not in response.text
@@ -156,7 +155,7 @@ def test_a_defect_is_counted_and_its_traceback_is_logged_but_not_answered(
     assert refusals(metrics, "internal_error") == 1
 
 
-def test_a_defect_that_nobody_answered_is_counted_all_the_same(metrics) -> None:
+def test_an_exception_without_a_response_is_counted(metrics) -> None:
     async def fails(*_: object) -> None:
         raise RuntimeError(SECRET)
 
@@ -167,27 +166,27 @@ def test_a_defect_that_nobody_answered_is_counted_all_the_same(metrics) -> None:
     assert refusals(metrics, "internal_error") == 1
 
 
-def test_an_answer_is_under_way_before_it_is_counted(metrics) -> None:
+def test_a_response_is_sent_before_it_is_counted(metrics) -> None:
     counted: list[float | None] = []
 
-    async def answers(scope: Scope, receive: Receive, send: Send) -> None:
-        await Response("an answer")(scope, receive, send)
-        loop = asyncio.get_running_loop()  # sends at the end of its turn, before this is called
+    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response("a response")(scope, receive, send)
+        loop = asyncio.get_running_loop()  # sends before it runs this callback
         loop.call_soon(lambda: counted.append(requests(metrics, "GET", "/models/{name}", 200)))
 
-    client = TestClient(ObservationMiddleware(answers, RequestObserver(metrics), TEMPLATES))
-    assert client.get("/models/tiny").text == "an answer"
+    client = TestClient(ObservationMiddleware(respond, RequestObserver(metrics), TEMPLATES))
+    assert client.get("/models/tiny").text == "a response"
     assert counted == [None]
     assert requests(metrics, "GET", "/models/{name}", 200) == 1
 
 
-def test_an_answer_that_breaks_off_is_a_defect(client, records, metrics) -> None:
+def test_an_aborted_response_is_an_internal_error(client, records, metrics) -> None:
     client.get("/half")
     assert requests(metrics, "GET", "/half", 200) == 1
     assert refusals(metrics, "internal_error") == 1
 
 
-def test_a_client_that_left_is_a_499(client, records, metrics) -> None:
+def test_a_disconnect_is_a_499(client, records, metrics) -> None:
     client.get("/gone")
     assert records()[-1]["status"] == 499
     assert "problem" not in records()[-1]
@@ -215,41 +214,41 @@ def test_a_cancelled_request_is_a_499(metrics) -> None:
     assert requests(metrics, "GET", "/waits", 499) == 1
 
 
-def test_probes_are_told_of_only_to_those_who_debug(client, records) -> None:
+def test_probes_are_logged_at_debug_level(client, records) -> None:
     client.get("/livez")
     client.get("/metrics")
     client.get("/models/tiny")
-    assert [each["level"] for each in records()] == ["DEBUG", "DEBUG", "INFO"]
+    assert [record["level"] for record in records()] == ["DEBUG", "DEBUG", "INFO"]
 
 
-def test_a_thousand_random_paths_and_methods_make_no_new_labels(app, metrics) -> None:
+def test_random_paths_and_methods_create_no_labels(app, metrics) -> None:
     letters = random.Random(0)
 
-    async def ask_for_anything() -> None:
+    async def send_random_requests() -> None:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            for _ in range(500):
+            for _ in range(100):
                 name = "".join(letters.choices(string.ascii_letters + "/.%20", k=12))
                 await client.request("".join(letters.choices(string.ascii_uppercase, k=8)), name)
                 await client.get(f"/models/{name.replace('/', '')}x")
 
-    asyncio.run(ask_for_anything())
+    asyncio.run(send_random_requests())
     labels = [
         sample.labels
         for family in metrics.registry.collect()
         if family.name == "eulerlora_requests"
         for sample in family.samples
     ]
-    assert {each["route"] for each in labels} <= {*TEMPLATES, "other"}
-    assert {each["method"] for each in labels} <= {"GET", "other"}
+    assert {label["route"] for label in labels} <= {*TEMPLATES, "other"}
+    assert {label["method"] for label in labels} <= {"GET", "other"}
     counted = (
         requests(metrics, "GET", "/models/{name}", 200),
         requests(metrics, "other", "other", 404),
     )
-    assert counted == (500, 500)
+    assert counted == (100, 100)
 
 
-def test_ids_of_concurrent_requests_are_kept_apart(app, records) -> None:
+def test_concurrent_requests_have_separate_ids(app, records) -> None:
     meeting = asyncio.Barrier(20)
     logger = logging.getLogger("service.meeting")
 
@@ -259,20 +258,20 @@ def test_ids_of_concurrent_requests_are_kept_apart(app, records) -> None:
         logger.info("from %s", sent)
         await asyncio.to_thread(logger.info, "from %s", sent)
 
-    async def ask_at_once() -> None:
+    async def send_concurrently() -> None:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             await asyncio.gather(
                 *(
-                    client.get(f"/meet?sent=id-{each}", headers={"X-Request-ID": f"id-{each}"})
-                    for each in range(20)
+                    client.get(f"/meet?sent=id-{i}", headers={"X-Request-ID": f"id-{i}"})
+                    for i in range(20)
                 )
             )
 
-    asyncio.run(ask_at_once())
-    met = [each for each in records() if each["logger"] == "service.meeting"]
+    asyncio.run(send_concurrently())
+    met = [record for record in records() if record["logger"] == "service.meeting"]
     assert len(met) == 40
-    assert all(each["message"] == f"from {each['request_id']}" for each in met)
+    assert all(record["message"] == f"from {record['request_id']}" for record in met)
 
 
 @pytest.fixture
@@ -282,23 +281,24 @@ def address(app) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-def test_a_connection_survives_a_defect_which_is_logged_once(address, caplog) -> None:
+def test_a_connection_survives_an_exception_that_is_logged_once(address, caplog) -> None:
     caplog.handler.addFilter(RequestFilter())
     with httpx.Client(base_url=address, timeout=SOCKET_TIMEOUT_S) as client:
-        for each in ("first", "second"):
-            response = client.get("/defect", headers={"X-Request-ID": each})
-            assert (response.status_code, response.json()["request_id"]) == (500, each)
+        for request_id in ("first", "second"):
+            response = client.get("/defect", headers={"X-Request-ID": request_id})
+            assert (response.status_code, response.json()["request_id"]) == (500, request_id)
     caplog.handler.filters.clear()
-    failed = [each for each in caplog.records if each.exc_info]
-    assert [(each.name, each.request_id) for each in failed] == [
+    failed = [record for record in caplog.records if record.exc_info]
+    assert [(record.name, record.request_id) for record in failed] == [
         ("service.http.problem_responses", "first"), ("service.http.problem_responses", "second"),
     ]  # fmt: skip
 
 
-def test_the_servers_own_record_of_a_defect_has_its_id_too(address, caplog) -> None:
+def test_uvicorns_record_of_an_exception_has_the_request_id(address, caplog) -> None:
     caplog.handler.addFilter(RequestFilter())
-    with pytest.raises(httpx.RemoteProtocolError):  # cut off, as an answer that has begun must be
+    with pytest.raises(httpx.RemoteProtocolError):  # a started response is aborted
         httpx.get(f"{address}/half", headers={"X-Request-ID": "cut"}, timeout=SOCKET_TIMEOUT_S)
     caplog.handler.filters.clear()
-    (failed,) = [each for each in caplog.records if each.exc_info and each.name == "uvicorn.error"]
+    errors = [record for record in caplog.records if record.exc_info]
+    (failed,) = [record for record in errors if record.name == "uvicorn.error"]
     assert failed.request_id == "cut"

@@ -1,4 +1,4 @@
-"""Spans of requests: what they tell, whose children they are, and that they reach a collector."""
+"""Spans of requests: attributes, parents, and export to a collector."""
 
 import json
 import logging
@@ -46,10 +46,10 @@ def traced_app(provider: TracerProvider) -> FastAPI:
 
 
 def spans(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
-    return {each.name: each for each in exporter.get_finished_spans()}
+    return {span.name: span for span in exporter.get_finished_spans()}
 
 
-def test_a_request_has_a_span_by_the_semantic_conventions(client, exporter) -> None:
+def test_a_request_has_a_span_with_the_conventional_attributes(client, exporter) -> None:
     response = client.post("/predict?seed=1", content=b"x" * 5000)
     span = spans(exporter)["POST /predict"]
     assert span.kind is SpanKind.SERVER
@@ -67,22 +67,22 @@ def test_a_request_has_a_span_by_the_semantic_conventions(client, exporter) -> N
     }
 
 
-def test_a_predictions_stages_are_children_laid_end_to_end(client, exporter) -> None:
+def test_the_stages_of_a_prediction_are_consecutive_child_spans(client, exporter) -> None:
     client.post("/predict", content=b"x")
-    found = spans(exporter)
-    request = found["POST /predict"]
-    stages = [found[name] for name in ("decode", "queue", "model")]
-    assert [each.end_time - each.start_time for each in stages] == [
+    by_name = spans(exporter)
+    request = by_name["POST /predict"]
+    stages = [by_name[name] for name in ("decode", "queue", "model")]
+    assert [stage.end_time - stage.start_time for stage in stages] == [
         2_000_000,
         20_000_000,
         2 * 10**8,
     ]
-    assert [each.end_time for each in stages[:-1]] == [each.start_time for each in stages[1:]]
+    assert [stage.end_time for stage in stages[:-1]] == [stage.start_time for stage in stages[1:]]
     assert stages[-1].end_time <= request.end_time
-    assert {each.parent.span_id for each in stages} == {request.context.span_id}
+    assert {stage.parent.span_id for stage in stages} == {request.context.span_id}
 
 
-def test_a_span_is_the_child_of_the_one_that_the_client_names(client, exporter) -> None:
+def test_a_span_is_a_child_of_the_span_in_traceparent(client, exporter) -> None:
     client.get("/models/tiny", headers={"traceparent": TRACEPARENT})
     span = spans(exporter)["GET /models/{name}"]
     assert f"{span.context.trace_id:032x}" == TRACE
@@ -95,7 +95,7 @@ def test_a_malformed_parent_is_ignored(client, exporter, sent) -> None:
     assert spans(exporter)["GET /models/{name}"].parent is None
 
 
-def test_a_refusal_and_a_defect_have_their_codes_and_no_exception(client, exporter) -> None:
+def test_problems_and_exceptions_have_a_code_and_no_exception_event(client, exporter) -> None:
     client.post("/predict", headers={"X-Refuse": "1"})
     client.get("/defect")
     refused, failed = spans(exporter)["POST /predict"], spans(exporter)["GET /defect"]
@@ -107,7 +107,7 @@ def test_a_refusal_and_a_defect_have_their_codes_and_no_exception(client, export
     assert SECRET not in failed.to_json()
 
 
-def test_what_is_not_served_is_not_told(client, exporter) -> None:
+def test_unknown_paths_and_methods_are_not_recorded(client, exporter) -> None:
     client.request(SECRET.upper(), f"/{SECRET}")
     span = spans(exporter)["HTTP"]
     assert span.attributes["http.request.method"] == "_OTHER"
@@ -120,20 +120,20 @@ def test_log_records_carry_the_trace(client, caplog) -> None:
     caplog.set_level(logging.INFO, "service")
     client.get("/defect", headers={"traceparent": TRACEPARENT})
     caplog.handler.filters.clear()
-    ours = [each for each in caplog.records if each.name.startswith("service.")]
-    assert [each.trace_id for each in ours] == [TRACE, TRACE]
+    own = [record for record in caplog.records if record.name.startswith("service.")]
+    assert [record.trace_id for record in own] == [TRACE, TRACE]
 
 
 class Collector(HTTPServer):
-    """An OTLP/HTTP collector that keeps what it gets."""
+    """An OTLP/HTTP collector that stores requests in memory."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Receives)
+        super().__init__(("127.0.0.1", 0), _Handler)
         self.received: list[ExportTraceServiceRequest] = []
         self.paths: list[str] = []
 
 
-class _Receives(BaseHTTPRequestHandler):
+class _Handler(BaseHTTPRequestHandler):
     server: Collector
 
     def do_POST(self) -> None:
@@ -146,7 +146,7 @@ class _Receives(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 @pytest.fixture
@@ -159,23 +159,23 @@ def collector() -> Iterator[Collector]:
         thread.join()
 
 
-def test_spans_reach_a_collector_before_the_service_ends(collector, monkeypatch) -> None:
+def test_spans_reach_the_collector_before_the_provider_closes(collector, monkeypatch) -> None:
     address = f"http://127.0.0.1:{collector.server_port}"
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
     with exported_traces() as provider:
         TestClient(traced_app(provider)).post("/predict", content=b"x")
     (received,) = collector.received
     assert collector.paths == ["/v1/traces"]
-    (of_resource,) = received.resource_spans
-    attributes = {each.key: each.value.string_value for each in of_resource.resource.attributes}
+    (exported,) = received.resource_spans
+    attributes = {entry.key: entry.value.string_value for entry in exported.resource.attributes}
     assert attributes["service.name"] == "eulerlora"
-    sent = [span for scope in of_resource.scope_spans for span in scope.spans]
-    assert {each.name for each in sent} == {"POST /predict", "decode", "queue", "model"}
-    assert len({each.trace_id for each in sent}) == 1
+    sent = [span for scope in exported.scope_spans for span in scope.spans]
+    assert {span.name for span in sent} == {"POST /predict", "decode", "queue", "model"}
+    assert len({span.trace_id for span in sent}) == 1
 
 
-def test_without_a_collector_requests_are_answered_all_the_same(monkeypatch) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")  # discard: closed
+def test_requests_succeed_without_a_collector(monkeypatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")  # a closed port
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     with exported_traces() as provider:
         client = TestClient(traced_app(provider))
@@ -186,12 +186,12 @@ def test_without_a_collector_requests_are_answered_all_the_same(monkeypatch) -> 
     ("variable", "setting"),
     [("OTEL_SERVICE_NAME", "lesions"), ("OTEL_RESOURCE_ATTRIBUTES", "service.name=lesions")],
 )
-def test_the_environment_names_the_service(monkeypatch, variable, setting) -> None:
+def test_the_environment_sets_the_service_name(monkeypatch, variable, setting) -> None:
     monkeypatch.setenv(variable, setting)
     assert resource().attributes["service.name"] == "lesions"
 
 
-def test_the_sdk_is_not_imported_where_nothing_is_traced() -> None:
+def test_the_sdk_is_imported_only_for_tracing() -> None:
     program = (
         "import json, sys; import service.app, service.telemetry.observation; "
         "import service.telemetry.logs; "
@@ -200,5 +200,5 @@ def test_the_sdk_is_not_imported_where_nothing_is_traced() -> None:
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     imported = json.loads(run.stdout)
     assert "service.telemetry.observation" in imported
-    assert not [each for each in imported if each.startswith("opentelemetry.sdk")]
-    assert not [each for each in imported if each.startswith("opentelemetry.exporter")]
+    assert not [name for name in imported if name.startswith("opentelemetry.sdk")]
+    assert not [name for name in imported if name.startswith("opentelemetry.exporter")]
