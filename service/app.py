@@ -2,8 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -93,16 +93,7 @@ def create_service(
         options.audit,
     )
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        with ExitStack() as running:
-            running.callback(decoder.close)
-            await run_sync(decoder.start)
-            if options.audit is not None:
-                running.enter_context(options.audit)
-            running.enter_context(batcher.running())
-            yield
-
+    lifespan = _lifespan(decoder, batcher, options.audit)
     app = FastAPI(title="EulerLoRA", version=version("eulerlora"), lifespan=lifespan)
     problems.install(app)
     app.include_router(predict_routes(pipeline))
@@ -121,6 +112,24 @@ def create_service(
     return Service(
         app, infer, min(settings.max_batch_rows, max_rows_per_pass), metrics.count_problem
     )
+
+
+def _lifespan(
+    decoder: Decoder, batcher: Batcher, audit: AuditLog | None
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """Returns the lifespan that starts and stops the decoder, the audit log and the batcher."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        with ExitStack() as running:
+            running.callback(decoder.close)
+            await run_sync(decoder.start)
+            if audit is not None:
+                running.enter_context(audit)
+            running.enter_context(batcher.running())
+            yield
+
+    return lifespan
 
 
 def _add_middlewares(

@@ -77,9 +77,9 @@ class FakeDecoder:
     ) -> Decoded:
         self.entered.set()
         await self.gate.wait()
-        picture = decode(content, ServiceSettings().images, declared)
-        seed = content_seed(picture.pixels, revision)
-        return Decoded(resize(picture.pixels, size), seed, picture.warnings, 0.001)
+        image = decode(content, ServiceSettings().images, declared)
+        seed = content_seed(image.pixels, revision)
+        return Decoded(resize(image.pixels, size), seed, image.warnings, 0.001)
 
 
 class PipelineHarness:

@@ -110,6 +110,18 @@ def pids(decoder: Decoder) -> set[int]:
     return {process.pid for process in decoder._workers if process.pid is not None}
 
 
+def idle_pids(decoder: Decoder) -> set[int]:
+    """Waits until both workers are idle, and returns their pids."""
+
+    async def story() -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(decoder._idle) < 2:
+                await asyncio.sleep(0.01)
+
+    RUNNER.run(story())
+    return pids(decoder)
+
+
 def wait_for_replacements(decoder: Decoder, before: set[int], count: int = 1) -> None:
     """Waits until `count` workers have been replaced."""
 
@@ -142,7 +154,7 @@ def test_warnings_and_problems_are_passed_on(decoder, png, photo, encode) -> Non
 
 
 def test_a_hanging_decoder_fails_one_request(faulty, png) -> None:
-    before = pids(faulty)
+    before = idle_pids(faulty)
     with pytest.raises(UnusableImage, match="took too long"):
         decode_with(faulty, png, "hang")
     assert decode_with(faulty, png).pixels.shape == (3, SIZE, SIZE)
@@ -176,7 +188,7 @@ def test_an_unexpected_error_is_raised_with_its_traceback(faulty, png) -> None:
 
 def test_workers_ignore_the_signals_of_the_terminal(decoder, png) -> None:
     decode_with(decoder, png)
-    before = pids(decoder)
+    before = idle_pids(decoder)
     for pid in before:
         os.kill(pid, signal.SIGINT)
         os.kill(pid, signal.SIGTERM)
@@ -195,7 +207,7 @@ def test_an_image_whose_caller_left_while_it_waited_is_not_decoded(faulty, png) 
         await asyncio.gather(*busy)
         await asyncio.gather(submit(faulty, png), submit(faulty, png))
 
-    before = pids(faulty)
+    before = idle_pids(faulty)
     RUNNER.run(leave())
     assert pids(faulty) == before  # a hanging image would have cost a worker
 
@@ -340,7 +352,7 @@ def test_an_image_larger_than_a_socket_buffer_is_decoded(decoder) -> None:
 
 
 def test_the_worker_of_a_caller_that_leaves_is_reused(faulty, png) -> None:
-    before = pids(faulty)
+    before = idle_pids(faulty)
 
     async def leave() -> None:
         left = [asyncio.ensure_future(submit(faulty, png, "slow")) for _ in range(2)]

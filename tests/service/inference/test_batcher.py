@@ -259,9 +259,9 @@ def test_a_device_lost_in_one_worker_ends_the_others() -> None:
     with harness.batcher.running():
         blocked = harness.block_with(6)
         future = harness.batcher.submit(failing, item_of(1), NO_DEADLINE)  # type: ignore[arg-type]
-        for each in (future, blocked):
+        for failed in (future, blocked):
             with pytest.raises(NotReady):
-                each.result(TIMEOUT_S)
+                failed.result(TIMEOUT_S)
         harness.engine.gate.set()
     assert harness.fatal == [lost]
 
