@@ -119,7 +119,7 @@ class Protocol(H11Protocol):
         response = h11.Response(
             status_code=document.status,
             headers=list(headers.items()),
-            reason=STATUS_PHRASES[problem.status],
+            reason=STATUS_PHRASES[document.status],
         )
         for event in (response, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
