@@ -103,10 +103,14 @@ def test_an_unknown_table_is_an_error_that_lists_the_tables() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "key"),
-    [({"metric": ["ece"]}, "metric"), ({"seeds": []}, "seeds"), ({"seeds": [-1]}, "seeds.0")],
+    ("change", "message"),
+    [
+        ({"metric": ["ece"]}, "unknown key metric;"),
+        ({"seeds": []}, "seeds:"),
+        ({"seeds": [-1]}, "seeds.0:"),
+    ],
 )
-def test_an_invalid_table_is_an_error_with_its_key(change: dict[str, object], key: str) -> None:
+def test_an_invalid_table_is_an_error_with_its_key(change: dict[str, object], message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         validated(Table, read_table("cifar10").model_dump() | change)
-    assert str(caught.value).startswith(f"{key}:")
+    assert str(caught.value).startswith(message)
