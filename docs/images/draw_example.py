@@ -1,4 +1,4 @@
-"""Draws example-lesion.jpg, the made-up image of the README: python docs/images/draw_example.py
+"""Draws example-lesion.jpg, the synthetic image of the README: python docs/images/draw_example.py
 
 The image looks like a dermatoscopic photograph and shows no real lesion: a pigmented lesion with an
 irregular border and a pigment network, on skin with hairs, at 600 x 450 pixels like HAM10000. It is
