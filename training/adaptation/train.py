@@ -5,9 +5,8 @@ from pathlib import Path
 
 import torch
 from torch import Generator, Tensor
-from torchvision.models import VisionTransformer
 
-from eulerlora.backbone import at_image_size, load_backbone, published_backbone, settings_of
+from eulerlora.backbone import settings_of
 from eulerlora.checkpoint import CONFIG, check_free, load_checkpoint, save_checkpoint
 from eulerlora.config import (
     AdapterConfig,
@@ -20,6 +19,7 @@ from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
 from eulerlora.safetensor_files import tensors_sha256
 from eulerlora.vision_transformer import AdaptedVisionTransformer
+from training.adaptation.backbone import FrozenBackbone, read_backbone
 from training.adaptation.objective import AdapterObjective
 from training.adaptation.probe import fit_heads
 from training.data.augmentation import Transform, training_view
@@ -34,20 +34,11 @@ from training.fit.loop import fit
 from training.fit.losses import LOSSES, effective_number_weights
 from training.fit.run import Run, accelerator_on, data_provenance, run_provenance
 from training.fit.run_state import round_parameters
-from training.recipe.schema import AdapterRecipe, AdapterTraining, BackboneSource
+from training.recipe.schema import AdapterRecipe, AdapterTraining
 from training.reporting.model_card import model_card, write_model_card
 from training.reporting.report import write_report
 
 REPORT = "report"
-
-
-@dataclass(frozen=True)
-class FrozenBackbone:
-    """A frozen backbone and its provenance. published: name of its published weights, if any."""
-
-    backbone: VisionTransformer
-    published: str | None
-    provenance: Provenance
 
 
 @dataclass(frozen=True)
@@ -128,33 +119,6 @@ def train_adapters(
     training = [*images.parts["train"], *([] if outliers is None else outliers.images)]
     batches = LoadedBatches(training, view, settings, run.seed, run.shard)
     return asdict(fit(objective, batches, settings, run))
-
-
-def read_backbone(
-    source: BackboneSource, recipe_folder: Path, dtype: torch.dtype
-) -> FrozenBackbone:
-    """Returns the backbone of a recipe: a file, relative to the recipe, or published weights.
-
-    The weights of a file are rounded to `dtype`, the type that the checkpoint stores. Raises
-    SettingsError for published weights that are unavailable or combined with an image size.
-    """
-    if source.weights.endswith(".safetensors"):
-        if source.file is not None:
-            raise SettingsError(
-                "expected backbone.file only with published weights, got backbone.weights="
-                f"{source.weights}"
-            )
-        file = load_backbone(recipe_folder / source.weights)
-        backbone = at_image_size(file.backbone, source.image_size or file.backbone.image_size)
-        round_parameters(backbone.named_parameters(), dtype)
-        return FrozenBackbone(backbone, None, file.provenance)
-    if source.image_size is not None:
-        raise SettingsError(
-            f"expected backbone.image_size={source.image_size} with a backbone file, got the "
-            f"published weights {source.weights}, whose size is fixed"
-        )
-    file_path = None if source.file is None else recipe_folder / source.file
-    return FrozenBackbone(published_backbone(source.weights, file_path), source.weights, {})
 
 
 def class_weights(settings: AdapterTraining, images: ImageParts) -> Tensor:

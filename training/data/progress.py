@@ -58,9 +58,9 @@ class ProgressBar:
 
     def advance(self, label: str | None = None, note: str | None = None) -> None:
         """Counts one more item; label and note replace the present text."""
-        self.progress.update(
-            self.task, advance=1, description=label, **({} if note is None else {"note": note})
-        )
+        self.progress.update(self.task, advance=1, description=label)
+        if note is not None:
+            self.progress.update(self.task, note=note)
         if self.timer.due():
             self.progress.refresh()
 

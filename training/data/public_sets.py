@@ -100,7 +100,9 @@ def read_torchvision_set(kind: TorchvisionKind, folder: Path, split: Split) -> I
     Raises DataError, with URL and folder, if the download fails.
     """
     readers = {part: _read_published(kind, part, folder) for part in PUBLISHED_PARTS}
-    published = {part: list(_labelled(kind, part, reader)) for part, reader in readers.items()}
+    published: dict[str, list[LabelledImage]] = {
+        part: list(_labelled(kind, part, reader)) for part, reader in readers.items()
+    }
     names = DIGITS if kind == "svhn" else readers["train"].classes
     classes = tuple(ClassName(name=name, description=name) for name in names)
     return ImageParts(

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from eulerlora.backbone import absent_weights
-from training.adaptation.train import read_backbone
+from training.adaptation.backbone import read_backbone
 from training.data.datasets import read_dataset, read_ood_set, read_outliers
 from training.data.ham10000 import ARCHIVES, FOLDERS, METADATA, image_paths
 from training.data.public_sets import PUBLISHED_PARTS, WORDS, download_advice
