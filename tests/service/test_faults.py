@@ -24,7 +24,7 @@ from benchmarks.service.load.request import Part, form, post, post_form
 from service.auth.key_file import write_clients
 from service.settings import NESTED, PREFIX
 from tests.server_process import END_S, ServerProcess, serving
-from tests.service.audit_decisions import SECRET as AUDIT_SECRET
+from tests.service.audit_entries import SECRET as AUDIT_SECRET
 from tests.service.key_clients import client as client_with
 from tests.service.real_server import RawResponse, exchange
 

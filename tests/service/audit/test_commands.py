@@ -8,7 +8,7 @@ import pytest
 from service.audit.log import AuditLog, AuditSettings
 from service.audit.verification import records
 from tests.program import run
-from tests.service.audit_decisions import SECRET, decision
+from tests.service.audit_entries import SECRET, audit_entry
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "audit.jsonl"
     with AuditLog(AuditSettings(file=path), SECRET) as log:
         for name, image in (("r1", b"one"), ("r2", b"two"), ("r3", b"one")):
-            asyncio.run(log.record(decision(name, image)))
+            asyncio.run(log.record(audit_entry(name, image)))
     return path
 
 

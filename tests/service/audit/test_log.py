@@ -19,7 +19,7 @@ from service.audit.log import AuditLog, AuditSettings
 from service.audit.secret import image_hash
 from service.audit.verification import records
 from tests.full_disk import file_size_limit
-from tests.service.audit_decisions import SECRET, decision
+from tests.service.audit_entries import SECRET, audit_entry
 
 TIMEOUT_S = 120
 
@@ -43,7 +43,7 @@ def record(log: AuditLog, *names: str, **changes: Any) -> None:
     """Records entries concurrently; raises the first failure."""
 
     async def record_all() -> None:
-        await asyncio.gather(*(log.record(decision(name, **changes)) for name in names))
+        await asyncio.gather(*(log.record(audit_entry(name, **changes)) for name in names))
 
     asyncio.run(record_all())
 
@@ -55,7 +55,7 @@ def ids(path: Path) -> list[str]:
 def test_a_line_contains_the_exact_prediction_and_no_image_content(log, path: Path) -> None:
     record(log, "r1", image=b"bytes of the file")
     written = json.loads(path.read_text().splitlines()[1])
-    prediction = decision("r1").prediction.model_dump()
+    prediction = audit_entry("r1").prediction.model_dump()
     omitted = {"trajectories", "expected_entropy", "ood_threshold", "trajectory_probabilities"} | {
         "standard_error"
     }
@@ -106,9 +106,9 @@ def test_entries_that_arrive_during_a_write_are_written_together(path: Path, mon
         sync(descriptor)
 
     async def many(log: AuditLog) -> None:
-        first = asyncio.ensure_future(log.record(decision("first")))
+        first = asyncio.ensure_future(log.record(audit_entry("first")))
         await asyncio.to_thread(busy.wait, TIMEOUT_S)
-        others = [asyncio.ensure_future(log.record(decision(f"r{n}"))) for n in range(50)]
+        others = [asyncio.ensure_future(log.record(audit_entry(f"r{n}"))) for n in range(50)]
         await asyncio.sleep(0)
         assert not first.done()  # it waits for the disk without blocking the event loop
         free.set()
@@ -130,10 +130,10 @@ def test_an_entry_cancelled_before_its_write_is_not_recorded(path: Path, monkeyp
         assert free.wait(TIMEOUT_S)
 
     async def one_leaves(log: AuditLog) -> None:
-        first = asyncio.ensure_future(log.record(decision("stays")))
+        first = asyncio.ensure_future(log.record(audit_entry("stays")))
         await asyncio.to_thread(busy.wait, TIMEOUT_S)
-        leaving = asyncio.ensure_future(log.record(decision("leaves")))
-        last = asyncio.ensure_future(log.record(decision("stays too")))
+        leaving = asyncio.ensure_future(log.record(audit_entry("leaves")))
+        last = asyncio.ensure_future(log.record(audit_entry("stays too")))
         await asyncio.sleep(0)
         leaving.cancel()
         await asyncio.sleep(0)

@@ -21,7 +21,7 @@ from service.audit.verification import records
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
-from tests.service.audit_decisions import SECRET
+from tests.service.audit_entries import SECRET
 
 NAMES = ("bkl", "mel", "nv", "bcc", "akiec")
 HEADERS = {"Content-Type": "image/png"}

@@ -7,7 +7,7 @@ from service.audit.log import AuditEntry
 SECRET = b"a secret of thirty-two bytes or so"
 
 
-def decision(
+def audit_entry(
     request_id: str = "r1",
     image: bytes = b"pixels",
     triage: policy.Decision | None = None,
