@@ -144,7 +144,7 @@ def test_a_missing_or_invalid_report_is_an_error_with_its_path(tmp_path: Path) -
     with pytest.raises(DataError, match=r"report\.json"):
         read_report(tmp_path)
     (tmp_path / "report.json").write_text('{"model": "tiny"}')
-    with pytest.raises(DataError, match=r"report\.json: revision"):
+    with pytest.raises(DataError, match=r"report\.json: missing key revision"):
         read_report(tmp_path)
 
 

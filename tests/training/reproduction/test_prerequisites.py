@@ -63,8 +63,8 @@ def test_missing_torchvision_sets_are_listed_with_their_urls(tmp_path: Path) -> 
     _, *images = missing_inputs(recipe("cifar10", "data.path=here"), RECIPES, tmp_path)
     svhn = [datasets.SVHN.split_list[part][0] for part in ("train", "test")]
     assert images == [
-        f"cifar10: fetch {datasets.CIFAR10.url} and put the file into {tmp_path / 'here'}",
-        *(f"svhn: fetch {url} and put the file into {tmp_path}" for url in svhn),
+        f"cifar10: download {datasets.CIFAR10.url} to {tmp_path / 'here'}",
+        *(f"svhn: download {url} to {tmp_path}" for url in svhn),
     ]
 
 
@@ -109,7 +109,7 @@ def test_a_file_for_published_weights_replaces_the_cache(tmp_path: Path) -> None
 
 
 def test_unknown_published_weights_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="expected published weights among .*, got 'ViT_B_99'"):
+    with pytest.raises(SettingsError, match=r"expected published weights among .*, got 'ViT_B_99'"):
         missing_inputs(recipe("ham10000", "backbone.weights=ViT_B_99"), RECIPES, tmp_path)
 
 
