@@ -54,10 +54,14 @@ class ServerProcess:
         """The contents of stderr so far."""
         return self.log_file.read_text()
 
+    def get(self, path: str) -> httpx.Response:
+        """Returns the response to a GET."""
+        return httpx.get(self.url + path, timeout=END_S)
+
     def status(self, path: str) -> int | None:
         """Returns the status of a GET; None without a connection."""
         try:
-            return httpx.get(self.url + path, timeout=END_S).status_code
+            return self.get(path).status_code
         except httpx.TransportError:
             return None
 

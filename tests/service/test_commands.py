@@ -1,18 +1,20 @@
 """`eulerlora serve`: the start, invalid arguments, and the exit status."""
 
+import json
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.damaged_checkpoints import DAMAGES, edited
 from tests.program import run
 from tests.server_process import END_S, serving, wait_until
 
+CLIENTS = 16
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -24,16 +26,23 @@ def accepts(port: int) -> bool:
     return True
 
 
+def read_all(connection: socket.socket) -> bytes:
+    content = b""
+    while received := connection.recv(65536):
+        content += received
+    return content
+
+
 @dataclass(frozen=True)
 class ServerRun:
-    """A server that got SIGTERM while it read the body of a request.
+    """A server that got SIGTERM while it read the bodies of several requests.
 
-    first: the body of an earlier response. interrupted: the raw response to the request that was
-    being read. status: the exit status. log: stderr.
+    first: the body of an earlier response. interrupted: the raw responses to the requests that
+    were being read. status: the exit status. log: stderr.
     """
 
     first: dict[str, object]
-    interrupted: bytes
+    interrupted: list[bytes]
     status: int
     log: str
     port: int
@@ -46,22 +55,23 @@ def server_run(checkpoint_folder: Path, png: bytes) -> ServerRun:
         "POST /predict?mode=stoch HTTP/1.1\r\nHost: test\r\nContent-Type: image/png\r\n"
         f"Content-Length: {len(png)}\r\nExpect: 100-continue\r\n\r\n"
     ).encode()
-    with serving(checkpoint_folder) as server:
+    with serving(checkpoint_folder) as server, ExitStack() as stack:
         server.wait_for("/readyz", 200)
         first = server.predict(png, mode="stoch").json()
         address = ("127.0.0.1", server.port)
-        with socket.create_connection(address, timeout=END_S) as connection:
+        connections = [
+            stack.enter_context(socket.create_connection(address, timeout=END_S))
+            for _ in range(CLIENTS)
+        ]
+        for connection in connections:
             connection.sendall(head)
-            assert connection.recv(1000).startswith(
-                b"HTTP/1.1 100"
-            )  # it waits for the body
+            assert connection.recv(1000).startswith(b"HTTP/1.1 100")  # it waits for the body
             connection.sendall(png[:100])
-            server.signal(signal.SIGTERM)
-            wait_until(lambda: not accepts(server.port), END_S)
+        server.signal(signal.SIGTERM)
+        wait_until(lambda: not accepts(server.port), END_S)
+        for connection in connections:
             connection.sendall(png[100:])
-            interrupted = b""
-            while received := connection.recv(65536):
-                interrupted += received
+        interrupted = [read_all(connection) for connection in connections]
         status, log = server.wait_for_exit()
         return ServerRun(first, interrupted, status, log, server.port)
 
@@ -72,12 +82,13 @@ def test_the_server_gives_the_same_prediction_as_the_library(server_run, model, 
     assert probabilities == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_request_in_flight_at_sigterm_is_answered(server_run) -> None:
-    head, _, body = server_run.interrupted.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 200")
-    assert b"connection: close" in head.lower()
-    prediction = httpx.Response(200, content=body).json()
-    assert prediction["probabilities"] == server_run.first["probabilities"]
+def test_all_requests_in_flight_at_sigterm_are_answered(server_run) -> None:
+    for response in server_run.interrupted:
+        head, _, body = response.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        assert b"connection: close" in head.lower()
+        expected = pytest.approx(server_run.first["probabilities"], abs=1e-6)
+        assert json.loads(body)["probabilities"] == expected
 
 
 def test_sigterm_ends_the_server_with_status_0(server_run) -> None:
