@@ -77,7 +77,7 @@ def triage_command(
     only; not a medical device.
     """
     if mode == "det" and samples is not None:
-        raise click.UsageError("--samples requires --mode stoch")
+        raise click.UsageError("expected --samples only with --mode stoch, got --mode det")
     from eulerlora_client.commands.triage_session import (  # noqa: PLC0415
         Session,
         read_key,

@@ -1,7 +1,7 @@
 """Problems: one exception class for each error code of the HTTP contract (RFC 9457).
 
-The service raises these classes; the SDK raises them again from a problem document. The first four
-below are raised by the client alone, without a response.
+The service raises the classes below RequestRefused and ServiceFailed; the SDK raises them again
+from a problem document. The client alone raises the others.
 
 Problem
 ├── UnreadableFile       unreadable_file       a local image file cannot be read
@@ -301,7 +301,7 @@ def problem_class(code: str | None, status: int) -> type[Problem]:
 
     A later service or a proxy may send codes that are not in this module.
     """
-    if code in _BY_CODE:
+    if code is not None and code in _BY_CODE:
         return _BY_CODE[code]
     for first_status, base in ((500, ServiceFailed), (400, RequestRefused)):
         if status >= first_status:

@@ -1,4 +1,4 @@
-"""The client against the real service: its application on a socket, and its own process."""
+"""The clients against a real service: in this process, and in one of its own."""
 
 import asyncio
 from collections.abc import Iterator
@@ -38,42 +38,42 @@ def client(live: int) -> Iterator[TriageClient]:
         yield client
 
 
-def test_auto_gets_its_samples_and_standard_errors(client: TriageClient) -> None:
-    found = client.predict(random_png(), mode="stoch", samples="auto", seed=3)
-    assert found.samples is not None
-    assert 1 <= found.samples <= 16
-    assert found.standard_error is not None
-    assert found.standard_error.entropy >= 0
-    fixed = client.predict(random_png(), mode="stoch", samples=found.samples, seed=3)
+def test_auto_returns_samples_and_standard_errors(client: TriageClient) -> None:
+    result = client.predict(random_png(), mode="stoch", samples="auto", seed=3)
+    assert result.samples is not None
+    assert 1 <= result.samples <= 16
+    assert result.standard_error is not None
+    assert result.standard_error.entropy >= 0
+    fixed = client.predict(random_png(), mode="stoch", samples=result.samples, seed=3)
     assert fixed.standard_error is None
 
 
-def test_the_answer_is_the_service_s_own(client: TriageClient, live: int) -> None:
+def test_a_prediction_equals_the_response(client: TriageClient, live: int) -> None:
     url = f"http://127.0.0.1:{live}/predict?mode=stoch&samples=4&detail=trajectories"
     served = httpx.post(url, content=random_png(), headers={"Content-Type": "image/png"}).json()
-    found = client.predict(random_png(), **STOCH)  # type: ignore[arg-type]
+    result = client.predict(random_png(), **STOCH)  # type: ignore[arg-type]
     for name in set(Prediction.model_fields) - {"request_id"}:
-        assert found.model_dump(mode="json")[name] == served.get(name), name
-    assert (found.warnings, len(found.trajectory_labels)) == ((), found.trajectories)
-    assert client.predict(random_png(), **STOCH).probabilities == found.probabilities  # type: ignore[arg-type]
+        assert result.model_dump(mode="json")[name] == served.get(name), name
+    assert (result.warnings, len(result.trajectory_labels)) == ((), result.trajectories)
+    assert client.predict(random_png(), **STOCH).probabilities == result.probabilities  # type: ignore[arg-type]
 
 
-def test_both_clients_give_the_same(client: TriageClient, live: int) -> None:
+def test_both_clients_return_the_same(client: TriageClient, live: int) -> None:
     images = [random_png(seed) for seed in range(5)]
 
-    async def ask() -> list[Prediction | Problem]:
+    async def predict_all() -> list[Prediction | Problem]:
         async with AsyncTriageClient(f"http://127.0.0.1:{live}") as other:
-            return [each async for each in other.predict_many(images, 2)]
+            return [result async for result in other.predict_many(images, 2)]
 
-    ours, others = list(client.predict_many(images, 2)), asyncio.run(ask())
-    for one, other in zip(ours, others, strict=True):
+    blocking, asynchronous = list(client.predict_many(images, 2)), asyncio.run(predict_all())
+    for one, other in zip(blocking, asynchronous, strict=True):
         assert isinstance(one, Prediction)
         assert isinstance(other, Prediction)
         assert one.seed == other.seed
         assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
 
 
-def test_bad_images_among_good_ones_have_their_own_problems(client: TriageClient) -> None:
+def test_bad_images_among_good_ones_become_problems(client: TriageClient) -> None:
     images = [random_png(), b"", b"text", random_png()[:-100], bytes(200_000), random_png(1)]
     assert [type(each) for each in client.predict_many(images, 3)] == [
         Prediction,
@@ -85,7 +85,7 @@ def test_bad_images_among_good_ones_have_their_own_problems(client: TriageClient
     ]
 
 
-def test_what_is_served_can_be_describe_settings(client: TriageClient) -> None:
+def test_models_and_their_details_are_returned(client: TriageClient) -> None:
     (summary,) = client.models()
     assert summary == ModelSummary(
         name="tiny", revision=summary.revision, classes=("bkl", "mel", "nv"), default=True
@@ -94,22 +94,25 @@ def test_what_is_served_can_be_describe_settings(client: TriageClient) -> None:
     assert isinstance(details, ModelDetails)
     assert [each.description for each in details.classes] == ["BKL", "MEL", "NV"]
     assert (details.max_body_bytes, details.thresholds[0].mode) == (100_000, "det")
-    for ask in (lambda: client.model("other"), lambda: client.predict(random_png(), model="other")):
+    for request in (
+        lambda: client.model("other"),
+        lambda: client.predict(random_png(), model="other"),
+    ):
         with pytest.raises(UnknownModel):
-            ask()
+            request()
 
 
-def test_a_refusal_names_the_parameter_and_the_request(client: TriageClient) -> None:
-    with pytest.raises(InvalidParameter, match="samples: belongs to mode=stoch") as refused:
+def test_an_invalid_parameter_is_named_with_the_request_id(client: TriageClient) -> None:
+    with pytest.raises(InvalidParameter, match="samples: expected only with mode=stoch") as raised:
         client.predict(random_png(), samples=4)
-    assert refused.value.request_id
+    assert raised.value.request_id
 
 
 @pytest.fixture(scope="module")
 def guarded(
     tmp_path_factory: pytest.TempPathFactory, checkpoint_folder: Path
 ) -> Iterator[ServerProcess]:
-    """`eulerlora serve --keys`, for a clinic, and for a client who may ask once a minute."""
+    """`eulerlora serve --keys` with a clinic, and a client with one request per minute."""
     keys = tmp_path_factory.mktemp("keys") / "keys.jsonl"
     limited = client_with("limited", "limited-key").model_copy(update={"requests_per_minute": 1})
     write_clients(keys, [client_with("clinic", "clinic-key"), limited])
@@ -118,7 +121,7 @@ def guarded(
         yield server
 
 
-def test_a_key_lets_in_and_nothing_else_does(guarded: ServerProcess) -> None:
+def test_only_a_valid_key_is_accepted(guarded: ServerProcess) -> None:
     with TriageClient(guarded.url, "clinic-key") as client:
         assert client.predict(random_png()).model == "tiny"
     for key in (None, "wrong-key"):
@@ -126,16 +129,16 @@ def test_a_key_lets_in_and_nothing_else_does(guarded: ServerProcess) -> None:
             client.predict(random_png())
 
 
-def test_a_used_up_quota_says_when_to_come_back(guarded: ServerProcess) -> None:
+def test_a_used_up_quota_has_a_retry_time(guarded: ServerProcess) -> None:
     with TriageClient(guarded.url, "limited-key", retry=RetryPolicy(quota_s=0)) as client:
         client.predict(random_png())
-        with pytest.raises(QuotaExceeded) as refused:
+        with pytest.raises(QuotaExceeded) as raised:
             client.predict(random_png())
-    assert refused.value.retry_after_s is not None
-    assert 0 < refused.value.retry_after_s <= 60
+    assert raised.value.retry_after_s is not None
+    assert 0 < raised.value.retry_after_s <= 60
 
 
-def test_the_command_shows_its_key_from_a_file_or_a_variable(
+def test_the_command_reads_its_key_from_a_file_or_a_variable(
     guarded: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image, key = tmp_path / "1.png", tmp_path / "key"

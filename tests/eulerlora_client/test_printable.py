@@ -1,4 +1,4 @@
-"""What a file's name may hold is seen, and does nothing."""
+"""Untrusted text is escaped."""
 
 import os
 
@@ -8,7 +8,7 @@ from eulerlora_client.printable import NO_BREAK, printable
 
 
 @pytest.mark.parametrize(
-    ("name", "encoding", "seen"),
+    ("name", "encoding", "expected"),
     [
         ("ü.png", "utf-8", "ü.png"),
         ("ü.png", "ascii", "\\xfc.png"),
@@ -20,5 +20,7 @@ from eulerlora_client.printable import NO_BREAK, printable
         (os.fsdecode(b"caf\xe9.png"), "utf-8", "caf\\udce9.png"),
     ],
 )
-def test_what_cannot_be_seen_or_encoded_is_escaped(name: str, encoding: str, seen: str) -> None:
-    assert printable(name, encoding) == seen
+def test_invisible_and_unencodable_characters_are_escaped(
+    name: str, encoding: str, expected: str
+) -> None:
+    assert printable(name, encoding) == expected

@@ -1,4 +1,4 @@
-"""Its public names are complete, and importing it is cheap."""
+"""The public names are complete, and importing the package is fast."""
 
 import json
 import subprocess
@@ -12,22 +12,22 @@ ROOT = Path(__file__).parents[2]
 INNER = {"ModelList", "ServiceStatus"}  # what `models` unpacks, and the response of a probe
 
 
-def test_all_names_are_there_and_sorted() -> None:
+def test_all_names_exist_and_are_sorted() -> None:
     assert eulerlora_client.__all__ == sorted(eulerlora_client.__all__)
     assert all(hasattr(eulerlora_client, name) for name in eulerlora_client.__all__)
 
 
-def test_every_problem_and_result_is_public() -> None:
+def test_every_problem_and_wire_model_is_public() -> None:
     for module in (problems, models, predictions, triage):
-        own = {
+        defined = {
             name
             for name, kind in vars(module).items()
             if isinstance(kind, type) and kind.__module__ == module.__name__
         }
-        assert own - INNER <= set(eulerlora_client.__all__)
+        assert defined - INNER <= set(eulerlora_client.__all__)
 
 
-def test_it_is_imported_without_torch_fastapi_or_the_server() -> None:
+def test_it_imports_neither_torch_nor_fastapi_nor_other_packages() -> None:
     code = (
         "import sys, json, eulerlora_client, eulerlora_client.triage.run;"
         "import eulerlora_client.commands.triage;"

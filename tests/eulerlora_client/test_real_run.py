@@ -1,4 +1,4 @@
-"""`eulerlora triage` over real lesions, broken files and pictures of something else."""
+"""`eulerlora triage` over real lesions, damaged files and unrelated images."""
 
 import csv
 import tarfile
@@ -19,32 +19,32 @@ BROKEN = {
     "cut.jpg": lambda content: content[: len(content) // 2],
     "glued.jpg": lambda content: content[: len(content) // 2] + b"\xff\xd9",
     "empty.jpg": lambda _: b"",
-    "text.jpg": lambda _: b"not a picture",
+    "text.jpg": lambda _: b"not an image",
     "scan.tif": lambda _: b"II*\0" + bytes(100),
 }
 
 
-def pictures(archive: Path) -> Iterator[bytes]:
-    """The JPEG files of an archive, as they come."""
+def jpeg_files(archive: Path) -> Iterator[bytes]:
+    """Yields the JPEG files of an archive."""
     with tarfile.open(archive) as files:
-        for each in files:
-            file = files.extractfile(each) if each.name.endswith(".jpg") else None
+        for member in files:
+            file = files.extractfile(member) if member.name.endswith(".jpg") else None
             if file is not None:
                 yield file.read()
 
 
-def test_every_file_has_one_row_and_nothing_else_than_a_lesion_is_routine(
+def test_every_file_has_one_row_and_only_lesions_are_routine(
     real_data: Path, tmp_path: Path
 ) -> None:
-    folder, file = tmp_path / "pictures", tmp_path / "rows.csv"
+    folder, file = tmp_path / "images", tmp_path / "rows.csv"
     folder.mkdir()
-    lesions = list(islice(pictures(next(real_data.glob("ham10000*.tar.*"))), LESIONS))
-    others = list(islice(pictures(next(real_data.glob("cifar10*.tar.*"))), OTHERS))
+    lesions = list(islice(jpeg_files(next(real_data.glob("ham10000*.tar.*"))), LESIONS))
+    others = list(islice(jpeg_files(next(real_data.glob("cifar10*.tar.*"))), OTHERS))
     for kind, contents in (("lesion", lesions), ("other", others)):
         for number, content in enumerate(contents):
             (folder / f"{kind}-{number}.jpg").write_bytes(content)
-    for name, spoiled in BROKEN.items():
-        (folder / name).write_bytes(spoiled(lesions[0]))
+    for name, damage in BROKEN.items():
+        (folder / name).write_bytes(damage(lesions[0]))
     with serving(DEFAULT_CHECKPOINT) as server:
         server.wait_for("/readyz", 200)
         done = triage(folder, "--url", server.url, "--csv", file)

@@ -1,4 +1,4 @@
-"""The report in a browser, from a file and without a network: sorted, filtered, read, printed."""
+"""The report in a browser, as a file and offline: sorting, filters, accessibility and print."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,18 +11,18 @@ import pytest
 from eulerlora_client.policy import wording
 from eulerlora_client.report.html import write_report
 from tests.browser import TIMEOUT_MS, assert_accessible, chromium
-from tests.eulerlora_client.triage_rows import rows_of_all_kinds, steady_policy
+from tests.eulerlora_client.triage_rows import fixed_policy, rows_of_all_kinds
 
 pytestmark = pytest.mark.browser
 
-DESK, TELEPHONE = 1280, 390
-FIGURES = {"malignant": "Malignant group", "entropy": "Entropy", "mutual": "Mutual information"}
+DESKTOP, PHONE = 1280, 390
+VALUES = {"malignant": "Malignant group", "entropy": "Entropy", "mutual": "Mutual information"}
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report with rows of all kinds."""
-    folder, policy = tmp_path_factory.mktemp("report"), steady_policy()
+    """A report with rows of every status."""
+    folder, policy = tmp_path_factory.mktemp("report"), fixed_policy()
     path = folder / "report.html"
     write_report(path, rows_of_all_kinds(folder, policy), policy, datetime.now(UTC))
     return path
@@ -37,16 +37,16 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def faults() -> list[str]:
-    """What a browser complained of, and every request but that for the file."""
+    """Messages of the browser's console, and requests for anything but the file."""
     return []
 
 
 @pytest.fixture
 def opened(browser: Any, report: Path, faults: list[str]) -> Iterator[Any]:
-    """(width, **options of the context) -> the report in a window, with the network off."""
+    """(width, **options of the context) -> the report in an offline window."""
     contexts = []
 
-    def page_of(width: int = DESK, **options: object) -> Any:
+    def page_of(width: int = DESKTOP, **options: object) -> Any:
         viewport = {"width": width, "height": 900}
         context = browser.new_context(offline=True, viewport=viewport, **options)
         contexts.append(context)
@@ -69,15 +69,15 @@ def opened(browser: Any, report: Path, faults: list[str]) -> Iterator[Any]:
 
 
 def keys(page: Any, key: str) -> list[float | None]:
-    """What the shown results have for a key, from the top."""
+    """Returns the values of a sort key of the visible rows, from the top."""
     found: list[str | None] = page.eval_on_selector_all(
-        "tbody.result:not([hidden])", f"all => all.map((each) => each.dataset.{key} ?? null)"
+        "tbody.result:not([hidden])", f"rows => rows.map((row) => row.dataset.{key} ?? null)"
     )
     return [None if value is None else float(value) for value in found]
 
 
 def sort_by(page: Any, title: str) -> str:
-    """Presses a column's button; the direction that its heading then tells."""
+    """Clicks the button of a column; returns the direction that its heading shows."""
     page.get_by_role("button", name=title, exact=True).click()
     heading = page.get_by_role("columnheader", name=title, exact=True)
     assert page.locator("th[aria-sort]").count() == 1
@@ -95,18 +95,18 @@ def test_it_opens_the_most_urgent_first(opened: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("key", FIGURES)
-def test_a_figure_s_heading_sorts_by_it_and_those_without_come_last(opened: Any, key: str) -> None:
+@pytest.mark.parametrize("key", VALUES)
+def test_a_heading_sorts_by_its_values_and_missing_values_come_last(opened: Any, key: str) -> None:
     page = opened()
     for direction, reverse in (("descending", True), ("ascending", False)):
-        assert sort_by(page, FIGURES[key]) == direction
+        assert sort_by(page, VALUES[key]) == direction
         found = keys(page, key)
         known = [value for value in found if value is not None]
         assert len(known) == 8
         assert found == [*sorted(known, reverse=reverse), None, None]
 
 
-def test_file_names_sort_as_an_alphabet_does(opened: Any) -> None:
+def test_file_names_sort_alphabetically(opened: Any) -> None:
     page = opened()
     assert sort_by(page, "File name") == "ascending"
     names = page.locator("tbody.result bdi").all_inner_texts()
@@ -115,7 +115,7 @@ def test_file_names_sort_as_an_alphabet_does(opened: Any) -> None:
     assert page.locator("tbody.result bdi").all_inner_texts() == names[::-1]
 
 
-def test_urgency_turned_around_comes_back(opened: Any) -> None:
+def test_urgency_can_be_reversed_and_restored(opened: Any) -> None:
     page = opened()
     names = page.locator("tbody.result bdi").all_inner_texts()
     assert sort_by(page, "Urgency") == "ascending"
@@ -143,27 +143,27 @@ def test_the_keyboard_alone_sorts_and_filters(opened: Any) -> None:
     assert len(set(reached)) == 11  # five boxes, the guide and five headings
 
 
-def test_unchecked_kinds_are_hidden(opened: Any) -> None:
+def test_unchecked_statuses_are_hidden(opened: Any) -> None:
     page = opened()
     for title in ("Prioritise", "Not assessed"):
         page.get_by_role("checkbox", name=title).uncheck()
     shown = page.locator("tbody.result:visible")
     assert shown.count() == 5
     assert shown.locator(".verdict").all_inner_texts() == [
-        *["Take the picture again", "Refer for review", "Refer for review"],
-        *["Take the picture again", "Routine"],
+        *["Retake the image", "Refer for review", "Refer for review"],
+        *["Retake the image", "Routine"],
     ]
     page.get_by_role("checkbox", name="Prioritise").check()
     assert page.locator("tbody.result:visible").count() == 8
 
 
-def test_without_script_all_is_there_and_nothing_pretends_to_work(opened: Any) -> None:
+def test_without_scripts_all_rows_are_visible_and_controls_are_not(opened: Any) -> None:
     page = opened(java_script_enabled=False)
     assert page.locator("tbody.result").count() == 10
     assert page.locator("button:enabled, input:visible").count() == 0
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(DESK, "light"), (TELEPHONE, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(DESKTOP, "light"), (PHONE, "dark")])
 def test_axe_finds_nothing_serious(opened: Any, width: int, scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     page = opened(width, color_scheme=scheme, bypass_csp=True)  # for axe's own script
@@ -171,13 +171,13 @@ def test_axe_finds_nothing_serious(opened: Any, width: int, scheme: str) -> None
     assert_accessible(axe.Axe(), page)
 
 
-def test_it_fits_a_telephone_and_stays_a_table_for_screen_readers(opened: Any) -> None:
-    page = opened(TELEPHONE)
-    assert page.evaluate("document.documentElement.scrollWidth") <= TELEPHONE
+def test_it_fits_a_phone_and_stays_a_table_for_screen_readers(opened: Any) -> None:
+    page = opened(PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
     tree = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
     roles = Counter(node["role"]["value"] for node in tree if not node["ignored"])
     assert (roles["table"], roles["columnheader"], roles["rowheader"]) == (1, 5, 10)
-    assert roles["cell"] == 4 * 10 + 8  # and one that holds the evidence, where there is any
+    assert roles["cell"] == 4 * 10 + 8  # and one for the evidence, if there is any
 
 
 def test_every_printed_page_has_the_warning(opened: Any, tmp_path: Path) -> None:

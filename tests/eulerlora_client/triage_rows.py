@@ -1,4 +1,4 @@
-"""Triage rows of every kind, as a run over a folder leaves them."""
+"""Triage rows of every status, as a run over a folder returns them."""
 
 import math
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ BLURRED = ImageQuality(
 )
 
 
-def steady_policy() -> Policy:
-    """The packaged policy, with thresholds that stay when the packaged ones are fitted anew."""
+def fixed_policy() -> Policy:
+    """Returns the packaged policy with thresholds that do not change when it is fitted again."""
     changed = {
         "malignant": MalignantRules(classes=("mel", "bcc", "akiec"), urgent=0.1),
         "uncertainty": UncertaintyRules(entropy_nats=1.2),
@@ -35,7 +35,7 @@ def steady_policy() -> Policy:
 
 
 def lesion(path: Path, seed: int, size: tuple[int, int] = (400, 300)) -> Path:
-    """Writes a picture of a dark spot on skin, which differs by seed."""
+    """Writes an image of a dark spot on skin, which depends on the seed."""
     draw = np.random.default_rng(seed)
     noise = draw.normal(0, 6, (size[1], size[0], 3))
     skin = np.array([214, 172, 150]) + draw.normal(0, 10, 3)
@@ -51,11 +51,11 @@ def lesion(path: Path, seed: int, size: tuple[int, int] = (400, 300)) -> Path:
     return path
 
 
-def prediction(
-    by_trajectory: Sequence[Sequence[float]], detail: bool = True, **changed: object
+def make_prediction(
+    trajectories: Sequence[Sequence[float]], detail: bool = True, **changes: object
 ) -> Prediction:
-    """A stochastic prediction with these trajectories, its figures reckoned from them."""
-    rows = np.asarray(by_trajectory, dtype=float)
+    """Returns a prediction with these trajectories, and its values computed from them."""
+    rows = np.asarray(trajectories, dtype=float)
     mean = rows.mean(axis=0)
     entropy = _entropy(mean)
     expected = float(np.mean([_entropy(row) for row in rows]))
@@ -78,31 +78,31 @@ def prediction(
         "warnings": (),
         "trajectory_probabilities": rows.tolist() if detail else None,
     }
-    return Prediction.model_validate(values | changed)
+    return Prediction.model_validate(values | changes)
 
 
-def passes(label: str, sureness: float, spread: float, seed: int, count: int = 8) -> np.ndarray:
-    """(count, 7) probabilities around a label. spread: how much the passes differ, in logits."""
+def passes(label: str, margin: float, spread: float, seed: int, count: int = 8) -> np.ndarray:
+    """Returns (count, 7) probabilities. margin: of the label; spread: between passes; in logits."""
     draw = np.random.default_rng(seed)
     logits = draw.normal(0, 0.5, 7) + spread * draw.normal(size=(count, 7))
-    logits[:, CLASSES.index(label)] += sureness
+    logits[:, CLASSES.index(label)] += margin
     exponentials = np.exp(logits)
     return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))
 
 
-def triaged(path: Path, found: Prediction, quality: ImageQuality, policy: Policy) -> TriageRow:
-    """A row that was answered and decided."""
+def triaged(path: Path, prediction: Prediction, quality: ImageQuality, policy: Policy) -> TriageRow:
+    """Returns a row with a decision."""
     return TriageRow(
         path=path,
-        prediction=found,
+        prediction=prediction,
         quality=quality,
-        decision=policy.decide(found, quality),
+        decision=policy.decide(prediction, quality),
         problem=None,
     )
 
 
 def failed(path: Path, code: str, detail: str) -> TriageRow:
-    """A row without an answer."""
+    """Returns a row without a prediction."""
     return TriageRow(
         path=path,
         prediction=None,
@@ -113,35 +113,38 @@ def failed(path: Path, code: str, detail: str) -> TriageRow:
 
 
 def rows_of_all_kinds(folder: Path, policy: Policy) -> list[TriageRow]:
-    """One row or more for each disposition, and failed ones; pictures are made in the folder."""
+    """Returns rows of every status; their images are written to the folder."""
 
-    def picture(name: str, seed: int, **shape: tuple[int, int]) -> Path:
+    def image(name: str, seed: int, **shape: tuple[int, int]) -> Path:
         return lesion(folder / name, seed, **shape)
 
-    def row(path: Path, found: Prediction, quality: ImageQuality = SHARP) -> TriageRow:
-        return triaged(path, found, quality, policy)
+    def row(path: Path, prediction: Prediction, quality: ImageQuality = SHARP) -> TriageRow:
+        return triaged(path, prediction, quality, policy)
 
     broken = folder / "broken.jpg"
-    broken.write_bytes(b"\xff\xd8\xff this is no picture")
+    broken.write_bytes(b"\xff\xd8\xff this is not an image")
     return [
-        row(picture("routine.jpg", 1), prediction(passes("nv", 7, 0.4, 1))),
-        row(picture("urgent.jpg", 2), prediction(passes("mel", 4, 0.8, 2))),
-        row(picture(HOSTILE, 3), prediction(passes("bkl", 1.5, 1.4, 3), warnings=("<b>note</b>",))),
+        row(image("routine.jpg", 1), make_prediction(passes("nv", 7, 0.4, 1))),
+        row(image("urgent.jpg", 2), make_prediction(passes("mel", 4, 0.8, 2))),
         row(
-            picture("fixed.png", 4),
-            prediction(passes("nv", 6, 0.2, 4, 2), mode="det", samples=1, detail=False),
+            image(HOSTILE, 3),
+            make_prediction(passes("bkl", 1.5, 1.4, 3), warnings=("<b>note</b>",)),
         ),
-        row(picture("blurred.jpg", 5), prediction(passes("nv", 7, 0.3, 5)), BLURRED),
-        row(picture("blurred urgent.jpg", 6), prediction(passes("bcc", 3, 0.6, 6)), BLURRED),
         row(
-            picture("no threshold.jpg", 7, size=(300, 500)),
-            prediction(passes("vasc", 6, 0.3, 7), ood=None, ood_threshold=None),
+            image("fixed.png", 4),
+            make_prediction(passes("nv", 6, 0.2, 4, 2), mode="det", samples=1, detail=False),
         ),
-        row(picture("unlike.jpg", 8), prediction(passes("nv", 0, 0.1, 8))),
+        row(image("blurred.jpg", 5), make_prediction(passes("nv", 7, 0.3, 5)), BLURRED),
+        row(image("blurred urgent.jpg", 6), make_prediction(passes("bcc", 3, 0.6, 6)), BLURRED),
+        row(
+            image("no threshold.jpg", 7, size=(300, 500)),
+            make_prediction(passes("vasc", 6, 0.3, 7), ood=None, ood_threshold=None),
+        ),
+        row(image("ood.jpg", 8), make_prediction(passes("nv", 0, 0.1, 8))),
         failed(broken, "unusable_image", "the JPEG data is broken or truncated"),
         failed(folder / "gone.jpg", "unreadable_file", "cannot be read (No such file)"),
     ]
 
 
 def _entropy(probabilities: np.ndarray) -> float:
-    return -math.fsum(each * math.log(each) for each in probabilities.tolist() if each > 0)
+    return -math.fsum(value * math.log(value) for value in probabilities.tolist() if value > 0)

@@ -1,4 +1,4 @@
-"""The program, its exit status and its one-line errors."""
+"""The program: commands, exit status and one-line errors."""
 
 import subprocess
 import sys

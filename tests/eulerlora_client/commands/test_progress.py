@@ -1,4 +1,4 @@
-"""Progress on a terminal, plain lines elsewhere, both on stderr."""
+"""A bar on a terminal and plain lines elsewhere, both on stderr."""
 
 import sys
 from io import StringIO
@@ -14,7 +14,7 @@ class Terminal(StringIO):
         return True
 
 
-def test_elsewhere_lines_tell_how_far_it_is(
+def test_without_a_terminal_lines_show_the_progress(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(display, "PLAIN_INTERVAL_S", 0.0)
@@ -29,7 +29,7 @@ def test_elsewhere_lines_tell_how_far_it_is(
     ]
 
 
-def test_a_short_run_elsewhere_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_short_run_without_a_terminal_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
     with TriageProgress(2) as shown:
         shown.advance()
     assert capsys.readouterr() == ("", "")

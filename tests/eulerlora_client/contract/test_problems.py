@@ -1,4 +1,4 @@
-"""One exception for each code that the service can tell of."""
+"""The tree of problems and their codes."""
 
 import pickle
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from eulerlora_client.contract import problems
 
 def tree(kind: type) -> Iterator[type]:
     yield kind
-    for each in kind.__subclasses__():
-        yield from tree(each)
+    for subclass in kind.__subclasses__():
+        yield from tree(subclass)
 
 
 TREE = list(tree(problems.Problem))
@@ -35,22 +35,22 @@ def test_codes_and_titles_are_unique() -> None:
     assert len(set(titles)) == len(titles)
 
 
-def test_the_docstring_draws_the_tree() -> None:
+def test_the_docstring_names_every_class_and_code() -> None:
     assert problems.__doc__ is not None
     drawn = problems.__doc__.split()
-    for each in TREE:
-        assert each.__name__ in drawn
-        assert each.code in drawn or each is problems.Problem
+    for kind in TREE:
+        assert kind.__name__ in drawn
+        assert kind.code in drawn or kind is problems.Problem
 
 
-def test_a_kind_has_the_status_of_the_kind_it_is_made_from() -> None:
-    for each in TREE:
-        (parent,) = each.__bases__
+def test_a_class_has_the_status_of_its_base_class() -> None:
+    for kind in TREE:
+        (parent,) = kind.__bases__
         if getattr(parent, "status", None) is not None:
-            assert each.status == parent.status
+            assert kind.status == parent.status
 
 
-def test_it_is_told_in_one_line_and_survives_pickling() -> None:
+def test_a_problem_is_one_line_and_can_be_pickled() -> None:
     problem = problems.QuotaExceeded("at most 2 a minute", request_id="r1", retry_after_s=3)
     assert str(problem) == "The quota is used up: at most 2 a minute"
     again = pickle.loads(pickle.dumps(problem))

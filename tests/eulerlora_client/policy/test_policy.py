@@ -1,4 +1,4 @@
-"""Every combination of rules against a table of its own, and the file."""
+"""Every combination of rules against an independent table, and the policy file."""
 
 import hashlib
 import json
@@ -44,7 +44,7 @@ urgent = 0.5
 [uncertainty]
 entropy_nats = 1.5
 """
-POLICY = parse_policy(TEXT, "made up")
+POLICY = parse_policy(TEXT, "test")
 
 BAD_QUALITIES = {
     "too_small": {"height": 100},
@@ -64,7 +64,7 @@ TRAJECTORIES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One combination of what the rules look at."""
+    """One combination of the inputs of the rules."""
 
     bad: tuple[str, ...]
     ood: bool | None
@@ -90,8 +90,8 @@ class Case:
         )
 
     @property
-    def wanted(self) -> str:
-        """The disposition, rule by rule as a person would read them out."""
+    def expected(self) -> str:
+        """The disposition by the ordered rules."""
         if self.bad:
             return "retake"
         if self.ood is not False:
@@ -103,7 +103,7 @@ class Case:
         return "routine"
 
     @property
-    def wanted_reasons(self) -> list[str]:
+    def expected_reasons(self) -> list[str]:
         reasons = list(self.bad)
         reasons += {True: ["out_of_distribution"], None: ["ood_unknown"], False: []}[self.ood]
         if self.malignant != "below":
@@ -125,18 +125,18 @@ def cases() -> Iterator[Case]:
             yield Case(bad, *rest)
 
 
-def test_every_combination_is_decided_as_the_table_says_with_all_its_reasons() -> None:
+def test_every_combination_has_the_disposition_and_reasons_of_the_table() -> None:
     seen = set()
     for case in cases():
         decision = POLICY.decide(case.prediction, case.quality)
-        assert decision.disposition == case.wanted, case
-        assert list(decision.reasons) == case.wanted_reasons, case
+        assert decision.disposition == case.expected, case
+        assert list(decision.reasons) == case.expected_reasons, case
         assert (decision.reasons == ()) == (decision.disposition == "routine"), case
         seen |= {decision.disposition, *decision.reasons}
     assert seen == {*Disposition, *Reason}
 
 
-def test_a_flag_never_lowers_urgency_and_never_ends_in_routine() -> None:
+def test_an_ood_flag_never_lowers_urgency_and_is_never_routine() -> None:
     for case in cases():
         known = POLICY.decide(replace(case, ood=False).prediction, case.quality).disposition
         for ood in (True, None):
@@ -145,17 +145,17 @@ def test_a_flag_never_lowers_urgency_and_never_ends_in_routine() -> None:
             assert flagged != Disposition.ROUTINE, case
 
 
-def test_with_a_good_picture_one_more_reason_never_lowers_urgency() -> None:
+def test_for_a_good_image_one_more_reason_never_lowers_urgency() -> None:
     for case in cases():
         if case.bad:
             continue
         here = POLICY.decide(case.prediction, GOOD)
-        for worse in cases_one_step_worse(case):
+        for worse in worse_cases(case):
             there = POLICY.decide(worse.prediction, GOOD)
             assert urgency(there.disposition) >= urgency(here.disposition), (case, worse)
 
 
-def cases_one_step_worse(case: Case) -> Iterator[Case]:
+def worse_cases(case: Case) -> Iterator[Case]:
     yield replace(case, ood=True)
     yield replace(case, malignant="equal" if case.malignant == "below" else "above")
     yield replace(case, entropy="equal" if case.entropy == "below" else "above")
@@ -174,7 +174,7 @@ def cases_one_step_worse(case: Case) -> Iterator[Case]:
         ("sharpness", 8.0, 0.001, Reason.BLURRED),
     ],
 )
-def test_a_quality_that_equals_its_threshold_is_sent_back_and_one_past_it_is_not(
+def test_a_quality_equal_to_its_threshold_means_retake_and_one_step_better_does_not(
     field: str, threshold: float, step: float, reason: Reason
 ) -> None:
     at: dict[str, Any] = {field: threshold}
@@ -196,7 +196,7 @@ def test_a_decision_names_its_policy() -> None:
     assert (decision.policy_version, decision.policy_hash) == (7, POLICY.hash)
 
 
-def test_the_hash_is_that_of_the_contents_alone() -> None:
+def test_the_hash_depends_only_on_the_content() -> None:
     content = json.dumps(
         tomllib.loads(TEXT) | {"evidence": None}, sort_keys=True, separators=(",", ":")
     )
@@ -209,7 +209,7 @@ def test_the_hash_is_that_of_the_contents_alone() -> None:
     ("old", "new"),
     [("version = 7", "version = 8"), ("0.25", "0.2"), ('"mel", "bcc"', '"bcc"'), ("1.5", "1.6")],
 )
-def test_any_other_content_has_another_hash(old: str, new: str) -> None:
+def test_a_changed_content_has_another_hash(old: str, new: str) -> None:
     assert parse_policy(TEXT.replace(old, new), "changed").hash != POLICY.hash
 
 
@@ -233,7 +233,7 @@ def test_any_other_content_has_another_hash(old: str, new: str) -> None:
         ("[quality]", "[quality", "line 3"),
     ],
 )
-def test_a_file_that_is_no_policy_is_refused_with_its_name_and_the_key(
+def test_an_invalid_policy_file_is_an_error_with_its_name_and_the_key(
     tmp_path: Path, old: str, new: str, key: str
 ) -> None:
     assert old in TEXT
@@ -243,7 +243,7 @@ def test_a_file_that_is_no_policy_is_refused_with_its_name_and_the_key(
         read_policy(path)
 
 
-def test_a_policy_that_cannot_be_read_is_refused_with_its_name(tmp_path: Path) -> None:
+def test_an_unreadable_policy_file_is_an_error_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"absent\.toml: cannot be read"):
         read_policy(tmp_path / "absent.toml")
     (tmp_path / "latin.toml").write_bytes(b"# \xe9\n")
@@ -251,34 +251,34 @@ def test_a_policy_that_cannot_be_read_is_refused_with_its_name(tmp_path: Path) -
         read_policy(tmp_path / "latin.toml")
 
 
-def test_the_packaged_policy_is_valid_and_has_evidence_that_agrees_with_itself() -> None:
+def test_the_packaged_policy_is_valid_and_its_evidence_is_consistent() -> None:
     policy = default_policy()
     assert parse_policy(default_policy_text(), "again") == policy
-    found = policy.evidence
-    assert found is not None
-    assert found.sensitivity == pytest.approx(found.found / found.lesions, abs=1e-4)
-    assert found.established == (found.lower_bound >= found.wanted)
+    evidence = policy.evidence
+    assert evidence is not None
+    assert evidence.sensitivity == pytest.approx(evidence.found / evidence.lesions, abs=1e-4)
+    assert evidence.established == (evidence.lower_bound >= evidence.wanted)
 
 
 def test_the_document_states_the_packaged_thresholds() -> None:
     policy, document = default_policy(), DOCUMENT.read_text()
     for name, value in policy.quality.model_dump().items():
         assert re.search(rf"^\| `{name}` \|.*\| {value} \|$", document, re.MULTILINE), name
-    found = policy.evidence
-    assert found is not None
+    evidence = policy.evidence
+    assert evidence is not None
     assert f"urgent threshold: {policy.malignant.urgent}\n" in document
-    assert f"({found.found} of {found.lesions} lesions of {found.target} " in document
+    assert f"({evidence.found} of {evidence.lesions} lesions of {evidence.target} " in document
     assert f"entropy of {policy.uncertainty.entropy_nats} nats" in document
 
 
-def test_a_threshold_is_fitted_to_one_model_and_one_question() -> None:
+def test_a_threshold_is_fitted_to_one_model_mode_and_number_of_samples() -> None:
     policy = default_policy()
-    found = policy.evidence
-    assert found is not None
-    own = make_prediction(revision=found.revision, mode=found.mode, samples=found.samples)
+    evidence = policy.evidence
+    assert evidence is not None
+    own = make_prediction(revision=evidence.revision, mode=evidence.mode, samples=evidence.samples)
     assert policy.fitted_to(own)
     assert not policy.fitted_to(own.model_copy(update={"revision": "sha256:other"}))
-    assert not policy.fitted_to(own.model_copy(update={"samples": found.samples + 1}))
+    assert not policy.fitted_to(own.model_copy(update={"samples": evidence.samples + 1}))
     assert not policy.fitted_to(own.model_copy(update={"mode": "det", "samples": 1}))
     assert not policy.fitted_to(
         own.model_copy(update={"standard_error": StandardError(msp=0.01, entropy=0.02)})
@@ -286,6 +286,6 @@ def test_a_threshold_is_fitted_to_one_model_and_one_question() -> None:
     assert not POLICY.fitted_to(own)
 
 
-def test_nothing_of_a_policy_can_be_changed() -> None:
+def test_a_policy_is_immutable() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Policy.__setattr__(POLICY, "version", 8)

@@ -1,4 +1,4 @@
-"""Every row once, with all that is known of it."""
+"""CSV and JSON Lines."""
 
 import csv
 import json
@@ -18,7 +18,7 @@ ROWS = [
 ]
 
 
-def test_csv_has_a_line_for_each_row_and_empty_cells_for_what_is_not_known(tmp_path: Path) -> None:
+def test_csv_has_a_line_per_row_and_empty_cells_for_missing_values(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     write_csv(path, ROWS)
     with path.open(newline="", encoding="utf-8") as file:
@@ -41,7 +41,7 @@ def test_csv_has_a_line_for_each_row_and_empty_cells_for_what_is_not_known(tmp_p
     assert (routine["disposition"], routine["reasons"], routine["problem"]) == ("routine", "", "")
 
 
-def test_json_lines_have_the_whole_prediction(tmp_path: Path) -> None:
+def test_json_lines_have_the_complete_prediction(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     write_json_lines(path, ROWS)
     urgent, broken, routine = map(json.loads, path.read_text().splitlines())
@@ -54,7 +54,7 @@ def test_json_lines_have_the_whole_prediction(tmp_path: Path) -> None:
     assert set(urgent) == set(broken)
 
 
-def test_names_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
+def test_names_that_are_not_utf_8_are_preserved(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9.png")
     write_csv(tmp_path / "rows.csv", [undecided(name)])
     assert b"caf\xe9.png" in (tmp_path / "rows.csv").read_bytes()
@@ -62,17 +62,17 @@ def test_names_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "rows.jsonl").read_text())["file"] == name
 
 
-def test_no_name_is_a_formula_to_a_spreadsheet(tmp_path: Path) -> None:
+def test_a_spreadsheet_reads_no_name_as_a_formula(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     names = ["=1+1.png", "+1.png", "-1.png", "@a.png", "\t.png", "/=.png", "a=.png"]
     write_csv(path, [undecided(name) for name in names])
     with path.open(newline="", encoding="utf-8") as file:
-        found = [each["file"] for each in csv.DictReader(file)]
-    assert found == [*(f"./{name}" for name in names[:5]), *names[5:]]
-    assert [Path(name) for name in found] == [Path(name) for name in names]
+        written = [line["file"] for line in csv.DictReader(file)]
+    assert written == [*(f"./{name}" for name in names[:5]), *names[5:]]
+    assert [Path(name) for name in written] == [Path(name) for name in names]
 
 
 @pytest.mark.parametrize("write", [write_csv, write_json_lines])
-def test_without_rows_there_is_a_whole_file_too(write, tmp_path: Path) -> None:
+def test_without_rows_the_file_is_written_too(write, tmp_path: Path) -> None:
     write(tmp_path / "rows", [])
     assert (tmp_path / "rows").exists()

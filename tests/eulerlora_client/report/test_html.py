@@ -24,11 +24,11 @@ from tests.eulerlora_client.triage_rows import (
     REVISION,
     SHARP,
     failed,
+    fixed_policy,
     lesion,
+    make_prediction,
     passes,
-    prediction,
     rows_of_all_kinds,
-    steady_policy,
     triaged,
 )
 
@@ -67,7 +67,7 @@ def results(document: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:
-    return steady_policy()
+    return fixed_policy()
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_a_failed_row_shows_its_problem(document: str) -> None:
 
 
 def test_a_row_shows_its_prediction_and_quality(write: Write, policy: Policy) -> None:
-    found = prediction(passes("nv", 3, 0.8, 0))
+    found = make_prediction(passes("nv", 3, 0.8, 0))
     text = text_of(write([triaged(Path("a.jpg"), found, SHARP, policy)]))
     for name, share in found.probabilities.items():
         read = re.escape(percent(share)).replace(NO_BREAK, " ")
@@ -215,7 +215,7 @@ def test_it_has_no_external_references(document: str) -> None:
 
 def test_hostile_text_is_escaped(write: Write, policy: Policy, tmp_path: Path) -> None:
     hostile = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}"
-    found = prediction(
+    found = make_prediction(
         passes("nv", 3, 0.8, 0), model=hostile, request_id=hostile, warnings=(hostile,)
     )
     document = write(
@@ -263,7 +263,7 @@ def test_thumbnails_are_embedded_and_missing_images_have_none(
     write: Write, policy: Policy, tmp_path: Path
 ) -> None:
     image = lesion(tmp_path / "a.jpg", 0)
-    row = triaged(image, prediction(passes("nv", 3, 0.8, 0)), SHARP, policy)
+    row = triaged(image, make_prediction(passes("nv", 3, 0.8, 0)), SHARP, policy)
     (thumbnail,) = Tags(write([row])).of("img")
     assert (thumbnail["width"], thumbnail["height"]) == ("320", "240")
     image.unlink()
@@ -296,7 +296,7 @@ def test_the_guide_describes_the_classes(tmp_path: Path) -> None:
         ClassName(name="df", description="dermato<fibroma>"),
         ClassName(name="nv", description=""),
     )
-    write_report(path, [], steady_policy(), CREATED_AT, classes)
+    write_report(path, [], fixed_policy(), CREATED_AT, classes)
     document = path.read_text(encoding="utf-8")
     assert "<dt>df</dt><dd>dermato&lt;fibroma&gt;</dd>" in document
     assert "<dt>nv</dt>" not in document

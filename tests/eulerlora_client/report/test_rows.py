@@ -1,4 +1,4 @@
-"""What rows are sorted by, and the questions behind them."""
+"""Sort keys of rows, and the model settings behind them."""
 
 from pathlib import Path
 
@@ -10,35 +10,35 @@ from eulerlora_client.triage.run import TriageRow
 from tests.eulerlora_client.triage_rows import (
     SHARP,
     failed,
+    fixed_policy,
+    make_prediction,
     passes,
-    prediction,
-    steady_policy,
     triaged,
 )
 
-POLICY = steady_policy()
+POLICY = fixed_policy()
 
 
 def row(path: str) -> TriageRow:
-    return triaged(Path(path), prediction(passes("nv", 7, 0.2, seed=0)), SHARP, POLICY)
+    return triaged(Path(path), make_prediction(passes("nv", 7, 0.2, seed=0)), SHARP, POLICY)
 
 
-def test_names_are_ranked_whatever_their_case() -> None:
-    found = ranked([row(name) for name in ("B", "a", "c")], POLICY)
-    assert ranks_by_name(found) == {"a": 0, "B": 1, "c": 2}
+def test_names_are_ranked_ignoring_case() -> None:
+    rows = ranked([row(name) for name in ("B", "a", "c")], POLICY)
+    assert ranks_by_name(rows) == {"a": 0, "B": 1, "c": 2}
 
 
 def test_a_failed_row_sorts_only_by_name_and_urgency() -> None:
-    (found,) = ranked([failed(Path("a"), "timed_out", "no answer")], POLICY)
-    keys = sort_keys(found, {"a": 0})
+    (failed_row,) = ranked([failed(Path("a"), "timed_out", "no answer")], POLICY)
+    keys = sort_keys(failed_row, {"a": 0})
     assert {key for key, value in keys.items() if value is not None} == {"name", "urgency"}
 
 
-def test_questions_are_told_apart_and_counted() -> None:
-    fixed = prediction(passes("nv", 7, 0.2, 0, 2), mode="det", samples=1)
+def test_predictions_are_counted_by_model_and_options() -> None:
+    fixed = make_prediction(passes("nv", 7, 0.2, 0, 2), mode="det", samples=1)
     error = StandardError(msp=0.01, entropy=0.02)
     auto = [
-        prediction(passes("nv", 7, 0.2, 0, count), samples=count, standard_error=error)
+        make_prediction(passes("nv", 7, 0.2, 0, count), samples=count, standard_error=error)
         for count in (2, 8)
     ]
     rows = [
@@ -47,11 +47,11 @@ def test_questions_are_told_apart_and_counted() -> None:
         *(row(name) for name in "abc"),
         failed(Path("c"), "timed_out", "no answer"),
     ]
-    found = counts_by_settings(ranked(rows, POLICY))
-    assert [(each.mode, each.samples, count) for each, count in found.items()] == [
+    counts = counts_by_settings(ranked(rows, POLICY))
+    assert [(settings.mode, settings.samples, count) for settings, count in counts.items()] == [
         ("stoch", 4, 3),
         ("stoch", "auto", 2),
         ("det", 1, 1),
     ]
-    words = [describe_settings(each) for each in found]
-    assert words[1] == "stoch, as many samples as each image needed"
+    descriptions = [describe_settings(settings) for settings in counts]
+    assert descriptions[1] == "stoch, as many samples as each image needed"

@@ -1,4 +1,4 @@
-"""service/client/report_thumbnails.py: small, upright, plain; none for what is no picture."""
+"""Thumbnails are small, upright and without metadata; unreadable files have none."""
 
 import os
 from base64 import b64decode
@@ -17,8 +17,8 @@ ORIENTATION, ARTIST = 0x112, 0x13B
 RED, BLUE = (220, 30, 30), (30, 30, 220)
 
 
-def two_tones(width: int, height: int) -> Image.Image:
-    """Red above, blue below."""
+def two_colours(width: int, height: int) -> Image.Image:
+    """Returns an image that is red above and blue below."""
     image = Image.new("RGB", (width, height), RED)
     image.paste(BLUE, (0, height // 2, width, height))
     return image
@@ -35,20 +35,20 @@ def opened(thumbnail: Thumbnail | None) -> Image.Image:
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
-def test_the_longest_side_is_reduced_and_the_shape_kept(tmp_path: Path, suffix: str) -> None:
-    two_tones(1000, 500).save(tmp_path / f"a.{suffix}")
+def test_the_longer_side_is_reduced_and_the_aspect_ratio_stays(tmp_path: Path, suffix: str) -> None:
+    two_colours(1000, 500).save(tmp_path / f"a.{suffix}")
     assert opened(thumbnail_of(tmp_path / f"a.{suffix}")).size == (MAX_SIDE_PX, MAX_SIDE_PX // 2)
 
 
-def test_a_small_picture_is_not_enlarged(tmp_path: Path) -> None:
-    two_tones(60, 40).save(tmp_path / "a.png")
+def test_a_small_image_is_not_enlarged(tmp_path: Path) -> None:
+    two_colours(60, 40).save(tmp_path / "a.png")
     assert opened(thumbnail_of(tmp_path / "a.png")).size == (60, 40)
 
 
-def test_it_is_upright(tmp_path: Path) -> None:
+def test_the_exif_orientation_is_applied(tmp_path: Path) -> None:
     exif = Image.Exif()
-    exif[ORIENTATION] = 6  # to be turned clockwise: what is above comes to the right
-    two_tones(600, 400).save(tmp_path / "a.jpg", exif=exif)
+    exif[ORIENTATION] = 6  # rotate clockwise: the top becomes the right side
+    two_colours(600, 400).save(tmp_path / "a.jpg", exif=exif)
     upright = opened(thumbnail_of(tmp_path / "a.jpg"))
     assert upright.height > upright.width
     middle = upright.height // 2
@@ -57,54 +57,54 @@ def test_it_is_upright(tmp_path: Path) -> None:
 
 
 def test_a_broken_exif_block_is_ignored(tmp_path: Path) -> None:
-    two_tones(60, 40).save(tmp_path / "a.jpg", exif=b"Exif\0\0MM\0\x2a\xff\xff\xff\xffgarbage")
+    two_colours(60, 40).save(tmp_path / "a.jpg", exif=b"Exif\0\0MM\0\x2a\xff\xff\xff\xffgarbage")
     assert opened(thumbnail_of(tmp_path / "a.jpg")).size == (60, 40)
 
 
-def test_no_metadata_is_kept(tmp_path: Path) -> None:
+def test_metadata_is_removed(tmp_path: Path) -> None:
     exif = Image.Exif()
-    exif[ARTIST] = "Somebody Known"
+    exif[ARTIST] = "A Name"
     text = PngImagePlugin.PngInfo()
-    text.add_text("Comment", "Somebody Known")
-    image = two_tones(600, 400)
-    image.save(tmp_path / "a.jpg", exif=exif, comment=b"Somebody Known", icc_profile=b"x" * 200)
+    text.add_text("Comment", "A Name")
+    image = two_colours(600, 400)
+    image.save(tmp_path / "a.jpg", exif=exif, comment=b"A Name", icc_profile=b"x" * 200)
     image.save(tmp_path / "a.png", exif=exif, pnginfo=text, icc_profile=b"x" * 200)
     for path in (tmp_path / "a.jpg", tmp_path / "a.png"):
-        assert b"Somebody Known" in path.read_bytes()
+        assert b"A Name" in path.read_bytes()
         small = opened(thumbnail_of(path))
         assert set(small.info) <= {"jfif", "jfif_version", "jfif_unit", "jfif_density"}
 
 
-def test_even_noise_is_small(tmp_path: Path) -> None:
+def test_noise_is_compressed_to_the_limit(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (900, 900, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "a.png")
     assert opened(thumbnail_of(tmp_path / "a.png")).size == (MAX_SIDE_PX, MAX_SIDE_PX)
 
 
-def test_sixteen_bit_gray_is_scaled_not_clipped(tmp_path: Path) -> None:
+def test_16_bit_gray_is_scaled_and_not_clipped(tmp_path: Path) -> None:
     Image.fromarray(np.full((50, 50), 128 * 257, dtype=np.uint16)).save(tmp_path / "a.png")
     assert np.allclose(opened(thumbnail_of(tmp_path / "a.png")), 128, atol=3)
 
 
-def test_what_is_transparent_lies_over_white(tmp_path: Path) -> None:
+def test_transparent_pixels_become_white(tmp_path: Path) -> None:
     Image.new("RGBA", (50, 50), (0, 0, 0, 0)).save(tmp_path / "a.png")
     assert np.allclose(opened(thumbnail_of(tmp_path / "a.png")), 255, atol=3)
 
 
-def test_palette_and_cmyk_pictures_are_shown(tmp_path: Path) -> None:
-    two_tones(60, 40).convert("P").save(tmp_path / "a.png")
-    two_tones(60, 40).convert("CMYK").save(tmp_path / "a.jpg")
+def test_palette_and_cmyk_images_are_converted(tmp_path: Path) -> None:
+    two_colours(60, 40).convert("P").save(tmp_path / "a.png")
+    two_colours(60, 40).convert("CMYK").save(tmp_path / "a.jpg")
     for name in ("a.png", "a.jpg"):
         small = opened(thumbnail_of(tmp_path / name))
         assert small.mode == "RGB"
         assert np.argmax(np.asarray(small.getpixel((30, 5)))) == 0
 
 
-def test_what_is_no_picture_has_none(tmp_path: Path, bombs: dict[str, bytes]) -> None:
-    two_tones(60, 40).save(tmp_path / "whole.png")
+def test_an_undecodable_file_has_no_thumbnail(tmp_path: Path, bombs: dict[str, bytes]) -> None:
+    two_colours(60, 40).save(tmp_path / "whole.png")
     contents = {
         "empty": b"",
-        "text": b"no picture",
+        "text": b"no image",
         "short": (tmp_path / "whole.png").read_bytes()[:60],
         **bombs,
     }
@@ -113,16 +113,16 @@ def test_what_is_no_picture_has_none(tmp_path: Path, bombs: dict[str, bytes]) ->
         assert thumbnail_of(tmp_path / "a.png") is None, name
 
 
-def test_formats_that_the_service_does_not_read_have_none(tmp_path: Path) -> None:
-    two_tones(60, 40).save(tmp_path / "a.gif")
+def test_formats_that_the_service_does_not_read_have_no_thumbnail(tmp_path: Path) -> None:
+    two_colours(60, 40).save(tmp_path / "a.gif")
     assert thumbnail_of(tmp_path / "a.gif") is None
 
 
-def test_a_missing_file_and_a_folder_have_none(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_have_no_thumbnail(tmp_path: Path) -> None:
     assert thumbnail_of(tmp_path / "gone.png") is None
     assert thumbnail_of(tmp_path) is None
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
     assert thumbnail_of(tmp_path / "pipe.png") is None

@@ -1,4 +1,4 @@
-"""Bounded concurrency, answers in order, an end when nobody listens."""
+"""Bounded concurrency, results in order, and cancellation."""
 
 import asyncio
 import threading
@@ -10,8 +10,8 @@ import pytest
 from eulerlora_client.sdk.concurrency import PREFETCH_FACTOR, map_ordered, map_ordered_async
 
 
-class Watched:
-    """Counts how many calls run at the same time; each waits until `full` do."""
+class CountedCalls:
+    """Counts concurrent calls; a call waits until `full` calls run."""
 
     def __init__(self, full: int) -> None:
         self.lock = threading.Lock()
@@ -28,16 +28,16 @@ class Watched:
         return -item
 
 
-def test_threads_answer_in_order_and_no_more_run_than_were_describe_settings() -> None:
-    watched = Watched(3)
-    assert list(map_ordered(watched, range(12), 3, threading.Event())) == [-i for i in range(12)]
-    assert watched.most == 3
+def test_threads_return_results_in_order_with_bounded_concurrency() -> None:
+    calls = CountedCalls(3)
+    assert list(map_ordered(calls, range(12), 3, threading.Event())) == [-i for i in range(12)]
+    assert calls.most == 3
 
 
-def test_tasks_answer_in_order_and_no_more_run_than_were_describe_settings() -> None:
+def test_tasks_return_results_in_order_with_bounded_concurrency() -> None:
     running, most = 0, 0
 
-    async def ask(item: int) -> int:
+    async def call(item: int) -> int:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -46,10 +46,10 @@ def test_tasks_answer_in_order_and_no_more_run_than_were_describe_settings() -> 
         running -= 1
         return -item
 
-    async def all_of_them() -> list[int]:
-        return [each async for each in map_ordered_async(ask, range(12), 3)]
+    async def all_results() -> list[int]:
+        return [result async for result in map_ordered_async(call, range(12), 3)]
 
-    assert asyncio.run(all_of_them()) == [-i for i in range(12)]
+    assert asyncio.run(all_results()) == [-i for i in range(12)]
     assert most == 3
 
 
@@ -59,38 +59,38 @@ def counted(taken: list[int]) -> Iterator[int]:
         yield item
 
 
-def test_threads_take_items_as_they_are_needed_and_stop_with_the_caller() -> None:
+def test_threads_consume_items_lazily_and_stop_with_the_caller() -> None:
     taken: list[int] = []
-    given_up = threading.Event()
-    answers = map_ordered(lambda item: item, counted(taken), 2, given_up)
-    assert next(answers) == 0
+    cancelled = threading.Event()
+    results = map_ordered(lambda item: item, counted(taken), 2, cancelled)
+    assert next(results) == 0
     assert len(taken) <= PREFETCH_FACTOR * 2
-    assert not given_up.is_set()
-    answers.close()
-    assert given_up.is_set()
+    assert not cancelled.is_set()
+    results.close()
+    assert cancelled.is_set()
 
 
-def test_tasks_take_items_as_they_are_needed_and_end_with_the_caller() -> None:
+def test_tasks_consume_items_lazily_and_end_with_the_caller() -> None:
     taken: list[int] = []
     ended: list[int] = []
 
-    async def ask(item: int) -> int:
+    async def call(item: int) -> int:
         try:
             if item:
-                await asyncio.Event().wait()  # for ever
+                await asyncio.Event().wait()  # forever
             return item
         finally:
             ended.append(item)
 
     async def first() -> int:
-        async with aclosing(map_ordered_async(ask, counted(taken), 2)) as answers:
-            return await anext(answers)
+        async with aclosing(map_ordered_async(call, counted(taken), 2)) as results:
+            return await anext(results)
 
     assert asyncio.run(first()) == 0
     assert len(taken) <= PREFETCH_FACTOR * 2
     assert 1 in ended
 
 
-def test_less_than_one_at_a_time_is_refused() -> None:
+def test_a_concurrency_below_one_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least 1, got 0"):
         next(map_ordered(str, [1], 0, threading.Event()))

@@ -1,4 +1,4 @@
-"""What may be given as an image."""
+"""Image arguments."""
 
 from io import BytesIO
 from pathlib import Path
@@ -20,6 +20,6 @@ def test_a_path_bytes_and_a_file_have_the_same_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("image", ["nowhere.png", Path(), "nul\0.png", "x" * 5000], ids=type)
-def test_a_file_that_cannot_be_read_is_a_problem(image: str | Path) -> None:
+def test_an_unreadable_file_is_a_problem(image: str | Path) -> None:
     with pytest.raises(UnreadableFile):
         image_bytes(image)

@@ -1,4 +1,4 @@
-"""Addresses and keys are checked before anything is asked."""
+"""URLs and keys are validated before a request is sent."""
 
 import pytest
 
@@ -20,19 +20,19 @@ from eulerlora_client.sdk.retry import Timeouts
         "http://[",
     ],
 )
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+def test_an_invalid_url_is_an_error(url: str) -> None:
     with pytest.raises(SettingsError, match="url: "):
         connection_options(url, None, Timeouts())
 
 
 @pytest.mark.parametrize("key", ["", "two words", "schlüssel", "line\nbreak"])
-def test_a_key_that_is_none_is_refused_and_not_repeated(key: str) -> None:
-    with pytest.raises(SettingsError, match="key: ") as refused:
+def test_an_invalid_key_is_an_error_that_does_not_repeat_it(key: str) -> None:
+    with pytest.raises(SettingsError, match="key: ") as raised:
         connection_options("http://127.0.0.1", key, Timeouts())
-    assert not key or key not in str(refused.value)
+    assert not key or key not in str(raised.value)
 
 
-def test_a_key_is_shown_as_a_bearer_token() -> None:
+def test_a_key_is_sent_as_a_bearer_token() -> None:
     assert connection_options("https://x/y/", "elk_1", Timeouts())["headers"] == {
         "Authorization": "Bearer elk_1"
     }

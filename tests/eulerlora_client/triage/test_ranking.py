@@ -1,4 +1,4 @@
-"""In which order rows are looked at, their names and numbers."""
+"""The order of rows, their names and counts."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -14,22 +14,22 @@ from tests.eulerlora_client.triage_rows import (
     BLURRED,
     SHARP,
     failed,
+    fixed_policy,
+    make_prediction,
     passes,
-    prediction,
-    steady_policy,
     triaged,
 )
 
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:
-    return steady_policy()
+    return fixed_policy()
 
 
 def row(
-    policy: Policy, path: str, label: str = "nv", sureness: float = 7, sharp: bool = True
+    policy: Policy, path: str, label: str = "nv", margin: float = 7, sharp: bool = True
 ) -> TriageRow:
-    found = prediction(passes(label, sureness, 0.2, seed=0))
+    found = make_prediction(passes(label, margin, 0.2, seed=0))
     return triaged(Path(path), found, SHARP if sharp else BLURRED, policy)
 
 
@@ -37,70 +37,70 @@ def names(rows: list[TriageRow], policy: Policy) -> list[str]:
     return [result.name for result in ranked(rows, policy)]
 
 
-def test_the_most_urgent_come_first_and_failures_before_the_routine(policy: Policy) -> None:
+def test_the_most_urgent_come_first_and_failures_precede_routine(policy: Policy) -> None:
     rows = [
         row(policy, "routine"),
         failed(Path("failed"), "unusable_image", "broken"),
         row(policy, "retake", sharp=False),
-        triaged(Path("refer"), prediction(passes("nv", 7, 0.2, 0), ood=True), SHARP, policy),
+        triaged(Path("refer"), make_prediction(passes("nv", 7, 0.2, 0), ood=True), SHARP, policy),
         row(policy, "urgent", "mel"),
     ]
     assert names(rows, policy) == ["urgent", "refer", "retake", "failed", "routine"]
 
 
-def test_a_retake_that_resembles_the_malignant_group_stands_next_to_the_urgent(
+def test_a_retake_above_the_urgent_threshold_follows_the_urgent_rows(
     policy: Policy,
 ) -> None:
     rows = [
         row(policy, "retake", sharp=False),
-        triaged(Path("refer"), prediction(passes("nv", 7, 0.2, 0), ood=True), SHARP, policy),
+        triaged(Path("refer"), make_prediction(passes("nv", 7, 0.2, 0), ood=True), SHARP, policy),
         row(policy, "retake, malignant", "mel", sharp=False),
         row(policy, "urgent", "mel"),
     ]
     assert names(rows, policy) == ["urgent", "retake, malignant", "refer", "retake"]
 
 
-def test_a_failed_row_whose_answer_resembles_the_malignant_group_stands_there_too(
+def test_a_failed_row_above_the_urgent_threshold_follows_the_urgent_rows(
     policy: Policy,
 ) -> None:
-    answered = prediction(passes("mel", 7, 0.2, 0))
+    result = make_prediction(passes("mel", 7, 0.2, 0))
     rows = [
-        triaged(Path("refer"), prediction(passes("nv", 7, 0.2, 0), ood=True), SHARP, policy),
-        replace(failed(Path("failed"), "quality_unknown", "broken"), prediction=answered),
+        triaged(Path("refer"), make_prediction(passes("nv", 7, 0.2, 0), ood=True), SHARP, policy),
+        replace(failed(Path("failed"), "quality_unknown", "broken"), prediction=result),
     ]
     assert names(rows, policy) == ["failed", "refer"]
 
 
-def test_within_a_pathway_the_malignant_group_s_probability_decides(policy: Policy) -> None:
-    rows = [row(policy, str(sureness), "mel", sureness) for sureness in (2, 6, 4)]
+def test_within_a_status_the_malignant_probability_decides(policy: Policy) -> None:
+    rows = [row(policy, str(margin), "mel", margin) for margin in (2, 6, 4)]
     found = ranked(rows, policy)
     assert {result.status for result in found} == {Disposition.URGENT}
     shares = [result.malignant or 0 for result in found]
     assert all(one > other for one, other in pairwise(shares))
 
 
-def test_equal_rows_are_in_the_order_of_their_names(policy: Policy) -> None:
+def test_equal_rows_are_sorted_by_name(policy: Policy) -> None:
     assert names([row(policy, name) for name in ("b", "C", "a")], policy) == ["a", "b", "C"]
 
 
-def test_names_begin_below_the_folder_that_all_share(policy: Policy) -> None:
+def test_names_start_below_the_common_folder(policy: Policy) -> None:
     rows = [row(policy, path) for path in ("/data/clinic/1/a.jpg", "/data/clinic/2/a.jpg")]
     assert names(rows, policy) == ["1/a.jpg", "2/a.jpg"]
 
 
-def test_absolute_and_relative_paths_are_named_whole(policy: Policy) -> None:
+def test_absolute_and_relative_paths_are_shown_complete(policy: Policy) -> None:
     rows = [row(policy, path) for path in ("/data/a.jpg", "b.jpg")]
     assert names(rows, policy) == ["/data/a.jpg", "b.jpg"]
 
 
-def test_each_kind_is_counted(policy: Policy) -> None:
+def test_every_status_is_counted(policy: Policy) -> None:
     rows = [row(policy, "a"), row(policy, "b"), failed(Path("c"), "timed_out", "no answer")]
     assert counts_by_status(ranked(rows, policy)) == {
         "urgent": 0, "refer": 0, "retake": 0, "routine": 2, "failed": 1
     }  # fmt: skip
 
 
-def test_a_model_without_the_malignant_classes_has_no_such_probability(policy: Policy) -> None:
+def test_a_model_without_the_malignant_classes_has_no_malignant_probability(policy: Policy) -> None:
     found = row(policy, "a")
     assert found.prediction is not None
     other = found.prediction.model_copy(update={"probabilities": {"cat": 1.0}})
