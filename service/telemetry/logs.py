@@ -14,7 +14,6 @@ from service.telemetry.request_id import current_request_id
 
 LogFormat = Literal["json", "text"]
 LogChoice = Literal["auto", "json", "text"]
-CHOICES: tuple[LogChoice, ...] = ("auto", "json", "text")
 
 current_trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)
 """The trace of the current task or thread, as 32 hexadecimal digits."""

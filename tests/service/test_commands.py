@@ -7,9 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
+import click
 import pytest
 
+from eulerlora.settings import Precision
+from service.commands import serve_command
+from service.telemetry.logs import LogChoice
 from tests.damaged_checkpoints import DAMAGES, edited
 from tests.program import run
 from tests.server_process import END_S, serving, wait_until
@@ -98,6 +103,15 @@ def test_sigterm_ends_the_server_with_status_0(server_run) -> None:
 def test_the_server_prints_its_models_and_address(server_run) -> None:
     assert f"serving tiny on http://127.0.0.1:{server_run.port}\n" in server_run.log
     assert "Traceback" not in server_run.log
+
+
+def test_the_choices_of_the_command_are_those_of_the_settings() -> None:
+    choices = {
+        option.name: tuple(option.type.choices)
+        for option in serve_command.params
+        if isinstance(option.type, click.Choice)
+    }
+    assert choices == {"precision": get_args(Precision), "log_format": get_args(LogChoice)}
 
 
 def error_lines(log: str) -> list[str]:
