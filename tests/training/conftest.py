@@ -1,4 +1,4 @@
-"""A tiny labelled image folder, a tiny backbone file, and a recipe that trains on them."""
+"""A tiny image folder, a tiny backbone file, and a recipe that trains on them."""
 
 from pathlib import Path
 
@@ -44,15 +44,15 @@ ood = [{ kind = "images", path = "other" }]
 
 @pytest.fixture(scope="session")
 def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """train/ and test/ of three classes, one colour each with noise, and a folder `other`."""
+    """Returns a folder with train/ and test/ of three noisy colours, and a folder other/."""
     folder = tmp_path_factory.mktemp("images")
     noise = np.random.default_rng(0)
     for part, count in PER_CLASS.items():
         for name, colour in COLOURS.items():
-            place = folder / part / name
-            place.mkdir(parents=True)
+            class_folder = folder / part / name
+            class_folder.mkdir(parents=True)
             for index in range(count):
-                write_image(place / f"{index:02}.png", colour, noise)
+                write_image(class_folder / f"{index:02}.png", colour, noise)
     (folder / "other").mkdir()
     for index in range(5):
         write_image(folder / "other" / f"{index}.png", (128, 128, 128), noise)
@@ -66,7 +66,7 @@ def write_image(path: Path, colour: tuple[int, int, int], noise: np.random.Gener
 
 @pytest.fixture
 def recipe_file(tmp_path: Path) -> Path:
-    """RECIPE beside the tiny backbone that it names."""
+    """Returns the path of RECIPE, beside its tiny backbone."""
     save_backbone(tmp_path / "backbone.safetensors", random_backbone(), {}, torch.float16)
     path = tmp_path / "tiny.toml"
     path.write_text(RECIPE)

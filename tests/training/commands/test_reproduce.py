@@ -21,8 +21,8 @@ from eulerlora.checkpoint import ADAPTERS
 from tests.conftest import TINY_BACKBONE, random_backbone
 from tests.program import Completed, run
 from tests.training.conftest import PER_CLASS
-from tests.training.made_up_runs import finish
 from tests.training.reproduction.test_scheduler import TABLE, TIMEOUT_S, wait_for
+from tests.training.synthetic_runs import finish
 from training.adaptation.train import REPORT, state_file
 from training.evaluation.report_schema import JSON
 from training.reproduction.runs import runs_of
@@ -80,12 +80,12 @@ def test_nothing_is_missing_for_a_table_whose_runs_are_finished(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "status", "named"),
     [
-        (["cifar"], 2, "'ham10000-scale-check'"),
+        (["cifar"], 2, "ham10000-scale-check"),
         ([], 2, "Missing argument"),
-        ([TABLE, "--seeds", "one"], 1, "--seeds wants all or such as 0,42, not 'one'"),
+        ([TABLE, "--seeds", "one"], 1, "expected --seeds all or such as 0,42, got 'one'"),
         ([TABLE, "--seeds", "0,"], 1, "--seeds"),
         ([TABLE, "--seeds", "-1"], 1, "seed"),
-        ([TABLE, "--set", "training.epochs"], 1, "--set wants key=value"),
+        ([TABLE, "--set", "training.epochs"], 1, "expected --set key=value"),
         (
             [TABLE, "--set", "evaluation.samples=2"],
             1,

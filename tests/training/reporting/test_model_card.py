@@ -10,7 +10,7 @@ from eulerlora import DataError
 from eulerlora.checkpoint import stored_revision, write_config
 from eulerlora.config import CheckpointConfig
 from tests.conftest import config_of, random_network
-from tests.training.made_up_report import REPORT
+from tests.training.synthetic_report import REPORT
 from training.evaluation.intervals import proportion
 from training.evaluation.report_schema import ClassMetrics, report_json
 from training.reporting.model_card import model_card, write_model_card

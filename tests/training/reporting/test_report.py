@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from eulerlora import DataError
 from eulerlora.uncertainty import summarise
-from tests.training.made_up_report import REPORT
+from tests.training.synthetic_report import REPORT
 from training.evaluation.evaluate import Evaluation, Predictions
 from training.evaluation.report_schema import ClassMetrics, Subset, read_report, report_json
 from training.reporting.report import markdown, write_report

@@ -11,7 +11,7 @@ from eulerlora.backbone import build_backbone
 from eulerlora.settings import AdapterSettings, BackboneSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import TINY_BACKBONE
-from tests.training.made_up_runs import VIT_B_32, finish
+from tests.training.synthetic_runs import VIT_B_32, finish
 from training.reporting.tables import METRICS
 from training.reproduction.results import markdown_table, trained_parameters
 from training.reproduction.runs import TableRun, runs_of

@@ -6,7 +6,7 @@ import pytest
 
 from eulerlora.checkpoint import CONFIG
 from eulerlora.errors import CheckpointError, DataError, SettingsError
-from tests.training.made_up_runs import finish
+from tests.training.synthetic_runs import finish
 from training.adaptation.train import REPORT, state_file
 from training.evaluation.report_schema import JSON
 from training.reproduction.runs import TableRun, runs_of
