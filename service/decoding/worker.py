@@ -143,8 +143,9 @@ def result_to_message(result: DecodeResult | Exception) -> Message:
 
 def result_from_message(message: Message) -> DecodeResult | Exception:
     """Returns the result or exception in a message from a worker."""
-    is_error = isinstance(message.fields, Exception)
-    return message.fields if is_error else DecodeResult.from_message(message)
+    if isinstance(message.fields, Exception):
+        return message.fields
+    return DecodeResult.from_message(message)
 
 
 def _quality(image: RgbImage) -> ImageQuality:

@@ -15,14 +15,14 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
-from service.http.body_limits import BodyLimitsMiddleware, BodySettings
+from service.http.body_limits import BodyLimitsMiddleware
 from service.http.protocol import (
     MAX_HEADER_BYTES,
     ConnectionLimitsMiddleware,
-    ConnectionSettings,
     Protocol,
     protocol_of,
 )
+from service.settings import BodySettings, ConnectionSettings
 
 SOCKET_TIMEOUT_S = 120.0
 KEEP_ALIVE_S = 600  # a busy machine may need more than uvicorn's default of five seconds

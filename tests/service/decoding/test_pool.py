@@ -63,7 +63,7 @@ def faulty() -> Iterator[Decoder]:
         decoder.close()
 
 
-def run_faulty_worker(*args: object) -> None:
+def run_faulty_worker(*args: Any) -> None:
     """Runs a worker that fails as the revision of a job says."""
     run_job = worker.run_job
 
