@@ -4,10 +4,8 @@ import copy
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from benchmarks.measurement.sizes import NetworkSizes
-from eulerlora.backbone import build_backbone
 from eulerlora.coefficients import trajectory_coefficients
 from eulerlora.rows import Rows
 from eulerlora.runtime import Runtime
@@ -15,22 +13,6 @@ from eulerlora.settings import AdapterSettings, Draw, Precision, RuntimeSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 Engine = Callable[[Tensor, Rows, Tensor], Tensor]
-UP_STD = 0.005  # adapters and image then change a logit by similar amounts
-
-
-def random_network(sizes: NetworkSizes, seed: int = 0) -> AdaptedVisionTransformer:
-    """Returns a network with random weights, adapters included, on the CPU."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        backbone = build_backbone(sizes.backbone)
-    network = AdaptedVisionTransformer(backbone, sizes.adapters, sizes.classes)
-    generator = Generator().manual_seed(seed)
-    network.initialise(generator)
-    with torch.no_grad():
-        for name, parameter in network.adapter_parameters():
-            if name.endswith(".up"):
-                parameter.normal_(std=UP_STD, generator=generator)
-    return network.eval()
 
 
 def build_engine(

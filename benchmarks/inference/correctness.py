@@ -9,30 +9,17 @@ from benchmarks.baselines.engine import build_engine
 from benchmarks.baselines.naive import naive_logits, ordinary_members
 from benchmarks.baselines.peft import PeftVisionTransformer
 from benchmarks.baselines.vmap_ensemble import vmap_ensemble
+from benchmarks.measurement.result import Check
 from benchmarks.measurement.workload import Plan, Workload
 from eulerlora.coefficients import trajectory_coefficients
 from eulerlora.rows import Rows
 from eulerlora.settings import Draw
-from eulerlora.validation import Settings
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 3e-2}
 
 
 class WrongLogitsError(Exception):
     """An implementation differs from the plain forward pass by more than its tolerance."""
-
-
-class Check(Settings):
-    """Result of a check. difference: largest difference of a probability. allowed: tolerance."""
-
-    name: str
-    difference: float
-    allowed: float
-
-    @property
-    def passed(self) -> bool:
-        """True if the difference is within the tolerance."""
-        return self.difference <= self.allowed
 
 
 def checks(plan: Plan) -> list[Check]:

@@ -3,10 +3,10 @@
 import torch
 from torch import Generator
 
-from benchmarks.baselines.engine import build_engine, predict, random_network
+from benchmarks.baselines.engine import build_engine, predict
 from benchmarks.measurement.result import Comparison, Result, Target
 from benchmarks.measurement.timing import paired_seconds
-from benchmarks.measurement.workload import Plan, described
+from benchmarks.measurement.workload import Plan, described, random_network
 from eulerlora.settings import Draw
 
 

@@ -1,4 +1,4 @@
-"""A measured comparison with its target, workload, machine and versions."""
+"""A measured comparison with its target, workload, machine and versions; a correctness check."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -116,6 +116,19 @@ class Comparison(Settings):
             commit=commit(),
             date=datetime.now(UTC),
         )
+
+
+class Check(Settings):
+    """Result of a check. difference: largest difference of a probability. allowed: tolerance."""
+
+    name: str
+    difference: float
+    allowed: float
+
+    @property
+    def passed(self) -> bool:
+        """True if the difference is within the tolerance."""
+        return self.difference <= self.allowed
 
 
 def ratio(ours: float, reference: float, work: tuple[float, float] | None) -> float:

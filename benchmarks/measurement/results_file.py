@@ -5,9 +5,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from benchmarks.inference.correctness import Check
 from benchmarks.measurement.reading import Reading
-from benchmarks.measurement.result import Result
+from benchmarks.measurement.result import Check, Result
 from eulerlora.validation import Settings
 
 Record = Result | Reading

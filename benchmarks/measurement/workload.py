@@ -6,11 +6,13 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from benchmarks.baselines.engine import random_network
 from benchmarks.measurement.sizes import NetworkSizes, Sizes
+from eulerlora.backbone import build_backbone
 from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
 from eulerlora.rows import Rows
 from eulerlora.vision_transformer import AdaptedVisionTransformer
+
+UP_STD = 0.005  # adapters and image then change a logit by similar amounts
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,21 @@ class Workload:
     def random(cls, sizes: NetworkSizes, images: int, device: torch.device) -> "Workload":
         """Returns a workload on a network with random weights."""
         return cls.of(random_network(sizes).to(device), sizes.samples, images)
+
+
+def random_network(sizes: NetworkSizes, seed: int = 0) -> AdaptedVisionTransformer:
+    """Returns a network with random weights, adapters included, on the CPU."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        backbone = build_backbone(sizes.backbone)
+    network = AdaptedVisionTransformer(backbone, sizes.adapters, sizes.classes)
+    generator = Generator().manual_seed(seed)
+    network.initialise(generator)
+    with torch.no_grad():
+        for name, parameter in network.adapter_parameters():
+            if name.endswith(".up"):
+                parameter.normal_(std=UP_STD, generator=generator)
+    return network.eval()
 
 
 def described(sizes: NetworkSizes, **details: Any) -> dict[str, Any]:

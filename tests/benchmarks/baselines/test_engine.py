@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from benchmarks.baselines.engine import build_engine, predict, random_network
+from benchmarks.baselines.engine import build_engine, predict
 from benchmarks.measurement.sizes import SMALL_NETWORK
+from benchmarks.measurement.workload import random_network
 from eulerlora.settings import Draw
 
 

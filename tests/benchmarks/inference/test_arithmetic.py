@@ -9,10 +9,10 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.baselines.engine import random_network
 from benchmarks.baselines.naive import naive_logits, ordinary_members
 from benchmarks.inference.arithmetic import Arithmetic, all_tokens, minimum
 from benchmarks.measurement.sizes import SMALL_NETWORK, NetworkSizes
+from benchmarks.measurement.workload import random_network
 from eulerlora.backbone import settings_of
 from eulerlora.rows import Rows
 from eulerlora.settings import BackboneSettings

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from benchmarks.inference import correctness
-from benchmarks.inference.correctness import Check, WrongLogitsError, checks, require
+from benchmarks.inference.correctness import WrongLogitsError, checks, require
+from benchmarks.measurement.result import Check
 from benchmarks.measurement.sizes import SMALL
 from benchmarks.measurement.workload import Plan
 

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Generator
 
-from benchmarks.baselines.engine import random_network
 from benchmarks.measurement.sizes import SMALL_NETWORK
-from benchmarks.measurement.workload import Workload
+from benchmarks.measurement.workload import Workload, random_network
 from benchmarks.training.step import STEPS, MicroBatchStep, NaiveStep, OneBatchStep
 from eulerlora.coefficients import draw_trajectories
 
