@@ -17,7 +17,7 @@ from typing import Any
 from PIL import Image
 
 ADDRESS = "http://127.0.0.1:8000"
-START_S = 240
+START_S = 600
 UNKNOWN_USER = 12345
 PREDICTION = {
     "request_id", "model", "revision", "mode", "samples", "trajectories", "seed", "label",
