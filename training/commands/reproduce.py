@@ -58,8 +58,10 @@ def reproduce_command(
     from training.reproduction.results import markdown_table  # noqa: PLC0415
     from training.reproduction.runs import runs_of  # noqa: PLC0415
     from training.reproduction.scheduler import all_devices, train_all  # noqa: PLC0415
-    from training.reproduction.table import read_table  # noqa: PLC0415
+    from training.reproduction.table import read_table, table_names  # noqa: PLC0415
 
+    if table not in table_names():
+        raise click.UsageError(f"expected one of {', '.join(table_names())}, got {table!r}")
     selected = read_table(table)
     runs = runs_of(selected, _seeds(selected, seeds), overrides, out)
     for run in runs:

@@ -308,7 +308,7 @@ def test_an_interrupted_table_is_resumed_by_the_next_call(
     assert errors.strip() == "eulerlora: interrupted"
     assert state_file(begun).exists()
     assert not begun.exists()
-    assert "interrupted; no checkpoint was written; the state of step" in log_text(begun)
+    assert "interrupted; no checkpoint was written; the state after step" in log_text(begun)
 
     monkeypatch.setattr("training.reproduction.table.read_table", lambda _name: only("lora-20"))
     done = run(*command)
