@@ -21,7 +21,7 @@ def line(client: str = "clinic", keys: object = KEYS[:1], **others: object) -> s
 
 def client(name: str, *digits: str) -> Client:
     return Client(
-        client=name, keys=tuple(ActiveKey(sha256=each * 64, created=CREATED) for each in digits)
+        client=name, keys=tuple(ActiveKey(sha256=digit * 64, created=CREATED) for digit in digits)
     )
 
 
@@ -51,7 +51,7 @@ def test_a_limit_is_read_and_empty_lines_are_ignored(path: Path) -> None:
         (line(keys=[KEYS[0] | {"created": "2026-11-21T14:42:00"}]), "keys.0.created: "),
         (line(client="a clinic"), "client: "),
         (line(client="clinic\n"), "client: "),
-        (line(request_per_minute=7), "request_per_minute: "),
+        (line(request_per_minute=7), "unknown key request_per_minute"),
         (line(requests_per_minute=0), "requests_per_minute: "),
         (line(requests_per_minute="7"), "requests_per_minute: "),
         (line(requests_per_minute=True), "requests_per_minute: "),

@@ -26,19 +26,19 @@ def request_of(disconnected: asyncio.Event, *before: dict[str, Any]) -> Request:
 
 
 def test_a_connected_client_does_not_affect_the_block() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with while_connected(request_of(asyncio.Event())):
             await asyncio.sleep(0.01)
         await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) == 1  # the watcher has ended
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_disconnect_cancels_the_block() -> None:
     ended: list[str] = []
 
-    async def story() -> None:
+    async def scenario() -> None:
         disconnected = asyncio.Event()
         empty = {"type": "http.request", "body": b"", "more_body": False}
         asyncio.get_running_loop().call_later(0.01, disconnected.set)
@@ -49,17 +49,17 @@ def test_a_disconnect_cancels_the_block() -> None:
                 finally:
                     ended.append("the block")
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert ended == ["the block"]
 
 
 def test_an_exception_in_the_block_is_raised_unchanged() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         with pytest.raises(ZeroDivisionError):
             async with while_connected(request_of(asyncio.Event())):
                 raise ZeroDivisionError
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_cancellation_is_not_reported_as_a_disconnect() -> None:
@@ -68,7 +68,7 @@ def test_cancellation_is_not_reported_as_a_disconnect() -> None:
             entered.set()
             await asyncio.sleep(TIMEOUT_S)
 
-    async def story() -> None:
+    async def scenario() -> None:
         entered = asyncio.Event()
         task = asyncio.create_task(block(entered))
         await entered.wait()
@@ -76,4 +76,4 @@ def test_cancellation_is_not_reported_as_a_disconnect() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -195,11 +195,12 @@ def test_real_lesions_all_get_a_disposition(go, real_data) -> None:
     with tarfile.open(archive) as files:
         images = (member for member in files if member.name.endswith(".jpg"))
         chosen = [
-            upload(Path(each.name).name, files.extractfile(each).read())  # type: ignore[union-attr]
-            for each, _ in zip(images, range(4), strict=False)
+            upload(Path(image.name).name, files.extractfile(image).read())  # type: ignore[union-attr]
+            for image, _ in zip(images, range(4), strict=False)
         ]
     with go() as visit:
         visit.add(*chosen)
-        for each in chosen:
-            expect(visit.card(str(each["name"])).locator(".verdict-title")).to_have_count(1)
-            expect(visit.card(str(each["name"]))).to_contain_text(CLASSES)
+        for file in chosen:
+            card = visit.card(str(file["name"]))
+            expect(card.locator(".verdict-title")).to_have_count(1)
+            expect(card).to_contain_text(CLASSES)

@@ -1,22 +1,17 @@
-"""The request path while the engine is busy: capacity, deadlines, disconnects, and faults."""
+"""The request path: capacity, load, revisions, the audit log, and device faults."""
 
 import asyncio
-from collections.abc import Callable
 from io import BytesIO
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from PIL import Image
-from starlette.requests import ClientDisconnect
 
 from eulerlora.checkpoint import Checkpoint
 from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.problems import (
     AuditUnavailable,
-    DeadlinePassed,
     NotReady,
     OutOfMemory,
     Overloaded,
@@ -24,22 +19,9 @@ from eulerlora_client.contract.problems import (
 from eulerlora_client.contract.queries import PredictQuery
 from service.audit.log import AuditEntry
 from service.inference.models import ServedModel
-from tests.service.harness import DET, TIMEOUT_S, FakeRequest, PipelineHarness, predict_one
+from tests.service.harness import PipelineHarness, predict_one
 
 EIGHT = PredictQuery(mode="stoch", samples=8)
-
-
-Open = Callable[..., Any]
-
-
-@pytest.fixture
-def harness(model) -> Open:
-    """(audit, model, **settings) -> a context of a pipeline harness."""
-
-    def build(audit: Any = None, of: EulerLoRA = model, **settings: Any) -> Any:
-        return PipelineHarness(of, audit, settings).running()
-
-    return build
 
 
 @pytest.fixture
@@ -47,8 +29,8 @@ def calibrated(make_network, make_config) -> EulerLoRA:
     """A model with thresholds for stoch with 1, 2 and 4 samples."""
     network = make_network()
     thresholds = tuple(
-        Threshold(mode="stoch", samples=each, msp=each / 10, kept=0.9, images=9, data="test")
-        for each in (1, 2, 4)
+        Threshold(mode="stoch", samples=samples, msp=samples / 10, kept=0.9, images=9, data="test")
+        for samples in (1, 2, 4)
     )
     checkpoint = Checkpoint(network, make_config(network, thresholds=thresholds), "sha256:0")
     return EulerLoRA(checkpoint, torch.device("cpu"))
@@ -82,7 +64,7 @@ def test_samples_are_drawn_with_the_sampler_of_the_checkpoint(
 
 
 def test_a_full_queue_refuses_a_request_and_accepts_a_smaller_one(harness, png) -> None:
-    async def story(harness: PipelineHarness) -> None:
+    async def scenario(harness: PipelineHarness) -> None:
         running = await harness.block_engine()
         accepted = asyncio.create_task(predict_one(harness, png, EIGHT))
         await harness.wait_for_rows(16)
@@ -98,128 +80,7 @@ def test_a_full_queue_refuses_a_request_and_accepts_a_smaller_one(harness, png) 
         assert (await predict_one(harness, png, EIGHT)).prediction.samples == 8
 
     with harness(max_waiting_rows=20) as running:
-        asyncio.run(story(running))
-
-
-def test_a_request_whose_deadline_passes_in_the_queue_never_runs(harness, png) -> None:
-    async def story(harness: PipelineHarness) -> None:
-        running = await harness.block_engine()
-        with pytest.raises(DeadlinePassed):
-            await predict_one(harness, png)
-        assert not harness.gate.is_set()  # the engine is still blocked
-        assert harness.queue.rows == 0
-        harness.gate.set()
-        await running
-
-    with harness(deadline_s=0.3) as running:
-        asyncio.run(story(running))
-    assert running.passes == [1]
-
-
-def test_a_request_whose_deadline_passes_during_decoding_never_runs(harness, png) -> None:
-    async def story(harness: PipelineHarness) -> None:
-        harness.decoder.gate.clear()
-        with pytest.raises(DeadlinePassed):
-            await predict_one(harness, png)
-        assert harness.decoder.entered.is_set()
-        assert harness.queue.rows == 0
-
-    with harness(deadline_s=0.3) as running:
-        asyncio.run(story(running))
-    assert running.passes == []
-
-
-def test_a_pass_that_runs_at_the_deadline_is_finished(harness, png) -> None:
-    timers: list[Callable[[], object]] = []
-
-    async def story(harness: PipelineHarness) -> None:
-        loop = asyncio.get_running_loop()
-        call_later = loop.call_later
-
-        def capture_deadline(delay: float, callback: Any, *arguments: Any) -> Any:
-            if getattr(callback, "__name__", "") == "cancel":
-                timers.append(callback)
-            return call_later(delay, callback, *arguments)
-
-        loop.call_later = capture_deadline  # type: ignore[method-assign]
-        harness.gate.clear()
-        task = asyncio.create_task(predict_one(harness, png))
-        assert await asyncio.to_thread(harness.entered.wait, TIMEOUT_S)
-        (expire,) = timers
-        expire()
-        harness.gate.set()
-        assert (await task).prediction.mode == "det"
-
-    with harness() as running:
-        asyncio.run(story(running))
-
-
-def test_the_deadline_starts_when_the_body_is_complete(harness, png, monkeypatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr("service.prediction.pipeline.time", SimpleNamespace(monotonic=lambda: now))
-
-    async def story(harness: PipelineHarness) -> None:
-        nonlocal now
-        accepted = harness.pipeline._validated(FakeRequest(png).request, DET)
-        now += 3600  # a slow upload
-        assert harness.pipeline._accepted(accepted).deadline == now + TIMEOUT_S
-
-    with harness() as running:
-        asyncio.run(story(running))
-
-
-def test_a_disconnect_in_the_queue_frees_the_rows(harness, png) -> None:
-    async def story(harness: PipelineHarness) -> None:
-        running = await harness.block_engine()
-        fake = FakeRequest(png)
-        cancelled = asyncio.create_task(harness.pipeline.predict(fake.request, EIGHT))
-        other = asyncio.create_task(predict_one(harness, png))
-        await harness.wait_for_rows(18)
-        fake.disconnect()
-        with pytest.raises(ClientDisconnect):
-            await cancelled
-        assert harness.queue.rows == 2
-        harness.gate.set()
-        await running
-        await other
-
-    with harness() as running:
-        asyncio.run(story(running))
-    assert running.passes == [1, 1]
-
-
-def test_a_disconnect_during_a_pass_does_not_affect_others(harness, png) -> None:
-    async def story(harness: PipelineHarness) -> None:
-        harness.gate.clear()
-        fake = FakeRequest(png)
-        cancelled = asyncio.create_task(harness.pipeline.predict(fake.request, DET))
-        assert await asyncio.to_thread(harness.entered.wait, TIMEOUT_S)
-        fake.disconnect()
-        with pytest.raises(ClientDisconnect):
-            await cancelled
-        harness.gate.set()
-        await predict_one(harness, png)
-
-    with harness() as running:
-        asyncio.run(story(running))
-
-
-def test_a_disconnect_during_decoding_prevents_the_run(harness, png) -> None:
-    async def story(harness: PipelineHarness) -> None:
-        harness.decoder.gate.clear()
-        fake = FakeRequest(png)
-        cancelled = asyncio.create_task(harness.pipeline.predict(fake.request, DET))
-        async with asyncio.timeout(TIMEOUT_S):
-            await harness.decoder.entered.wait()
-        assert harness.queue.rows == 2
-        fake.disconnect()
-        with pytest.raises(ClientDisconnect):
-            await cancelled
-        assert harness.queue.rows == 0
-
-    with harness() as running:
-        asyncio.run(story(running))
-    assert running.passes == []
+        asyncio.run(scenario(running))
 
 
 def test_a_replaced_revision_finishes_its_requests(harness, png, make_network, make_config) -> None:
@@ -228,7 +89,7 @@ def test_a_replaced_revision_finishes_its_requests(harness, png, make_network, m
         Checkpoint(network, make_config(network), "sha256:newer"), torch.device("cpu")
     )
 
-    async def story(harness: PipelineHarness) -> None:
+    async def scenario(harness: PipelineHarness) -> None:
         running = await harness.block_engine()
         before = asyncio.create_task(predict_one(harness, png))
         await harness.wait_for_rows(2)
@@ -244,11 +105,11 @@ def test_a_replaced_revision_finishes_its_requests(harness, png, make_network, m
         assert expected.probabilities == new.probabilities
 
     with harness() as running:
-        asyncio.run(story(running))
+        asyncio.run(scenario(running))
 
 
 def test_under_load_a_request_gets_fewer_samples_and_a_warning(harness, calibrated, png) -> None:
-    async def story(harness: PipelineHarness) -> None:
+    async def scenario(harness: PipelineHarness) -> None:
         running = await harness.block_engine()
         first = asyncio.create_task(predict_one(harness, png, EIGHT))
         await harness.wait_for_rows(16)
@@ -271,11 +132,11 @@ def test_under_load_a_request_gets_fewer_samples_and_a_warning(harness, calibrat
         )
 
     with harness(of=calibrated, max_waiting_rows=30, fewer_samples=True) as running:
-        asyncio.run(story(running))
+        asyncio.run(scenario(running))
 
 
 def test_samples_are_reduced_only_if_the_settings_allow_it(harness, calibrated, png) -> None:
-    async def story(harness: PipelineHarness) -> None:
+    async def scenario(harness: PipelineHarness) -> None:
         running = await harness.block_engine()
         tasks = [asyncio.create_task(predict_one(harness, png, EIGHT)) for _ in range(2)]
         await harness.wait_for_rows(32)
@@ -284,7 +145,7 @@ def test_samples_are_reduced_only_if_the_settings_allow_it(harness, calibrated, 
         assert [(await task).prediction.samples for task in tasks] == [8, 8]
 
     with harness(of=calibrated, max_waiting_rows=40) as running:
-        asyncio.run(story(running))
+        asyncio.run(scenario(running))
 
 
 class Audit:
@@ -334,7 +195,7 @@ def test_a_batch_without_memory_is_split_and_a_single_image_fails(harness, png) 
         if len(inputs[0]) > 2 or len(inputs[1]) > 100:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-    async def story(harness: PipelineHarness) -> None:
+    async def scenario(harness: PipelineHarness) -> None:
         running = await harness.block_engine()
         tasks = [asyncio.create_task(predict_one(harness, png)) for _ in range(4)]
         await harness.wait_for_rows(8)
@@ -348,7 +209,7 @@ def test_a_batch_without_memory_is_split_and_a_single_image_fails(harness, png) 
     with harness() as running:
         hook = running.served.model.network.register_forward_pre_hook(fill)
         try:
-            asyncio.run(story(running))
+            asyncio.run(scenario(running))
         finally:
             hook.remove()
     assert running.passes[:4] == [1, 4, 2, 2]

@@ -142,7 +142,7 @@ def test_results_do_not_depend_on_concurrent_requests(harness, png, taken) -> No
     queries = [auto(seed) for seed in taken]
     queries += [PredictQuery(mode="stoch", samples=5, seed=seed) for seed in range(10)] + [DET] * 5
 
-    async def story(harness: PipelineHarness) -> list[Prediction]:
+    async def scenario(harness: PipelineHarness) -> list[Prediction]:
         running = await harness.block_engine()
         tasks = [asyncio.create_task(predict_one(harness, png, query)) for query in queries]
         harness.gate.set()
@@ -150,7 +150,7 @@ def test_results_do_not_depend_on_concurrent_requests(harness, png, taken) -> No
         return [(await task).prediction for task in tasks]
 
     with harness(max_batch_rows=64) as running:
-        together = asyncio.run(story(running))
+        together = asyncio.run(scenario(running))
         assert max(running.passes) > 1
         for query, result in zip(queries, together, strict=True):
             assert_same(result, asyncio.run(predict_one(running, png, query)).prediction)
@@ -158,7 +158,7 @@ def test_results_do_not_depend_on_concurrent_requests(harness, png, taken) -> No
 
 
 def test_rows_stay_reserved_for_later_rounds(harness, png, long, taken) -> None:
-    async def story(harness: PipelineHarness) -> None:
+    async def scenario(harness: PipelineHarness) -> None:
         gate = block_passes(harness)
         accepted = asyncio.create_task(predict_one(harness, png, long))
         await wait_until(lambda: harness.passes == [1])
@@ -171,7 +171,7 @@ def test_rows_stay_reserved_for_later_rounds(harness, png, long, taken) -> None:
         assert harness.queue.rows == harness.queue.items == 0
 
     with harness(max_waiting_rows=2 * (MAX_SAMPLES - ROUNDS[0])) as running:
-        asyncio.run(story(running))
+        asyncio.run(scenario(running))
 
 
 def test_the_reservation_follows_the_recent_average(harness, png, taken) -> None:
@@ -192,7 +192,7 @@ def test_a_deadline_between_rounds_gives_no_result(harness, png, long, monkeypat
     for module in ("service.prediction.rounds", "service.inference.queue"):
         monkeypatch.setattr(f"{module}.time", clock)
 
-    async def story(harness: PipelineHarness) -> None:
+    async def scenario(harness: PipelineHarness) -> None:
         nonlocal late_s
         gate = block_passes(harness)
         late = asyncio.create_task(predict_one(harness, png, long))
@@ -204,12 +204,12 @@ def test_a_deadline_between_rounds_gives_no_result(harness, png, long, monkeypat
         assert harness.queue.rows == 0
 
     with harness() as running:
-        asyncio.run(story(running))
+        asyncio.run(scenario(running))
     assert running.passes == [1]
 
 
 def test_no_round_runs_after_a_disconnect(harness, png, long) -> None:
-    async def story(harness: PipelineHarness) -> None:
+    async def scenario(harness: PipelineHarness) -> None:
         gate = block_passes(harness)
         fake = FakeRequest(png)
         cancelled = asyncio.create_task(harness.pipeline.predict(fake.request, long))
@@ -222,12 +222,12 @@ def test_no_round_runs_after_a_disconnect(harness, png, long) -> None:
         await predict_one(harness, png)
 
     with harness() as running:
-        asyncio.run(story(running))
+        asyncio.run(scenario(running))
     assert running.passes == [1, 1]
 
 
 def test_under_load_auto_gets_fewer_samples_only_if_allowed(harness, png, long, taken) -> None:
-    async def story(harness: PipelineHarness) -> Prediction:
+    async def scenario(harness: PipelineHarness) -> Prediction:
         running = await harness.block_engine()
         first = asyncio.create_task(
             predict_one(harness, png, PredictQuery(mode="stoch", samples=8))
@@ -241,12 +241,12 @@ def test_under_load_auto_gets_fewer_samples_only_if_allowed(harness, png, long, 
         return (await reduced).prediction
 
     with harness(max_waiting_rows=30, fewer_samples=True) as running:
-        body = asyncio.run(story(running))
+        body = asyncio.run(scenario(running))
     assert (body.samples, body.ood_threshold) == (2, 0.6)
     assert body.warnings == ("samples reduced from auto to 2 under load",)
     assert "standard_error" not in body.model_fields_set
     with harness(max_waiting_rows=100) as running:
-        body = asyncio.run(story(running))
+        body = asyncio.run(scenario(running))
     assert (body.samples, body.warnings) == (taken[long.seed], ())
 
 

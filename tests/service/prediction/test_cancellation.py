@@ -1,0 +1,136 @@
+"""Deadlines and disconnects, in every stage of the request path."""
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.requests import ClientDisconnect
+
+from eulerlora_client.contract.problems import DeadlinePassed
+from eulerlora_client.contract.queries import PredictQuery
+from tests.service.harness import DET, TIMEOUT_S, FakeRequest, PipelineHarness, predict_one
+
+EIGHT = PredictQuery(mode="stoch", samples=8)
+
+
+def test_a_request_whose_deadline_passes_in_the_queue_never_runs(harness, png) -> None:
+    async def scenario(harness: PipelineHarness) -> None:
+        running = await harness.block_engine()
+        with pytest.raises(DeadlinePassed):
+            await predict_one(harness, png)
+        assert not harness.gate.is_set()  # the engine is still blocked
+        assert harness.queue.rows == 0
+        harness.gate.set()
+        await running
+
+    with harness(deadline_s=0.3) as running:
+        asyncio.run(scenario(running))
+    assert running.passes == [1]
+
+
+def test_a_request_whose_deadline_passes_during_decoding_never_runs(harness, png) -> None:
+    async def scenario(harness: PipelineHarness) -> None:
+        harness.decoder.gate.clear()
+        with pytest.raises(DeadlinePassed):
+            await predict_one(harness, png)
+        assert harness.decoder.entered.is_set()
+        assert harness.queue.rows == 0
+
+    with harness(deadline_s=0.3) as running:
+        asyncio.run(scenario(running))
+    assert running.passes == []
+
+
+def test_a_pass_that_runs_at_the_deadline_is_finished(harness, png) -> None:
+    timers: list[Callable[[], object]] = []
+
+    async def scenario(harness: PipelineHarness) -> None:
+        loop = asyncio.get_running_loop()
+        call_later = loop.call_later
+
+        def capture_deadline(delay: float, callback: Any, *arguments: Any) -> Any:
+            if getattr(callback, "__name__", "") == "cancel":
+                timers.append(callback)
+            return call_later(delay, callback, *arguments)
+
+        loop.call_later = capture_deadline  # type: ignore[method-assign]
+        harness.gate.clear()
+        task = asyncio.create_task(predict_one(harness, png))
+        assert await asyncio.to_thread(harness.entered.wait, TIMEOUT_S)
+        (expire,) = timers
+        expire()
+        harness.gate.set()
+        assert (await task).prediction.mode == "det"
+
+    with harness() as running:
+        asyncio.run(scenario(running))
+
+
+def test_the_deadline_starts_when_the_body_is_complete(harness, png, monkeypatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("service.prediction.pipeline.time", SimpleNamespace(monotonic=lambda: now))
+
+    async def scenario(harness: PipelineHarness) -> None:
+        nonlocal now
+        accepted = harness.pipeline._validated(FakeRequest(png).request, DET)
+        now += 3600  # a slow upload
+        assert harness.pipeline._accepted(accepted).deadline == now + TIMEOUT_S
+
+    with harness() as running:
+        asyncio.run(scenario(running))
+
+
+def test_a_disconnect_in_the_queue_frees_the_rows(harness, png) -> None:
+    async def scenario(harness: PipelineHarness) -> None:
+        running = await harness.block_engine()
+        fake = FakeRequest(png)
+        cancelled = asyncio.create_task(harness.pipeline.predict(fake.request, EIGHT))
+        other = asyncio.create_task(predict_one(harness, png))
+        await harness.wait_for_rows(18)
+        fake.disconnect()
+        with pytest.raises(ClientDisconnect):
+            await cancelled
+        assert harness.queue.rows == 2
+        harness.gate.set()
+        await running
+        await other
+
+    with harness() as running:
+        asyncio.run(scenario(running))
+    assert running.passes == [1, 1]
+
+
+def test_a_disconnect_during_a_pass_does_not_affect_others(harness, png) -> None:
+    async def scenario(harness: PipelineHarness) -> None:
+        harness.gate.clear()
+        fake = FakeRequest(png)
+        cancelled = asyncio.create_task(harness.pipeline.predict(fake.request, DET))
+        assert await asyncio.to_thread(harness.entered.wait, TIMEOUT_S)
+        fake.disconnect()
+        with pytest.raises(ClientDisconnect):
+            await cancelled
+        harness.gate.set()
+        await predict_one(harness, png)
+
+    with harness() as running:
+        asyncio.run(scenario(running))
+
+
+def test_a_disconnect_during_decoding_prevents_the_run(harness, png) -> None:
+    async def scenario(harness: PipelineHarness) -> None:
+        harness.decoder.gate.clear()
+        fake = FakeRequest(png)
+        cancelled = asyncio.create_task(harness.pipeline.predict(fake.request, DET))
+        async with asyncio.timeout(TIMEOUT_S):
+            await harness.decoder.entered.wait()
+        assert harness.queue.rows == 2
+        fake.disconnect()
+        with pytest.raises(ClientDisconnect):
+            await cancelled
+        assert harness.queue.rows == 0
+
+    with harness() as running:
+        asyncio.run(scenario(running))
+    assert running.passes == []
