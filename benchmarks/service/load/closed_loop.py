@@ -60,35 +60,30 @@ def closed_loop(port: int, requests: Sequence[bytes], clients: int, responses: i
     return asyncio.run(_closed_loop(port, cycle, clients, responses))
 
 
-async def _closed_loop(
-    port: int,
-    requests: Iterator[bytes],
-    clients: int,
-    responses: int,
-) -> Load:
+async def _closed_loop(port: int, requests: Iterator[bytes], clients: int, responses: int) -> Load:
     exchanges: list[Exchange] = []
-    successful = 0
-    ended: _Clocks | None = None
+    remaining = responses
+    end = asyncio.get_running_loop().create_future()
 
     async def client() -> None:
-        nonlocal successful, ended
+        nonlocal remaining
         session = ClientSession(port)
-        while ended is None:
+        while not end.done():
             exchange = await session.send(next(requests))
-            if ended is not None:
+            if end.done():
                 break
             exchanges.append(exchange)
-            if exchange.status == 200:
-                successful += 1
-            else:
+            if exchange.status != 200:
                 await asyncio.sleep(RETRY_S)
-            if ended is None and successful >= responses:
-                ended = _Clocks.now()
+                continue
+            remaining -= 1
+            if remaining == 0:
+                end.set_result(_Clocks.now())
         session.close()
 
     started = _Clocks.now()
     await asyncio.gather(*(client() for _ in range(clients)))
-    assert ended is not None
+    ended: _Clocks = end.result()
     seconds = ended.wall_s - started.wall_s
     return Load(seconds, (ended.cpu_s - started.cpu_s) / seconds, exchanges)
 
