@@ -51,4 +51,4 @@ def scaled(engine):
 def test_a_missing_gpu_is_an_error(tmp_path: Path) -> None:
     completed = CliRunner().invoke(main, ["--out", str(tmp_path / "run.json")])
     assert completed.exit_code == 1
-    assert "'cuda' cannot be used" in completed.output
+    assert "device 'cuda' is not available" in completed.output
