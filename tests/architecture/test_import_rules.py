@@ -38,18 +38,20 @@ def test_a_package_is_acyclic_and_its_sub_packages_are_of_moderate_size(package:
 
 
 def test_the_graph_of_a_checkout_has_its_modules_and_imports(tmp_path: Path) -> None:
-    package = tmp_path / "service"
+    package = tmp_path / "sample_package"
     (package / "http").mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "http" / "__init__.py").touch()
-    (package / "app.py").write_text("from service.http import upload\n")
-    (package / "http" / "upload.py").write_text("from service import settings\n")
-    (package / "settings.py").write_text("def f():\n    import service.app\n")
-    structure = report(build(tmp_path), "service", ["app", "http", "settings"])
-    assert structure.sub_packages == {"service.http": 1}
-    assert structure.top_modules == ["service.app", "service.settings"]
-    assert structure.module_cycles == [["service.app", "service.http.upload", "service.settings"]]
-    assert structure.upward == [("service.settings", "service.app")]
+    (package / "app.py").write_text("from sample_package.http import upload\n")
+    (package / "http" / "upload.py").write_text("from sample_package import settings\n")
+    (package / "settings.py").write_text("def f():\n    import sample_package.app\n")
+    graph = build(tmp_path, [package.name])
+    structure = report(graph, package.name, ["app", "http", "settings"])
+    app, settings = "sample_package.app", "sample_package.settings"
+    assert structure.sub_packages == {"sample_package.http": 1}
+    assert structure.top_modules == [app, settings]
+    assert structure.module_cycles == [[app, "sample_package.http.upload", settings]]
+    assert structure.upward == [(settings, app)]
 
 
 def test_the_nodes_of_a_cycle_are_one_level() -> None:
