@@ -5,6 +5,7 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -66,14 +67,7 @@ def create_service(
     """Returns the service for `models`; a lost device is reported to the lifecycle."""
     workers = min(served.engine.workers for served in models.values())
     queue = RequestQueue(settings, workers, ThroughputEstimate())
-    metrics = Metrics(
-        Gauges(
-            ready=lambda: lifecycle.phase == "ready",
-            queue_rows=lambda: queue.rows,
-            queue_items=lambda: queue.items,
-            revisions=lambda: {name: served.revision for name, served in models.items()},
-        )
-    )
+    metrics = _create_metrics(models, queue, lifecycle)
     observer = RequestObserver(metrics)
     batcher = Batcher(
         queue,
@@ -104,13 +98,24 @@ def create_service(
     app.include_router(page_routes())
     _add_middlewares(app, settings, queue, observer, options)
 
-    async def infer(served: ServedModel, item: InferenceItem) -> Tensor:
-        future = batcher.submit(served.engine, item, deadline=math.inf)
-        return (await asyncio.wrap_future(future)).log_probabilities
-
     max_rows_per_pass = max(served.engine.max_rows_per_pass for served in models.values())
-    return Service(
-        app, infer, min(settings.max_batch_rows, max_rows_per_pass), metrics.count_problem
+    batch_rows = min(settings.max_batch_rows, max_rows_per_pass)
+    return Service(app, partial(_infer, batcher), batch_rows, metrics.count_problem)
+
+
+async def _infer(batcher: Batcher, served: ServedModel, item: InferenceItem) -> Tensor:
+    future = batcher.submit(served.engine, item, deadline=math.inf)
+    return (await asyncio.wrap_future(future)).log_probabilities
+
+
+def _create_metrics(models: ServedModels, queue: RequestQueue, lifecycle: Lifecycle) -> Metrics:
+    return Metrics(
+        Gauges(
+            ready=lambda: lifecycle.phase == "ready",
+            queue_rows=lambda: queue.rows,
+            queue_items=lambda: queue.items,
+            revisions=lambda: {name: served.revision for name, served in models.items()},
+        )
     )
 
 

@@ -7,10 +7,10 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from eulerlora_client.contract.models import ServiceStatus
 from eulerlora_client.contract.problems import NotReady
 from service.http.problem_responses import problem_response
 from service.lifecycle.phase import Lifecycle
-from eulerlora_client.contract.models import ServiceStatus
 from service.telemetry.request_id import RequestIdMiddleware, request_id_of
 
 ALIVE, READY = "/livez", "/readyz"
