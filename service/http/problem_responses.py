@@ -29,6 +29,7 @@ from eulerlora_client.contract.problems import (
     RequestRefused,
     UploadTooSlow,
 )
+from eulerlora_client.settings import EXPECTED
 from service.telemetry.events import CLIENT_CLOSED_REQUEST
 from service.telemetry.request_id import HEADER, request_id_of
 
@@ -177,22 +178,8 @@ def _detail_without_value(error: Mapping[str, Any]) -> str:
         name = "a parameter with an unprintable name"
     if error["type"] == "extra_forbidden":
         return f"{name}: unknown parameter"
-    return f"{name}: {_reason(error)}"
-
-
-def _reason(error: Mapping[str, Any]) -> str:
-    """Returns what a parameter expects, in our own words rather than pydantic's."""
-    limits = error.get("ctx", {})
-    match error["type"]:
-        case "greater_than_equal":
-            return f"expected at least {limits['ge']}"
-        case "less_than_equal":
-            return f"expected at most {limits['le']}"
-        case "less_than":
-            return f"expected less than {limits['lt']}"
-        case "literal_error":
-            return f"expected {limits['expected']}"
-        case "value_error":
-            return str(limits["error"])
-        case _:
-            return "invalid value"
+    context = error.get("ctx", {})
+    if error["type"] == "value_error":
+        return f"{name}: {context['error']}"
+    expected = EXPECTED.get(error["type"], "another value")
+    return f"{name}: expected {expected.format_map(context)}"
