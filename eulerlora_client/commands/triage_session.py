@@ -61,7 +61,7 @@ class Session:
 
 
 @dataclass
-class _Progress:
+class _Received:
     """The rows so far, and the signal that ended the run early."""
 
     rows: list[TriageRow]
@@ -80,16 +80,16 @@ def run_session(session: Session, images: Sequence[Path], outputs: Outputs) -> N
         noun = "1 file" if selection.skipped == 1 else f"{selection.skipped} files"
         click.echo(f"{noun} without an image extension skipped", err=True)
     details = asyncio.run(_model_details(session))
-    progress = _send_all(session, selection.files, details.max_body_bytes)
-    missing = selection.files[len(progress.rows) :]
-    rows = [*progress.rows, *map(cancelled_row, missing)]
+    received = _send_all(session, selection.files, details.max_body_bytes)
+    missing = selection.files[len(received.rows) :]
+    rows = [*received.rows, *map(cancelled_row, missing)]
     try:
         # files first: printing fails if the reader of stdout has gone
         outputs.write(rows, session.policy, details.classes)
     finally:
         print_table(rows, session.policy, sys.stdout)
-    if progress.interrupt is not None:
-        raise progress.interrupt
+    if received.interrupt is not None:
+        raise received.interrupt
     _check_complete(rows)
 
 
@@ -108,15 +108,15 @@ async def _model_details(session: Session) -> ModelDetails:
         return await client.model(name)
 
 
-def _send_all(session: Session, files: Sequence[Path], max_bytes: int) -> _Progress:
+def _send_all(session: Session, files: Sequence[Path], max_bytes: int) -> _Received:
     """Returns a row for each file, up to the signal that ended the run."""
-    progress = _Progress([])
+    received = _Received([])
     with TriageProgress(len(files)) as display:
         try:
-            asyncio.run(_send(session, files, max_bytes, progress.rows, display))
+            asyncio.run(_send(session, files, max_bytes, received.rows, display))
         except (KeyboardInterrupt, SystemExit) as interrupt:  # the rows so far are still written
-            progress.interrupt = interrupt
-    return progress
+            received.interrupt = interrupt
+    return received
 
 
 async def _send(
@@ -139,6 +139,8 @@ def _check_complete(rows: Sequence[TriageRow]) -> None:
     """Raises ClickException if a file has no decision."""
     problems = [row.problem for row in rows if row.problem is not None]
     if problems:
-        unreachable = (f"; {each.detail}" for each in problems if each.code == Unreachable.code)
+        unreachable = (
+            f"; {problem.detail}" for problem in problems if problem.code == Unreachable.code
+        )
         reason = next(unreachable, "")
         raise click.ClickException(f"{len(problems)} of {len(rows)} files have no decision{reason}")
