@@ -104,4 +104,4 @@ def _input_projections(
         weighted.flatten(0, 1).transpose(0, 1).to(packed.dtype),
         up.to(packed.dtype),
     )
-    return output.unflatten(1, (-1, tokens)).unbind(0)
+    return output.view(count, -1, tokens, width).unbind(0)

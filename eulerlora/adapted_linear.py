@@ -23,6 +23,6 @@ def adapted_linear(
     """
     weighted = F.linear(inputs, down) * coefficients.unsqueeze(1)  # (rows, tokens, ranks)
     # A linear map of a matrix returns a new tensor, so adding to it in place changes no other.
-    output = F.linear(inputs.flatten(0, 1), weight, bias)  # (rows * tokens, out_features)
+    output: Tensor = F.linear(inputs.flatten(0, 1), weight, bias)  # (rows * tokens, out_features)
     output.addmm_(weighted.flatten(0, 1).to(output.dtype), up.to(output.dtype))
-    return output.unflatten(0, inputs.shape[:2])
+    return output.view(*inputs.shape[:2], -1)

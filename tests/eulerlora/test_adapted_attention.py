@@ -1,4 +1,4 @@
-"""Adapted self-attention against torch's own module and a naive loop over rows and heads."""
+"""Adapted self-attention against nn.MultiheadAttention and a naive loop over rows and heads."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ RANKS = SETTINGS.adapters * SETTINGS.rank
 
 @pytest.fixture
 def frozen() -> nn.MultiheadAttention:
-    """torch's attention with random biases too."""
+    """nn.MultiheadAttention with random weights and biases."""
     attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).eval()
     with torch.no_grad():
         for parameter in attention.parameters():
@@ -45,7 +45,7 @@ def inputs() -> Tensor:
 def merged_weights(
     frozen: nn.MultiheadAttention, adapters: AttentionAdapters, coefficients: Tensor
 ) -> list[Tensor]:
-    """W0 + B diag(c) A of Q, K, V and O for one row's (4, ranks) coefficients."""
+    """Returns W0 + B diag(c) A of Q, K, V and O for the coefficients (4, ranks) of one row."""
     weights = [*frozen.in_proj_weight.chunk(3), frozen.out_proj.weight]
     return [
         weight + up.flatten(0, 1).T @ torch.diag(own) @ down.flatten(0, 1)
@@ -58,14 +58,14 @@ def merged_weights(
 def torchs_attention(
     frozen: nn.MultiheadAttention, weights: list[Tensor], inputs: Tensor
 ) -> Tensor:
-    """nn.MultiheadAttention itself with these four weights."""
+    """Returns the output of nn.MultiheadAttention with these four weights."""
     state = {"in_proj_weight": torch.cat(weights[:3]), "out_proj.weight": weights[3]}
     output, _ = functional_call(frozen, state, (inputs, inputs, inputs), {"need_weights": False})
     return output
 
 
 def naive_attention(frozen: nn.MultiheadAttention, weights: list[Tensor], tokens: Tensor) -> Tensor:
-    """Softmax attention of one row, written head by head."""
+    """Returns the softmax attention of one row, computed head by head."""
     biases = frozen.in_proj_bias.chunk(3)
     query, key, value = (tokens @ w.T + b for w, b in zip(weights[:3], biases, strict=True))
     size = WIDTH // HEADS
@@ -78,12 +78,12 @@ def naive_attention(frozen: nn.MultiheadAttention, weights: list[Tensor], tokens
 
 
 @torch.no_grad()
-def test_zero_coefficients_leave_torchs_own_attention(
+def test_zero_coefficients_leave_the_attention_of_torch(
     frozen: nn.MultiheadAttention, adapters: AttentionAdapters, inputs: Tensor
 ) -> None:
-    found = adapted_attention(inputs, frozen, adapters, torch.zeros(ROWS, 4, RANKS))
+    actual = adapted_attention(inputs, frozen, adapters, torch.zeros(ROWS, 4, RANKS))
     expected, _ = frozen(inputs, inputs, inputs, need_weights=False)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()
@@ -102,35 +102,35 @@ def test_coefficients_of_one_adapter_equal_torchs_attention_on_merged_weights(
                 strict=True,
             )
         ]
-        found = adapted_attention(inputs, frozen, adapters, coefficients.flatten(2))
+        actual = adapted_attention(inputs, frozen, adapters, coefficients.flatten(2))
         expected = torchs_attention(frozen, weights, inputs)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()
-def test_every_row_attends_with_its_own_coefficients(
+def test_every_row_uses_its_coefficients(
     frozen: nn.MultiheadAttention, adapters: AttentionAdapters, inputs: Tensor
 ) -> None:
     coefficients = 2 * torch.randn(ROWS, 4, RANKS, generator=Generator().manual_seed(3))
-    found = adapted_attention(inputs, frozen, adapters, coefficients)
+    actual = adapted_attention(inputs, frozen, adapters, coefficients)
     for row in range(ROWS):
         weights = merged_weights(frozen, adapters, coefficients[row])
         expected = naive_attention(frozen, weights, inputs[row])
-        torch.testing.assert_close(found[row], expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(actual[row], expected, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("projection", range(4))
-def test_a_coefficient_acts_on_its_own_projection(
+def test_a_coefficient_changes_its_projection_only(
     frozen: nn.MultiheadAttention, adapters: AttentionAdapters, inputs: Tensor, projection: int
 ) -> None:
     coefficients = torch.zeros(ROWS, 4, RANKS)
     coefficients[:, projection] = 1.5
     weights = merged_weights(frozen, adapters, torch.zeros(4, RANKS))
     weights[projection] = merged_weights(frozen, adapters, coefficients[0])[projection]
-    found = adapted_attention(inputs, frozen, adapters, coefficients)
+    actual = adapted_attention(inputs, frozen, adapters, coefficients)
     torch.testing.assert_close(
-        found, torchs_attention(frozen, weights, inputs), rtol=1e-4, atol=1e-5
+        actual, torchs_attention(frozen, weights, inputs), rtol=1e-4, atol=1e-5
     )
 
 
@@ -155,7 +155,7 @@ def test_rows_of_an_image_get_the_same_result_in_every_grad_mode_and_memory_layo
         torch.testing.assert_close(output, expected)
 
 
-def test_a_row_moves_only_the_adapter_whose_coefficients_are_not_zero(
+def test_a_row_has_gradients_only_for_adapters_with_non_zero_coefficients(
     frozen: nn.MultiheadAttention, adapters: AttentionAdapters, inputs: Tensor
 ) -> None:
     coefficients = torch.zeros(ROWS, 4, RANKS)
@@ -166,7 +166,7 @@ def test_a_row_moves_only_the_adapter_whose_coefficients_are_not_zero(
         assert (gradient[:, 1] == 0).all()
 
 
-def test_adapters_start_as_torchs_xavier_uniform_of_gain_ten_with_a_zero_second_factor() -> None:
+def test_down_is_initialised_xavier_uniform_with_gain_ten_and_up_to_zero() -> None:
     width, settings = 64, AdapterSettings()
     adapters = AttentionAdapters(width, settings)
     adapters.initialise(Generator().manual_seed(0))
@@ -177,9 +177,9 @@ def test_adapters_start_as_torchs_xavier_uniform_of_gain_ten_with_a_zero_second_
     reference = nn.init.xavier_uniform_(
         torch.empty(settings.rank, width), gain=10, generator=Generator().manual_seed(1)
     )
-    found = adapters.down.detach().flatten().numpy()
-    assert stats.ks_2samp(found, reference.flatten().numpy()).pvalue > 1e-3
-    assert stats.kstest(found, stats.uniform(-bound, 2 * bound).cdf).pvalue > 1e-3
+    actual = adapters.down.detach().flatten().numpy()
+    assert stats.ks_2samp(actual, reference.flatten().numpy()).pvalue > 1e-3
+    assert stats.kstest(actual, stats.uniform(-bound, 2 * bound).cdf).pvalue > 1e-3
 
 
 def test_adapters_and_projections_are_initialised_independently() -> None:

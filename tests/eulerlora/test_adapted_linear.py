@@ -1,4 +1,4 @@
-"""The one formula against naive loops, merged weights and the paper's step-by-step recursion."""
+"""The adapted projection against naive loops, merged weights and the paper's recursion."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ ROWS, TOKENS, WIDTH, OUT, RANK = 3, 5, 8, 6, 4
 
 
 class Layer:
-    """A projection with directions, and inputs for it: all random, of the order of 1."""
+    """A projection with directions and inputs, all random with a scale of about 1."""
 
     def __init__(self, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -34,7 +34,7 @@ class Layer:
 
 
 def euler_steps(layer: Layer, state: Tensor, masks: Tensor, sigma: float) -> Tensor:
-    """The paper's compensated dynamics, one internal step after the other.
+    """Returns Y_T of the paper's compensated dynamics, computed step by step.
 
     state: Y_0 = h, (rows, tokens, out). masks: (steps, rows, rank). Returns Y_T.
     """
@@ -106,28 +106,26 @@ def test_coefficients_of_one_equal_the_merged_weight_without_a_scale_factor() ->
     torch.testing.assert_close(layer.adapted(torch.ones(ROWS, RANK)), merged)
 
 
-def test_each_row_sees_the_weight_merged_with_its_own_coefficients() -> None:
+def test_each_row_equals_the_weight_merged_with_its_coefficients() -> None:
     layer = Layer()
-    found = layer.adapted(layer.coefficients)
+    actual = layer.adapted(layer.coefficients)
     for row in range(ROWS):
         merged = layer.weight + layer.up.T @ torch.diag(layer.coefficients[row]) @ layer.down
-        torch.testing.assert_close(found[row], F.linear(layer.inputs[row], merged, layer.bias))
+        torch.testing.assert_close(actual[row], F.linear(layer.inputs[row], merged, layer.bias))
 
 
-def test_a_rows_answer_does_not_depend_on_other_rows_coefficients() -> None:
+def test_a_row_does_not_depend_on_the_coefficients_of_other_rows() -> None:
     layer = Layer()
     changed = layer.coefficients.clone()
     changed[1:] += 1
-    found, other = layer.adapted(layer.coefficients), layer.adapted(changed)
-    assert torch.equal(found[0], other[0])
-    assert not torch.allclose(found[1:], other[1:])
+    actual, other = layer.adapted(layer.coefficients), layer.adapted(changed)
+    assert torch.equal(actual[0], other[0])
+    assert not torch.allclose(actual[1:], other[1:])
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 8])
 @pytest.mark.parametrize("sigma", [0.0, 0.5, 1.0, 2.0])
-def test_the_step_by_step_euler_recursion_ends_where_the_closed_form_does(
-    steps: int, sigma: float
-) -> None:
+def test_the_closed_form_equals_the_euler_recursion(steps: int, sigma: float) -> None:
     generator = torch.Generator().manual_seed(steps)
     layer = Layer(seed=steps)
     masks = draw_masks((steps, ROWS), RANK, 2, generator)
@@ -137,7 +135,7 @@ def test_the_step_by_step_euler_recursion_ends_where_the_closed_form_does(
     torch.testing.assert_close(closed, stepwise, rtol=0, atol=1e-5)
 
 
-def test_the_recursion_without_a_residual_ends_at_the_projection_alone() -> None:
+def test_the_closed_form_equals_the_recursion_without_a_residual() -> None:
     layer = Layer()
     masks = draw_masks((2, ROWS), RANK, 2, torch.Generator().manual_seed(0))
     stepwise = euler_steps(layer, torch.zeros(ROWS, TOKENS, OUT), masks, 1.0)

@@ -101,6 +101,15 @@ def test_the_msp_must_differ_from_the_threshold_by_two_normal_standard_errors(
     assert is_converged(values, None)
 
 
+@pytest.mark.parametrize(("factor", "expected"), [(0.8, False), (1.05, True)])
+def test_two_samples_have_one_degree_of_freedom_per_adapter(factor: float, expected: bool) -> None:
+    """The t quantile of the implementation is 11% below the exact one for 2 degrees of freedom."""
+    values = trajectories(alternating(0.7, 0.02))[:, :2]
+    error = 0.02 / math.sqrt(ADAPTERS * 2)
+    required = t.ppf(norm.cdf(2), df=ADAPTERS)
+    assert bool(is_converged(values, 0.7 - factor * required * error)) == expected
+
+
 @pytest.mark.parametrize(("factor", "expected"), [(0.97, True), (1.03, False)])
 def test_the_entropy_must_have_an_error_of_at_most_0_06_nats(factor: float, expected: bool) -> None:
     mean = 0.75

@@ -1,4 +1,4 @@
-"""A full disk leaves what was there, and is one named error."""
+"""eulerlora.atomic_files: files are complete or absent, and a full disk is one error."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "weights.safetensors"
 
 
-def test_a_written_file_replaces_the_older_one_at_the_end_only(path: Path) -> None:
+def test_a_file_is_replaced_when_the_block_ends(path: Path) -> None:
     path.write_text("old")
     with atomic_write(path) as partial:
         partial.write_text("new")
@@ -32,7 +32,7 @@ def test_a_written_file_replaces_the_older_one_at_the_end_only(path: Path) -> No
 
 
 @pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o644)])
-def test_a_private_file_is_nobody_else_s_at_any_time(path: Path, private: bool, mode: int) -> None:
+def test_a_private_file_is_never_readable_by_others(path: Path, private: bool, mode: int) -> None:
     path.with_name(f".{path.name}.partial").touch(mode=0o666)  # what a killed process left
     with atomic_write(path, private) as partial:
         partial.write_text("new")
@@ -40,7 +40,7 @@ def test_a_private_file_is_nobody_else_s_at_any_time(path: Path, private: bool, 
     assert path.stat().st_mode & 0o777 == mode
 
 
-def test_a_block_that_fails_leaves_the_older_file_alone(path: Path) -> None:
+def test_a_failed_block_does_not_change_the_older_file(path: Path) -> None:
     path.write_text("old")
     with pytest.raises(ValueError, match="mine"), atomic_write(path) as partial:
         partial.write_text("ne")
@@ -49,7 +49,7 @@ def test_a_block_that_fails_leaves_the_older_file_alone(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_tensors_that_do_not_fit_leave_the_older_ones_and_say_so_in_one_line(path: Path) -> None:
+def test_a_full_disk_leaves_the_older_tensors_and_is_a_one_line_error(path: Path) -> None:
     write_tensors(path, SMALL, torch.float32, {})
     before = path.read_bytes()
     with file_size_limit(50_000), pytest.raises(StorageError) as caught:
@@ -59,14 +59,14 @@ def test_tensors_that_do_not_fit_leave_the_older_ones_and_say_so_in_one_line(pat
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_text_that_does_not_fit_is_the_same_error(path: Path) -> None:
+def test_a_full_disk_is_the_same_error_for_text(path: Path) -> None:
     limited = file_size_limit(50_000)
     with limited, pytest.raises(StorageError, match="disk full"), atomic_write(path) as partial:
         partial.write_text("x" * 60_000)
     assert list(path.parent.iterdir()) == []
 
 
-def test_a_checkpoint_that_does_not_fit_leaves_nothing_and_is_named_itself(
+def test_a_full_disk_leaves_no_checkpoint_and_the_error_names_its_folder(
     make_network, make_config, tmp_path: Path
 ) -> None:
     network, folder = make_network(), tmp_path / "saved"
@@ -85,13 +85,13 @@ def test_a_checkpoint_that_does_not_fit_leaves_nothing_and_is_named_itself(
         (errno.EIO, "the disk failed"),
     ],
 )
-def test_errors_of_the_disk_are_named(path: Path, number: int, named: str) -> None:
+def test_disk_errors_become_storage_errors(path: Path, number: int, named: str) -> None:
     with pytest.raises(StorageError, match=named) as caught, storage_errors(path):
         raise OSError(number, os.strerror(number))
     assert str(path) in str(caught.value)
 
 
-def test_other_errors_of_the_system_pass_as_they_are(path: Path) -> None:
+def test_other_system_errors_pass_unchanged(path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"absent/weights\.safetensors"):
         write_tensors(path.parent / "absent" / path.name, SMALL, torch.float32, {})
     with pytest.raises(PermissionError), storage_errors(path):
@@ -99,6 +99,6 @@ def test_other_errors_of_the_system_pass_as_they_are(path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no /dev/full")
-def test_a_device_that_is_always_full_is_a_full_disk(path: Path) -> None:
+def test_a_full_device_is_a_full_disk(path: Path) -> None:
     with pytest.raises(StorageError, match="no space left"), storage_errors(path):
         Path("/dev/full").write_text("x")

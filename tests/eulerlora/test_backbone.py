@@ -1,4 +1,4 @@
-"""Backbones: torchvision's published ones, any other of that class, and their files."""
+"""eulerlora.backbone: published weights, other backbones and their files."""
 
 import hashlib
 import inspect
@@ -29,7 +29,7 @@ from eulerlora.settings import BackboneSettings
 SETTINGS = BackboneSettings(image_size=24, patch_size=8, layers=3, heads=3, width=12, mlp_width=20)
 
 
-def test_all_weights_of_torchvisions_five_families_are_known_by_torchvisions_names() -> None:
+def test_all_weights_of_torchvisions_five_families_are_listed() -> None:
     families = ("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14")
     expected = {str(weights) for name in families for weights in models.get_model_weights(name)}
     assert PUBLISHED.keys() == expected
@@ -38,7 +38,7 @@ def test_all_weights_of_torchvisions_five_families_are_known_by_torchvisions_nam
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_weights_stand_beside_the_architecture_they_are_for(name: str) -> None:
+def test_published_weights_are_listed_with_their_architecture(name: str) -> None:
     builder, weights = PUBLISHED[name]
     with torch.device("meta"):
         model = builder(image_size=weights.meta["min_size"][0])
@@ -47,7 +47,7 @@ def test_published_weights_stand_beside_the_architecture_they_are_for(name: str)
 
 
 @pytest.mark.parametrize("name", ["", "ViT_B_32_Weights", "ResNet50_Weights.IMAGENET1K_V1"])
-def test_an_unknown_published_name_is_a_settings_error_that_lists_the_known(name: str) -> None:
+def test_an_unknown_published_name_is_a_settings_error_with_the_known_names(name: str) -> None:
     with pytest.raises(SettingsError, match=r"ViT_B_32_Weights\.IMAGENET1K_V1") as caught:
         published_backbone(name)
     assert repr(name) in str(caught.value)
@@ -56,33 +56,36 @@ def test_an_unknown_published_name_is_a_settings_error_that_lists_the_known(name
 def test_published_weights_in_torchs_cache_are_loaded_without_a_network(tiny_published) -> None:
     backbone = published_backbone(tiny_published.name)
     state = backbone.state_dict()
-    kept = {k for k in tiny_published.state if not k.startswith("heads.")}
-    assert state.keys() == kept
-    assert all(torch.equal(state[name], tiny_published.state[name]) for name in kept)
+    names = {k for k in tiny_published.state if not k.startswith("heads.")}
+    assert state.keys() == names
+    assert all(torch.equal(state[name], tiny_published.state[name]) for name in names)
 
 
-def test_a_file_at_hand_takes_the_place_of_the_download(tiny_published, tmp_path: Path) -> None:
+def test_a_given_file_replaces_the_download(tiny_published, tmp_path: Path) -> None:
     file = tiny_published.file.rename(tmp_path / "from elsewhere.pth")
     for given in (file, None):  # it is in torch's cache from then on
-        found = published_backbone(tiny_published.name, given)
-        assert torch.equal(found.class_token, tiny_published.state["class_token"])
+        actual = published_backbone(tiny_published.name, given)
+        assert torch.equal(actual.class_token, tiny_published.state["class_token"])
     assert [path.name for path in tiny_published.file.parent.iterdir()] == [
         tiny_published.file.name
     ]
 
 
-def test_a_file_at_hand_that_is_not_the_published_one_is_refused_and_not_kept(
+def test_a_given_file_with_another_hash_is_refused_and_not_copied(
     tiny_published, tmp_path: Path
 ) -> None:
     file = tiny_published.file.rename(tmp_path / "other.pth")
     torch.save(tiny_published.state | {"class_token": torch.ones(1, 1, 16)}, file)
-    for wrong, reason in ((file, "expected a SHA-256 that begins"), (tmp_path / "absent.pth", "cannot be read")):
+    for wrong, reason in (
+        (file, "expected a SHA-256 that begins"),
+        (tmp_path / "absent.pth", "cannot be read"),
+    ):
         with pytest.raises(SettingsError, match=f"{wrong.name}.*{reason}"):
             published_backbone(tiny_published.name, wrong)
     assert not tiny_published.file.exists()
 
 
-def test_weights_that_cannot_be_had_are_named_with_url_hash_and_place(tiny_published) -> None:
+def test_unavailable_weights_are_an_error_with_url_hash_and_path(tiny_published) -> None:
     tiny_published.file.unlink()
     with pytest.raises(SettingsError) as caught:
         published_backbone(tiny_published.name)
@@ -97,10 +100,10 @@ def test_weights_that_cannot_be_had_are_named_with_url_hash_and_place(tiny_publi
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_published_file_that_runs_code_is_refused_before_it_runs(
+def test_a_published_file_with_code_is_refused_and_the_code_not_run(
     tiny_published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even one whose name carries its own hash."""
+    """The name of the file contains its hash."""
     trace = tmp_path / "trace"
 
     class Touch:
@@ -119,16 +122,16 @@ def test_a_published_file_that_runs_code_is_refused_before_it_runs(
     assert not trace.exists()
 
 
-def test_a_published_file_whose_content_is_not_the_published_one_is_refused(
+def test_a_cached_file_with_another_hash_is_refused(
     tiny_published,
 ) -> None:
-    """Also where it already lies in the cache, which torch.hub itself does not look at."""
+    """torch.hub does not verify files in its cache."""
     torch.save(tiny_published.state | {"class_token": torch.ones(1, 1, 16)}, tiny_published.file)
     with pytest.raises(EulerLoRAError, match=r"hash|SHA-256"):
         published_backbone(tiny_published.name)
 
 
-def test_a_built_backbone_has_the_asked_shape_and_no_head() -> None:
+def test_a_built_backbone_has_the_given_shape_and_no_head() -> None:
     backbone = build_backbone(SETTINGS)
     assert settings_of(backbone) == SETTINGS
     assert backbone(torch.rand(2, 3, 24, 24)).shape == (2, SETTINGS.width)
@@ -146,7 +149,7 @@ def test_the_default_shape_is_torchvisions_vit_b_32_parameter_by_parameter() -> 
     assert [m.eps for m in backbone.modules() if isinstance(m, nn.LayerNorm)] == norms
 
 
-def test_dropping_the_head_leaves_the_features() -> None:
+def test_removing_the_head_does_not_change_the_features() -> None:
     model = models.VisionTransformer(24, 8, 1, 3, 12, 20).eval()
     images, head = torch.rand(2, 3, 24, 24), model.heads.head
     nn.init.normal_(head.weight)
@@ -154,7 +157,7 @@ def test_dropping_the_head_leaves_the_features() -> None:
     torch.testing.assert_close(head(without_head(model)(images)), expected)
 
 
-def test_another_image_size_changes_the_positions_of_patches_and_nothing_else(
+def test_another_image_size_changes_the_patch_positions_only(
     make_backbone,
 ) -> None:
     backbone = make_backbone(SETTINGS)
@@ -174,22 +177,24 @@ def test_another_image_size_changes_the_positions_of_patches_and_nothing_else(
     assert larger(torch.rand(2, 3, 48, 48)).shape == (2, SETTINGS.width)
 
 
-def test_an_image_size_that_patches_do_not_fill_is_refused(make_backbone) -> None:
-    with pytest.raises(SettingsError, match="expected image_size to be a multiple of patch_size=8, got 50"):
+def test_an_image_size_that_is_not_a_multiple_of_the_patch_size_is_refused(make_backbone) -> None:
+    with pytest.raises(
+        SettingsError, match="expected image_size to be a multiple of patch_size=8, got 50"
+    ):
         at_image_size(make_backbone(SETTINGS), 50)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_a_backbone_file_gives_back_weights_shape_and_provenance(
+def test_a_backbone_file_stores_weights_shape_and_provenance(
     make_backbone, tmp_path: Path, dtype: torch.dtype
 ) -> None:
     backbone, provenance = make_backbone(SETTINGS), {"recipe": "größer", "seed": 3, "log": [1.5]}
     path = tmp_path / "backbone.safetensors"
     save_backbone(path, backbone, provenance, dtype)
-    found = load_backbone(path)
-    assert found.provenance == provenance
-    assert settings_of(found.backbone) == SETTINGS
-    for name, tensor in found.backbone.state_dict().items():
+    actual = load_backbone(path)
+    assert actual.provenance == provenance
+    assert settings_of(actual.backbone) == SETTINGS
+    for name, tensor in actual.backbone.state_dict().items():
         assert torch.equal(tensor, backbone.state_dict()[name].to(dtype).float())
 
 
@@ -205,7 +210,7 @@ def test_a_backbone_file_gives_back_weights_shape_and_provenance(
         {"settings": SETTINGS.model_dump_json(), "provenance": "{"},
     ],
 )
-def test_a_file_that_does_not_describe_a_backbone_is_refused(
+def test_a_file_without_the_metadata_of_a_backbone_is_refused(
     make_backbone, tmp_path: Path, metadata: dict[str, str] | None
 ) -> None:
     path = tmp_path / "backbone.safetensors"
@@ -215,7 +220,7 @@ def test_a_file_that_does_not_describe_a_backbone_is_refused(
     assert caught.value.path == path
 
 
-def test_a_backbone_file_of_another_shape_than_it_says_is_refused(
+def test_a_backbone_file_with_another_shape_than_its_metadata_is_refused(
     make_backbone, tmp_path: Path
 ) -> None:
     path = tmp_path / "backbone.safetensors"

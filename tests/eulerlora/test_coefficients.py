@@ -1,4 +1,4 @@
-"""The law of the coefficients: moments, special cases, independence, and where zeros stand."""
+"""eulerlora.coefficients: moments, special cases, independence and stacking."""
 
 import itertools
 import math
@@ -21,7 +21,7 @@ from eulerlora.coefficients import (
 )
 from eulerlora.settings import SAMPLERS, AdapterSettings, Draw, Sampler
 
-DRAWS = 100_000
+DRAWS = 40_000
 PAPER = AdapterSettings()
 OUTPUT = PROJECTIONS.index("output")
 STANDARD_ERRORS = 5  # two-sided 6e-7 for one number; a few thousand numbers are looked at
@@ -32,7 +32,7 @@ def seeded(seed: int = 0) -> Generator:
 
 
 def assert_mean(values: Tensor, expected: float | Tensor) -> None:
-    """The mean over the first axis is `expected`, by the standard error of the draws themselves."""
+    """Asserts the mean over the first axis within 5 standard errors of the draws."""
     exact = values.double()
     error = exact.std(dim=0) / math.sqrt(len(exact))
     distance = (exact.mean(dim=0) - expected).abs()
@@ -40,7 +40,7 @@ def assert_mean(values: Tensor, expected: float | Tensor) -> None:
 
 
 def assert_covariance(deviations: Tensor, variance: float, rank: int) -> None:
-    """Pairwise products of (draws, rank) deviations from the known mean have the method's mean."""
+    """Asserts the covariance of deviations (draws, rank) from the known mean."""
     exact = deviations.double()
     first, second = exact.T @ exact / len(exact), (exact**2).T @ exact**2 / len(exact)
     error = ((second - first**2).clamp_min(0) / len(exact)).sqrt()
@@ -50,13 +50,13 @@ def assert_covariance(deviations: Tensor, variance: float, rank: int) -> None:
 
 
 def spread(settings: AdapterSettings) -> float:
-    """E[r/K] - 1, K uniform on {Kmin, ..., r}."""
+    """Returns E[r/K] - 1 for K uniform on {Kmin, ..., r}."""
     ranks = range(settings.min_rank, settings.rank + 1)
     return float(sum(Fraction(settings.rank, k) for k in ranks) / len(ranks) - 1)
 
 
 def third_of_four(draws: int, settings: AdapterSettings, generator: Generator) -> Tensor:
-    """(draws, 4, rank): one of four balanced samples, each draw a block of its own."""
+    """Returns (draws, 4, rank): the third of four balanced samples, one block per draw."""
     one = settings.model_copy(update={"adapters": 1})
     return draw_balanced_trajectories(4, draws, one, generator)[2]
 
@@ -88,12 +88,12 @@ def coefficients(request: pytest.FixtureRequest, settings: AdapterSettings) -> T
     return third_of_four(DRAWS // 4, settings, seeded(settings.steps))
 
 
-def test_the_spread_of_the_paper_is_the_one_the_method_names() -> None:
+def test_the_variance_of_the_papers_settings_is_0_398() -> None:
     assert spread(PAPER) == pytest.approx(20 / 11 * sum(1 / k for k in range(10, 21)) - 1)
     assert spread(PAPER) == pytest.approx(0.398, abs=5e-4)
 
 
-def test_a_mask_holds_r_over_k_on_k_directions_and_zero_elsewhere(masks: Tensor) -> None:
+def test_a_mask_is_r_over_k_on_k_directions_and_zero_elsewhere(masks: Tensor) -> None:
     active = (masks > 0).sum(dim=-1, keepdim=True)
     assert active.min() == PAPER.min_rank
     assert active.max() == PAPER.rank
@@ -129,20 +129,20 @@ def test_given_k_two_directions_have_the_covariance_of_drawing_without_replaceme
 def test_every_subset_of_a_size_is_equally_likely() -> None:
     rank, least = 5, 2
     active = draw_masks((DRAWS,), rank, least, seeded(1)) > 0
-    found = Counter(tuple(row.nonzero().flatten().tolist()) for row in active[:20_000])
+    actual = Counter(tuple(row.nonzero().flatten().tolist()) for row in active[:20_000])
     sizes = range(least, rank + 1)
     shares = {
         subset: 1 / len(sizes) / math.comb(rank, size)
         for size in sizes
         for subset in itertools.combinations(range(rank), size)
     }
-    assert found.keys() == shares.keys()
-    observed = [found[subset] for subset in shares]
+    assert actual.keys() == shares.keys()
+    observed = [actual[subset] for subset in shares]
     expected = [share * 20_000 for share in shares.values()]
     assert stats.chisquare(observed, expected).pvalue > 1e-3
 
 
-def test_masks_have_the_asked_shape_and_leading_axes_differ() -> None:
+def test_masks_have_the_given_shape() -> None:
     masks = draw_masks((3, 2), 4, 2, seeded())
     assert masks.shape == (3, 2, 4)
     assert draw_masks((), 4, 2, seeded()).shape == (4,)
@@ -152,7 +152,7 @@ def test_every_coefficient_has_mean_one(coefficients: Tensor) -> None:
     assert_mean(coefficients, 1.0)
 
 
-def test_query_key_and_value_vary_as_one_mask(
+def test_query_key_and_value_have_the_covariance_of_a_mask(
     settings: AdapterSettings, coefficients: Tensor
 ) -> None:
     assert_mean((coefficients[:, :OUTPUT] - 1) ** 2, spread(settings))
@@ -160,7 +160,7 @@ def test_query_key_and_value_vary_as_one_mask(
         assert_covariance(coefficients[:, projection] - 1, spread(settings), settings.rank)
 
 
-def test_the_output_varies_by_sigma_squared_whatever_the_number_of_steps(
+def test_the_variance_of_the_output_is_proportional_to_sigma_squared_for_all_steps(
     settings: AdapterSettings, coefficients: Tensor
 ) -> None:
     variance = settings.scale**2 * spread(settings)
@@ -191,11 +191,10 @@ def test_at_two_steps_an_output_coefficient_lies_within_one_plus_minus_root_two(
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_the_output_follows_the_law_that_enumeration_gives(steps: int, sampler: Sampler) -> None:
-    """r=2, Kmin=1: a step adds +1, -1 or 0 to the first direction; steps have ranks of their own.
+def test_the_output_has_the_enumerated_law(steps: int, sampler: Sampler) -> None:
+    """With r=2 and Kmin=1, a step adds +1, -1 or 0 to the first direction, independently.
 
-    Moments would not tell steps that share one K, nor all of them steps that are balanced against
-    one another; the whole law does.
+    Moments alone do not reveal steps that share K or are balanced against each other.
     """
     step = {1: Fraction(1, 4), -1: Fraction(1, 4), 0: Fraction(1, 2)}
     law: Counter[int] = Counter()
@@ -208,17 +207,17 @@ def test_the_output_follows_the_law_that_enumeration_gives(steps: int, sampler: 
         output = third_of_four(20_000, settings, seeded(3))[:, OUTPUT, 0]
     moves = (output.double() - 1) * math.sqrt(steps) / settings.scale
     torch.testing.assert_close(moves, moves.round(), rtol=0, atol=1e-5)
-    found = Counter(moves.round().int().tolist())
-    assert found.keys() == law.keys()
-    observed, expected = zip(*((found[m], float(law[m]) * len(output)) for m in law), strict=True)
+    actual = Counter(moves.round().int().tolist())
+    assert actual.keys() == law.keys()
+    observed, expected = zip(*((actual[m], float(law[m]) * len(output)) for m in law), strict=True)
     assert stats.chisquare(observed, expected).pvalue > 1e-3
 
 
 @pytest.mark.parametrize(("samples", "least"), [(2, 2.5), (4, 50), (8, 50), (16, 50)])
-def test_the_mean_of_balanced_samples_varies_less_at_every_projection(
+def test_the_mean_of_balanced_samples_has_a_lower_variance_at_every_projection(
     samples: int, least: float
 ) -> None:
-    """Than that of as many independent ones, by at least so many times."""
+    """The factor compares with the same number of independent samples."""
     one = PAPER.model_copy(update={"adapters": 1})
     drawn = draw_balanced_trajectories(samples, 2_000, one, seeded()).double()
     variance = ((drawn.mean(dim=0) - 1) ** 2).mean(dim=(0, 2))
@@ -226,7 +225,7 @@ def test_the_mean_of_balanced_samples_varies_less_at_every_projection(
     assert (variance * least < spread(PAPER) / samples).all()
 
 
-def test_the_first_balanced_trajectories_of_an_adapter_do_not_depend_on_how_many_follow() -> None:
+def test_the_first_balanced_trajectories_do_not_depend_on_the_number_of_samples() -> None:
     few, many = (
         trajectory_coefficients(
             Draw(mode="stoch", samples=samples, seed=5, sampler="balanced"), 3, PAPER
@@ -236,12 +235,12 @@ def test_the_first_balanced_trajectories_of_an_adapter_do_not_depend_on_how_many
     assert torch.equal(few, many[:, :3])
 
 
-def test_one_step_of_scale_one_leaves_the_mask_itself() -> None:
+def test_one_step_of_scale_one_gives_the_mask() -> None:
     masks = draw_masks((1, 50), 20, 10, seeded())
     torch.testing.assert_close(terminal_coefficients(masks, 1.0), masks[0])
 
 
-def test_zero_scale_leaves_one_at_the_output_while_query_key_and_value_vary() -> None:
+def test_zero_scale_gives_one_at_the_output_only() -> None:
     drawn = draw_trajectories(50, 3, AdapterSettings(scale=0.0), seeded())
     assert (drawn[:, :, OUTPUT] == 1).all()
     assert (drawn[:, :, :OUTPUT] != 1).any(dim=-1).float().mean() > 0.8
@@ -259,15 +258,15 @@ def test_with_all_ranks_active_stochastic_equals_deterministic(
     assert torch.equal(stochastic, deterministic.repeat_interleave(3, dim=0))
 
 
-def test_deterministic_coefficients_are_one_on_the_own_adapter_and_zero_on_others() -> None:
+def test_deterministic_coefficients_are_one_for_one_adapter_and_zero_for_others() -> None:
     settings = AdapterSettings(adapters=3, rank=2, min_rank=1)
-    found = trajectory_coefficients(Draw(), 5, settings)
-    assert found.shape == (3, 5, 4, 6)
+    actual = trajectory_coefficients(Draw(), 5, settings)
+    assert actual.shape == (3, 5, 4, 6)
     own = torch.eye(3).repeat_interleave(2, dim=1)  # (adapters, stacked ranks)
-    assert torch.equal(found, own[:, None, None].expand(3, 5, 4, 6))
+    assert torch.equal(actual, own[:, None, None].expand(3, 5, 4, 6))
 
 
-def test_stacked_ranks_hold_each_trajectory_at_its_adapter_and_zeros_elsewhere() -> None:
+def test_stacked_ranks_are_zero_except_for_the_trajectorys_adapter() -> None:
     adapters, samples, rank = 3, 2, 4
     own = torch.rand(adapters * samples, 2, 4, rank, generator=seeded()) + 1
     stacked = on_stacked_ranks(own, adapters)
@@ -291,7 +290,7 @@ def test_stochastic_coefficients_are_float32_on_the_cpu_and_all_trajectories_dif
 
 
 def test_draws_are_independent_over_trajectories_blocks_and_projections() -> None:
-    """Also their numbers of active directions, which the squared deviations show."""
+    """The squared deviations test the numbers of active directions."""
     draws = 20_000
     settings = AdapterSettings(rank=4, min_rank=1, steps=1)
     drawn = draw_trajectories(2 * draws, 2, settings, seeded(4)).double()
@@ -305,7 +304,7 @@ def test_draws_are_independent_over_trajectories_blocks_and_projections() -> Non
 
 
 def test_balanced_draws_are_independent_over_adapters_blocks_and_projections() -> None:
-    """Of any two samples, the same one and others; and their numbers of active directions."""
+    """For all pairs of samples, and for their numbers of active directions."""
     draws, settings = 10_000, AdapterSettings(adapters=2, rank=4, min_rank=1, steps=1)
     drawn = draw_balanced_trajectories(2 * 2, draws, settings, seeded(5)).double()
     places = drawn.unflatten(0, (2, 2)).permute(2, 0, 3, 1, 4)  # (.., adapter, projection, sample)
@@ -321,10 +320,10 @@ def test_balanced_draws_are_independent_over_adapters_blocks_and_projections() -
 def test_draws_are_independent_over_adapters_and_neighbouring_seeds(sampler: Sampler) -> None:
     settings = AdapterSettings(adapters=2, rank=3, min_rank=1, steps=1)
     seeds = 2_000
-    asked = Draw(mode="stoch", sampler=sampler)
+    template = Draw(mode="stoch", sampler=sampler)
     drawn = torch.stack(
         [
-            trajectory_coefficients(asked.model_copy(update={"seed": seed}), 1, settings)
+            trajectory_coefficients(template.model_copy(update={"seed": seed}), 1, settings)
             for seed in range(seeds)
         ]
     )
@@ -335,7 +334,7 @@ def test_draws_are_independent_over_adapters_and_neighbouring_seeds(sampler: Sam
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_the_same_seed_gives_the_same_draw_and_another_seed_another(sampler: Sampler) -> None:
+def test_the_seed_determines_the_draw(sampler: Sampler) -> None:
     def drawn(seed: int) -> Tensor:
         draw = Draw(mode="stoch", samples=2, seed=seed, sampler=sampler)
         return trajectory_coefficients(draw, 2, PAPER)
@@ -346,7 +345,7 @@ def test_the_same_seed_gives_the_same_draw_and_another_seed_another(sampler: Sam
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_a_draw_neither_reads_nor_moves_torchs_global_generator(sampler: Sampler) -> None:
+def test_a_draw_does_not_use_torchs_global_generator(sampler: Sampler) -> None:
     draw = Draw(mode="stoch", samples=2, seed=7, sampler=sampler)
     torch.manual_seed(1)
     before, first = torch.get_rng_state(), trajectory_coefficients(draw, 2, PAPER)
@@ -356,19 +355,19 @@ def test_a_draw_neither_reads_nor_moves_torchs_global_generator(sampler: Sampler
 
 
 def part(first: int, samples: int, sampler: Sampler) -> Tensor:
-    """(adapters, samples - first, ...): coefficients of the samples after the first ones."""
+    """Returns coefficients (adapters, samples - first, ...) of the samples after `first`."""
     draw = Draw(mode="stoch", samples=samples, first=first, seed=3, sampler=sampler)
-    found = trajectory_coefficients(draw, 2, PAPER)
-    return found.unflatten(0, (PAPER.adapters, samples - first))
+    actual = trajectory_coefficients(draw, 2, PAPER)
+    return actual.unflatten(0, (PAPER.adapters, samples - first))
 
 
-def test_balanced_samples_asked_for_later_continue_those_of_before() -> None:
+def test_later_rounds_of_balanced_samples_continue_the_earlier_draw() -> None:
     whole = part(0, 11, "balanced")
     for first, samples in ((0, 3), (3, 4), (4, 10), (10, 11)):
         assert torch.equal(part(first, samples, "balanced"), whole[:, first:samples])
 
 
-def test_independent_samples_asked_for_later_are_others_than_those_of_before() -> None:
+def test_later_rounds_of_independent_samples_are_new_draws() -> None:
     first, later, again = (part(*each, "independent") for each in ((0, 4), (4, 8), (4, 8)))
     assert torch.equal(later, again)
     assert (first != later).flatten(2).any(dim=-1).all()

@@ -1,4 +1,4 @@
-"""What a config.json may say, and what it may not."""
+"""eulerlora.config: valid and invalid contents of config.json."""
 
 import json
 from collections.abc import Callable
@@ -25,31 +25,31 @@ def config(make_network, make_config) -> CheckpointConfig:
 
 @pytest.fixture
 def fields(config: CheckpointConfig) -> Fields:
-    """The config as a person would edit it."""
+    """The config as parsed JSON."""
     return json.loads(config.model_dump_json())
 
 
-def test_a_config_survives_its_json(config: CheckpointConfig) -> None:
+def test_a_config_round_trips_through_json(config: CheckpointConfig) -> None:
     assert CheckpointConfig.model_validate_json(config.model_dump_json(indent=2)) == config
 
 
-def test_a_config_does_not_change(config: CheckpointConfig) -> None:
+def test_a_config_is_immutable(config: CheckpointConfig) -> None:
     with pytest.raises(ValidationError, match="frozen"):
         config.name = "other"
 
 
-def test_a_threshold_is_found_by_mode_and_samples(config: CheckpointConfig) -> None:
+def test_a_threshold_is_selected_by_mode_and_samples(config: CheckpointConfig) -> None:
     assert config.threshold("stoch", 4) == 0.6
     assert config.threshold("det", 1) == 0.7
 
 
-def test_a_question_without_calibration_has_no_threshold(config: CheckpointConfig) -> None:
+def test_options_without_calibration_have_no_threshold(config: CheckpointConfig) -> None:
     assert config.threshold("stoch", 1) is None
     assert config.threshold("stoch", 8) is None
     assert config.threshold("det", 4) is None
 
 
-def test_thresholds_of_stoch_are_for_the_checkpoints_sampler(fields: Fields) -> None:
+def test_thresholds_of_stoch_are_valid_for_the_checkpoints_sampler_only(fields: Fields) -> None:
     assert "sampler" in fields
     for sampler, other in (("independent", "balanced"), ("balanced", "independent")):
         config = CheckpointConfig.model_validate_json(json.dumps(fields | {"sampler": sampler}))
@@ -58,17 +58,17 @@ def test_thresholds_of_stoch_are_for_the_checkpoints_sampler(fields: Fields) -> 
         assert config.threshold("det", 1, other) == 0.7
 
 
-def test_a_checkpoint_draws_independent_samples_unless_it_says_otherwise(fields: Fields) -> None:
+def test_the_default_sampler_is_independent(fields: Fields) -> None:
     del fields["sampler"]
     assert CheckpointConfig.model_validate_json(json.dumps(fields)).sampler == "independent"
 
 
 def set_at(*path: str | int, value: object) -> Callable[[Fields], None]:
     def change(fields: Fields) -> None:
-        place: Any = fields
+        table: Any = fields
         for step in path[:-1]:
-            place = place[step]
-        place[path[-1]] = value
+            table = table[step]
+        table[path[-1]] = value
 
     return change
 
@@ -77,7 +77,7 @@ def same_names(fields: Fields) -> None:
     fields["classes"][2]["name"] = fields["classes"][0]["name"]
 
 
-def same_question(fields: Fields) -> None:
+def same_options(fields: Fields) -> None:
     fields["thresholds"].append(threshold(msp=0.1))
 
 
@@ -96,7 +96,10 @@ def same_question(fields: Fields) -> None:
         (set_at("adapters", "sha256", value="a" * 63), "sha256"),
         (set_at("backbone", "sha256", value="a" * 65), "sha256"),
         (set_at("adapters", "settings", "rank", value=0), "rank"),
-        (set_at("adapters", "settings", "min_rank", value=5), "expected min_rank of at most rank=4"),
+        (
+            set_at("adapters", "settings", "min_rank", value=5),
+            "min_rank of at most rank=4",
+        ),
         (set_at("backbone", "settings", "heads", value=3), "to be a multiple of heads=3"),
         (set_at("classes", value=[]), "classes"),
         (set_at("classes", value=[{"name": "a", "description": "b"}]), "classes"),
@@ -108,13 +111,13 @@ def same_question(fields: Fields) -> None:
         (set_at("thresholds", 0, "msp", value=None), "msp"),
         (set_at("thresholds", 0, "mode", value="mean"), "mode"),
         (set_at("sampler", value="sobol"), "sampler"),
-        (same_question, "two thresholds are for the same mode and samples"),
+        (same_options, "two thresholds are for the same mode and samples"),
         (set_at("preprocessing", "size", value=64), "preprocessing.size differs"),
         (set_at("preprocessing", "resize", value="crop"), "resize"),
         (set_at("preprocessing", "scale", value="1/127"), "scale"),
     ],
 )
-def test_a_config_that_cannot_be_meant_is_refused(
+def test_an_invalid_config_is_refused(
     fields: Fields, change: Callable[[Fields], None], message: str
 ) -> None:
     change(fields)
@@ -141,7 +144,7 @@ def test_a_config_without_thresholds_has_none(fields: Fields) -> None:
     assert CheckpointConfig.model_validate_json(json.dumps(fields)).threshold("det", 1) is None
 
 
-def test_images_are_settled_by_the_threshold_of_the_most_samples(make_network, make_config) -> None:
+def test_the_convergence_threshold_is_that_of_the_most_samples(make_network, make_config) -> None:
     def config(*counts: int | str) -> CheckpointConfig:
         thresholds = tuple(
             Threshold(
@@ -151,10 +154,10 @@ def test_images_are_settled_by_the_threshold_of_the_most_samples(make_network, m
         )
         return make_config(make_network(), thresholds=thresholds)
 
-    found = config(8, 16, 2, "auto")
-    assert found.convergence_threshold() == found.convergence_threshold("independent") == 0.2
-    assert found.convergence_threshold("balanced") is None
-    assert found.threshold("stoch", "auto") == 0.4
-    assert found.threshold("det", "auto") is None
+    actual = config(8, 16, 2, "auto")
+    assert actual.convergence_threshold() == actual.convergence_threshold("independent") == 0.2
+    assert actual.convergence_threshold("balanced") is None
+    assert actual.threshold("stoch", "auto") == 0.4
+    assert actual.threshold("det", "auto") is None
     assert config("auto").convergence_threshold() is None
     assert config().convergence_threshold() is None

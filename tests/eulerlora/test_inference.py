@@ -1,4 +1,4 @@
-"""Logits to log-probabilities, and images that are asked differently in one batch."""
+"""eulerlora.inference: log-probabilities, and batches of images with different draws."""
 
 import numpy as np
 import pytest
@@ -32,14 +32,14 @@ def images() -> Tensor:
 
 def test_log_probabilities_are_scipys_log_softmax_in_float64() -> None:
     logits = 50 * torch.randn(6, 4, generator=Generator().manual_seed(0))
-    found = log_probabilities(logits)
-    assert found.dtype == torch.float64
-    np.testing.assert_allclose(found, special.log_softmax(logits.double(), axis=-1), rtol=1e-12)
+    actual = log_probabilities(logits)
+    assert actual.dtype == torch.float64
+    np.testing.assert_allclose(actual, special.log_softmax(logits.double(), axis=-1), rtol=1e-12)
 
 
 def test_log_probabilities_stay_finite_where_the_probability_is_not_representable() -> None:
-    found = log_probabilities(torch.tensor([[0.0, 5000.0]]))
-    assert found.tolist() == [[-5000.0, 0.0]]
+    actual = log_probabilities(torch.tensor([[0.0, 5000.0]]))
+    assert actual.tolist() == [[-5000.0, 0.0]]
 
 
 @pytest.mark.parametrize("broken", [torch.nan, torch.inf, -torch.inf])
@@ -48,17 +48,17 @@ def test_a_row_with_a_logit_that_is_not_finite_is_all_nan_and_other_rows_are_not
 ) -> None:
     logits = torch.zeros(3, 4)
     logits[1, 2] = broken
-    found = log_probabilities(logits)
-    assert found[1].isnan().all()
-    assert found[[0, 2]].isfinite().all()
+    actual = log_probabilities(logits)
+    assert actual[1].isnan().all()
+    assert actual[[0, 2]].isfinite().all()
 
 
-def test_each_image_gets_the_trajectories_it_asked_for(
+def test_each_image_gets_the_trajectories_of_its_draw(
     network: AdaptedVisionTransformer, images: Tensor
 ) -> None:
-    found = predict_rows(network, images, DRAWS)
-    assert [tuple(each.shape) for each in found] == [(2 * draw.samples, 3) for draw in DRAWS]
-    for each in found:
+    actual = predict_rows(network, images, DRAWS)
+    assert [tuple(each.shape) for each in actual] == [(2 * draw.samples, 3) for draw in DRAWS]
+    for each in actual:
         assert (each.dtype, each.device.type, each.requires_grad) == (torch.float64, "cpu", False)
         torch.testing.assert_close(each.exp().sum(dim=-1), torch.ones(len(each)).double())
 
@@ -81,7 +81,7 @@ def test_the_order_of_a_batch_does_not_matter(
         torch.testing.assert_close(one.exp(), other.exp(), rtol=0, atol=1e-5)
 
 
-def test_the_seed_decides_and_nothing_else_does(
+def test_the_result_depends_on_the_seed_and_not_on_the_global_generator(
     network: AdaptedVisionTransformer, images: Tensor
 ) -> None:
     first = images[:1].expand(3, -1, -1, -1)
@@ -96,12 +96,12 @@ def test_the_seed_decides_and_nothing_else_does(
     assert not torch.allclose(once[0], once[2])
 
 
-def test_a_broken_image_does_not_touch_its_neighbours(
+def test_a_non_finite_image_does_not_change_other_images(
     network: AdaptedVisionTransformer, images: Tensor
 ) -> None:
     broken = images.clone()
     broken[1] = torch.nan
-    found, expected = predict_rows(network, broken, DRAWS), predict_rows(network, images, DRAWS)
-    assert found[1].isnan().all()
+    actual, expected = predict_rows(network, broken, DRAWS), predict_rows(network, images, DRAWS)
+    assert actual[1].isnan().all()
     for index in (0, 2, 3, 4):
-        torch.testing.assert_close(found[index], expected[index])
+        torch.testing.assert_close(actual[index], expected[index])

@@ -1,4 +1,4 @@
-"""`EulerLoRA`: what a user gets, for which images, and which errors."""
+"""`EulerLoRA`: predictions, accepted images and errors."""
 
 import struct
 import zlib
@@ -35,8 +35,8 @@ def model(checkpoint_folder: Path) -> EulerLoRA:
 
 
 @pytest.fixture(scope="module")
-def pictures() -> list[Image.Image]:
-    """Noise of several sizes."""
+def photos() -> list[Image.Image]:
+    """Noise images of several sizes."""
     random = np.random.default_rng(0)
     sizes = [(32, 32), (40, 60), (50, 35), (33, 90), (64, 64)]
     return [Image.fromarray(random.integers(0, 256, (*s, 3), dtype=np.uint8)) for s in sizes]
@@ -47,108 +47,106 @@ def tensors() -> Tensor:
     return torch.rand(COUNT, 3, 32, 32, generator=Generator().manual_seed(0))
 
 
-def assert_same(found: Prediction, expected: Prediction, atol: float = 1e-6) -> None:
-    torch.testing.assert_close(found.trajectories, expected.trajectories, rtol=0, atol=atol)
-    torch.testing.assert_close(found.entropy, expected.entropy, rtol=0, atol=10 * atol)
+def assert_same(actual: Prediction, expected: Prediction, atol: float = 1e-6) -> None:
+    torch.testing.assert_close(actual.trajectories, expected.trajectories, rtol=0, atol=atol)
+    torch.testing.assert_close(actual.entropy, expected.entropy, rtol=0, atol=10 * atol)
 
 
 @pytest.mark.parametrize(("mode", "per_adapter"), [("det", 1), ("stoch", 4)])
 def test_a_prediction_has_the_documented_fields(
-    model: EulerLoRA, pictures: list[Image.Image], mode: str, per_adapter: int
+    model: EulerLoRA, photos: list[Image.Image], mode: str, per_adapter: int
 ) -> None:
-    found = model.predict(pictures, mode=mode, seed=0)
-    assert found.probabilities.shape == (COUNT, CLASSES)
+    actual = model.predict(photos, mode=mode, seed=0)
+    assert actual.probabilities.shape == (COUNT, CLASSES)
     for name in ("entropy", "expected_entropy", "mutual_information", "msp", "ood"):
-        assert getattr(found, name).shape == (COUNT,), name
-    assert found.trajectories.shape == (COUNT, ADAPTERS * per_adapter, CLASSES)
+        assert getattr(actual, name).shape == (COUNT,), name
+    assert actual.trajectories.shape == (COUNT, ADAPTERS * per_adapter, CLASSES)
     floats = {
         name: value
-        for name, value in vars(found).items()
+        for name, value in vars(actual).items()
         if isinstance(value, Tensor) and name not in ("ood", "samples")
     }
     assert {value.dtype for value in floats.values()} == {torch.float64}
     assert {value.device.type for value in floats.values()} == {"cpu"}
     ones = torch.ones(COUNT, ADAPTERS * per_adapter).double()
-    torch.testing.assert_close(found.trajectories.sum(dim=-1), ones)
+    torch.testing.assert_close(actual.trajectories.sum(dim=-1), ones)
 
 
-def test_the_summary_and_the_labels_are_those_of_the_trajectories(
-    model: EulerLoRA, pictures: list[Image.Image]
+def test_summary_and_labels_are_computed_from_the_trajectories(
+    model: EulerLoRA, photos: list[Image.Image]
 ) -> None:
-    found = model.predict(pictures, mode="stoch", samples=3, seed=0)
-    for name, value in vars(summarise(found.trajectories)).items():
-        assert torch.equal(getattr(found, name), value), name
+    actual = model.predict(photos, mode="stoch", samples=3, seed=0)
+    for name, value in vars(summarise(actual.trajectories)).items():
+        assert torch.equal(getattr(actual, name), value), name
     assert model.classes == tuple(each.name for each in model.config.classes)
-    best = found.trajectories.mean(dim=1).argmax(dim=-1)
-    assert found.labels == tuple(model.classes[index] for index in best)
+    best = actual.trajectories.mean(dim=1).argmax(dim=-1)
+    assert actual.labels == tuple(model.classes[index] for index in best)
 
 
-def test_images_paths_and_strings_give_the_same_answer(
-    model: EulerLoRA, pictures: list[Image.Image], tmp_path: Path
+def test_images_paths_and_strings_give_the_same_prediction(
+    model: EulerLoRA, photos: list[Image.Image], tmp_path: Path
 ) -> None:
     paths = [tmp_path / f"{index}.png" for index in range(COUNT)]
-    for picture, path in zip(pictures, paths, strict=True):
-        picture.save(path)
-    expected = model.predict(pictures, mode="stoch")
+    for photo, path in zip(photos, paths, strict=True):
+        photo.save(path)
+    expected = model.predict(photos, mode="stoch")
     for images in (paths, [str(path) for path in paths], tuple(paths)):
         assert torch.equal(model.predict(images, mode="stoch").trajectories, expected.trajectories)
 
 
 @pytest.mark.parametrize("mode", ["det", "stoch"])
-def test_a_tensor_gives_the_answer_of_the_picture_it_shows(
-    model: EulerLoRA, pictures: list[Image.Image], mode: str
+def test_a_tensor_gives_the_prediction_of_the_same_image(
+    model: EulerLoRA, photos: list[Image.Image], mode: str
 ) -> None:
-    square = [picture.resize((48, 48)) for picture in pictures]
-    pixels = torch.stack([upright_rgb(picture).pixels for picture in square]) / 255
-    found, expected = (model.predict(images, mode=mode, seed=1) for images in (pixels, square))
-    assert_same(found, expected)
+    square = [photo.resize((48, 48)) for photo in photos]
+    pixels = torch.stack([upright_rgb(photo).pixels for photo in square]) / 255
+    actual, expected = (model.predict(images, mode=mode, seed=1) for images in (pixels, square))
+    assert_same(actual, expected)
 
 
-def test_a_picture_in_exif_orientation_gets_the_answer_of_the_upright_one(
-    model: EulerLoRA, pictures: list[Image.Image], tmp_path: Path
+def test_an_image_with_exif_orientation_gives_the_prediction_of_the_upright_one(
+    model: EulerLoRA, photos: list[Image.Image], tmp_path: Path
 ) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by 90 degrees clockwise
-    pictures[1].transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=exif)
-    found = model.predict([tmp_path / "turned.png"], mode="stoch")
-    assert torch.equal(found.trajectories, model.predict([pictures[1]], mode="stoch").trajectories)
+    photos[1].transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=exif)
+    actual = model.predict([tmp_path / "turned.png"], mode="stoch")
+    assert torch.equal(actual.trajectories, model.predict([photos[1]], mode="stoch").trajectories)
 
 
-def test_the_same_seed_gives_the_same_answer_and_another_seed_another(
-    model: EulerLoRA, tensors: Tensor
-) -> None:
+def test_the_seed_determines_the_prediction(model: EulerLoRA, tensors: Tensor) -> None:
     first, again, other = (model.predict(tensors, mode="stoch", seed=seed) for seed in (3, 3, 4))
     assert torch.equal(first.trajectories, again.trajectories)
     assert (first.trajectories != other.trajectories).any(dim=-1).all()
 
 
-def test_without_a_seed_the_same_question_gets_the_same_answer(
-    model: EulerLoRA, pictures: list[Image.Image]
+def test_a_prediction_without_a_seed_is_reproducible(
+    model: EulerLoRA, photos: list[Image.Image]
 ) -> None:
-    first, again = (model.predict(pictures, mode="stoch") for _ in range(2))
+    first, again = (model.predict(photos, mode="stoch") for _ in range(2))
     assert torch.equal(first.trajectories, again.trajectories)
 
 
-def test_without_a_seed_each_image_has_the_one_of_its_content_and_the_revision(
-    model: EulerLoRA, pictures: list[Image.Image], tensors: Tensor
+def test_without_a_seed_an_image_has_its_content_seed(
+    model: EulerLoRA, photos: list[Image.Image], tensors: Tensor
 ) -> None:
-    for images in (pictures, tensors):
-        found = model.predict(images, mode="stoch").trajectories
+    for images in (photos, tensors):
+        actual = model.predict(images, mode="stoch").trajectories
         pixels = images if isinstance(images, Tensor) else [upright_rgb(i).pixels for i in images]
         seeds = [content_seed(each, model.revision) for each in pixels]
         assert len(set(seeds)) == COUNT
         for index, seed in enumerate(seeds):
             alone = model.predict(images[index : index + 1], mode="stoch", seed=seed)
-            torch.testing.assert_close(found[index], alone.trajectories[0], rtol=0, atol=1e-6)
+            torch.testing.assert_close(actual[index], alone.trajectories[0], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["det", "stoch"])
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 100])
 def test_the_batch_size_does_not_matter(
-    model: EulerLoRA, pictures: list[Image.Image], mode: str, batch_size: int
+    model: EulerLoRA, photos: list[Image.Image], mode: str, batch_size: int
 ) -> None:
-    expected = model.predict(pictures, mode=mode)
-    assert_same(model.predict(pictures, mode=mode, batch_size=batch_size), expected)
+    expected = model.predict(photos, mode=mode)
+    assert_same(model.predict(photos, mode=mode, batch_size=batch_size), expected)
 
 
 def test_the_seed_changes_nothing_in_mode_det(model: EulerLoRA, tensors: Tensor) -> None:
@@ -167,14 +165,14 @@ def test_samples_in_mode_det_are_a_settings_error(
 @pytest.mark.parametrize(("mode", "rows"), [("det", 2), ("stoch", 8)])
 def test_no_images_give_an_empty_prediction(model: EulerLoRA, mode: str, rows: int) -> None:
     for images in ([], torch.empty(0, 3, 32, 32)):
-        found = model.predict(images, mode=mode)
-        assert found.probabilities.shape == (0, CLASSES)
-        assert found.trajectories.shape == (0, rows, CLASSES)
-        assert found.msp.shape == found.ood.shape == (0,)
-        assert found.labels == ()
+        actual = model.predict(images, mode=mode)
+        assert actual.probabilities.shape == (0, CLASSES)
+        assert actual.trajectories.shape == (0, rows, CLASSES)
+        assert actual.msp.shape == actual.ood.shape == (0,)
+        assert actual.labels == ()
 
 
-def test_an_image_is_out_of_distribution_where_its_msp_is_below_the_threshold(
+def test_an_image_with_an_msp_below_the_threshold_is_out_of_distribution(
     checkpoint_copy: Path, model: EulerLoRA, tensors: Tensor
 ) -> None:
     msp = {mode: model.predict(tensors, mode=mode).msp for mode in ("det", "stoch")}
@@ -189,13 +187,13 @@ def test_an_image_is_out_of_distribution_where_its_msp_is_below_the_threshold(
     loaded = EulerLoRA.load(checkpoint_copy, device="cpu")
     # the new revision means new seeds
     for mode, threshold in zip(("det", "stoch"), thresholds, strict=True):
-        found = loaded.predict(tensors, mode=mode)
-        assert found.ood.dtype == torch.bool
-        assert found.ood.tolist() == [value < threshold.msp for value in found.msp.tolist()]
+        actual = loaded.predict(tensors, mode=mode)
+        assert actual.ood.dtype == torch.bool
+        assert actual.ood.tolist() == [value < threshold.msp for value in actual.msp.tolist()]
     assert loaded.predict(tensors).ood.sum() == 2  # the median itself is kept
 
 
-def test_a_question_without_threshold_gets_no_flag(
+def test_options_without_a_threshold_give_no_flag(
     checkpoint_copy: Path, model: EulerLoRA, tensors: Tensor
 ) -> None:
     assert model.predict(tensors, mode="stoch", samples=3).ood is None
@@ -205,22 +203,22 @@ def test_a_question_without_threshold_gets_no_flag(
     assert loaded.predict(tensors, mode="stoch", samples=4).ood is None
 
 
-def test_samples_are_drawn_as_the_checkpoint_says_or_as_asked(
+def test_the_sampler_is_the_checkpoints_or_the_given_one(
     checkpoint_copy: Path, model: EulerLoRA, tensors: Tensor
 ) -> None:
     plain = model.predict(tensors, "stoch", seed=1)
-    asked = model.predict(tensors, "stoch", seed=1, sampler="balanced")
-    assert (plain.trajectories - asked.trajectories).abs().max() > 1e-3
+    balanced = model.predict(tensors, "stoch", seed=1, sampler="balanced")
+    assert (plain.trajectories - balanced.trajectories).abs().max() > 1e-3
     assert plain.ood is not None
-    assert asked.ood is None  # the threshold is for independent samples
+    assert balanced.ood is None  # the threshold is for independent samples
     write_config(checkpoint_copy, model.config.model_copy(update={"sampler": "balanced"}))
     loaded = EulerLoRA.load(checkpoint_copy, device="cpu")
-    assert_same(loaded.predict(tensors, "stoch", seed=1), asked)
+    assert_same(loaded.predict(tensors, "stoch", seed=1), balanced)
     assert loaded.predict(tensors, "stoch", seed=1).ood is not None
     assert_same(loaded.predict(tensors, "stoch", seed=1, sampler="independent"), plain)
 
 
-def test_the_first_balanced_samples_are_those_of_a_question_for_more(
+def test_the_first_balanced_samples_do_not_depend_on_the_number_of_samples(
     model: EulerLoRA, tensors: Tensor
 ) -> None:
     few, many = (
@@ -233,32 +231,32 @@ def test_the_first_balanced_samples_are_those_of_a_question_for_more(
 
 @pytest.fixture(scope="module")
 def varied(model: EulerLoRA) -> Tensor:
-    """Noise for which `auto` takes different numbers of samples."""
+    """Noise images for which `auto` runs different numbers of samples."""
     return torch.rand(24, 3, 32, 32, generator=Generator().manual_seed(4))
 
 
-def test_an_answer_of_auto_is_that_of_as_many_balanced_samples(
+def test_auto_gives_the_prediction_of_the_same_number_of_balanced_samples(
     model: EulerLoRA, varied: Tensor
 ) -> None:
-    found = model.predict(varied, "stoch", "auto", seed=2, sampler="balanced")
-    assert len(found.samples.unique()) > 2
-    most = int(found.samples.max())
-    rows = found.trajectories.unflatten(1, (ADAPTERS, most))
-    for index, samples in enumerate(found.samples.tolist()):
+    actual = model.predict(varied, "stoch", "auto", seed=2, sampler="balanced")
+    assert len(actual.samples.unique()) > 2
+    most = int(actual.samples.max())
+    rows = actual.trajectories.unflatten(1, (ADAPTERS, most))
+    for index, samples in enumerate(actual.samples.tolist()):
         own = varied[index : index + 1]
         expected = model.predict(own, "stoch", samples, seed=2, sampler="balanced")
         for name in ("probabilities", "entropy", "expected_entropy", "msp"):
             torch.testing.assert_close(
-                getattr(found, name)[index], getattr(expected, name)[0], rtol=0, atol=1e-5
+                getattr(actual, name)[index], getattr(expected, name)[0], rtol=0, atol=1e-5
             )
-        assert found.labels[index] == expected.labels[0]
+        assert actual.labels[index] == expected.labels[0]
         run, rest = rows[index].split((samples, most - samples), dim=1)
         torch.testing.assert_close(run.flatten(0, 1), expected.trajectories[0], rtol=0, atol=1e-5)
         assert rest.isnan().all()
 
 
 @pytest.mark.parametrize("sampler", ["independent", "balanced"])
-def test_auto_takes_of_an_image_what_it_takes_alone(
+def test_auto_runs_as_many_samples_in_a_batch_as_alone(
     model: EulerLoRA, varied: Tensor, sampler: str
 ) -> None:
     together, again = (
@@ -275,14 +273,12 @@ def test_auto_takes_of_an_image_what_it_takes_alone(
         torch.testing.assert_close(getattr(together, name), expected, rtol=0, atol=1e-5)
 
 
-def test_auto_tells_its_standard_errors_and_other_questions_none(
-    model: EulerLoRA, varied: Tensor
-) -> None:
-    found = model.predict(varied, "stoch", "auto", seed=2)
-    settled = found.samples < MAX_SAMPLES
-    assert found.standard_errors is not None
-    assert (found.standard_errors.entropy[settled] <= MAX_ENTROPY_ERROR_NATS).all()
-    assert found.standard_errors.msp.shape == found.samples.shape == (len(varied),)
+def test_only_auto_has_standard_errors(model: EulerLoRA, varied: Tensor) -> None:
+    actual = model.predict(varied, "stoch", "auto", seed=2)
+    converged = actual.samples < MAX_SAMPLES
+    assert actual.standard_errors is not None
+    assert (actual.standard_errors.entropy[converged] <= MAX_ENTROPY_ERROR_NATS).all()
+    assert actual.standard_errors.msp.shape == actual.samples.shape == (len(varied),)
     assert model.predict(varied[:2], "stoch", 3).standard_errors is None
     assert model.predict(varied[:2], "stoch", 3).samples.tolist() == [3, 3]
     assert model.predict(varied[:2]).samples.tolist() == [1, 1]
@@ -290,7 +286,7 @@ def test_auto_tells_its_standard_errors_and_other_questions_none(
     assert empty.samples.shape == empty.standard_errors.msp.shape == (0,)
 
 
-def test_auto_has_a_threshold_of_its_own_and_is_settled_by_that_of_the_most_samples(
+def test_auto_flags_by_its_threshold_and_converges_by_that_of_the_most_samples(
     checkpoint_copy: Path, model: EulerLoRA, varied: Tensor
 ) -> None:
     assert model.predict(varied[:2], "stoch", "auto").ood is None
@@ -302,9 +298,9 @@ def test_auto_has_a_threshold_of_its_own_and_is_settled_by_that_of_the_most_samp
         for samples, value in (("auto", 1.0), (4, 0.0), (16, msp))
     )
     write_config(checkpoint_copy, model.config.model_copy(update={"thresholds": thresholds}))
-    found = EulerLoRA.load(checkpoint_copy, "cpu").predict(varied, "stoch", "auto", seed=2)
-    assert found.ood.all()
-    assert found.samples[near] == MAX_SAMPLES > first.samples[near]
+    actual = EulerLoRA.load(checkpoint_copy, "cpu").predict(varied, "stoch", "auto", seed=2)
+    assert actual.ood.all()
+    assert actual.samples[near] == MAX_SAMPLES > first.samples[near]
 
 
 def test_an_unknown_sampler_is_refused(model: EulerLoRA, tensors: Tensor) -> None:
@@ -313,7 +309,7 @@ def test_an_unknown_sampler_is_refused(model: EulerLoRA, tensors: Tensor) -> Non
 
 
 def png(*chunks: tuple[bytes, bytes]) -> bytes:
-    """A PNG of 4x3 black RGB pixels with more chunks before the pixels."""
+    """Returns a PNG of 4x3 black RGB pixels with additional chunks before the pixels."""
     header = (b"IHDR", struct.pack(">IIBBBBB", 4, 3, 8, 2, 0, 0, 0))
     pixels = (b"IDAT", zlib.compress(bytes(3 * (1 + 12))))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
@@ -344,7 +340,7 @@ def jpeg(path: Path) -> bytes:
 def test_a_file_that_cannot_be_read_is_an_image_error_that_names_it(
     model: EulerLoRA, tmp_path: Path, content: bytes
 ) -> None:
-    path = tmp_path / "picture.png"
+    path = tmp_path / "photo.png"
     path.write_bytes(content)
     with pytest.raises(ImageError) as caught:
         model.predict([path])
@@ -352,7 +348,7 @@ def test_a_file_that_cannot_be_read_is_an_image_error_that_names_it(
 
 
 def test_a_truncated_jpeg_is_an_image_error_that_names_it(model: EulerLoRA, tmp_path: Path) -> None:
-    path = tmp_path / "picture.jpg"
+    path = tmp_path / "photo.jpg"
     path.write_bytes(jpeg(path)[:-1000])
     with pytest.raises(ImageError, match="truncated") as caught:
         model.predict([path])
@@ -379,7 +375,7 @@ def test_a_fully_transparent_file_is_an_image_error_that_names_it(
 
 
 @pytest.mark.parametrize(
-    "question",
+    "options",
     [
         {"mode": "stoch", "samples": 0},
         {"mode": "stoch", "samples": -1},
@@ -389,11 +385,11 @@ def test_a_fully_transparent_file_is_an_image_error_that_names_it(
         {"mode": "mean"},
     ],
 )
-def test_a_question_the_method_does_not_allow_is_a_settings_error(
-    model: EulerLoRA, tensors: Tensor, question: dict[str, object]
+def test_options_out_of_range_are_a_settings_error(
+    model: EulerLoRA, tensors: Tensor, options: dict[str, object]
 ) -> None:
-    with pytest.raises(SettingsError, match=list(question)[-1]) as caught:
-        model.predict(tensors, **question)
+    with pytest.raises(SettingsError, match=list(options)[-1]) as caught:
+        model.predict(tensors, **options)
     assert "\n" not in str(caught.value)
 
 
@@ -407,14 +403,16 @@ def test_a_question_the_method_does_not_allow_is_a_settings_error(
     ],
     ids=["one image", "gray", "channels last", "bytes"],
 )
-def test_a_tensor_of_another_kind_is_an_image_error(model: EulerLoRA, images: Tensor) -> None:
+def test_a_tensor_of_another_shape_or_dtype_is_an_image_error(
+    model: EulerLoRA, images: Tensor
+) -> None:
     with pytest.raises(ImageError, match=r"expected .* \(n, 3, height, width\)"):
         model.predict(images)
 
 
 @pytest.mark.parametrize("part", ["adapters", "backbone", "heads"])
 @pytest.mark.parametrize("mode", ["det", "stoch"])
-def test_weights_that_are_not_numbers_are_a_non_finite_error(
+def test_nan_weights_are_a_non_finite_error(
     checkpoint_folder: Path, tensors: Tensor, part: str, mode: str
 ) -> None:
     loaded = load_checkpoint(checkpoint_folder)
@@ -431,7 +429,7 @@ def test_weights_that_are_not_numbers_are_a_non_finite_error(
         broken.predict(tensors, mode=mode)
 
 
-def test_load_takes_a_string_and_refuses_what_is_no_checkpoint(
+def test_load_accepts_a_string_and_refuses_other_folders(
     checkpoint_folder: Path, tmp_path: Path
 ) -> None:
     assert EulerLoRA.load(str(checkpoint_folder)).classes == ("bkl", "mel", "nv")
@@ -452,7 +450,7 @@ def test_the_representation_shows_what_the_model_is(model: EulerLoRA) -> None:
     )
 
 
-def test_auto_is_cuda_where_there_is_one() -> None:
+def test_device_auto_is_cuda_if_available() -> None:
     expected = "cuda" if torch.cuda.is_available() else "cpu"
     assert choose_device("auto").type == expected
     assert choose_device("cpu") == torch.device("cpu")

@@ -1,4 +1,4 @@
-"""The public names, and who may import whom."""
+"""The public names of eulerlora, and the allowed imports between packages."""
 
 import ast
 import inspect
@@ -23,7 +23,7 @@ def error_classes() -> dict[str, type[Exception]]:
 
 
 def imported_packages(source: str) -> set[str]:
-    """The top-level packages that a module imports anywhere, also inside functions."""
+    """Returns the top-level packages that a module imports, also inside functions."""
     packages = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -33,7 +33,7 @@ def imported_packages(source: str) -> set[str]:
     return packages
 
 
-def test_every_public_name_exists_and_is_listed_once_in_order() -> None:
+def test_public_names_exist_and_are_listed_once_in_order() -> None:
     assert all(hasattr(eulerlora, name) for name in eulerlora.__all__)
     assert eulerlora.__all__ == sorted(set(eulerlora.__all__))
 
@@ -46,7 +46,7 @@ def test_every_public_error_is_exported_and_descends_from_one_base() -> None:
     assert issubclass(eulerlora.EulerLoRAError, Exception)
 
 
-def test_the_drawn_error_tree_shows_every_error() -> None:
+def test_the_documented_error_tree_has_every_error() -> None:
     drawn = {line.strip("│├└─ ").split()[0] for line in errors.__doc__.splitlines() if "──" in line}
     assert drawn | {"EulerLoRAError"} == error_classes().keys()
 
@@ -55,7 +55,7 @@ def test_the_names_of_the_contract_are_public() -> None:
     assert {"EulerLoRA", "Prediction"} <= set(eulerlora.__all__)
 
 
-def test_imports_are_found_wherever_they_stand() -> None:
+def test_imports_inside_functions_are_listed_too() -> None:
     source = (
         "import training.fit.loop as t\ndef f():\n    from service import app\nfrom . import x\n"
     )
@@ -63,7 +63,7 @@ def test_imports_are_found_wherever_they_stand() -> None:
 
 
 @pytest.mark.parametrize("package", FORBIDDEN)
-def test_no_module_imports_a_package_it_must_not_know(package: str) -> None:
+def test_no_module_imports_a_forbidden_package(package: str) -> None:
     sources = sorted((ROOT / package).rglob("*.py"))
     assert sources
     found = {

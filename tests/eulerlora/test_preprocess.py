@@ -1,4 +1,4 @@
-"""Pictures to RGB and to the network's input: orientation, modes, transparency, resizing."""
+"""eulerlora.preprocess: orientation, modes, transparency and resizing of images."""
 
 import io
 
@@ -31,13 +31,13 @@ def noise(*shape: int, high: int = 256) -> np.ndarray:
     return np.random.default_rng(0).integers(0, high, shape).astype(np.uint8)
 
 
-def array(picture: Tensor) -> np.ndarray:
+def array(image: Tensor) -> np.ndarray:
     """(height, width, 3)"""
-    return picture.permute(1, 2, 0).numpy()
+    return image.permute(1, 2, 0).numpy()
 
 
 def as_stored(upright: np.ndarray, orientation: int) -> np.ndarray:
-    """The rows and columns a camera would write with this orientation tag."""
+    """Returns the pixels as a camera stores them with this orientation tag."""
     row, column = FIRST_ROW_AND_COLUMN[orientation]
     if "bottom" in (row, column):
         upright = upright[::-1]
@@ -62,13 +62,13 @@ def tagged(orientation: int) -> Image.Exif:
 def test_every_exif_orientation_gives_the_upright_images_pixels(orientation: int) -> None:
     upright = noise(4, 6, 3)
     stored = Image.fromarray(np.ascontiguousarray(as_stored(upright, orientation)))
-    found = upright_rgb(reopened(stored, exif=tagged(orientation)))
-    assert np.array_equal(array(found.pixels), upright)
-    assert found.warnings == ()
+    actual = upright_rgb(reopened(stored, exif=tagged(orientation)))
+    assert np.array_equal(array(actual.pixels), upright)
+    assert actual.warnings == ()
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "I;16"])
-def test_an_orientation_holds_in_every_mode(mode: str) -> None:
+def test_the_orientation_is_applied_in_every_mode(mode: str) -> None:
     if mode == "I;16":
         image = Image.fromarray(noise(4, 6).astype(np.uint16) * 257)
     else:
@@ -91,21 +91,21 @@ def test_a_damaged_exif_block_is_ignored(kind: str, exif: bytes) -> None:
 @pytest.mark.parametrize("orientation", [0, 9, 65535])
 def test_an_orientation_that_does_not_exist_is_ignored(orientation: int) -> None:
     pixels = noise(4, 6, 3)
-    found = upright_rgb(reopened(Image.fromarray(pixels), exif=tagged(orientation)))
-    assert np.array_equal(array(found.pixels), pixels)
+    actual = upright_rgb(reopened(Image.fromarray(pixels), exif=tagged(orientation)))
+    assert np.array_equal(array(actual.pixels), pixels)
 
 
-def test_an_rgb_picture_keeps_its_pixels_and_needs_no_warning() -> None:
+def test_an_rgb_image_is_unchanged_and_has_no_warning() -> None:
     pixels = noise(4, 6, 3)
-    found = upright_rgb(Image.fromarray(pixels))
-    assert found.pixels.shape == (3, 4, 6)
-    assert found.pixels.dtype == torch.uint8
-    assert found.pixels.is_contiguous()
-    assert np.array_equal(array(found.pixels), pixels)
-    assert found.warnings == ()
+    actual = upright_rgb(Image.fromarray(pixels))
+    assert actual.pixels.shape == (3, 4, 6)
+    assert actual.pixels.dtype == torch.uint8
+    assert actual.pixels.is_contiguous()
+    assert np.array_equal(array(actual.pixels), pixels)
+    assert actual.warnings == ()
 
 
-def test_the_pixels_are_a_copy_and_the_image_is_left_as_it_was() -> None:
+def test_the_pixels_are_a_copy() -> None:
     image = reopened(Image.fromarray(noise(4, 6, 3)), exif=tagged(6))
     before = np.array(image)
     upright_rgb(image).pixels.zero_()
@@ -115,9 +115,9 @@ def test_the_pixels_are_a_copy_and_the_image_is_left_as_it_was() -> None:
 
 def test_gray_is_the_same_in_all_three_channels() -> None:
     gray = noise(4, 6)
-    found = upright_rgb(Image.fromarray(gray))
-    assert np.array_equal(array(found.pixels), np.stack([gray] * 3, axis=-1))
-    assert found.warnings == ()
+    actual = upright_rgb(Image.fromarray(gray))
+    assert np.array_equal(array(actual.pixels), np.stack([gray] * 3, axis=-1))
+    assert actual.warnings == ()
 
 
 @pytest.mark.parametrize("dtype", [">u2", "<u2"])
@@ -126,47 +126,47 @@ def test_16_bit_gray_is_scaled_to_8_bits_and_not_clipped(dtype: str) -> None:
     wide[-1, -1] = 65535
     mode = "I;16B" if dtype == ">u2" else "I;16"
     image = Image.frombytes(mode, (100, 50), wide.astype(dtype).tobytes())
-    found = upright_rgb(image)
+    actual = upright_rgb(image)
     expected = np.round(wide / 257).astype(np.uint8)
-    assert np.array_equal(array(found.pixels), np.stack([expected] * 3, axis=-1))
-    assert found.warnings
+    assert np.array_equal(array(actual.pixels), np.stack([expected] * 3, axis=-1))
+    assert actual.warnings
 
 
 def test_a_16_bit_gray_png_file_is_scaled_to_8_bits() -> None:
     wide = np.linspace(0, 65535, 600).astype(np.uint16).reshape(20, 30)
-    found = upright_rgb(reopened(Image.fromarray(wide)))
-    assert np.array_equal(array(found.pixels)[..., 0], np.round(wide / 257).astype(np.uint8))
-    assert len(found.warnings) == 1
+    actual = upright_rgb(reopened(Image.fromarray(wide)))
+    assert np.array_equal(array(actual.pixels)[..., 0], np.round(wide / 257).astype(np.uint8))
+    assert len(actual.warnings) == 1
 
 
-def test_a_palette_is_looked_up() -> None:
+def test_a_palette_is_converted_to_its_colours() -> None:
     colours, indices = noise(7, 3), noise(4, 6, high=7)
     image = Image.fromarray(indices).convert("L")
     image.putpalette(colours.flatten().tolist())
-    found = upright_rgb(reopened(image))
-    assert np.array_equal(array(found.pixels), colours[indices])
-    assert found.warnings == ("converted from P to RGB",)
+    actual = upright_rgb(reopened(image))
+    assert np.array_equal(array(actual.pixels), colours[indices])
+    assert actual.warnings == ("converted from P to RGB",)
 
 
 def test_a_transparent_palette_entry_becomes_white() -> None:
     colours, indices = noise(7, 3), noise(4, 6, high=7)
     image = Image.fromarray(indices).convert("L")
     image.putpalette(colours.flatten().tolist())
-    found = upright_rgb(reopened(image, transparency=2))
+    actual = upright_rgb(reopened(image, transparency=2))
     colours[2] = 255
-    assert np.array_equal(array(found.pixels), colours[indices])
-    assert found.warnings
+    assert np.array_equal(array(actual.pixels), colours[indices])
+    assert actual.warnings
 
 
 @pytest.mark.parametrize("channels", [2, 4], ids=["gray+alpha", "RGBA"])
-def test_transparency_lies_over_white(channels: int) -> None:
+def test_transparency_is_composited_on_white(channels: int) -> None:
     layers = noise(8, 9, channels)
     colour, alpha = layers[..., :-1].astype(float), layers[..., -1:] / 255
     image = Image.frombytes("LA" if channels == 2 else "RGBA", (9, 8), layers.tobytes())
-    found = upright_rgb(reopened(image))
+    actual = upright_rgb(reopened(image))
     expected = np.broadcast_to(alpha * colour + (1 - alpha) * 255, (8, 9, 3))
-    assert np.abs(array(found.pixels) - expected).max() <= 1
-    assert len(found.warnings) == 1
+    assert np.abs(array(actual.pixels) - expected).max() <= 1
+    assert len(actual.warnings) == 1
 
 
 def test_an_opaque_alpha_channel_changes_no_pixel() -> None:
@@ -181,17 +181,17 @@ def test_a_transparent_colour_lies_over_white_and_is_warned_of(
 ) -> None:
     image = Image.new(mode, (3, 2), colour)
     image.putpixel((0, 0), (9, 9, 9) if mode == "RGB" else 9)
-    found = upright_rgb(reopened(image, transparency=colour))
+    actual = upright_rgb(reopened(image, transparency=colour))
     expected = np.full((2, 3, 3), 255)
     expected[0, 0] = 9
-    assert np.array_equal(array(found.pixels), expected)
-    assert found.warnings
+    assert np.array_equal(array(actual.pixels), expected)
+    assert actual.warnings
 
 
 def test_a_transparent_16_bit_gray_lies_over_white_too() -> None:
     wide = np.array([[1000, 65535], [30000, 0]], np.uint16)
-    found = upright_rgb(reopened(Image.fromarray(wide), transparency=1000))
-    assert array(found.pixels)[..., 0].tolist() == [[255, 255], [117, 0]]
+    actual = upright_rgb(reopened(Image.fromarray(wide), transparency=1000))
+    assert array(actual.pixels)[..., 0].tolist() == [[255, 255], [117, 0]]
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])
@@ -208,10 +208,10 @@ def test_an_image_with_one_visible_pixel_is_not_refused() -> None:
 
 def test_cmyk_is_converted_with_black_multiplied_in() -> None:
     inks = noise(8, 9, 4)
-    found = upright_rgb(Image.frombytes("CMYK", (9, 8), inks.tobytes()))
+    actual = upright_rgb(Image.frombytes("CMYK", (9, 8), inks.tobytes()))
     paper = 255.0 - inks
-    assert np.abs(array(found.pixels) - paper[..., :3] * paper[..., 3:] / 255).max() <= 1
-    assert found.warnings == ("converted from CMYK to RGB",)
+    assert np.abs(array(actual.pixels) - paper[..., :3] * paper[..., 3:] / 255).max() <= 1
+    assert actual.warnings == ("converted from CMYK to RGB",)
 
 
 def test_a_mode_without_an_rgb_form_is_an_image_error() -> None:
@@ -229,8 +229,8 @@ def test_resizing_equals_torchvisions_transform_on_floats(shape: tuple[int, int]
             v2.Resize((32, 32), v2.InterpolationMode.BILINEAR, antialias=True),
         ]
     )
-    found = resize(torch.from_numpy(pixels).permute(2, 0, 1), 32)
-    assert torch.equal(found, transform(Image.fromarray(pixels)).as_subclass(Tensor))
+    actual = resize(torch.from_numpy(pixels).permute(2, 0, 1), 32)
+    assert torch.equal(actual, transform(Image.fromarray(pixels)).as_subclass(Tensor))
 
 
 @pytest.mark.parametrize("shape", [(450, 600), (60, 33), (20, 20)])
@@ -238,17 +238,17 @@ def test_resizing_is_pillows_antialiased_triangle_up_to_its_rounding(
     shape: tuple[int, int],
 ) -> None:
     pixels = noise(*shape, 3)
-    found = resize(torch.from_numpy(pixels).permute(2, 0, 1), 32)
+    actual = resize(torch.from_numpy(pixels).permute(2, 0, 1), 32)
     pillow = Image.fromarray(pixels).resize((32, 32), Image.Resampling.BILINEAR)
-    assert np.abs(array(found) * 255 - np.asarray(pillow, dtype=float)).max() < 1.5
+    assert np.abs(array(actual) * 255 - np.asarray(pillow, dtype=float)).max() < 1.5
 
 
 def test_resizing_squashes_and_crops_nothing() -> None:
     ramp = torch.linspace(0, 1, 300).expand(3, 60, 300)
-    found = resize(ramp, 32)
-    assert found.shape == (3, 32, 32)
-    assert found[:, :, 0].max() < 0.02
-    assert found[:, :, -1].min() > 0.98
+    actual = resize(ramp, 32)
+    assert actual.shape == (3, 32, 32)
+    assert actual[:, :, 0].max() < 0.02
+    assert actual[:, :, -1].min() > 0.98
 
 
 def test_a_picture_of_the_right_size_is_only_scaled() -> None:
@@ -258,11 +258,11 @@ def test_a_picture_of_the_right_size_is_only_scaled() -> None:
 
 def test_the_networks_input_lies_between_zero_and_one() -> None:
     rounding = 4 * torch.finfo(torch.float32).eps
-    for picture in (noise(3, 100, 77), np.zeros((3, 50, 40), np.uint8), np.full((3, 90, 55), 255)):
-        found = resize(torch.from_numpy(picture.astype(np.uint8)), 32)
-        assert found.dtype == torch.float32
-        assert found.min() >= 0
-        assert found.max() <= 1 + rounding
+    for image in (noise(3, 100, 77), np.zeros((3, 50, 40), np.uint8), np.full((3, 90, 55), 255)):
+        actual = resize(torch.from_numpy(image.astype(np.uint8)), 32)
+        assert actual.dtype == torch.float32
+        assert actual.min() >= 0
+        assert actual.max() <= 1 + rounding
 
 
 def test_floats_and_batches_are_resized_as_the_bytes_they_came_from() -> None:

@@ -25,8 +25,8 @@ CPU = torch.device("cpu")
 DRAWS = (Draw(), Draw(mode="stoch", samples=3, seed=1), Draw(mode="stoch", samples=1, seed=2))
 
 
-def asked(network: AdaptedVisionTransformer) -> tuple[Tensor, Rows, Tensor]:
-    """Images, rows and coefficients of one det and two stoch questions."""
+def inputs_of(network: AdaptedVisionTransformer) -> tuple[Tensor, Rows, Tensor]:
+    """Returns images, rows and coefficients of one det and two stoch draws."""
     generator = torch.Generator().manual_seed(0)
     size = network.backbone.image_size
     images = torch.rand(len(DRAWS), 3, size, size, generator=generator)
@@ -38,25 +38,27 @@ def asked(network: AdaptedVisionTransformer) -> tuple[Tensor, Rows, Tensor]:
 def test_float32_is_the_network_itself() -> None:
     network = random_network()
     with torch.inference_mode():
-        assert torch.equal(Runtime(network, CPU)(*asked(network)), network(*asked(network)))
+        assert torch.equal(Runtime(network, CPU)(*inputs_of(network)), network(*inputs_of(network)))
 
 
 def test_bfloat16_keeps_probabilities_and_gives_float32_logits() -> None:
     network = random_network()
     rounded = Runtime(copy.deepcopy(network), CPU, RuntimeSettings(precision="bfloat16"))
     with torch.inference_mode():
-        plain, found = network(*asked(network)), rounded(*asked(network))
-    assert found.dtype == torch.float32
-    assert not torch.equal(found, plain)
-    torch.testing.assert_close(found.softmax(-1), plain.softmax(-1), rtol=0, atol=0.03)
+        plain, actual = network(*inputs_of(network)), rounded(*inputs_of(network))
+    assert actual.dtype == torch.float32
+    assert not torch.equal(actual, plain)
+    torch.testing.assert_close(actual.softmax(-1), plain.softmax(-1), rtol=0, atol=0.03)
 
 
 def test_bfloat16_halves_the_products_and_spares_norms_positions_and_heads() -> None:
     network = random_network()
     Runtime(network, CPU, RuntimeSettings(precision="bfloat16"))
-    kept = {name for name, each in network.named_parameters() if each.dtype == torch.float32}
-    spared = ("ln", "pos_embedding", "class_token", "heads")
-    assert kept == {n for n, _ in network.named_parameters() if any(part in n for part in spared)}
+    unrounded = {name for name, each in network.named_parameters() if each.dtype == torch.float32}
+    excluded = ("ln", "pos_embedding", "class_token", "heads")
+    assert unrounded == {
+        n for n, _ in network.named_parameters() if any(part in n for part in excluded)
+    }
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -66,12 +68,12 @@ def test_a_compiled_network_answers_as_the_plain_one(precision: str, compiler: s
     settings = RuntimeSettings.model_validate({"precision": precision, "compiler": compiler})
     compiled = Runtime(copy.deepcopy(network), CPU, settings)
     with torch.inference_mode():
-        expected, found = network(*asked(network)), compiled(*asked(network))
-    assert found.shape == expected.shape
+        expected, actual = network(*inputs_of(network)), compiled(*inputs_of(network))
+    assert actual.shape == expected.shape
     if precision == "float32":
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4)
     else:
-        torch.testing.assert_close(found.softmax(-1), expected.softmax(-1), rtol=0, atol=0.03)
+        torch.testing.assert_close(actual.softmax(-1), expected.softmax(-1), rtol=0, atol=0.03)
 
 
 def test_many_rows_on_a_cpu_pass_in_parts_with_the_same_logits(
@@ -85,9 +87,9 @@ def test_many_rows_on_a_cpu_pass_in_parts_with_the_same_logits(
     passes: list[int] = []
     network.register_forward_pre_hook(lambda _, inputs: passes.append(len(inputs[1])))
     with torch.inference_mode():
-        found = runtime(*asked(network))
+        actual = runtime(*inputs_of(network))
         assert passes == [2, 6, 2]  # two passes of 5 rows would cut the second image
-        torch.testing.assert_close(found, network(*asked(network)), rtol=0, atol=1e-6)
+        torch.testing.assert_close(actual, network(*inputs_of(network)), rtol=0, atol=1e-6)
 
 
 def test_an_accelerator_takes_all_max_rows_per_pass() -> None:
@@ -116,11 +118,11 @@ def test_padding_a_compiled_batch_leaves_the_rows_that_were_asked_for(
 
     def compiled(images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor:
         shapes.append((len(images), len(rows), len(coefficients)))
-        found: Tensor = network(images, rows, coefficients)
-        return found
+        actual: Tensor = network(images, rows, coefficients)
+        return actual
 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: compiled)
     runtime = Runtime(network, CPU, RuntimeSettings(compiler="eager"))
     with torch.inference_mode():
-        torch.testing.assert_close(runtime(*asked(network)), network(*asked(network)))
+        torch.testing.assert_close(runtime(*inputs_of(network)), network(*inputs_of(network)))
     assert shapes == [(16, 16, 16)]

@@ -1,4 +1,4 @@
-"""Tensor files: what is written, and every way in which one is refused."""
+"""eulerlora.safetensor_files: written files, and all kinds of files that are refused."""
 
 import json
 import struct
@@ -39,26 +39,26 @@ def assert_refused(path: Path, expected: Tensors, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_float32_comes_back_bit_by_bit(path: Path, tensors: Tensors) -> None:
+def test_float32_round_trips_exactly(path: Path, tensors: Tensors) -> None:
     write_tensors(path, tensors, torch.float32, {})
-    found = read_tensors(path, tensors)
-    assert found.keys() == tensors.keys()
-    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    actual = read_tensors(path, tensors)
+    assert actual.keys() == tensors.keys()
+    assert all(torch.equal(actual[name], tensors[name]) for name in tensors)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_comes_back_rounded_and_as_float32(
+def test_half_precision_is_read_as_rounded_float32(
     path: Path, tensors: Tensors, dtype: torch.dtype
 ) -> None:
     write_tensors(path, tensors, dtype, {})
     assert {each.dtype for each in load_file(path).values()} == {dtype}
-    found = read_tensors(path, tensors)
+    actual = read_tensors(path, tensors)
     for name, tensor in tensors.items():
-        assert found[name].dtype == torch.float32
-        assert torch.equal(found[name], tensor.to(dtype).float())
+        assert actual[name].dtype == torch.float32
+        assert torch.equal(actual[name], tensor.to(dtype).float())
 
 
-def test_metadata_comes_back(path: Path, tensors: Tensors) -> None:
+def test_metadata_round_trips(path: Path, tensors: Tensors) -> None:
     write_tensors(path, tensors, torch.float32, {"recipe": "a", "größe": "b"})
     assert read_metadata(path) == {"recipe": "a", "größe": "b"}
 
@@ -81,7 +81,7 @@ def test_a_written_file_can_be_read_by_other_users(path: Path, tensors: Tensors)
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_writing_replaces_a_file_and_leaves_nothing_beside_it(path: Path, tensors: Tensors) -> None:
+def test_writing_replaces_a_file_and_leaves_no_other_file(path: Path, tensors: Tensors) -> None:
     path.write_text("old")
     write_tensors(path, tensors, torch.float32, {})
     assert list(path.parent.iterdir()) == [path]
@@ -96,9 +96,7 @@ def test_a_failed_write_keeps_the_old_file(path: Path, tensors: Tensors) -> None
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_file_that_cannot_be_put_in_its_place_leaves_nothing_beside_it(
-    path: Path, tensors: Tensors
-) -> None:
+def test_a_failed_replacement_leaves_no_other_file(path: Path, tensors: Tensors) -> None:
     path.mkdir()
     with pytest.raises(IsADirectoryError):
         write_tensors(path, tensors, torch.float32, {})
@@ -123,7 +121,7 @@ def test_a_digest_of_rounded_weights_is_that_of_the_half_precision_file(
     assert tensors_sha256(rounded) != tensors_sha256(tensors)
 
 
-def test_a_digest_tells_values_names_and_shapes_apart(tensors: Tensors) -> None:
+def test_a_digest_depends_on_values_names_and_shapes(tensors: Tensors) -> None:
     changed = tensors | {"a": torch.nextafter(tensors["a"], torch.tensor(9.0))}
     renamed = {name.replace("scalar", "vector"): tensor for name, tensor in tensors.items()}
     reshaped = tensors | {"b.weight": tensors["b.weight"].reshape(4, 3)}
@@ -152,19 +150,19 @@ def test_a_digest_tells_values_names_and_shapes_apart(tensors: Tensors) -> None:
         (lambda t: t["a"][3:].fill_(-torch.inf), "a: expected finite values"),
     ],
 )
-def test_tensors_that_are_not_those_expected_are_refused(
+def test_unexpected_tensors_are_refused(
     path: Path, tensors: Tensors, change: Callable[[Tensors], object], message: str
 ) -> None:
-    found = {name: tensor.clone() for name, tensor in tensors.items()}
-    change(found)
-    save_file(found, path)
+    actual = {name: tensor.clone() for name, tensor in tensors.items()}
+    change(actual)
+    save_file(actual, path)
     assert_refused(path, tensors, message)
 
 
-@pytest.mark.parametrize("kept", [0, 4, 8, 50, -1])
-def test_a_truncated_file_is_refused(path: Path, tensors: Tensors, kept: int) -> None:
+@pytest.mark.parametrize("length", [0, 4, 8, 50, -1])
+def test_a_truncated_file_is_refused(path: Path, tensors: Tensors, length: int) -> None:
     write_tensors(path, tensors, torch.float32, {})
-    path.write_bytes(path.read_bytes()[:kept])
+    path.write_bytes(path.read_bytes()[:length])
     assert_refused(path, tensors, "not a readable safetensors file")
 
 
@@ -203,7 +201,7 @@ def test_a_pickle_in_disguise_is_refused_and_not_run(path: Path, tensors: Tensor
         ["a"],
     ],
 )
-def test_a_header_that_lies_is_refused(path: Path, header: object) -> None:
+def test_an_inconsistent_header_is_refused(path: Path, header: object) -> None:
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(12))
     assert_refused(path, {"a": torch.zeros(2)}, "not a readable safetensors file")

@@ -1,4 +1,4 @@
-"""The seed that an image and a revision determine."""
+"""eulerlora.seeds: the seed derived from an image and a revision."""
 
 import io
 
@@ -25,7 +25,7 @@ def test_the_same_pixels_and_revision_give_the_same_seed(pixels: Tensor) -> None
     assert content_seed(pixels, REVISION) == content_seed(pixels.clone(), REVISION)
 
 
-def test_a_seed_is_one_that_a_draw_takes(pixels: Tensor) -> None:
+def test_a_seed_is_valid_for_a_draw(pixels: Tensor) -> None:
     seeds = [content_seed(pixels, str(number)) for number in range(200)]
     for seed in seeds:
         Draw(mode="stoch", seed=seed)
@@ -57,13 +57,13 @@ def test_the_layout_in_memory_does_not_change_the_seed(pixels: Tensor) -> None:
 
 
 def test_a_files_metadata_does_not_change_the_seed(pixels: Tensor) -> None:
-    picture = Image.fromarray(pixels.permute(1, 2, 0).numpy())
+    image = Image.fromarray(pixels.permute(1, 2, 0).numpy())
     exif = Image.Exif()
     exif[0x010E] = "a description"
     seeds = set()
     for options in ({}, {"exif": exif}, {"compress_level": 1}):
         file = io.BytesIO()
-        picture.save(file, "PNG", **options)
+        image.save(file, "PNG", **options)
         with Image.open(file) as opened:
             seeds.add(content_seed(upright_rgb(opened).pixels, REVISION))
     assert seeds == {content_seed(pixels, REVISION)}

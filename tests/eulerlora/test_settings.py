@@ -1,4 +1,4 @@
-"""What settings allow and refuse."""
+"""eulerlora.settings and eulerlora.validation: accepted and refused values."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def test_an_unknown_key_is_refused(model: type) -> None:
 
 
 @pytest.mark.parametrize("settings", [AdapterSettings(), BackboneSettings(), Draw()])
-def test_settings_do_not_change(settings: AdapterSettings | BackboneSettings | Draw) -> None:
+def test_settings_are_immutable(settings: AdapterSettings | BackboneSettings | Draw) -> None:
     name = next(iter(type(settings).model_fields))
     with pytest.raises(ValidationError, match="frozen"):
         setattr(settings, name, 3)
@@ -58,11 +58,14 @@ def test_settings_do_not_change(settings: AdapterSettings | BackboneSettings | D
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"image_size": 30, "patch_size": 8}, "image_size to be a multiple of patch_size=8, got 30"),
+        (
+            {"image_size": 30, "patch_size": 8},
+            "image_size to be a multiple of patch_size=8, got 30",
+        ),
         ({"width": 10, "heads": 4}, "width to be a multiple of heads=4, got 10"),
     ],
 )
-def test_sizes_that_do_not_divide_are_refused(values: dict[str, int], message: str) -> None:
+def test_indivisible_sizes_are_refused(values: dict[str, int], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         BackboneSettings(**values)
 
@@ -87,7 +90,7 @@ def test_samples_must_be_a_positive_integer(samples: object) -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32, 0.5])
-def test_a_seed_must_lie_in_32_bits(seed: object) -> None:
+def test_a_seed_must_have_32_bits(seed: object) -> None:
     assert Draw(mode="stoch", seed=2**32 - 1).seed == 2**32 - 1
     with pytest.raises(ValidationError, match="seed"):
         Draw.model_validate({"mode": "stoch", "seed": seed})
@@ -99,7 +102,7 @@ def test_an_unknown_mode_or_sampler_is_refused(key: str) -> None:
         Draw.model_validate({key: "mean"})
 
 
-def test_settings_from_a_user_are_checked_with_an_error_of_one_line_that_names_the_key() -> None:
+def test_invalid_values_are_a_one_line_error_that_names_the_key() -> None:
     assert validated(AdapterSettings, {"rank": 4, "min_rank": 2}).rank == 4
     for values, key in (({"rank": 0}, "^rank: "), ({"alpha": 1, "beta": 2}, "^unknown key alpha")):
         with pytest.raises(SettingsError, match=key) as caught:

@@ -1,4 +1,4 @@
-"""Entropies against scipy, and the bounds that hold for any trajectories."""
+"""eulerlora.uncertainty: entropies against scipy, and bounds for all trajectories."""
 
 import math
 
@@ -22,22 +22,22 @@ def test_the_probability_is_the_arithmetic_mean_of_the_trajectories() -> None:
     np.testing.assert_allclose(summarise(trajectories).probabilities, expected, rtol=1e-12)
 
 
-def test_entropies_are_scipys_in_nats() -> None:
+def test_entropies_equal_scipys_in_nats() -> None:
     trajectories = random_trajectories()
-    found = summarise(trajectories)
+    actual = summarise(trajectories)
     total = stats.entropy(trajectories.numpy().mean(axis=1), axis=-1)
     expected = stats.entropy(trajectories.numpy(), axis=-1).mean(axis=1)
-    np.testing.assert_allclose(found.entropy, total, rtol=1e-10)
-    np.testing.assert_allclose(found.expected_entropy, expected, rtol=1e-10)
-    np.testing.assert_allclose(found.mutual_information, total - expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(actual.entropy, total, rtol=1e-10)
+    np.testing.assert_allclose(actual.expected_entropy, expected, rtol=1e-10)
+    np.testing.assert_allclose(actual.mutual_information, total - expected, rtol=0, atol=1e-12)
 
 
 def test_mutual_information_is_the_mean_divergence_of_trajectories_from_their_mean() -> None:
     trajectories = random_trajectories().numpy()
     mean = trajectories.mean(axis=1, keepdims=True)
     divergence = stats.entropy(trajectories, mean, axis=-1).mean(axis=1)
-    found = summarise(torch.from_numpy(trajectories)).mutual_information
-    np.testing.assert_allclose(found, divergence, rtol=0, atol=1e-12)
+    actual = summarise(torch.from_numpy(trajectories)).mutual_information
+    np.testing.assert_allclose(actual, divergence, rtol=0, atol=1e-12)
 
 
 def test_msp_is_the_largest_mean_probability() -> None:
@@ -46,7 +46,7 @@ def test_msp_is_the_largest_mean_probability() -> None:
     np.testing.assert_allclose(summarise(trajectories).msp, expected, rtol=1e-12)
 
 
-def test_identical_trajectories_have_no_mutual_information_and_never_less() -> None:
+def test_identical_trajectories_have_zero_mutual_information() -> None:
     for count in (1, 3, 7, 8):
         same = random_trajectories(500, 1).expand(-1, count, -1)
         information = summarise(same).mutual_information
@@ -55,34 +55,34 @@ def test_identical_trajectories_have_no_mutual_information_and_never_less() -> N
 
 
 def test_mutual_information_lies_between_zero_and_the_entropy() -> None:
-    found = summarise(random_trajectories())
-    assert (found.mutual_information >= 0).all()
-    assert (found.mutual_information <= found.entropy + 1e-12).all()
+    actual = summarise(random_trajectories())
+    assert (actual.mutual_information >= 0).all()
+    assert (actual.mutual_information <= actual.entropy + 1e-12).all()
 
 
-def test_certain_trajectories_that_disagree_are_all_mutual_information() -> None:
-    found = summarise(torch.eye(4)[None])
-    assert found.entropy.item() == pytest.approx(math.log(4))
-    assert found.expected_entropy.item() == 0
-    assert found.mutual_information.item() == pytest.approx(math.log(4))
-    assert found.msp.item() == 0.25
+def test_the_entropy_of_certain_trajectories_is_mutual_information() -> None:
+    actual = summarise(torch.eye(4)[None])
+    assert actual.entropy.item() == pytest.approx(math.log(4))
+    assert actual.expected_entropy.item() == 0
+    assert actual.mutual_information.item() == pytest.approx(math.log(4))
+    assert actual.msp.item() == 0.25
 
 
-def test_a_uniform_answer_has_the_greatest_entropy() -> None:
-    found = summarise(torch.full((1, 3, 8), 1 / 8))
-    assert found.entropy.item() == pytest.approx(math.log(8))
-    assert found.mutual_information.item() == pytest.approx(0, abs=1e-12)
+def test_a_uniform_distribution_has_the_maximum_entropy() -> None:
+    actual = summarise(torch.full((1, 3, 8), 1 / 8))
+    assert actual.entropy.item() == pytest.approx(math.log(8))
+    assert actual.mutual_information.item() == pytest.approx(0, abs=1e-12)
 
 
-def test_everything_is_float64_also_for_float32_trajectories() -> None:
-    found = summarise(random_trajectories(4, 2, 3).float())
-    assert {value.dtype for value in vars(found).values()} == {torch.float64}
-    assert found.probabilities.shape == (4, 3)
+def test_the_summary_of_float32_trajectories_is_float64() -> None:
+    actual = summarise(random_trajectories(4, 2, 3).float())
+    assert {value.dtype for value in vars(actual).values()} == {torch.float64}
+    assert actual.probabilities.shape == (4, 3)
     for name in ("entropy", "expected_entropy", "mutual_information", "msp"):
-        assert getattr(found, name).shape == (4,)
+        assert getattr(actual, name).shape == (4,)
 
 
 def test_no_image_gives_empty_tensors() -> None:
-    found = summarise(torch.empty(0, 4, 3))
-    assert found.probabilities.shape == (0, 3)
-    assert found.msp.shape == found.entropy.shape == (0,)
+    actual = summarise(torch.empty(0, 4, 3))
+    assert actual.probabilities.shape == (0, 3)
+    assert actual.msp.shape == actual.entropy.shape == (0,)

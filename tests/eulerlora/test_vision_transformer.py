@@ -1,4 +1,4 @@
-"""The adapted network against torchvision's own, on a tiny backbone and once on ViT-B/32."""
+"""The adapted network against torchvision, on a tiny backbone and on ViT-B/32."""
 
 import copy
 import math
@@ -32,7 +32,7 @@ def images() -> Tensor:
 
 @pytest.fixture(scope="module")
 def large() -> models.VisionTransformer:
-    """torchvision's own vit_b_32, its head no longer zero."""
+    """torchvision's vit_b_32 with a random head."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = models.vit_b_32(weights=None).eval()
@@ -48,7 +48,7 @@ def large_image() -> Tensor:
 
 @torch.inference_mode()
 def answer(network: AdaptedVisionTransformer, images: Tensor, *draws: Draw) -> tuple[Tensor, ...]:
-    """Logits (trajectories, classes) of each image for its draw, or for the one draw given."""
+    """Returns logits (trajectories, classes) of each image, for its draw or a common draw."""
     each = draws if len(draws) == len(images) else draws * len(images)
     rows = Rows.of([draw.samples for draw in each], network.settings.adapters)
     blocks = len(network.blocks)
@@ -58,7 +58,7 @@ def answer(network: AdaptedVisionTransformer, images: Tensor, *draws: Draw) -> t
 
 @torch.inference_mode()
 def without_adapters(network: AdaptedVisionTransformer, images: Tensor) -> Tensor:
-    """Logits (n, adapters, classes) with every coefficient zero."""
+    """Returns logits (n, adapters, classes) with all coefficients zero."""
     adapters, rank = network.settings.adapters, network.settings.rank
     rows = Rows.of([1] * len(images), adapters)
     zeros = torch.zeros(len(rows), len(network.blocks), 4, adapters * rank)
@@ -66,7 +66,7 @@ def without_adapters(network: AdaptedVisionTransformer, images: Tensor) -> Tenso
 
 
 def headless(backbone: models.VisionTransformer) -> models.VisionTransformer:
-    """A view of the same modules and weights whose forward pass ends at the features."""
+    """Returns a module with the same weights whose forward pass returns the features."""
     view = copy.copy(backbone)
     view._modules = {**backbone._modules, "heads": nn.Sequential()}
     return view
@@ -74,7 +74,7 @@ def headless(backbone: models.VisionTransformer) -> models.VisionTransformer:
 
 @torch.inference_mode()
 def merged_torchvision(network: AdaptedVisionTransformer, images: Tensor, adapter: int) -> Tensor:
-    """Logits (n, classes) of torchvision's forward pass with W0 + B A in its packed weights."""
+    """Returns logits (n, classes) of torchvision with W0 + B A in its packed weights."""
     state = {}
     for index, block in enumerate(network.blocks):
         merged = [block.up[p, adapter].T @ block.down[p, adapter] for p in range(4)]
@@ -88,7 +88,7 @@ def merged_torchvision(network: AdaptedVisionTransformer, images: Tensor, adapte
 
 @torch.inference_mode()
 def frozen_with_head(network: AdaptedVisionTransformer, images: Tensor) -> Tensor:
-    """Logits (n, adapters, classes) of torchvision's own forward pass under each head."""
+    """Returns logits (n, adapters, classes) of torchvision with each head."""
     features = headless(network.backbone)(images)
     return torch.einsum("nd,acd->nac", features, network.heads.weight) + network.heads.bias
 
@@ -107,21 +107,21 @@ def test_the_embedding_is_torchvisions_with_class_token_and_positions(
 def test_zero_coefficients_leave_torchvisions_network(
     network: AdaptedVisionTransformer, images: Tensor
 ) -> None:
-    found, expected = without_adapters(network, images), frozen_with_head(network, images)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    actual, expected = without_adapters(network, images), frozen_with_head(network, images)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_deterministic_mode_equals_torchvision_on_merged_weights_adapter_by_adapter(
     network: AdaptedVisionTransformer, images: Tensor
 ) -> None:
-    found = torch.stack(answer(network, images, DET))
+    actual = torch.stack(answer(network, images, DET))
     for adapter in range(network.settings.adapters):
         expected = merged_torchvision(network, images, adapter)
-        torch.testing.assert_close(found[:, adapter], expected, rtol=1e-4, atol=1e-5)
-    assert (found - without_adapters(network, images)).abs().mean() > 0.1
+        torch.testing.assert_close(actual[:, adapter], expected, rtol=1e-4, atol=1e-5)
+    assert (actual - without_adapters(network, images)).abs().mean() > 0.1
 
 
-def test_building_and_running_a_network_leaves_the_backbone_as_it_was(
+def test_building_and_running_a_network_does_not_change_the_backbone(
     make_backbone, make_network, images: Tensor
 ) -> None:
     backbone = make_backbone()
@@ -137,16 +137,16 @@ def test_building_and_running_a_network_leaves_the_backbone_as_it_was(
 @pytest.mark.parametrize(
     "draw", [DET, Draw(mode="stoch", seed=1), Draw(mode="stoch", samples=3, seed=2)], ids=str
 )
-def test_as_initialised_every_mode_equals_the_frozen_backbone_with_the_head(
+def test_an_initialised_network_equals_the_frozen_backbone_in_every_mode(
     network: AdaptedVisionTransformer, images: Tensor, draw: Draw
 ) -> None:
     network.initialise(Generator().manual_seed(0))
     expected = frozen_with_head(network, images).repeat_interleave(draw.samples, dim=1)
-    found = torch.stack(answer(network, images, draw))
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    actual = torch.stack(answer(network, images, draw))
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_with_all_ranks_active_stochastic_answers_equal_deterministic_ones(
+def test_with_all_ranks_active_stochastic_logits_equal_deterministic_ones(
     make_network, images: Tensor
 ) -> None:
     network = make_network(AdapterSettings(adapters=2, rank=4, min_rank=4))
@@ -172,7 +172,7 @@ def test_rows_of_different_adapters_modes_and_sample_counts_share_a_batch(
         torch.testing.assert_close(together[index], alone, rtol=1e-5, atol=1e-5)
 
 
-def test_a_row_learns_only_in_its_own_adapter_and_head(
+def test_a_row_has_gradients_only_for_its_adapter_and_head(
     network: AdaptedVisionTransformer, images: Tensor
 ) -> None:
     rows = Rows.of([1] * len(images), 2)
@@ -213,7 +213,7 @@ def test_the_backbones_dropout_stays_off_in_training(make_network, images: Tenso
     [(2, 10, 2_964_500), (2, 100, 3_102_920), (2, 7, 2_959_886)],
     ids=["CIFAR-10", "CIFAR-100", "HAM10000"],
 )
-def test_networks_of_the_paper_have_as_many_trainable_parameters_as_the_method_says(
+def test_the_networks_of_the_paper_have_the_stated_number_of_trainable_parameters(
     adapters: int, classes: int, expected: int
 ) -> None:
     with torch.device("meta"):
@@ -231,23 +231,23 @@ def test_one_adapter_on_vit_b_32_has_73728_parameters_for_each_rank(rank: int) -
     assert sum(p.numel() for p in network.blocks.parameters()) == 73_728 * rank
 
 
-def test_a_row_is_read_by_its_own_head() -> None:
+def test_a_row_uses_the_head_of_its_adapter() -> None:
     heads = AdapterHeads(6, 4, 3)
     heads.initialise(Generator().manual_seed(0))
     features, adapter = torch.randn(5, 6), torch.tensor([2, 0, 1, 1, 2])
-    found = heads(features, adapter)
+    actual = heads(features, adapter)
     for row, own in enumerate(adapter.tolist()):
         expected = F.linear(features[row], heads.weight[own], heads.bias[own])
-        torch.testing.assert_close(found[row], expected)
+        torch.testing.assert_close(actual[row], expected)
 
 
-def test_heads_start_as_torchs_linear_does() -> None:
+def test_heads_are_initialised_like_torchs_linear() -> None:
     width, classes = 64, 50
     heads, linear = AdapterHeads(width, classes, 4), nn.Linear(width, classes)
     heads.initialise(Generator().manual_seed(0))
     bound = 1 / math.sqrt(width)
-    for found, reference in ((heads.weight, linear.weight), (heads.bias, linear.bias)):
-        values = found.detach().flatten().numpy()
+    for actual, reference in ((heads.weight, linear.weight), (heads.bias, linear.bias)):
+        values = actual.detach().flatten().numpy()
         assert abs(values).max() <= bound
         assert stats.kstest(values, stats.uniform(-bound, 2 * bound).cdf).pvalue > 1e-3
         assert reference.abs().max() <= bound  # torch's own rule, should it ever change
@@ -268,7 +268,7 @@ def test_initialisation_is_a_function_of_the_generator_and_differs_over_blocks(
     assert not torch.equal(first.blocks[0].down, first.blocks[1].down)
 
 
-def test_vit_b_32_with_zero_coefficients_is_torchvisions_own(
+def test_vit_b_32_with_zero_coefficients_equals_torchvision(
     large: models.VisionTransformer, large_image: Tensor, make_network
 ) -> None:
     before = copy.deepcopy(large.state_dict())
@@ -278,14 +278,14 @@ def test_vit_b_32_with_zero_coefficients_is_torchvisions_own(
     with torch.no_grad():
         network.heads.weight[0] = large.heads.head.weight
         network.heads.bias[0] = large.heads.head.bias
-    found = without_adapters(network, large_image)[:, 0]
+    actual = without_adapters(network, large_image)[:, 0]
     assert expected.std() > 0.1
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
     assert large.state_dict().keys() == before.keys()
     assert all(torch.equal(tensor, before[name]) for name, tensor in large.state_dict().items())
 
 
-def test_vit_b_32_in_deterministic_mode_is_torchvisions_own_on_merged_weights(
+def test_vit_b_32_in_deterministic_mode_equals_torchvision_on_merged_weights(
     large: models.VisionTransformer, large_image: Tensor, make_network
 ) -> None:
     network = make_network(AdapterSettings(), classes=10, backbone=large)
@@ -293,8 +293,8 @@ def test_vit_b_32_in_deterministic_mode_is_torchvisions_own_on_merged_weights(
     with torch.no_grad():
         for block in network.blocks:
             block.up.normal_(std=0.005, generator=Generator().manual_seed(1))
-    (found,) = answer(network, large_image, DET)
+    (actual,) = answer(network, large_image, DET)
     for adapter in range(2):
         expected = merged_torchvision(network, large_image, adapter)[0]
-        torch.testing.assert_close(found[adapter], expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(actual[adapter], expected, rtol=1e-4, atol=1e-4)
     assert (expected - frozen_with_head(network, large_image)[0, 1]).abs().mean() > 0.1
