@@ -12,7 +12,7 @@ from benchmarks.service.load.closed_loop import Load, closed_loop
 from benchmarks.service.load.garbage_collection import short_gc_pauses
 from benchmarks.service.load.request import post
 from benchmarks.service.plan import LIBRARIES, Plan
-from benchmarks.service.references.engine import Run, Source, engine_alone
+from benchmarks.service.references.engine import Run, Source, engine_process
 from benchmarks.service.references.library import SAMPLES
 from benchmarks.service.server.process import eulerlora_server
 from eulerlora.settings import Mode
@@ -44,7 +44,7 @@ def _results(
     with tempfile.TemporaryDirectory() as folder:
         for index, image in enumerate(images):
             (Path(folder) / f"{index:04}.jpg").write_bytes(image)
-        with engine_alone(Path(folder), mode, plan.batch_rows, count) as engine:
+        with engine_process(Path(folder), mode, plan.batch_rows, count) as engine:
             closed_loop(port, requests, plan.clients, count)  # warm-up
             runs = [_run(plan, port, requests, engine, count) for _ in range(plan.runs)]
     for source, reference in REFERENCES.items():

@@ -23,7 +23,7 @@ Run = Callable[[Source], float]
 
 
 @contextmanager
-def engine_alone(folder: Path, mode: Mode, rows: int, count: int) -> Iterator[Run]:
+def engine_process(folder: Path, mode: Mode, rows: int, count: int) -> Iterator[Run]:
     """Yields a function that runs the engine on `count` images and returns the seconds.
 
     folder: image files, used in a cycle. rows: maximum number of rows of a batch.
