@@ -20,7 +20,7 @@ class EngineError(Exception):
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """How an image is started; `health_check` has no leading CMD."""
+    """Start options of a container; `health_check` has no leading CMD."""
 
     command: tuple[str, ...]
     environment: tuple[str, ...]

@@ -31,7 +31,7 @@ EXPECTED = {
     "too_short": "at least {min_length} items",
     "tuple_type": "a list",
 }
-"""What was expected, by pydantic's type of error."""
+"""Expected values, by pydantic's type of error."""
 
 
 class Settings(BaseModel):

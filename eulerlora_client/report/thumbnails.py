@@ -16,7 +16,7 @@ MAX_PIXELS = 50_000_000
 QUALITIES = (82, 70, 55, 40, 25, 10)
 DECODED_SIDE_PX = 2 * MAX_SIDE_PX  # lets the JPEG decoder downscale; resizing stays smooth
 
-# What Pillow's parsers raise for hostile bytes; a decompression bomb is found in the header.
+# Errors of Pillow's parsers for hostile bytes; the header reveals a decompression bomb.
 DECODING_ERRORS = (
     OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, OverflowError, TypeError,
     struct.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
