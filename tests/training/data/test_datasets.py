@@ -141,8 +141,8 @@ def test_bad_images_are_refused_or_skipped_without_changing_other_parts(
     data = read_dataset(SETTINGS, labelled, skip_bad=True)
     assert data.skipped.keys() == bad
     assert all("cannot be opened" in reason for reason in data.skipped.values())
-    kept = {part: [name for name in names if name not in bad] for part, names in whole.items()}
-    assert names_by_part(data) == kept
+    expected = {part: [name for name in names if name not in bad] for part, names in whole.items()}
+    assert names_by_part(data) == expected
 
 
 def test_a_class_without_usable_images_is_refused_even_if_bad_images_are_skipped(
