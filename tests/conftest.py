@@ -1,4 +1,4 @@
-"""Builders that tests of several packages share: tiny networks and a tiny checkpoint folder."""
+"""Fixtures of several packages: tiny networks and a tiny checkpoint folder."""
 
 import hashlib
 import os
@@ -33,7 +33,7 @@ TINY_BACKBONE = BackboneSettings(
 TINY_ADAPTERS = AdapterSettings(adapters=2, rank=4, min_rank=2)
 CLASSES = ("bkl", "mel", "nv")
 THRESHOLDS = tuple(
-    Threshold(mode=mode, samples=samples, msp=0.5, kept=0.95, images=100, data="made up for tests")
+    Threshold(mode=mode, samples=samples, msp=0.5, kept=0.95, images=100, data="synthetic")
     for mode, samples in (("det", 1), ("stoch", 4))
 )
 
@@ -43,20 +43,20 @@ MakeConfig = Callable[..., CheckpointConfig]
 
 
 def pytest_configure() -> None:
-    """A shell's background job ignores Ctrl-C, and so would all programs that tests send it to."""
+    """Restores the handler of SIGINT, which a background job of a shell inherits as ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
-    """Tiny tensors lose more by waiting for a second thread than they gain by it."""
+    """Runs torch on one thread, which is faster for tiny tensors."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Decoded images go to a folder of the test run, not to the user's cache."""
+def temporary_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Stores decoded images in a folder of the test run instead of the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EULERLORA_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -64,19 +64,19 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def make_backbone() -> MakeBackbone:
-    """(settings, seed) -> a backbone whose every parameter, norms and biases too, is random."""
+    """(settings, seed) -> a backbone with random parameters, norms and biases included."""
     return random_backbone
 
 
 @pytest.fixture(scope="session")
 def make_network() -> MakeNetwork:
-    """(adapters, classes, seed, backbone) -> a network whose adapters do something."""
+    """(adapters, classes, seed, backbone) -> a network with random adapters."""
     return random_network
 
 
 @pytest.fixture(scope="session")
 def make_config() -> MakeConfig:
-    """(network, dtype, **changes) -> the config of a checkpoint of this network."""
+    """(network, dtype, **changes) -> the config of a checkpoint of the network."""
     return config_of
 
 
@@ -84,7 +84,7 @@ def make_config() -> MakeConfig:
 def checkpoint_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny checkpoint: 3 classes, 2 adapters of rank 4, thresholds for det and stoch 4.
 
-    All tests share it: take `checkpoint_copy` to change something.
+    All tests share it; a test that changes files uses `checkpoint_copy`.
     """
     folder = tmp_path_factory.mktemp("checkpoints") / "tiny"
     network = random_network()
@@ -94,24 +94,24 @@ def checkpoint_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def checkpoint_copy(checkpoint_folder: Path, tmp_path: Path) -> Path:
-    """The test's own copy of `checkpoint_folder`, to be changed at will."""
+    """A copy of `checkpoint_folder` that the test may change."""
     return Path(shutil.copytree(checkpoint_folder, tmp_path / "copy"))
 
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder that EULERLORA_DATA names; skips where there is none."""
+    """The folder in EULERLORA_DATA; skips the test if there is none."""
     folder = os.environ.get("EULERLORA_DATA")
     if not folder or not Path(folder).is_dir():
-        pytest.skip("EULERLORA_DATA names no folder with real data")
+        pytest.skip("requires real data: EULERLORA_DATA is not a folder")
     return Path(folder)
 
 
 @dataclass(frozen=True)
 class TinyPublished:
-    """Weights "published" under `name`, whose file lies in torch's hub cache at `file`.
+    """Weights published under `name`, with their file in torch's hub cache.
 
-    state: what the file holds. source: where torch would download it from; nothing is there.
+    state: the content of the file. source: the download path, where no file exists.
     """
 
     name: str
@@ -122,7 +122,7 @@ class TinyPublished:
 
 @pytest.fixture
 def tiny_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyPublished:
-    """One more entry in torchvision's list, tiny; how it is loaded is the real thing."""
+    """A tiny additional entry in torchvision's list; it is loaded like the others."""
     backbone = random_backbone(seed=5)
     backbone.heads = nn.Sequential()
     backbone.heads.add_module("head", nn.Linear(backbone.hidden_dim, 1000))
@@ -143,7 +143,7 @@ def tiny_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyPubli
 
 
 def random_backbone(settings: BackboneSettings = TINY_BACKBONE, seed: int = 0) -> VisionTransformer:
-    """A backbone with no parameter left at 0 or 1, so that none can be forgotten unnoticed."""
+    """Returns a backbone with random parameters, so that tests notice any that is not stored."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         backbone = build_backbone(settings)
@@ -159,7 +159,7 @@ def random_network(
     seed: int = 0,
     backbone: VisionTransformer | None = None,
 ) -> AdaptedVisionTransformer:
-    """A network whose adapters change the answer of its backbone by much."""
+    """Returns a network whose random adapters change the output of the backbone strongly."""
     network = AdaptedVisionTransformer(
         random_backbone(seed=seed) if backbone is None else backbone, adapters, classes
     )
@@ -173,7 +173,7 @@ def random_network(
 def config_of(
     network: AdaptedVisionTransformer, dtype: torch.dtype = torch.float32, **changes: object
 ) -> CheckpointConfig:
-    """The config of a checkpoint of `network` stored as `dtype`; `changes` replace its fields."""
+    """Returns the config of a checkpoint of `network` in `dtype`, with changed fields."""
 
     def digest(tensors: dict[str, torch.Tensor]) -> str:
         return tensors_sha256({name: tensor.to(dtype) for name, tensor in tensors.items()})
@@ -184,14 +184,14 @@ def config_of(
             settings=settings_of(network.backbone),
             published=None,
             sha256=digest(network.backbone.state_dict()),
-            provenance={"recipe": "random numbers"},
+            provenance={"recipe": "random weights"},
         ),
         "adapters": AdapterConfig(
             settings=network.settings, sha256=digest(dict(network.adapter_parameters()))
         ),
         "classes": tuple(ClassName(name=name, description=name.upper()) for name in CLASSES),
         "preprocessing": Preprocessing(size=network.backbone.image_size),
-        "provenance": {"recipe": "random numbers", "seed": 0},
+        "provenance": {"recipe": "random weights", "seed": 0},
     }
     return CheckpointConfig.model_validate(fields | changes)
 

@@ -1,4 +1,4 @@
-"""bfloat16 against float32 with the embedded model on real images."""
+"""bfloat16 against float32 with the default checkpoint on real images."""
 
 from pathlib import Path
 
@@ -16,13 +16,13 @@ OPTIONS = [SamplingOptions("det"), SamplingOptions("stoch", 4)]
 
 @pytest.mark.data
 @pytest.mark.slow
-def test_bfloat16_keeps_the_labels_and_flags_of_the_ham10000_test_images(real_data: Path) -> None:
+def test_bfloat16_gives_the_labels_and_flags_of_float32_on_ham10000(real_data: Path) -> None:
     plain = EulerLoRA.load(DEFAULT_CHECKPOINT, "cpu")
     rounded = EulerLoRA.load(DEFAULT_CHECKPOINT, "cpu", precision="bfloat16")
     test = read_dataset(DataSettings(kind="ham10000"), real_data).parts["test"]
     expected = predict_all(plain, test, OPTIONS, "float32")
-    found = predict_all(rounded, test, OPTIONS, "bfloat16")
-    for options, theirs, ours in zip(OPTIONS, expected, found, strict=True):
+    actual = predict_all(rounded, test, OPTIONS, "bfloat16")
+    for options, theirs, ours in zip(OPTIONS, expected, actual, strict=True):
         exact, close = (summarise(each.flatten(1, 2).exp()) for each in (theirs, ours))
         assert (exact.probabilities - close.probabilities).abs().max() <= 0.03
         same = exact.probabilities.argmax(dim=-1) == close.probabilities.argmax(dim=-1)

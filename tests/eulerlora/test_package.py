@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from eulerlora import errors
 
 ROOT = Path(eulerlora.__file__).parent.parent
 FORBIDDEN = {
-    "eulerlora": {"training", "service", "benchmarks"},
+    "eulerlora": {"eulerlora_client", "training", "service", "benchmarks"},
     "training": {"service", "benchmarks"},
     "service": {"training", "benchmarks"},
 }
@@ -53,6 +55,21 @@ def test_the_documented_error_tree_has_every_error() -> None:
 
 def test_the_names_of_the_contract_are_public() -> None:
     assert {"EulerLoRA", "Prediction"} <= set(eulerlora.__all__)
+
+
+def test_dir_lists_the_public_names() -> None:
+    assert dir(eulerlora) == eulerlora.__all__
+
+
+def test_the_package_and_its_command_import_neither_torch_nor_pydantic() -> None:
+    program = (
+        "import sys, eulerlora, eulerlora.commands\n"
+        "print({'torch', 'pydantic', 'PIL'} & sys.modules.keys())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"
 
 
 def test_imports_inside_functions_are_listed_too() -> None:
