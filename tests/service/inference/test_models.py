@@ -38,9 +38,7 @@ def test_the_first_model_is_the_default(serve) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "A", "xyzzy", "b "])
-def test_an_unknown_name_is_not_echoed_and_the_served_ones_are_listed(
-    serve, name
-) -> None:
+def test_an_unknown_name_is_not_echoed_and_the_served_ones_are_listed(serve, name) -> None:
     with pytest.raises(UnknownModel) as raised:
         ServedModels([serve("first"), serve("second")]).named(name)
     assert raised.value.detail == "the served models are: first, second"
