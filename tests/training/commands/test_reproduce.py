@@ -54,9 +54,9 @@ def test_a_dry_run_lists_every_run_with_its_settings_and_what_is_missing(
     assert "1 x rank 20; not sampled;" in next(each for each in runs if "lora-20/seed-0:" in each)
     weights, metadata, images = absent
     url = ViT_B_32_Weights.IMAGENET1K_V1.url
-    place = tmp_path / "torch" / "hub" / "checkpoints" / Path(url).name
-    hash_prefix = place.stem.rpartition("-")[2]
-    assert all(each in weights for each in (url, f"begins {hash_prefix},", str(place)))
+    file = tmp_path / "torch" / "hub" / "checkpoints" / Path(url).name
+    hash_prefix = file.stem.rpartition("-")[2]
+    assert all(each in weights for each in (url, f"begins {hash_prefix},", str(file)))
     assert metadata == f"missing: HAM10000: {data / 'HAM10000_metadata.csv'}"
     assert images.startswith(f"missing: HAM10000: {data} with HAM10000_images_part_1")
 
