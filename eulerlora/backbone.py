@@ -127,7 +127,11 @@ def _download(name: str, url: str, file: Path) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         torch.hub.download_url_to_file(url, str(file), _hash_prefix(url), sys.stderr.isatty())
-    except (OSError, RuntimeError, HTTPException) as error:
+    except RuntimeError as error:  # torch.hub: the hash differs
+        raise SettingsError(
+            f"{name}: the downloaded file has another hash; {_advice(url)}"
+        ) from error
+    except (OSError, HTTPException) as error:
         raise SettingsError(f"{name} cannot be downloaded; {_advice(url)}") from error
 
 
