@@ -8,7 +8,8 @@ from typing import Annotated
 from pydantic import Field
 
 from eulerlora.errors import SettingsError
-from eulerlora.settings import Mode, PositiveInt, Settings, validated
+from eulerlora.settings import Mode, PositiveInt
+from eulerlora.validation import Settings, validated
 
 TABLES = Path(__file__).parents[1] / "tables"
 RECIPES = Path(__file__).parents[1] / "recipes"
