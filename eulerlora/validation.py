@@ -1,7 +1,8 @@
 """Base class of settings, and one-line errors for values that do not validate."""
 
+import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args
 
@@ -72,14 +73,20 @@ def first_fault(error: ValidationError, kind: type[BaseModel] | None = None) -> 
     return f"{key}: {reason}" if key else reason
 
 
+UNION_MEMBER = re.compile(r"(constrained-)?(int|str|float|bool)|.+\[.*\]")
+"""Pydantic's names for the members of a union, such as "constrained-int" or "literal['auto']"."""
+
+
 def _key(fault: ErrorDetails) -> str:
-    """Returns a dotted key without pydantic's names of the alternatives of a union."""
+    """Returns a dotted key without pydantic's names for the members of a union."""
     parts = [str(part) for part in fault["loc"]]
-    return ".".join(
-        part
-        for part in parts
-        if (part not in ("int", "str") and part.isidentifier()) or part.isdigit()
-    )
+    if fault["type"] in ("extra_forbidden", "missing"):  # the last part is a key, however named
+        return ".".join([*_without_union_members(parts[:-1]), parts[-1]])
+    return ".".join(_without_union_members(parts))
+
+
+def _without_union_members(parts: Sequence[str]) -> list[str]:
+    return [part for part in parts if not UNION_MEMBER.fullmatch(part)]
 
 
 def _expected(fault: ErrorDetails) -> str:

@@ -7,13 +7,15 @@ from pydantic import ValidationError
 
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import SettingsError
-from eulerlora.settings import AdapterSettings, Draw
+from eulerlora.settings import AdapterSettings, Auto, Draw, PositiveInt
 from eulerlora.validation import Settings, first_fault, validated
 
 
 class Nested(Settings):
     adapters: AdapterSettings
     draw: Draw = Draw()
+    descriptions: dict[str, str] = {}
+    limit: PositiveInt | float | Auto = "auto"
 
 
 def test_valid_values_give_settings() -> None:
@@ -27,7 +29,14 @@ def test_valid_values_give_settings() -> None:
         ({"adapters": {"rank": "x"}}, "adapters.rank: expected an integer, got 'x'"),
         ({"adapters": {"rang": 4}}, "unknown key adapters.rang; did you mean adapters.rank?"),
         ({"adapters": {"zzz": 4}}, "unknown key adapters.zzz"),
+        ({"adapters": {}, "ada-pters": 4}, "unknown key ada-pters; did you mean adapters?"),
+        ({"adapters": {"min rank": 4}}, "unknown key adapters.min rank; did you mean"),
         ({}, "missing key adapters"),
+        ({"adapters": {}, "descriptions": {"a-b": 4}}, "descriptions.a-b: expected text, got 4"),
+        (
+            {"adapters": {}, "limit": "x"},
+            "limit: expected an integer or a number or 'auto', got 'x'",
+        ),
         ({"adapters": {"rank": 4, "min_rank": 5}}, "expected min_rank of at most rank=4, got 5"),
         ({"adapters": {}, "draw": {"mode": "mean"}}, "draw.mode: expected 'det' or 'stoch'"),
     ],
