@@ -36,9 +36,7 @@ MODES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
 @click.option(
     "--samples",
     type=click.IntRange(1, 64),
-    default=4,
-    show_default=True,
-    help="Samples per adapter in mode stoch.",
+    help="Samples per adapter in mode stoch; 4 by default.",
 )
 @click.option(
     "--sampler",
@@ -55,7 +53,7 @@ def evaluate_command(
     ood_images: int | None,
     corrupted_images: int,
     mode: str,
-    samples: int,
+    samples: int | None,
     sampler: Sampler | None,
     out: Path | None,
     skip_bad: bool,
@@ -72,9 +70,11 @@ def evaluate_command(
     from training.recipe.schema import OodSettings  # noqa: PLC0415
     from training.reporting.report import markdown, write_report  # noqa: PLC0415
 
+    if mode == "det" and samples is not None:
+        raise click.UsageError("expected --samples only with --mode stoch or both, got --mode det")
     model = EulerLoRA.load(checkpoint, device)
     options = [
-        SamplingOptions("det") if name == "det" else SamplingOptions("stoch", samples)
+        SamplingOptions("det") if name == "det" else SamplingOptions("stoch", samples or 4)
         for name in MODES[mode]
     ]
     if out is not None:
