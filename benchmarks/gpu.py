@@ -44,9 +44,8 @@ def main(out: Path, device: str, small: bool, only: tuple[str, ...]) -> None:
         click.echo(results[-1].model_dump_json())
         seconds = time.monotonic() - started
         run = GpuRun(seconds=seconds, checks=checked, results=results)
-        out.write_text(
-            run.model_dump_json(indent=1) + "\n"
-        )  # results so far, in case the run is stopped
+        # after every result, in case the run is stopped
+        out.write_text(run.model_dump_json(indent=1) + "\n")
         if torch_device.type == "cuda":
             torch.cuda.empty_cache()
 

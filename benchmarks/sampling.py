@@ -63,7 +63,7 @@ def main(
     click.echo(drawing_table())
     if data is not None:
         model = EulerLoRA.load(checkpoint, "auto")
-        pixels = test_inputs(model, data, images)
+        pixels = images_of_test_part(model, data, images)
         click.echo(model_table(model, pixels, samples, repeats))
 
 
@@ -112,7 +112,7 @@ def drawing_ms(sampler: Sampler, images: int, samples: int, repeats: int = 10) -
     return 1000 * min(seconds)
 
 
-def test_inputs(model: EulerLoRA, data: Path, count: int) -> Tensor:
+def images_of_test_part(model: EulerLoRA, data: Path, count: int) -> Tensor:
     """Returns (count, 3, size, size) evenly spaced images of the model's test part."""
     images = evenly_spaced(checkpoint_dataset(model.config, data).parts[TEST], count)
     size = model.config.preprocessing.size

@@ -74,7 +74,7 @@ def _bombs(jpeg: bytes, png: bytes) -> dict[str, bytes]:
     }
 
 
-def odd_files(image: Image.Image) -> dict[str, bytes]:
+def unusual_files(image: Image.Image) -> dict[str, bytes]:
     """Returns unusual valid files by name: status 200."""
     gray = image.convert("L")
     wide = Image.fromarray(np.asarray(gray).astype(np.uint16) * 257)

@@ -6,7 +6,7 @@ from io import BytesIO
 
 from PIL import Image
 
-from benchmarks.service.inputs.bad_images import odd_files, unsupported_files, unusable_files
+from benchmarks.service.inputs.bad_images import unsupported_files, unusable_files, unusual_files
 from benchmarks.service.load.request import BOUNDARY, Part, form, get, post, post_form
 
 PREDICT = b"POST /predict HTTP/1.1\r\n"
@@ -25,7 +25,7 @@ class Case:
 
 def unusual_cases(jpeg: bytes) -> list[Case]:
     """Returns requests with unusual valid files."""
-    files = odd_files(_small(jpeg))
+    files = unusual_files(_small(jpeg))
     return [Case(name, post(data), only(200)) for name, data in files.items()]
 
 

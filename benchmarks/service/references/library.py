@@ -45,8 +45,8 @@ def decode(model: EulerLoRA, data: bytes, mode: Mode) -> InferenceInput:
 
 def predict(model: EulerLoRA, inputs: Sequence[InferenceInput]) -> list[Tensor]:
     """Returns the trajectories' probabilities of every image, from one forward pass."""
-    pixels = torch.stack([each.pixels for each in inputs])
-    log_probabilities = predict_rows(model.runtime, pixels, [each.draw for each in inputs])
+    pixels = torch.stack([item.pixels for item in inputs])
+    log_probabilities = predict_rows(model.runtime, pixels, [item.draw for item in inputs])
     return [trajectories.exp() for trajectories in log_probabilities]
 
 
