@@ -12,7 +12,7 @@ from deploy.engines import TAG, UNKNOWN_USER, EngineError, ImageConfig, Result, 
 
 
 def docker_answers() -> bool:
-    """Returns whether a Docker engine is available."""
+    """True if a Docker engine is available."""
     return shutil.which("docker") is not None and not run(["docker", "info"]).returncode
 
 

@@ -73,7 +73,7 @@ def predict(query: str) -> dict[str, Any]:
 
 
 def listens_on_all_addresses() -> bool:
-    """Returns whether port 8000 is open on all addresses, so that it can be published."""
+    """True if port 8000 is open on all addresses, so that it can be published."""
     tables = [Path("/proc/net", name).read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
     listening = [line.split()[1] for table in tables for line in table if line.split()[3] == "0A"]
     sockets = (entry.split(":") for entry in listening)
