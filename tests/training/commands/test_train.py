@@ -204,7 +204,7 @@ def test_a_non_empty_output_folder_is_refused_before_training(
         (["data.path=absent"], "absent"),
         (["backbone.weights=absent.safetensors"], "absent.safetensors"),
         (["backbone.weights=ViT_B_99"], "ViT_B_99"),
-        (["backbone.image_size=50"], "image_size=50"),
+        (["backbone.image_size=50"], "patch_size=8, got 50"),
         (["backbone.file=weights.pth"], "backbone.file"),
         (
             ["backbone.weights=ViT_B_32_Weights.IMAGENET1K_V1", "backbone.image_size=64"],
