@@ -60,7 +60,7 @@ class AdaptiveSampling:
 
     @property
     def log_probabilities(self) -> Tensor:
-        """(adapters, samples, classes), of all rounds so far."""
+        """The output of all rounds so far, (adapters, samples, classes)."""
         return torch.cat(self._outputs, dim=1)
 
     @property
@@ -158,7 +158,7 @@ def _probabilities_of(trajectories: Tensor, classes: Tensor) -> tuple[Tensor, ..
 
 
 def _error_of_mean(values: Tensor) -> Tensor:
-    """values: (..., adapters, samples). Returns (...)."""
+    """Returns the standard error of the mean of values (..., adapters, samples), (...)."""
     adapters, samples = values.shape[-2:]
     variance = (values - values.mean(dim=-1, keepdim=True)).square().sum(dim=-1) / (samples - 1)
     return (variance.mean(dim=-1) / (adapters * samples)).sqrt()

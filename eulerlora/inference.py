@@ -44,8 +44,9 @@ def predict_rows(network: RowNetwork, images: Tensor, draws: Sequence[Draw]) -> 
 def predict_adaptively(
     network: RowNetwork, images: Tensor, draws: Sequence[Draw], threshold: float | None
 ) -> list[Tensor]:
-    """Returns the same for `samples="auto"`; each round runs the images that have not converged.
+    """Returns the log-probabilities of the trajectories of every image, for `samples="auto"`.
 
+    Each round runs the images that have not converged. images: as in `predict_rows`.
     draws, threshold: as in `AdaptiveSampling`. Returns n tensors (adapters, samples, classes) with
     the samples that each image needed.
     """

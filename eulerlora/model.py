@@ -137,11 +137,13 @@ class EulerLoRA:
         samples: S per adapter in mode `stoch`; `auto` runs rounds until the result converges; None
         for `DEFAULT_SAMPLES`. Mode `det` takes no samples.
         seed: of the draws of every image; None derives one from the image and the model's revision.
-        batch_size: images per forward pass.
+        batch_size: images per forward pass, at least 1.
         sampler: how the samples of an image are drawn; None for the checkpoint's sampler.
-        Raises ImageError for an unusable image, SettingsError for a mode, samples, seed or sampler
-        out of range and NonFiniteError if the network returns NaN or infinity.
+        Raises ImageError for an unusable image, SettingsError for an option out of range and
+        NonFiniteError if the network returns NaN or infinity.
         """
+        if batch_size < 1:
+            raise SettingsError(f"batch_size: expected at least 1, got {batch_size}")
         options = self.predict_options(mode, samples, seed, sampler)
         inputs = (self.prepare(pixels, options) for pixels in pixels_of(images))
         blocks: list[Tensor] = []
@@ -187,7 +189,10 @@ class EulerLoRA:
         return self._prediction(self._trajectories(inputs, options), options)
 
     def _trajectories(self, inputs: Sequence[ModelInput], options: PredictOptions) -> list[Tensor]:
-        """Log-probabilities (n, adapters, samples, classes) of consecutive images, in order."""
+        """Returns the log-probabilities of the images in blocks, in order.
+
+        A block has the shape (n, adapters, samples, classes).
+        """
         pixels = torch.stack([image.pixels for image in inputs]).to(self.device)
         draws = [image.draw for image in inputs]
         if options.adaptive:
@@ -198,7 +203,7 @@ class EulerLoRA:
         return [stacked.unflatten(1, (self.network.settings.adapters, -1))]
 
     def _prediction(self, blocks: Sequence[Tensor], options: PredictOptions) -> Prediction:
-        """blocks: as `_trajectories` returns them; may be empty."""
+        """Returns the prediction for all images. blocks: of `_trajectories`; may be empty."""
         shape = (0, self.network.settings.adapters, options.draw.samples, len(self.classes))
         probabilities = [
             torch.empty(shape, dtype=torch.float64),

@@ -393,6 +393,14 @@ def test_options_out_of_range_are_a_settings_error(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_a_batch_size_below_one_is_a_settings_error(
+    model: EulerLoRA, tensors: Tensor, batch_size: int
+) -> None:
+    with pytest.raises(SettingsError, match=f"batch_size: expected at least 1, got {batch_size}"):
+        model.predict(tensors, batch_size=batch_size)
+
+
 @pytest.mark.parametrize(
     "images",
     [
