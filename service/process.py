@@ -21,6 +21,7 @@ from eulerlora.checkpoint import read_config
 from eulerlora.errors import SettingsError
 from eulerlora.model import choose_device
 from eulerlora.settings import Precision, RuntimeSettings
+from eulerlora.validation import validated
 from eulerlora_client.policy.policy import read_policy
 from service.app import Options, create_service
 from service.audit.log import AuditLog, AuditSettings
@@ -33,7 +34,7 @@ from service.lifecycle.loading import is_loading, load_checked
 from service.lifecycle.phase import Lifecycle
 from service.lifecycle.server import Server
 from service.lifecycle.supervisor import Parts, Supervisor
-from service.settings import ServiceSettings, settings_of_environment
+from service.settings import LifeSettings, ServiceSettings, settings_of_environment
 from service.telemetry.logs import LogChoice, LogSettings, log_config
 
 if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
@@ -109,7 +110,7 @@ def effective_settings(drain_s: float | None, compiled: bool) -> ServiceSettings
     settings = settings_of_environment()
     life = settings.life
     if drain_s is not None:
-        life = life.model_copy(update={"drain_s": drain_s})
+        life = validated(LifeSettings, {**life.model_dump(), "drain_s": drain_s})
     max_batch_s = max(settings.max_batch_s, COMPILED_PASS_S if compiled else 0)
     return settings.model_copy(update={"life": life, "max_batch_s": max_batch_s})
 
@@ -126,7 +127,7 @@ def serve(
     supervisor = Supervisor(folders, parts, gate, lifecycle, settings.life)
     config = uvicorn.Config(
         Router(default=gate, lifespan=supervisor.running),
-        http=protocol_of(settings.connections, gate.refused),
+        http=protocol_of(settings.connections, gate.count_problem),
         ws="none",
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         log_config=None,

@@ -87,7 +87,7 @@ class LifeSettings(Settings):
 
     probe_interval_s: Seconds = 30
     probe_timeout_s: Seconds = 30
-    drain_s: Annotated[float, Field(ge=0)] = 0
+    drain_s: Annotated[float, Field(ge=0, le=86_400)] = 0
     shutdown_s: Seconds = 30
 
 

@@ -44,13 +44,13 @@ class Gate:
     def open(self, application: ASGIApp, count_problem: Callable[[str], None]) -> None:
         """Forwards requests to `application` from now on.
 
-        count_problem: counts the code of a problem that was answered outside of the application.
+        count_problem: counts the code of a problem that the application did not answer.
         """
         self._application = application
         self._count_problem = count_problem
 
-    def refused(self, code: str) -> None:
-        """Counts a problem that was answered without the gate."""
+    def count_problem(self, code: str) -> None:
+        """Counts a problem that the protocol answered; has no effect before `open`."""
         if self._count_problem is not None:
             self._count_problem(code)
 

@@ -32,7 +32,7 @@ class Service:
 
     infer: returns the log-probabilities (trajectories, classes) of an internal item, through the
     queue that requests use. batch_rows: rows of a full batch. count_problem: counts the code of a
-    problem that was answered outside of the application.
+    problem that the application did not answer.
     """
 
     application: FastAPI

@@ -12,8 +12,10 @@ from typing import get_args
 import click
 import pytest
 
+from eulerlora.errors import SettingsError
 from eulerlora.settings import Precision
 from service.commands import serve_command
+from service.process import effective_settings
 from service.telemetry.logs import LogChoice
 from tests.damaged_checkpoints import DAMAGES, edited
 from tests.program import run
@@ -198,3 +200,18 @@ def test_an_unknown_device_is_named_in_one_line(checkpoint_folder: Path, refusal
     status, line = refusal(checkpoint_folder, "--device", "abacus")
     assert status in (1, 2)
     assert "abacus" in line
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 1e9, -1])
+def test_a_drain_time_out_of_range_is_refused(seconds: float) -> None:
+    with pytest.raises(SettingsError, match=r"^drain_s: expected ") as raised:
+        effective_settings(seconds, compiled=False)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_command_line_overrides_the_settings_of_the_environment(monkeypatch) -> None:
+    monkeypatch.setenv("EULERLORA_SERVE_LIFE__DRAIN_S", "1")
+    monkeypatch.setenv("EULERLORA_SERVE_LIFE__SHUTDOWN_S", "7")
+    assert effective_settings(None, compiled=False).life.drain_s == 1
+    life = effective_settings(2.5, compiled=False).life
+    assert (life.drain_s, life.shutdown_s) == (2.5, 7)

@@ -86,9 +86,9 @@ def test_a_request_in_flight_when_the_service_stops_closes_its_connection(gate, 
 
 def test_a_problem_outside_of_the_application_is_counted_once_the_gate_is_open(gate) -> None:
     counted: list[str] = []
-    gate.refused("before")
+    gate.count_problem("before")
     gate.open(Starlette(), counted.append)
-    gate.refused("made up")
+    gate.count_problem("made up")
     assert counted == ["made up"]
 
 

@@ -117,7 +117,7 @@ def test_the_service_is_ready_after_the_health_checks_and_the_warm_up(
             await until(lambda: harness.lifecycle.phase != "starting")
             assert harness.lifecycle.phase == "ready"
             assert harness.gate.is_open
-            harness.gate.refused("some_code")
+            harness.gate.count_problem("some_code")
 
     asyncio.run(story())
     assert harness.events == ["started", "ready with tiny", "ended"]
