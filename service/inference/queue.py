@@ -58,8 +58,8 @@ class RequestQueue:
             if engine is not None:
                 rows_by_engine[engine] += rows
             return self._throughput.remaining_s() + sum(
-                self._throughput.seconds(engine, rows, math.ceil(rows / self._batch_rows(engine)))
-                for engine, rows in rows_by_engine.items()
+                self._throughput.seconds(queued, total, math.ceil(total / self._batch_rows(queued)))
+                for queued, total in rows_by_engine.items()
             )
 
     def utilization(self, rows: int = 0, engine: Engine | None = None) -> float:
@@ -73,7 +73,7 @@ class RequestQueue:
     def check_capacity(self, rows: int = 1, engine: Engine | None = None) -> None:
         """Raises Overloaded if `rows` more rows exceed the capacity, NotReady if it is closed.
 
-        engine: the engine of the rows, to include their own run time.
+        engine: the engine of the rows, to include their run time.
         """
         with self._changed:
             if self._refusal is not None:

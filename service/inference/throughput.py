@@ -37,7 +37,7 @@ class ThroughputEstimate:
         cost.add(batch.rows, self._running.pop(batch))
 
     def seconds(self, engine: Engine, rows: int, batches: int) -> float:
-        """Returns the estimated time of `rows` rows in `batches` batches; 0 before the first."""
+        """Returns the estimated time of `rows` rows in `batches` batches; 0 if none has run."""
         cost = self._costs.get(engine)
         return 0.0 if cost is None else cost.seconds(rows, batches)
 

@@ -26,9 +26,9 @@ class InferenceResult:
 class Ticket:
     """A reservation of rows for one item, which is set once its image is decoded.
 
-    deadline: on the monotonic clock; the item does not start after it. queued_at: when the item
-    entered the queue, for a later round when the first round did. parent: the ticket that this
-    round's ticket was split from, or None.
+    deadline: on the monotonic clock; the item does not start after it. queued_at: the time when the
+    item entered the queue; of a later round, the time when the first round did. parent: the ticket
+    of all rounds that this ticket of one round was split from, or None.
     """
 
     engine: Engine

@@ -100,10 +100,10 @@ def newer_revision(
 
 
 async def run_in_daemon_thread(work: Callable[[], Result]) -> Result:
-    """Returns the result of `work`, which runs in a daemon thread and is not cancelled with this.
+    """Returns the result of `work`, which runs in a daemon thread, also after a cancellation.
 
-    The interpreter's exit would wait for a thread of the event loop's executor, and neither
-    torch nor a disk read can be interrupted.
+    Neither torch nor a disk read can be interrupted, and the interpreter's exit would wait for a
+    thread of the event loop's executor.
     """
     future: Future[Result] = Future()
     future.set_running_or_notify_cancel()

@@ -1,6 +1,6 @@
 /* Problems, and advice on how to solve them. */
 
-/** A failed request: a problem document of the service, or a problem that the page found. */
+/** A failed request: the problem document of the service, or a problem of the page itself. */
 export class Problem extends Error {
   constructor({ code, title, detail = "", retryAfterS = null }) {
     super(title);

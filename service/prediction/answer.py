@@ -108,6 +108,9 @@ def batch_result(result: Predicted | BaseException, request_id: str) -> Predicte
 
 
 def _standard_error(trajectories: Tensor, served: ServedModel) -> StandardError:
-    """trajectories: (adapters * samples, classes), adapter by adapter."""
+    """Returns the standard errors of MSP and entropy.
+
+    trajectories: (adapters * samples, classes) probabilities, adapter by adapter.
+    """
     errors = standard_errors(trajectories.unflatten(0, (served.engine.rows(1), -1)))
     return StandardError(msp=errors.msp.item(), entropy=errors.entropy.item())

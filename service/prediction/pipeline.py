@@ -102,7 +102,10 @@ class Pipeline:
     def _validated(
         self, request: Request, query: PredictQuery, policy: Policy | None = None
     ) -> PredictRequest:
-        """Raises UnknownModel and InvalidParameter, before the body is read."""
+        """Returns the validated request; the body has not been read yet.
+
+        Raises UnknownModel and InvalidParameter.
+        """
         return PredictRequest(
             query=query,
             served=self._models.named(query.model),
@@ -115,7 +118,7 @@ class Pipeline:
     def _accepted(self, request: PredictRequest) -> PredictRequest:
         """Returns the request with a deadline, and under load with fewer samples if allowed.
 
-        Runs when the body is complete, so that a slow upload does not use up the deadline.
+        Call it when the body is complete, so that a slow upload does not use up the deadline.
         """
         request = replace(request, deadline=time.monotonic() + self._settings.deadline_s)
         busy = self._settings.fewer_samples and self._queue.utilization() > HIGH_UTILIZATION

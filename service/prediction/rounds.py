@@ -37,7 +37,7 @@ class AdaptiveRounds:
         return engine.rows(average if samples == AUTO else samples)
 
     async def run(self, item: InferenceItem, deadline: float, ticket: Ticket) -> SampledResult:
-        """Runs an item in one pass.
+        """Returns the result of an item that runs in one pass.
 
         deadline: on the monotonic clock. Raises DeadlinePassed if the pass has not started by then.
         """
@@ -46,9 +46,10 @@ class AdaptiveRounds:
     async def run_adaptive(
         self, item: InferenceItem, threshold: float | None, deadline: float, ticket: Ticket
     ) -> SampledResult:
-        """Runs an item in rounds until it has converged; ignores the samples of its draw.
+        """Returns the result of an item that runs in rounds until it has converged.
 
-        Every round is queued at the position of the first one and is not refused for load.
+        Ignores the samples of its draw. Every round is queued at the position of the first one and
+        is not refused under load.
         threshold: as in `AdaptiveSampling`. ticket: reserves the rows of all rounds. Raises
         DeadlinePassed if a round has not started by the deadline: a result from fewer rounds would
         depend on the load.

@@ -59,7 +59,7 @@ class RequestObserver:
         self._metrics = metrics
 
     def record_prediction(self, prediction: Prediction, timing: Timing) -> None:
-        """Records a prediction in the context of its request; it is counted at the end of that."""
+        """Records a prediction; it is counted at the end of its request, or now without one."""
         if observation := _current.get():
             completed = CompletedPrediction(prediction, timing, time.time_ns())
             observation.predictions.append(completed)

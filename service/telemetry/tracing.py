@@ -61,9 +61,8 @@ class TracingMiddleware:
         with self.tracer.start_as_current_span(
             NAME, parent, SpanKind.SERVER, record_exception=False, set_status_on_exception=False
         ) as span:
-            current_trace_id.set(
-                f"{span.get_span_context().trace_id:032x}"
-            )  # not reset, as the request id
+            # Not reset afterwards, for the same reason as the request id.
+            current_trace_id.set(f"{span.get_span_context().trace_id:032x}")
             try:
                 await self.app(scope, receive, send)
             finally:

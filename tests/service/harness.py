@@ -86,8 +86,8 @@ class PipelineHarness:
     """A pipeline and its batcher, with a model whose forward passes a test can block.
 
     passes: the number of images of each pass. While `gate` is cleared, a pass blocks; `entered`
-    is set when one starts. predictions: the arguments of the `answered` callback. refused: the
-    codes of refused images.
+    is set when one starts. predictions: the arguments of the calls of `on_prediction`. refused:
+    the codes that `on_problem` got.
     """
 
     def __init__(self, model: EulerLoRA, audit: Any, settings: dict[str, Any]):
