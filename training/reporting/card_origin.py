@@ -7,6 +7,7 @@ from typing import Any
 from eulerlora.config import CheckpointConfig, Provenance
 from training.data.progress import format_duration
 from training.evaluation.report_schema import Report
+from training.recipe.file import RECIPES
 
 REPRODUCIBILITY = (
     "The same machine type gives the same weights. `eulerlora evaluate` with these weights gives "
@@ -100,9 +101,13 @@ def _command(
     seed: int | None,
     extra_arguments: Sequence[str],
 ) -> str:
-    """Returns a training command line; extra_arguments replace an override of the backbone."""
+    """Returns a training command line; extra_arguments replace an override of the backbone.
+
+    A packaged recipe has its path in the checkout, because names alone need a later commit.
+    """
     replaced = ("seed=", "backbone.weights=") if extra_arguments else ("seed=",)
     file = recipe.get("file") or f"{recipe['name']}.toml"
+    path = f"training/recipes/{file}" if (RECIPES / file).is_file() else file
     variant = ["--variant", recipe["variant"]] if recipe.get("variant") else []
     overrides = [
         word
@@ -111,7 +116,7 @@ def _command(
         for word in ("--set", shlex.quote(override))
     ]
     seed_option = [] if seed is None else ["--seed", str(seed)]
-    words = ["eulerlora", command, f"training/recipes/{file}", "--data", "DIR", "--out", out]
+    words = ["eulerlora", command, path, "--data", "DIR", "--out", out]
     return " ".join([*words, *variant, *seed_option, *overrides, *extra_arguments])
 
 

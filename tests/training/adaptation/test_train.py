@@ -85,7 +85,7 @@ def test_a_recipe_gives_a_calibrated_checkpoint_that_classifies_the_test_images(
     assert config["provenance"]["recipe"]["data"]["path"] == "set"
     assert {p.dtype for p in model.network.parameters()} == {torch.float32}
     assert (trained / "adapters.safetensors").stat().st_size < 2 * 8_000
-    command = "eulerlora train training/recipes/tiny.toml --data DIR"
+    command = "eulerlora train tiny.toml --data DIR"
     assert command in (trained / "README.md").read_text()
 
 

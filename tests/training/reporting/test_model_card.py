@@ -110,16 +110,20 @@ def test_the_card_names_classes_with_sensitivity_zero() -> None:
 
 def test_the_reproduction_commands_are_those_of_the_provenance() -> None:
     config = config_with_facts("imagefolder")
-    options = {"file": "tiny.toml", "variant": "b", "overrides": ["seed=0", "training.loss='mean'"]}
+    options = {
+        "file": "imagefolder.toml",
+        "variant": "b",
+        "overrides": ["seed=0", "training.loss='mean'"],
+    }
     recipe = config.provenance["recipe"] | options
     config = config.model_copy(update={"provenance": config.provenance | {"recipe": recipe}})
     card = model_card(config, REPORT)
     for line in (
         "git checkout 123",
-        "eulerlora pretrain training/recipes/tiny-pretrain.toml --data DIR --out backbone/ "
-        "--seed 1",
+        "eulerlora pretrain tiny-pretrain.toml --data DIR --out backbone/ --seed 1",
         "git checkout abc",
-        "eulerlora train training/recipes/tiny.toml --data DIR --out run/ --variant b --seed 0 "
+        "eulerlora train training/recipes/imagefolder.toml --data DIR --out run/ --variant b "
+        "--seed 0 "
         """--set 'training.loss='"'"'mean'"'"'' """
         "--set backbone.weights=$PWD/backbone/backbone.safetensors",
         "eulerlora evaluate run/ --data DIR --mode both --samples 4 --ood DIR/other "
