@@ -49,7 +49,7 @@ class TableRun:
                 stored = validated(AdapterRecipe, recipe)
             except SettingsError as error:
                 raise DataError(
-                    f"{self.out}: expected a recipe in the provenance, got none"
+                    f"{self.out}: expected a recipe in the provenance, got an invalid one ({error})"
                 ) from error
             if stored.without_source != self.recipe.without_source:
                 raise DataError(
