@@ -130,11 +130,12 @@ def class_weights(settings: AdapterTraining, images: ImageParts) -> Tensor:
 
 
 def _read_images(recipe: AdapterRecipe, data: Path, skip_bad: bool) -> TrainingImages:
+    images = read_dataset(recipe.data, data, skip_bad)
+    ood = [read_ood_set(settings, data, skip_bad) for settings in recipe.evaluation.ood]
     outliers = None
     if recipe.outliers is not None:
         outliers = read_outliers(recipe.outliers, data, skip_bad)
-    ood = [read_ood_set(settings, data, skip_bad) for settings in recipe.evaluation.ood]
-    return TrainingImages(read_dataset(recipe.data, data, skip_bad), ood, outliers)
+    return TrainingImages(images, ood, outliers)
 
 
 def _train_network(
@@ -149,7 +150,7 @@ def _train_network(
         fit_heads(network, images, run.accelerator.device)
     result = train_adapters(network, recipe, images, outliers, run)
     network.cpu()
-    round_parameters(network.adapter_parameters(), _dtype(recipe))  # so that it is evaluated so
+    round_parameters(network.adapter_parameters(), _dtype(recipe))
     provenance = run_provenance(recipe, run.accelerator.device) | data_provenance(images, outliers)
     return network, _config(recipe, network, frozen, images, provenance | {"training": result})
 

@@ -54,8 +54,8 @@ class _Fit:
         self.optimisation.prepare()
         self.saved_at_s = self.progress.seconds
         main = run.accelerator.is_main_process
-        self.display = ProgressDisplay(self.length, self.progress, run.name, enabled=main)
         self.curves = Curves(run.tensorboard if main else None, self.progress.step)
+        self.display = ProgressDisplay(self.length, self.progress, run.name, enabled=main)
         if resumed:
             self.display.print(f"continuing after step {self.progress.step} of {run.state}")
 
