@@ -61,7 +61,10 @@ def compute_thresholds(
     """
     largest = max(count if isinstance(count, int) else MAX_SAMPLES for count in samples)
     options = [SamplingOptions("det"), SamplingOptions("stoch", largest)]
-    det, stoch = (each.exp() for each in predict_all(model, images, options, "calibrate"))
+    det, stoch = (
+        log_probabilities.exp()
+        for log_probabilities in predict_all(model, images, options, "calibrate")
+    )
     return (
         _threshold("det", 1, _msp(det, 1), data),
         *stochastic_thresholds(stoch, samples, data),

@@ -103,7 +103,9 @@ def _predictions(
     to_corrupt: Sequence[LabelledImage],
 ) -> list[Predictions]:
     """Returns the predictions for each mode. to_corrupt: the images that get corrupted."""
-    corruptions = {each.name: CorruptedImages(to_corrupt, each) for each in CORRUPTIONS}
+    corruptions = {
+        corruption.name: CorruptedImages(to_corrupt, corruption) for corruption in CORRUPTIONS
+    }
     inside = predict(test, TEST)
     outside = {name: predict(shown, name) for name, shown in ood.items()}
     corrupted = {
@@ -136,7 +138,7 @@ def _mode_report(
     """corrupted: indices of the corrupted images."""
     threshold = model.config.threshold(options.mode, options.samples, sampler)
     uncertainty, msp = predictions.uncertainty, predictions.uncertainty.msp.numpy()
-    outside = {name: each.msp.numpy() for name, each in predictions.ood.items()}
+    outside = {name: summary.msp.numpy() for name, summary in predictions.ood.items()}
     clean = Uncertainty(**{name: values[corrupted] for name, values in vars(uncertainty).items()})
     return ModeReport(
         mode=options.mode,

@@ -58,15 +58,15 @@ def predict_all(
     `stoch`; None uses the checkpoint's. Raises NonFiniteError for NaN or infinite logits.
     """
     sampler = sampler or model.config.sampler
-    batch_size = max(_images_per_pass(model, each.samples) for each in options)
+    batch_size = max(_images_per_pass(model, choice.samples) for choice in options)
     batches = DataLoader(_SeededImages(images, model), batch_size, num_workers=1)
     outputs: list[list[Tensor]] = [[] for _ in options]
     for pixels, seeds in track(batches, label, "batches", len(batches)):
-        for each, output in zip(options, outputs, strict=True):
-            output.extend(_predict_batch(model, pixels.to(model.device), seeds, each, sampler))
+        for choice, output in zip(options, outputs, strict=True):
+            output.extend(_predict_batch(model, pixels.to(model.device), seeds, choice, sampler))
     return [
-        _finite(torch.stack(output).unflatten(1, (-1, each.samples)))
-        for output, each in zip(outputs, options, strict=True)
+        _finite(torch.stack(output).unflatten(1, (-1, choice.samples)))
+        for output, choice in zip(outputs, options, strict=True)
     ]
 
 

@@ -53,7 +53,7 @@ def ground_truth(images: ImageParts) -> GroundTruth:
     groups = {
         attribute: [image.groups.get(attribute, "") for image in test] for attribute in attributes
     }
-    classes = [each.name for each in images.classes]
+    classes = [label.name for label in images.classes]
     return GroundTruth(
         labels=np.array([image.label for image in test]),
         clusters=cluster_indices([image.cluster or image.name for image in test]),

@@ -16,8 +16,8 @@ from eulerlora.settings import AUTO, Auto
 from training.fit.objective import Objective
 from training.recipe.schema import AdamWSettings
 
-LONGEST_AUTO_WARMUP = 500
-"""Steps; the paper's warm-up."""
+MAX_AUTO_WARMUP_STEPS = 500
+"""The paper's warm-up."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,12 @@ class Optimisation:
 def warmup_cosine(steps: int, warmup_steps: int | Auto) -> Callable[[int], float]:
     """Returns the learning rate of a step as a fraction of its peak.
 
-    Linear warm-up from 0 (the first update has learning rate 0), then half a cosine to 0 at
-    `steps` (method, "Training protocol"). warmup_steps: `auto` takes a tenth of the run, at most
-    500 steps. Raises SettingsError if the warm-up does not end before the run.
+    Linear warm-up from 0, so that the first update has learning rate 0, then half a cosine to 0
+    at `steps` (method, "Training protocol"). warmup_steps: `auto` is a tenth of the run, at most
+    500 steps; with 0 steps of warm-up the first update has the peak rate. Raises SettingsError if
+    the warm-up does not end before the run.
     """
-    warmup = min(LONGEST_AUTO_WARMUP, steps // 10) if warmup_steps == AUTO else warmup_steps
+    warmup = min(MAX_AUTO_WARMUP_STEPS, steps // 10) if warmup_steps == AUTO else warmup_steps
     if steps <= warmup:
         raise SettingsError(
             f"expected warmup_steps below the run's {steps} steps, got {warmup}; set fewer "

@@ -152,15 +152,15 @@ def evidence_table(
         "lesions": fit.melanoma.lesions,
         "found": fit.melanoma.hits,
         "wanted": fit.melanoma.required,
-        "sensitivity": _round_down(fit.melanoma.share),
-        "lower_bound": _round_down(fit.melanoma.lower_bound),
+        "sensitivity": _four_decimals_below(fit.melanoma.share),
+        "lower_bound": _four_decimals_below(fit.melanoma.lower_bound),
         "confidence": CONFIDENCE,
         "established": fit.melanoma.established,
-        "specificity": _round_down(fit.specificity),
-        "referral_rate": _round_down(fit.referral_rate),
+        "specificity": _four_decimals_below(fit.specificity),
+        "referral_rate": _four_decimals_below(fit.referral_rate),
     }
 
 
-def _round_down(share: float) -> float:
+def _four_decimals_below(share: float) -> float:
     """Returns a share rounded down to four decimals."""
     return float(np.floor(share * 10_000) / 10_000)

@@ -17,7 +17,7 @@ from scipy.special import betaincinv
 
 from training.evaluation.intervals import CONFIDENCE, Bools, Floats
 
-DIGITS = 4
+SIGNIFICANT_DIGITS = 4
 
 Names = NDArray[np.str_]
 
@@ -141,4 +141,6 @@ def coverage_table(
 def round_down(value: float) -> float:
     """Returns a positive number rounded down to four significant digits."""
     exact = Decimal(value)
-    return float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - DIGITS + 1), ROUND_FLOOR))
+    return float(
+        exact.quantize(Decimal(1).scaleb(exact.adjusted() - SIGNIFICANT_DIGITS + 1), ROUND_FLOOR)
+    )

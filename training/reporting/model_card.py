@@ -45,7 +45,7 @@ def model_card(config: CheckpointConfig, report: Report | None, comparison: str 
     sections: list[Section] = [
         ("Intended use", texts.intended),
         ("Out-of-scope use", "Do not use the model for:\n\n" + _list(texts.misuses)),
-        ("Classes", _list([f"`{each.name}`: {each.description}" for each in config.classes])),
+        ("Classes", _list([f"`{label.name}`: {label.description}" for label in config.classes])),
         *([("Results", "Not evaluated yet.")] if report is None else _results(report)),
         *([("Comparison", _demote_headings(comparison))] if comparison else []),
         ("Limits", _list(texts.limits)),

@@ -57,7 +57,7 @@ def data_summary(report: Report) -> str:
 def result_sections(report: Report) -> Iterator[tuple[str, str]]:
     """Yields title and text of the sections after the metrics; skips sections without results."""
     yield "By class", _by_mode(report, class_table)
-    if any(each.groups for each in report.modes):
+    if any(mode.groups for mode in report.modes):
         tables = _folded(report, lambda mode: group_table(report, mode))
         yield "By group", f"{_groups_note(report)}\n\n{tables}"
     if report.ood_images:
@@ -74,7 +74,7 @@ OOD_NOTE = (
 
 
 def _by_mode(report: Report, table: Callable[[ModeReport], str]) -> str:
-    return "\n\n".join(f"Mode {each.title}:\n\n{table(each)}" for each in report.modes)
+    return "\n\n".join(f"Mode {mode.title}:\n\n{table(mode)}" for mode in report.modes)
 
 
 def _folded(report: Report, table: Callable[[ModeReport], str]) -> str:
@@ -84,8 +84,8 @@ def _folded(report: Report, table: Callable[[ModeReport], str]) -> str:
         [
             f"Mode {first.title}:\n\n{table(first)}",
             *(
-                f"<details>\n<summary>Mode {each.title}</summary>\n\n{table(each)}\n\n</details>"
-                for each in others
+                f"<details>\n<summary>Mode {mode.title}</summary>\n\n{table(mode)}\n\n</details>"
+                for mode in others
             ),
         ]
     )

@@ -32,12 +32,12 @@ def metrics_table(report: Report) -> str:
     """Returns the metrics of the test part, one column for each mode."""
     modes = report.modes
     rows = [
-        [name, *(_estimate(each.metrics.get(key)) for each in modes)]
+        [name, *(_estimate(mode.metrics.get(key)) for mode in modes)]
         for key, name in METRICS.items()
     ]
-    rows.append(["OOD threshold on MSP", *(_number(each.threshold) for each in modes)])
-    rows.append(["flagged, test part", *(_estimate(each.flagged[TEST]) for each in modes)])
-    return table(["", *(each.title for each in modes)], rows)
+    rows.append(["OOD threshold on MSP", *(_number(mode.threshold) for mode in modes)])
+    rows.append(["flagged, test part", *(_estimate(mode.flagged[TEST]) for mode in modes)])
+    return table(["", *(mode.title for mode in modes)], rows)
 
 
 def intervals_note(report: Report) -> str:
@@ -70,7 +70,7 @@ def class_table(mode: ModeReport) -> str:
 
 def ood_table(report: Report) -> str:
     """Returns the OOD metrics of the MSP, by out-of-distribution set."""
-    return table(["", *(each.title for each in report.modes)], _ood_rows(report))
+    return table(["", *(mode.title for mode in report.modes)], _ood_rows(report))
 
 
 def group_table(report: Report, mode: ModeReport) -> str:
@@ -99,7 +99,7 @@ def corruption_table(mode: ModeReport) -> str:
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Returns a Markdown table with text in the first column and numbers in the others."""
     separator = "|---|" + "---:|" * (len(head) - 1)
-    return "\n".join([_row(head), separator, *(_row(each) for each in rows)])
+    return "\n".join([_row(head), separator, *(_row(row) for row in rows)])
 
 
 def enumeration(names: Sequence[str], conjunction: str) -> str:
@@ -118,8 +118,8 @@ def _ood_rows(report: Report) -> Iterator[list[str]]:
     for ood, subset in report.ood_images.items():
         yield [f"**{ood}** ({subset_text(subset)} images)", *("" for _ in report.modes)]
         for key, name in OOD_METRICS.items():
-            yield [name, *(_estimate(each.ood[ood].get(key)) for each in report.modes)]
-        yield ["flagged", *(_estimate(each.flagged.get(ood)) for each in report.modes)]
+            yield [name, *(_estimate(mode.ood[ood].get(key)) for mode in report.modes)]
+        yield ["flagged", *(_estimate(mode.flagged.get(ood)) for mode in report.modes)]
 
 
 def _group_row(report: Report, mode: ModeReport, name: str, group: GroupMetrics) -> list[str]:
@@ -128,7 +128,7 @@ def _group_row(report: Report, mode: ModeReport, name: str, group: GroupMetrics)
     keys = ["accuracy", "overconfidence", "auroc"]
     return [
         f"{name} ({TOO_FEW})" if few else name,
-        *(f"{each:,}" for each in counts),
+        *(f"{count:,}" for count in counts),
         *(_estimate(group.metrics.get(key)) for key in keys),
         *([_proportion(group.sensitivity)] if report.target else []),
         *([] if mode.threshold is None else [_estimate(group.metrics.get("flagged"))]),
@@ -136,7 +136,7 @@ def _group_row(report: Report, mode: ModeReport, name: str, group: GroupMetrics)
 
 
 def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(each.replace("|", r"\|") for each in cells) + " |"
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
 def _number(value: float | None) -> str:

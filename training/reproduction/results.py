@@ -116,10 +116,10 @@ def _conditions(finished: Sequence[TableRun]) -> list[str]:
         f"measured on {_listed(str(run.report()['data']) for run in finished)}",
         f"seeds {_listed(str(run.recipe.seed) for run in finished)}; mean ± standard deviation "
         "over seeds (ddof 1)",
-        f"on {_listed(str(each['hardware']) for each in facts)}, "
-        f"torch {_listed(str(each['versions']['torch']) for each in facts)}, "
-        f"{_listed(str(each['date']) for each in facts)}, "
-        f"commit {_listed(_commit(each['commit']) for each in facts)}",
+        f"on {_listed(str(run_facts['hardware']) for run_facts in facts)}, "
+        f"torch {_listed(str(run_facts['versions']['torch']) for run_facts in facts)}, "
+        f"{_listed(str(run_facts['date']) for run_facts in facts)}, "
+        f"commit {_listed(_commit(run_facts['commit']) for run_facts in facts)}",
     ]
 
 

@@ -43,20 +43,20 @@ def test_a_dry_run_lists_every_run_with_its_settings_and_what_is_missing(
         for missing in (False, True)
     )
     assert [line.split(":")[0].split() for line in runs] == [
-        [each.status, each.name] for each in runs_of(table, table.seeds, [], out)
+        [table_run.status, table_run.name] for table_run in runs_of(table, table.seeds, [], out)
     ]
     assert [line.split()[0] for line in runs[:2]] == ["finished", "new"]
-    assert next(each for each in runs if "eulerlora-2/seed-42:" in each).endswith(
+    assert next(line for line in runs if "eulerlora-2/seed-42:" in line).endswith(
         ": ham10000, paper split; ViT_B_32_Weights.IMAGENET1K_V1; 2 x rank 20; "
         "Kmin 10, T 2, sigma 1, 4 samples; 65 epochs of batches of 32, rate 0.0001, decay 0.01, "
         "warm-up 500; paper views, random head, class weights effective-number; float32, seed 42"
     )
-    assert "1 x rank 20; not sampled;" in next(each for each in runs if "lora-20/seed-0:" in each)
+    assert "1 x rank 20; not sampled;" in next(line for line in runs if "lora-20/seed-0:" in line)
     weights, metadata, images = absent
     url = ViT_B_32_Weights.IMAGENET1K_V1.url
     file = tmp_path / "torch" / "hub" / "checkpoints" / Path(url).name
     hash_prefix = file.stem.rpartition("-")[2]
-    assert all(each in weights for each in (url, f"begins {hash_prefix},", str(file)))
+    assert all(text in weights for text in (url, f"begins {hash_prefix},", str(file)))
     assert metadata == f"missing: HAM10000: {data / 'HAM10000_metadata.csv'}"
     assert images.startswith(f"missing: HAM10000: {data} with HAM10000_images_part_1")
 
@@ -64,14 +64,14 @@ def test_a_dry_run_lists_every_run_with_its_settings_and_what_is_missing(
 def test_a_dry_run_of_cifar10_includes_the_ood_set(tmp_path: Path) -> None:
     done = run("reproduce", "cifar10", "--dry-run", "--data", tmp_path, "--out", tmp_path / "runs")
     assert done.status == 0, done.err
-    for url in (datasets.CIFAR10.url, *(each[0] for each in datasets.SVHN.split_list.values())):
+    for url in (datasets.CIFAR10.url, *(entry[0] for entry in datasets.SVHN.split_list.values())):
         assert (url in done.out) == ("extra" not in url), url
     assert not (tmp_path / "runs").exists()
 
 
 def test_nothing_is_missing_for_a_table_whose_runs_are_finished(tmp_path: Path) -> None:
-    for each in runs_of(read_table(TABLE), [0], [], tmp_path):
-        finish(each)
+    for table_run in runs_of(read_table(TABLE), [0], [], tmp_path):
+        finish(table_run)
     done = run("reproduce", TABLE, "--dry-run", "--out", tmp_path, "--data", tmp_path / "none")
     assert done.status == 0, done.err
     assert done.out.splitlines()[-1] == "nothing is missing"
@@ -130,7 +130,7 @@ def settings(data: Path, *more: str) -> list[str]:
         "training.workers=0",
         *more,
     )
-    return [part for each in overrides for part in ("--set", each)]
+    return [part for override in overrides for part in ("--set", override)]
 
 
 @pytest.fixture(scope="module")
@@ -205,15 +205,15 @@ def test_a_table_is_trained_evaluated_and_printed(reproduced: Reproduced) -> Non
     rows = [line for line in printed if line.startswith("| EulerLoRA, 2 adapters")]
     assert len(rows) == 2
     for row, mode in zip(rows, ("det", "stoch"), strict=True):
-        (figures,) = zip(
-            *([each["metrics"] for each in report["modes"] if each["mode"] == mode]
+        (by_seed,) = zip(
+            *([entry["metrics"] for entry in report["modes"] if entry["mode"] == mode]
               for report in reports), strict=True,
         )  # fmt: skip
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         assert cells[2:4] == ["det" if mode == "det" else "stoch, 4 samples", "2 seeds"]
-        accuracy = 100 * np.array([each["accuracy"]["value"] for each in figures])
+        accuracy = 100 * np.array([metrics["accuracy"]["value"] for metrics in by_seed])
         assert cells[4] == f"{accuracy.mean():.2f} ± {accuracy.std(ddof=1):.2f}"
-        nll = np.array([each["nll"]["value"] for each in figures])
+        nll = np.array([metrics["nll"]["value"] for metrics in by_seed])
         assert cells[-2] == f"{nll.mean():.3f} ± {nll.std(ddof=1):.3f}"
     assert any("seeds 0, 42" in line for line in printed)
     assert any(line.startswith("- differs from the recipe:") for line in printed)

@@ -55,7 +55,7 @@ def test_thresholds_agree_with_predictions_for_every_number_of_samples(
 ) -> None:
     model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
     thresholds = compute_thresholds(model, images, "squares")
-    assert [(each.mode, each.samples) for each in thresholds] == [
+    assert [(threshold.mode, threshold.samples) for threshold in thresholds] == [
         ("det", 1),
         *(("stoch", count) for count in SAMPLES),
     ]
@@ -127,7 +127,7 @@ def test_only_the_required_samples_are_drawn(
     model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
     for samples in ([3, 1], ["auto"]):
         thresholds = compute_thresholds(model, images, "squares", samples)
-        assert [each.samples for each in thresholds] == [1, *samples]
+        assert [threshold.samples for threshold in thresholds] == [1, *samples]
     assert drawn == [("stoch", 3), ("stoch", 16)]
 
 

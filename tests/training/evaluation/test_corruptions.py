@@ -40,7 +40,7 @@ def test_corruptions_are_deterministic_and_do_not_modify_their_input(pixels: Ten
         assert torch.equal(pixels, before)
         assert not torch.equal(changed, pixels)
         assert (changed.dtype, changed.shape) == (pixels.dtype, pixels.shape)
-    assert len({each.name for each in CORRUPTIONS}) == len(CORRUPTIONS) == 8
+    assert len({corruption.name for corruption in CORRUPTIONS}) == len(CORRUPTIONS) == 8
 
 
 def test_noise_has_its_sigma_and_differs_between_images(pixels: Tensor) -> None:

@@ -57,7 +57,7 @@ def test_the_report_agrees_with_the_predictions_of_the_model(
     report = evaluation.report
     det, stoch, uncalibrated = report.modes
 
-    paths = [image_folder / "test" / each.name for each in test]
+    paths = [image_folder / "test" / image.name for image in test]
     for actual, predictions, mode in zip(
         report.modes, evaluation.predictions, ("det", "stoch"), strict=False
     ):
@@ -91,7 +91,7 @@ def test_the_report_agrees_with_the_predictions_of_the_model(
     assert (report.images, report.clusters) == (18, 9)
     assert report.ood_images == {"other": Subset(5, 5)}
     assert (report.corrupted, det.corruptions) == (Subset(0, 18), {})
-    assert evaluation.labels.tolist() == [each.label for each in test]
+    assert evaluation.labels.tolist() == [image.label for image in test]
 
 
 def test_group_metrics_agree_with_predictions_for_the_group(
@@ -103,8 +103,8 @@ def test_group_metrics_agree_with_predictions_for_the_group(
     assert {kind: list(groups) for kind, groups in mode.groups.items()} == {"kind": ["a", "b"]}
     for start, name in enumerate("ab"):
         members = test[start::2]
-        prediction = model.predict([image_folder / "test" / each.name for each in members])
-        labels = np.array([each.label for each in members])
+        prediction = model.predict([image_folder / "test" / image.name for image in members])
+        labels = np.array([image.label for image in members])
         predicted = prediction.probabilities.argmax(dim=-1).numpy()
         group = mode.groups["kind"][name]
         assert (group.images, group.clusters) == (9, 9)
@@ -128,11 +128,14 @@ def test_corruption_metrics_agree_with_predictions_for_corrupted_images(
     report = evaluate(model, dataset(model, test), {}, [DET], None, 6).report
     assert report.corrupted == Subset(6, 18)
     (mode,) = report.modes
-    assert list(mode.corruptions) == [CLEAN, *(each.name for each in CORRUPTIONS)]
+    assert list(mode.corruptions) == [CLEAN, *(corruption.name for corruption in CORRUPTIONS)]
     chosen = test[::3]
-    labels = [each.label for each in chosen]
-    pixels = [read_image(each.name, each.source) for each in chosen]
-    for name, corruption in [(CLEAN, None), *((each.name, each) for each in CORRUPTIONS)]:
+    labels = [image.label for image in chosen]
+    pixels = [read_image(image.name, image.source) for image in chosen]
+    for name, corruption in [
+        (CLEAN, None),
+        *((corruption.name, corruption) for corruption in CORRUPTIONS),
+    ]:
         shown = pixels if corruption is None else [corruption.apply(image) for image in pixels]
         prediction = model.predict(torch.stack(shown) / 255, seed=0)
         metrics = mode.corruptions[name]
@@ -155,7 +158,7 @@ def test_the_sampler_can_be_chosen_and_is_reported(
     assert (det.title, stoch.title) == ("det", "stoch, 4 balanced samples")
     assert (det.sampler, stoch.sampler) == (None, "balanced")
     assert (det.threshold, stoch.threshold) == (0.5, None)
-    paths = [image_folder / "test" / each.name for each in test]
+    paths = [image_folder / "test" / image.name for image in test]
     expected = model.predict(paths, "stoch", 4, sampler="balanced").probabilities
     torch.testing.assert_close(evaluation.predictions[1].uncertainty.probabilities, expected)
 
@@ -172,9 +175,9 @@ def test_a_larger_ood_set_is_reduced_to_evenly_spaced_images(
     evaluation = evaluate(model, dataset(model, test), ood, [DET], ood_images=6)
     assert evaluation.report.ood_images == {"train": Subset(6, 60), "other": Subset(5, 5)}
     outside = evaluation.predictions[0].ood
-    assert {name: len(each.msp) for name, each in outside.items()} == {"train": 6, "other": 5}
+    assert {name: len(summary.msp) for name, summary in outside.items()} == {"train": 6, "other": 5}
     assert evenly_spaced(ood["train"], 6) == ood["train"][::10]
-    positions = [ood["train"].index(each) for each in evenly_spaced(ood["train"], 7)]
+    positions = [ood["train"].index(image) for image in evenly_spaced(ood["train"], 7)]
     assert {b - a for a, b in pairwise([*positions, 60])} <= {8, 9}
     assert evenly_spaced(ood["other"], None) == ood["other"]
 

@@ -37,7 +37,7 @@ def test_every_image_is_read_once_for_all_modes(
         return read_image(name, source)
 
     monkeypatch.setattr("training.evaluation.inference.read_image", logged)
-    images = [LabelledImage(*each, 0) for each in list_images(image_folder / "test").items()]
+    images = [LabelledImage(*named, 0) for named in list_images(image_folder / "test").items()]
     model = EulerLoRA.load(checkpoint_folder)
     predict_all(model, images, [SamplingOptions("det"), SamplingOptions("stoch", 2)], "test")
-    assert log.read_text().splitlines() == [each.name for each in images]
+    assert log.read_text().splitlines() == [image.name for image in images]

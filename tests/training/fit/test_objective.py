@@ -100,5 +100,5 @@ def test_recomputation_stores_the_inputs_of_blocks_only(objective: MakeObjective
 
 @BOTH
 def test_recomputation_changes_no_parameter_name(objective: MakeObjective) -> None:
-    plain, recomputed = (objective(each).network.state_dict() for each in (False, True))
+    plain, recomputed = (objective(recompute).network.state_dict() for recompute in (False, True))
     assert list(plain) == list(recomputed)

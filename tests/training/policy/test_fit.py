@@ -89,7 +89,7 @@ def test_scores_and_uncertainty_agree_with_predictions(
 ) -> None:
     lesions = {images[0].name: "twins", images[1].name: "twins"}
     actual = score_images(model, images, lesions, SamplingOptions("stoch", 4), RULES)
-    paths = [image_folder / "test" / each.name for each in images]
+    paths = [image_folder / "test" / image.name for image in images]
     predicted = model.predict(paths, "stoch", 4)
     mel = model.classes.index("mel")
     assert predicted.ood is not None
@@ -99,7 +99,7 @@ def test_scores_and_uncertainty_agree_with_predictions(
         assert actual.uncertain[index] == uncertain
     assert actual.uncertain.any()
     assert not actual.uncertain.all()
-    assert actual.melanoma.tolist() == [each.label == mel for each in images]
+    assert actual.melanoma.tolist() == [image.label == mel for image in images]
     assert actual.lesions[:2].tolist() == ["twins", "twins"]
     assert len(set(actual.lesions.tolist())) == len(images) - 1
 

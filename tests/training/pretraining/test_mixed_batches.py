@@ -48,11 +48,11 @@ def levels(pixels: Tensor) -> list[int]:
 def test_an_epoch_contains_every_image_of_every_set_once() -> None:
     orders = []
     for epoch in (0, 1):
-        epochs = [levels(pixels) for pixels, _ in batches().epoch(epoch, 0)]
-        assert [len(batch) for batch in epochs] == [8, 8, 8, 3]
-        assert sorted(level for batch in epochs for level in batch) == list(range(27))
-        assert all(min(batch) < SIZES[0] <= max(batch) for batch in epochs[:3])
-        orders.append(epochs)
+        batch_levels = [levels(pixels) for pixels, _ in batches().epoch(epoch, 0)]
+        assert [len(batch) for batch in batch_levels] == [8, 8, 8, 3]
+        assert sorted(level for batch in batch_levels for level in batch) == list(range(27))
+        assert all(min(batch) < SIZES[0] <= max(batch) for batch in batch_levels[:3])
+        orders.append(batch_levels)
     assert orders[0] != orders[1]
 
 
@@ -180,7 +180,7 @@ def test_without_augmentation_a_view_is_the_resize_up_to_flips() -> None:
     assert torch.equal(targets, TARGETS)
 
 
-def test_a_group_targets_its_draw_and_groups_differ() -> None:
+def test_images_of_a_group_share_a_draw_and_groups_differ() -> None:
     def erased(group: int) -> list[tuple[bool, ...]]:
         pixels, _ = views(group=group, erasing=1.0)
         return [tuple((view == 0).all(dim=0).flatten().tolist()) for view in pixels]

@@ -32,7 +32,7 @@ def test_the_reliability_diagram_has_a_bar_and_a_count_for_every_bin_with_images
 def test_the_confusion_chart_shows_counts_on_the_shares_of_each_row() -> None:
     counts = np.array([[3, 1, 0], [0, 0, 0], [1000, 0, 1000]])
     axes = confusion_chart(counts, ("a", "b", "c"), "title").axes[0]
-    assert [text.get_text() for text in axes.texts] == [f"{each:,}" for each in counts.flat]
+    assert [text.get_text() for text in axes.texts] == [f"{count:,}" for count in counts.flat]
     shares = [[0.75, 0.25, 0], [0, 0, 0], [0.5, 0, 0.5]]
     np.testing.assert_array_equal(axes.images[0].get_array(), shares)
     assert [text.get_text() for text in axes.get_yticklabels()] == ["a (4)", "b (0)", "c (2,000)"]

@@ -99,7 +99,7 @@ def test_the_corruption_table_explains_its_auroc() -> None:
 
 def test_the_title_of_a_mode_has_singular_and_plural() -> None:
     one = replace(REPORT.modes[1], samples=1)
-    assert [each.title for each in (*REPORT.modes, one)] == [
+    assert [mode.title for mode in (*REPORT.modes, one)] == [
         "det",
         "stoch, 4 samples",
         "stoch, 1 sample",
@@ -115,7 +115,7 @@ def test_all_rows_of_a_table_have_the_same_number_of_cells() -> None:
 
 def test_a_vertical_bar_in_a_name_is_escaped() -> None:
     undefined = ClassMetrics(None, None, None)
-    modes = [replace(each, classes={"a|b": undefined}) for each in REPORT.modes]
+    modes = [replace(mode, classes={"a|b": undefined}) for mode in REPORT.modes]
     assert r"| a\|b | 0 | n/a | n/a | n/a |" in markdown(replace(REPORT, modes=modes))
 
 

@@ -83,8 +83,8 @@ def test_nothing_is_listed_if_all_inputs_exist(
 ) -> None:
     local = read_recipe(recipe_file, AdapterRecipe)
     published = read_recipe(recipe_file, AdapterRecipe, [f"backbone.weights={tiny_published.name}"])
-    for each in (local, published):
-        assert missing_inputs(each, recipe_file.parent, image_folder) == []
+    for recipe_variant in (local, published):
+        assert missing_inputs(recipe_variant, recipe_file.parent, image_folder) == []
 
 
 def test_a_missing_backbone_file_and_missing_images_are_listed(
@@ -105,7 +105,7 @@ def test_a_file_for_published_weights_replaces_the_cache(tmp_path: Path) -> None
         == f"the backbone {tmp_path / 'fetched.pth'}"
     )
     (tmp_path / "fetched.pth").touch()
-    assert not any("backbone" in each for each in missing_inputs(with_file, tmp_path, tmp_path))
+    assert not any("backbone" in line for line in missing_inputs(with_file, tmp_path, tmp_path))
 
 
 def test_unknown_published_weights_are_refused(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_shared_inputs_are_read_once(
 
         monkeypatch.setattr(prerequisites, name, counted)
     seeds = [read_recipe(recipe_file, AdapterRecipe, [f"seed={seed}"]) for seed in range(3)]
-    read_inputs([(each, recipe_file.parent) for each in seeds], image_folder)
+    read_inputs([(seeded, recipe_file.parent) for seeded in seeds], image_folder)
     assert sorted(read) == ["read_backbone", "read_dataset", "read_ood_set"]
 
 

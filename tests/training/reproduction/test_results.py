@@ -95,8 +95,8 @@ def test_every_row_shows_its_mode(tmp_path: Path) -> None:
         finish(run, {"macro_f1": 0.25}, {"macro_f1": 0.75})
     text = markdown_table(read_table("ham10000"), table_runs)
     shown = [lines(text, "EulerLoRA, 2 adapters", mode)[0] for mode in ("det", "stoch")]
-    assert [each["macro-F1 (%)"] for each in shown] == ["25.00", "75.00"]
-    assert [each["mode"] for each in shown] == ["det", "stoch, 4 samples"]
+    assert [row["macro-F1 (%)"] for row in shown] == ["25.00", "75.00"]
+    assert [row["mode"] for row in shown] == ["det", "stoch, 4 samples"]
 
 
 def test_an_ood_table_shows_the_metrics_of_its_set(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def network_count(backbone: BackboneSettings, run: TableRun, classes: int) -> in
     adapters: AdapterSettings = run.recipe.adapters
     with torch.device("meta"):
         network = AdaptedVisionTransformer(build_backbone(backbone), adapters, classes)
-    return sum(each.numel() for _, each in network.adapter_parameters())
+    return sum(parameter.numel() for _, parameter in network.adapter_parameters())
 
 
 def test_runs_with_the_settings_of_the_paper_are_noted(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_failing_run_does_not_stop_the_others_and_reports_its_last_line(
             strict=True,
         )
     ]
-    assert [each.status for each in runs] == ["new", "new", "new", "finished"]
+    assert [run.status for run in runs] == ["new", "new", "new", "finished"]
     assert log_file(runs[0]).read_text() == "begun\neulerlora: no such thing\n"
 
 
@@ -137,8 +137,8 @@ def test_ctrl_c_interrupts_every_run_and_waits_for_its_state(
     )
 
     def interrupt(_seconds: float) -> None:
-        for each in runs[:2]:
-            wait_for(tmp_path / f"ready.{each.recipe.variant}")
+        for run in runs[:2]:
+            wait_for(tmp_path / f"ready.{run.recipe.variant}")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(scheduler, "time", _Sleeping(interrupt))
@@ -164,7 +164,7 @@ def test_a_run_locked_by_another_program_is_skipped(runs: list[TableRun], script
         fcntl.flock(log, fcntl.LOCK_EX)
         failures = train_all(runs[:2], Path("data"), ["cpu"])
     assert failures == [f"{runs[0].name} failed: locked by another program"]
-    assert [each.status for each in runs[:2]] == ["new", "finished"]
+    assert [run.status for run in runs[:2]] == ["new", "finished"]
 
 
 def test_a_run_survives_a_killed_program_and_is_not_started_twice(
