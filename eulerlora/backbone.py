@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
+from urllib.error import URLError
 
 import torch
 from pydantic import ValidationError
@@ -132,7 +133,14 @@ def _download(name: str, url: str, file: Path) -> None:
             f"{name}: the downloaded file has another hash; {_advice(url)}"
         ) from error
     except (OSError, HTTPException) as error:
-        raise SettingsError(f"{name} cannot be downloaded; {_advice(url)}") from error
+        reason = _system_reason(error)
+        raise SettingsError(f"{name} cannot be downloaded{reason}; {_advice(url)}") from error
+
+
+def _system_reason(error: Exception) -> str:
+    """Returns " (REASON)" with the reason of the system, such as a full disk, if there is one."""
+    cause = error.reason if isinstance(error, URLError) else error
+    return f" ({cause.strerror})" if isinstance(cause, OSError) and cause.strerror else ""
 
 
 def _check_hash(file: Path, url: str) -> None:
@@ -149,7 +157,7 @@ def _check_hash(file: Path, url: str) -> None:
     if not digest.startswith(prefix):
         raise SettingsError(
             f"{file}: expected a SHA-256 that begins {prefix}, got {digest[: len(prefix)]}; "
-            "remove the file"
+            "replace the file"
         )
 
 
