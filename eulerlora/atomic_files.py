@@ -38,16 +38,14 @@ def open_output(path: Path) -> Iterator[TextIO]:
     """Opens a UTF-8 text file for writing without newline translation, as `atomic_write` does.
 
     A device or a pipe is written to directly, and the target of a link is replaced, not the link.
-    Raises StorageError for a full or failing disk.
+    File names that are not UTF-8 are written byte for byte. Raises StorageError for a full or
+    failing disk.
     """
     if path.exists() and not path.is_file():
-        with storage_errors(path), path.open("w", encoding="utf-8", newline="") as file:
+        with storage_errors(path), _open_text(path) as file:
             yield file
     else:
-        with (
-            atomic_write(path.resolve()) as partial,
-            partial.open("w", encoding="utf-8", newline="") as file,
-        ):
+        with atomic_write(path.resolve()) as partial, _open_text(partial) as file:
             yield file
 
 
@@ -68,6 +66,10 @@ def storage_errors(path: Path) -> Iterator[None]:
             raise
         cause = "disk full" if error.errno in DISK_FULL else "the disk failed"
         raise StorageError(path, f"{cause} ({os.strerror(error.errno).lower()})") from error
+
+
+def _open_text(path: Path) -> TextIO:
+    return path.open("w", encoding="utf-8", errors="surrogateescape", newline="")
 
 
 def _create_private(partial: Path, path: Path) -> None:

@@ -94,12 +94,14 @@ def json_line(prediction: FilePrediction) -> str:
 
 
 def text_line(prediction: FilePrediction) -> str:
-    """Returns a prediction as a line for people: file, label, MSP, entropy and OOD flag."""
+    """Returns a prediction as a line for people: file, label, MSP, entropy and OOD flag.
+
+    Bytes of a file name that are not UTF-8 are escaped.
+    """
     fields = prediction.fields
+    name = str(fields["file"]).encode(errors="backslashreplace").decode()
     flag = "  out of distribution" if fields["ood"] else ""
-    return (
-        f"{fields['file']}: {fields['label']} {fields['msp']:.3f}, H {fields['entropy']:.3f}{flag}"
-    )
+    return f"{name}: {fields['label']} {fields['msp']:.3f}, H {fields['entropy']:.3f}{flag}"
 
 
 def write_csv(

@@ -113,6 +113,17 @@ def test_text_lines_show_file_label_and_probability(
     assert done.out.startswith(f"{images / 'a.png'}: {label} 0.")
 
 
+def test_a_file_name_that_is_not_utf_8_is_accepted_in_every_format(
+    checkpoint_folder: Path, images: Path, tmp_path: Path
+) -> None:
+    image = (images / "a.png").rename(images / os.fsdecode(b"caf\xe9.png"))
+    assert "caf\\udce9.png: " in run("predict", checkpoint_folder, image).out
+    assert json.loads(run("predict", checkpoint_folder, image, "--json").out)["file"] == str(image)
+    table = tmp_path / "predictions.csv"
+    assert run("predict", checkpoint_folder, image, "--csv", table).status == 0
+    assert b"caf\xe9.png" in table.read_bytes()
+
+
 def test_an_unreadable_file_is_reported_and_the_others_are_predicted(
     checkpoint_folder: Path, images: Path
 ) -> None:
