@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -78,9 +78,17 @@ def _suggestion(location: Sequence[int | str], model: type[BaseModel]) -> str:
     """Returns "; did you mean KEY?" for an unknown key that resembles a known one."""
     *parents, unknown = map(str, location)
     for parent in parents:
-        annotation = model.model_fields[parent].annotation
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        nested = _model_in(model.model_fields[parent].annotation)
+        if nested is None:
             return ""
-        model = annotation
+        model = nested
     similar = get_close_matches(unknown, model.model_fields, n=1)
     return f"; did you mean {'.'.join([*parents, *similar])}?" if similar else ""
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Returns the model in an annotation such as Model or Model | None; None for others."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None

@@ -21,6 +21,7 @@ class Example(Settings):
 
     format_version: Literal[1]
     limits: Limits = Limits()
+    evidence: Limits | None = None
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,10 @@ class Example(Settings):
         (
             {"format_version": 1, "limits": {"shares": 1}},
             "unknown key limits.shares; did you mean limits.share?",
+        ),
+        (
+            {"format_version": 1, "evidence": {"shares": 1}},
+            "unknown key evidence.shares; did you mean evidence.share?",
         ),
         (
             {"format_version": 1, "limits": {"share": 2}},
