@@ -14,7 +14,7 @@ from training.data.labelled_images import (
     LabelledImage,
     OodSet,
     evenly_spaced,
-    stratified_halves,
+    stratified_split,
     three_parts,
 )
 from training.data.public_sets import (
@@ -76,7 +76,7 @@ def _limited(images: ImageParts, limits: Mapping[Part, int]) -> ImageParts:
     for part, limit in limits.items():
         whole = images.parts.get(part, [])
         if limit < len(whole):
-            parts[part] = stratified_halves(whole, limit)[1]
+            parts[part] = stratified_split(whole, limit)[1]
             name += f", {limit:,} of {len(whole):,} {part} images"
     return replace(images, name=name, parts=parts)
 

@@ -112,18 +112,18 @@ def three_parts(
     `lesion-validation` drops the test part and tests on a tenth of the train part.
     """
     if "all" in published:
-        train, test = stratified_halves(published["all"], TEST_SHARE)
+        train, test = stratified_split(published["all"], TEST_SHARE)
     else:
         train, test = published["train"], published["test"]
     if split == "paper":
         return {"train": train, "test": test}
-    train, calibration = stratified_halves(train, CALIBRATION_SHARE)
+    train, calibration = stratified_split(train, CALIBRATION_SHARE)
     if split == "lesion-validation":
-        train, test = stratified_halves(train, VALIDATION_SHARE)
+        train, test = stratified_split(train, VALIDATION_SHARE)
     return {"train": train, "calibration": calibration, "test": test}
 
 
-def stratified_halves(
+def stratified_split(
     items: Sequence[LabelledItem], second: float
 ) -> tuple[Sequence[LabelledItem], Sequence[LabelledItem]]:
     """Returns the items in two parts, stratified by class; the same parts every time.

@@ -7,12 +7,12 @@ from typing import Generic, TypeVar, TypeVarTuple
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-Draw = TypeVar("Draw")
+StepDraw = TypeVar("StepDraw")
 """The random input of a step."""
 Inputs = TypeVarTuple("Inputs")
 
 
-class Objective(ABC, Generic[Draw]):
+class Objective(ABC, Generic[StepDraw]):
     """The loss of a network whose trainable parameters a run fits.
 
     A batch's loss is the sum of its parts' losses divided by the sum of their weights, so that it
@@ -25,12 +25,12 @@ class Objective(ABC, Generic[Draw]):
         self.rows_per_image = rows_per_image
 
     @abstractmethod
-    def draw(self, seed: int, step: int, process: int) -> Draw:
+    def draw(self, seed: int, step: int, process: int) -> StepDraw:
         """Returns the random input of a step; it is the same for all micro-batches."""
 
     @abstractmethod
     def loss(
-        self, network: Callable[..., Tensor], images: Tensor, labels: Tensor, draw: Draw
+        self, network: Callable[..., Tensor], images: Tensor, labels: Tensor, draw: StepDraw
     ) -> Tensor:
         """Returns the summed, weighted loss of a part of a batch: a scalar.
 
