@@ -37,8 +37,9 @@ def all_masks(rank: int, min_rank: int, groups: int) -> Tensor:
 def mean_variance(samples: int, rank: int = RANK, min_rank: int = MIN_RANK) -> float:
     """Returns the variance of a coefficient's mean over the samples, exact up to float64 rounding.
 
-    Groups have circles of their own, so that the variances of their sums add up. The directions'
-    places are a uniform permutation: one circle and all its directions stand for all circles.
+    Groups have independent circles, so the variances of their sums add up. The positions of the
+    directions are a uniform permutation, so the average over all directions of one circle equals
+    the average over all circles.
     """
     first = torch.arange(rank - min_rank + 1)[:, None]
     active = balanced_ranks(first, math.ceil(samples / GROUP), rank, min_rank)
@@ -195,7 +196,7 @@ def test_draws_over_the_shape_are_independent() -> None:
     """Both the masks and the numbers of active directions are independent."""
     drawn = draw_balanced_masks((20_000, 3), 4, 4, 1, seeded(2)).double()
     features = torch.cat([drawn[..., :2], (drawn > 0).sum(-1, keepdim=True)], dim=-1)
-    among = torch.corrcoef(features.flatten(1).T)
-    place = torch.arange(3).repeat_interleave(12)
-    elsewhere = among[place[:, None] != place]
-    assert elsewhere.abs().max() < STANDARD_ERRORS / math.sqrt(20_000)
+    correlations = torch.corrcoef(features.flatten(1).T)
+    entry = torch.arange(3).repeat_interleave(12)
+    between_entries = correlations[entry[:, None] != entry]
+    assert between_entries.abs().max() < STANDARD_ERRORS / math.sqrt(20_000)

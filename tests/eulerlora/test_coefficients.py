@@ -24,7 +24,7 @@ from eulerlora.settings import SAMPLERS, AdapterSettings, Draw, Sampler
 DRAWS = 40_000
 PAPER = AdapterSettings()
 OUTPUT = PROJECTIONS.index("output")
-STANDARD_ERRORS = 5  # two-sided 6e-7 for one number; a few thousand numbers are looked at
+STANDARD_ERRORS = 5  # two-sided 6e-7 for one number; a few thousand numbers are tested
 
 
 def seeded(seed: int = 0) -> Generator:
@@ -262,18 +262,19 @@ def test_deterministic_coefficients_are_one_for_one_adapter_and_zero_for_others(
     settings = AdapterSettings(adapters=3, rank=2, min_rank=1)
     actual = trajectory_coefficients(Draw(), 5, settings)
     assert actual.shape == (3, 5, 4, 6)
-    own = torch.eye(3).repeat_interleave(2, dim=1)  # (adapters, stacked ranks)
-    assert torch.equal(actual, own[:, None, None].expand(3, 5, 4, 6))
+    expected = torch.eye(3).repeat_interleave(2, dim=1)  # (adapters, stacked ranks)
+    assert torch.equal(actual, expected[:, None, None].expand(3, 5, 4, 6))
 
 
 def test_stacked_ranks_are_zero_except_for_the_trajectorys_adapter() -> None:
     adapters, samples, rank = 3, 2, 4
-    own = torch.rand(adapters * samples, 2, 4, rank, generator=seeded()) + 1
-    stacked = on_stacked_ranks(own, adapters)
+    unstacked = torch.rand(adapters * samples, 2, 4, rank, generator=seeded()) + 1
+    stacked = on_stacked_ranks(unstacked, adapters)
     for adapter, sample in itertools.product(range(adapters), range(samples)):
         row = stacked[adapter * samples + sample].unflatten(-1, (adapters, rank))
         for other in range(adapters):
-            expected = own[adapter * samples + sample] if other == adapter else 0 * own[0]
+            coefficients = unstacked[adapter * samples + sample]
+            expected = coefficients if other == adapter else torch.zeros_like(coefficients)
             assert torch.equal(row[..., other, :], expected)
 
 
@@ -284,8 +285,8 @@ def test_stochastic_coefficients_are_float32_on_the_cpu_and_all_trajectories_dif
     draw = Draw(mode="stoch", samples=4, seed=3, sampler=sampler)
     drawn = trajectory_coefficients(draw, 12, PAPER)
     assert (drawn.shape, drawn.dtype, drawn.device.type) == ((8, 12, 4, 40), torch.float32, "cpu")
-    own = [row[..., 20 * (index // 4) :][..., :20] for index, row in enumerate(drawn)]
-    for one, other in itertools.combinations(own, 2):
+    trajectories = [row[..., 20 * (index // 4) :][..., :20] for index, row in enumerate(drawn)]
+    for one, other in itertools.combinations(trajectories, 2):
         assert not torch.equal(one, other)
 
 
@@ -294,26 +295,26 @@ def test_draws_are_independent_over_trajectories_blocks_and_projections() -> Non
     draws = 20_000
     settings = AdapterSettings(rank=4, min_rank=1, steps=1)
     drawn = draw_trajectories(2 * draws, 2, settings, seeded(4)).double()
-    places = drawn.view(draws, -1, settings.rank)  # (draws, trajectory x block x projection, rank)
-    features = torch.stack([places[..., 0], places[..., 1], (places[..., 0] - 1) ** 2], dim=-1)
-    among = torch.corrcoef(features.flatten(1).T)
-    place = torch.arange(places.shape[1]).repeat_interleave(3)
-    elsewhere = among[place[:, None] != place]
-    assert len(elsewhere) == 16 * 15 * 9
-    assert elsewhere.abs().max() < STANDARD_ERRORS / math.sqrt(draws)
+    groups = drawn.view(draws, -1, settings.rank)  # (draws, trajectory x block x projection, rank)
+    features = torch.stack([groups[..., 0], groups[..., 1], (groups[..., 0] - 1) ** 2], dim=-1)
+    correlations = torch.corrcoef(features.flatten(1).T)
+    group = torch.arange(groups.shape[1]).repeat_interleave(3)
+    between_groups = correlations[group[:, None] != group]
+    assert len(between_groups) == 16 * 15 * 9
+    assert between_groups.abs().max() < STANDARD_ERRORS / math.sqrt(draws)
 
 
 def test_balanced_draws_are_independent_over_adapters_blocks_and_projections() -> None:
     """For all pairs of samples, and for their numbers of active directions."""
     draws, settings = 10_000, AdapterSettings(adapters=2, rank=4, min_rank=1, steps=1)
     drawn = draw_balanced_trajectories(2 * 2, draws, settings, seeded(5)).double()
-    places = drawn.unflatten(0, (2, 2)).permute(2, 0, 3, 1, 4)  # (.., adapter, projection, sample)
-    features = torch.stack([places[..., 0], places[..., 1], (places[..., 0] - 1) ** 2], dim=-1)
-    among = torch.corrcoef(features.flatten(1).T)
-    place = torch.arange(2 * 4).repeat_interleave(2 * 3)
-    elsewhere = among[place[:, None] != place]
-    assert len(elsewhere) == 8 * 7 * 36
-    assert elsewhere.abs().max() < STANDARD_ERRORS / math.sqrt(draws)
+    groups = drawn.unflatten(0, (2, 2)).permute(2, 0, 3, 1, 4)  # (.., adapter, projection, sample)
+    features = torch.stack([groups[..., 0], groups[..., 1], (groups[..., 0] - 1) ** 2], dim=-1)
+    correlations = torch.corrcoef(features.flatten(1).T)
+    group = torch.arange(2 * 4).repeat_interleave(2 * 3)
+    between_groups = correlations[group[:, None] != group]
+    assert len(between_groups) == 8 * 7 * 36
+    assert between_groups.abs().max() < STANDARD_ERRORS / math.sqrt(draws)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -368,6 +369,8 @@ def test_later_rounds_of_balanced_samples_continue_the_earlier_draw() -> None:
 
 
 def test_later_rounds_of_independent_samples_are_new_draws() -> None:
-    first, later, again = (part(*each, "independent") for each in ((0, 4), (4, 8), (4, 8)))
+    first, later, again = (
+        part(start, stop, "independent") for start, stop in ((0, 4), (4, 8), (4, 8))
+    )
     assert torch.equal(later, again)
     assert (first != later).flatten(2).any(dim=-1).all()

@@ -148,9 +148,9 @@ def test_the_convergence_threshold_is_that_of_the_most_samples(make_network, mak
     def config(*counts: int | str) -> CheckpointConfig:
         thresholds = tuple(
             Threshold(
-                mode="stoch", samples=each, msp=index / 10, kept=0.9, images=9, data="made up"
+                mode="stoch", samples=samples, msp=index / 10, kept=0.9, images=9, data="synthetic"
             )
-            for index, each in enumerate(counts, 1)
+            for index, samples in enumerate(counts, 1)
         )
         return make_config(make_network(), thresholds=thresholds)
 

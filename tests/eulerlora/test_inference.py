@@ -57,10 +57,11 @@ def test_each_image_gets_the_trajectories_of_its_draw(
     network: AdaptedVisionTransformer, images: Tensor
 ) -> None:
     actual = predict_rows(network, images, DRAWS)
-    assert [tuple(each.shape) for each in actual] == [(2 * draw.samples, 3) for draw in DRAWS]
-    for each in actual:
-        assert (each.dtype, each.device.type, each.requires_grad) == (torch.float64, "cpu", False)
-        torch.testing.assert_close(each.exp().sum(dim=-1), torch.ones(len(each)).double())
+    assert [tuple(output.shape) for output in actual] == [(2 * draw.samples, 3) for draw in DRAWS]
+    for output in actual:
+        properties = (output.dtype, output.device.type, output.requires_grad)
+        assert properties == (torch.float64, "cpu", False)
+        torch.testing.assert_close(output.exp().sum(dim=-1), torch.ones(len(output)).double())
 
 
 def test_a_mixed_batch_gives_each_image_the_probabilities_it_gets_alone(

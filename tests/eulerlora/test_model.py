@@ -78,7 +78,7 @@ def test_summary_and_labels_are_computed_from_the_trajectories(
     actual = model.predict(photos, mode="stoch", samples=3, seed=0)
     for name, value in vars(summarise(actual.trajectories)).items():
         assert torch.equal(getattr(actual, name), value), name
-    assert model.classes == tuple(each.name for each in model.config.classes)
+    assert model.classes == tuple(label.name for label in model.config.classes)
     best = actual.trajectories.mean(dim=1).argmax(dim=-1)
     assert actual.labels == tuple(model.classes[index] for index in best)
 
@@ -133,7 +133,7 @@ def test_without_a_seed_an_image_has_its_content_seed(
     for images in (photos, tensors):
         actual = model.predict(images, mode="stoch").trajectories
         pixels = images if isinstance(images, Tensor) else [upright_rgb(i).pixels for i in images]
-        seeds = [content_seed(each, model.revision) for each in pixels]
+        seeds = [content_seed(image, model.revision) for image in pixels]
         assert len(set(seeds)) == COUNT
         for index, seed in enumerate(seeds):
             alone = model.predict(images[index : index + 1], mode="stoch", seed=seed)
@@ -190,7 +190,7 @@ def test_an_image_with_an_msp_below_the_threshold_is_out_of_distribution(
         actual = loaded.predict(tensors, mode=mode)
         assert actual.ood.dtype == torch.bool
         assert actual.ood.tolist() == [value < threshold.msp for value in actual.msp.tolist()]
-    assert loaded.predict(tensors).ood.sum() == 2  # the median itself is kept
+    assert loaded.predict(tensors).ood.sum() == 2  # the median itself is not flagged
 
 
 def test_options_without_a_threshold_give_no_flag(
@@ -243,8 +243,8 @@ def test_auto_gives_the_prediction_of_the_same_number_of_balanced_samples(
     most = int(actual.samples.max())
     rows = actual.trajectories.unflatten(1, (ADAPTERS, most))
     for index, samples in enumerate(actual.samples.tolist()):
-        own = varied[index : index + 1]
-        expected = model.predict(own, "stoch", samples, seed=2, sampler="balanced")
+        image = varied[index : index + 1]
+        expected = model.predict(image, "stoch", samples, seed=2, sampler="balanced")
         for name in ("probabilities", "entropy", "expected_entropy", "msp"):
             torch.testing.assert_close(
                 getattr(actual, name)[index], getattr(expected, name)[0], rtol=0, atol=1e-5
@@ -267,9 +267,9 @@ def test_auto_runs_as_many_samples_in_a_batch_as_alone(
         for index in range(len(varied))
     ]
     assert together.samples.tolist() == again.samples.tolist()
-    assert together.samples.tolist() == [int(each.samples) for each in alone]
+    assert together.samples.tolist() == [int(prediction.samples) for prediction in alone]
     for name in ("probabilities", "entropy"):
-        expected = torch.cat([getattr(each, name) for each in alone])
+        expected = torch.cat([getattr(prediction, name) for prediction in alone])
         torch.testing.assert_close(getattr(together, name), expected, rtol=0, atol=1e-5)
 
 
@@ -367,7 +367,7 @@ def test_a_missing_file_and_a_folder_are_image_errors_that_name_them(
 def test_a_fully_transparent_file_is_an_image_error_that_names_it(
     model: EulerLoRA, tmp_path: Path
 ) -> None:
-    path = tmp_path / "nothing to see.png"
+    path = tmp_path / "transparent.png"
     Image.new("RGBA", (40, 40)).save(path)
     with pytest.raises(ImageError, match="fully transparent") as caught:
         model.predict([path])

@@ -80,7 +80,7 @@ def test_the_openmp_library_of_torch_reads_the_policy_when_it_is_loaded() -> Non
     assert "GOMP_SPINCOUNT = '10000'" in done.stderr
 
 
-@pytest.mark.parametrize("entry_point", NETWORK_COMMANDS, ids=lambda each: each.name)
+@pytest.mark.parametrize("entry_point", NETWORK_COMMANDS, ids=lambda entry_point: entry_point.name)
 def test_every_command_that_runs_a_network_sets_the_policy_first(entry_point: EntryPoint) -> None:
     source = dedent(inspect.getsource(entry_point.load().callback))
     (function,) = ast.parse(source).body

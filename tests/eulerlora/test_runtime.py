@@ -51,10 +51,10 @@ def test_bfloat16_keeps_probabilities_and_gives_float32_logits() -> None:
     torch.testing.assert_close(actual.softmax(-1), plain.softmax(-1), rtol=0, atol=0.03)
 
 
-def test_bfloat16_halves_the_products_and_spares_norms_positions_and_heads() -> None:
+def test_bfloat16_rounds_the_products_but_not_norms_positions_and_heads() -> None:
     network = random_network()
     Runtime(network, CPU, RuntimeSettings(precision="bfloat16"))
-    unrounded = {name for name, each in network.named_parameters() if each.dtype == torch.float32}
+    unrounded = {name for name, p in network.named_parameters() if p.dtype == torch.float32}
     excluded = ("ln", "pos_embedding", "class_token", "heads")
     assert unrounded == {
         n for n, _ in network.named_parameters() if any(part in n for part in excluded)
@@ -63,7 +63,7 @@ def test_bfloat16_halves_the_products_and_spares_norms_positions_and_heads() -> 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("compiler", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_a_compiled_network_answers_as_the_plain_one(precision: str, compiler: str) -> None:
+def test_a_compiled_network_has_the_logits_of_the_plain_one(precision: str, compiler: str) -> None:
     network = random_network()
     settings = RuntimeSettings.model_validate({"precision": precision, "compiler": compiler})
     compiled = Runtime(copy.deepcopy(network), CPU, settings)
@@ -76,7 +76,7 @@ def test_a_compiled_network_answers_as_the_plain_one(precision: str, compiler: s
         torch.testing.assert_close(actual.softmax(-1), expected.softmax(-1), rtol=0, atol=0.03)
 
 
-def test_many_rows_on_a_cpu_pass_in_parts_with_the_same_logits(
+def test_many_rows_on_a_cpu_run_in_several_passes_with_the_same_logits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     network = random_network()
@@ -92,13 +92,13 @@ def test_many_rows_on_a_cpu_pass_in_parts_with_the_same_logits(
         torch.testing.assert_close(actual, network(*inputs_of(network)), rtol=0, atol=1e-6)
 
 
-def test_an_accelerator_takes_all_max_rows_per_pass() -> None:
+def test_an_accelerator_runs_all_rows_in_one_pass() -> None:
     network = random_network()
     assert max_rows_per_pass(network, torch.device("cuda")) > 10**9
     assert max_rows_per_pass(network, CPU) == CPU_VALUES // (17 * 24)  # tokens and MLP width
 
 
-def test_a_wide_network_on_a_cpu_passes_in_no_smaller_parts_than_pay(
+def test_a_pass_on_a_cpu_has_a_minimum_number_of_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("eulerlora.runtime.CPU_VALUES", 1)
@@ -110,7 +110,7 @@ def test_a_batch_is_padded_to_the_next_row_count() -> None:
     assert padded_count(129) == 2 * ROW_COUNTS[-1]
 
 
-def test_padding_a_compiled_batch_leaves_the_rows_that_were_asked_for(
+def test_a_padded_batch_returns_the_logits_of_the_given_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     network = random_network()

@@ -51,7 +51,7 @@ def test_half_precision_is_read_as_rounded_float32(
     path: Path, tensors: Tensors, dtype: torch.dtype
 ) -> None:
     write_tensors(path, tensors, dtype, {})
-    assert {each.dtype for each in load_file(path).values()} == {dtype}
+    assert {tensor.dtype for tensor in load_file(path).values()} == {dtype}
     actual = read_tensors(path, tensors)
     for name, tensor in tensors.items():
         assert actual[name].dtype == torch.float32
@@ -107,7 +107,7 @@ def test_a_digest_does_not_depend_on_order_container_or_layout(tensors: Tensors)
     backwards = dict(reversed(tensors.items()))
     strided = tensors | {"b.weight": tensors["b.weight"].T.contiguous().T}
     doubled = {name: tensor.double() for name, tensor in tensors.items()}
-    digests = {tensors_sha256(each) for each in (tensors, backwards, strided, doubled)}
+    digests = {tensors_sha256(variant) for variant in (tensors, backwards, strided, doubled)}
     assert len(digests) == 1
 
 
@@ -125,7 +125,7 @@ def test_a_digest_depends_on_values_names_and_shapes(tensors: Tensors) -> None:
     changed = tensors | {"a": torch.nextafter(tensors["a"], torch.tensor(9.0))}
     renamed = {name.replace("scalar", "vector"): tensor for name, tensor in tensors.items()}
     reshaped = tensors | {"b.weight": tensors["b.weight"].reshape(4, 3)}
-    digests = {tensors_sha256(each) for each in (tensors, changed, renamed, reshaped)}
+    digests = {tensors_sha256(variant) for variant in (tensors, changed, renamed, reshaped)}
     assert len(digests) == 4
 
 
@@ -195,7 +195,7 @@ def test_a_pickle_in_disguise_is_refused_and_not_run(path: Path, tensors: Tensor
         {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
         | {"b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}},  # overlap
         {"a": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}},  # a hole
-        {"a": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}},  # a size that is not so
+        {"a": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}},  # a wrong size
         {"a": {"dtype": "F99", "shape": [2], "data_offsets": [0, 8]}},
         {"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}},
         ["a"],

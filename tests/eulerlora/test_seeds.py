@@ -46,7 +46,7 @@ def test_another_revision_gives_another_seed(pixels: Tensor) -> None:
 
 def test_the_same_bytes_in_another_shape_or_dtype_give_another_seed(pixels: Tensor) -> None:
     others = [pixels.reshape(3, 6, 4), pixels.view(torch.int8), pixels.float()]
-    seeds = {content_seed(each, REVISION) for each in (pixels, *others)}
+    seeds = {content_seed(values, REVISION) for values in (pixels, *others)}
     assert len(seeds) == 4
 
 

@@ -236,8 +236,8 @@ def test_a_row_uses_the_head_of_its_adapter() -> None:
     heads.initialise(Generator().manual_seed(0))
     features, adapter = torch.randn(5, 6), torch.tensor([2, 0, 1, 1, 2])
     actual = heads(features, adapter)
-    for row, own in enumerate(adapter.tolist()):
-        expected = F.linear(features[row], heads.weight[own], heads.bias[own])
+    for row, head in enumerate(adapter.tolist()):
+        expected = F.linear(features[row], heads.weight[head], heads.bias[head])
         torch.testing.assert_close(actual[row], expected)
 
 
@@ -250,7 +250,7 @@ def test_heads_are_initialised_like_torchs_linear() -> None:
         values = actual.detach().flatten().numpy()
         assert abs(values).max() <= bound
         assert stats.kstest(values, stats.uniform(-bound, 2 * bound).cdf).pvalue > 1e-3
-        assert reference.abs().max() <= bound  # torch's own rule, should it ever change
+        assert reference.abs().max() <= bound  # fails if the rule of torch changes
     assert len({tuple(head.flatten().tolist()) for head in heads.weight}) == 4
 
 

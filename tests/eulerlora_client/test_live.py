@@ -1,4 +1,4 @@
-"""The clients against a real service: in this process, and in one of its own."""
+"""The clients against a real service, in this process and in another one."""
 
 import asyncio
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ def test_both_clients_return_the_same(client: TriageClient, live: int) -> None:
 
 def test_bad_images_among_good_ones_become_problems(client: TriageClient) -> None:
     images = [random_png(), b"", b"text", random_png()[:-100], bytes(200_000), random_png(1)]
-    assert [type(each) for each in client.predict_many(images, 3)] == [
+    assert [type(result) for result in client.predict_many(images, 3)] == [
         Prediction,
         InvalidUpload,
         UnsupportedMedia,
@@ -92,7 +92,7 @@ def test_models_and_their_details_are_returned(client: TriageClient) -> None:
     )
     details = client.model("tiny")
     assert isinstance(details, ModelDetails)
-    assert [each.description for each in details.classes] == ["BKL", "MEL", "NV"]
+    assert [label.description for label in details.classes] == ["BKL", "MEL", "NV"]
     assert (details.max_body_bytes, details.thresholds[0].mode) == (100_000, "det")
     for request in (
         lambda: client.model("other"),

@@ -70,10 +70,10 @@ def opened(browser: Any, report: Path, faults: list[str]) -> Iterator[Any]:
 
 def keys(page: Any, key: str) -> list[float | None]:
     """Returns the values of a sort key of the visible rows, from the top."""
-    found: list[str | None] = page.eval_on_selector_all(
+    values: list[str | None] = page.eval_on_selector_all(
         "tbody.result:not([hidden])", f"rows => rows.map((row) => row.dataset.{key} ?? null)"
     )
-    return [None if value is None else float(value) for value in found]
+    return [None if value is None else float(value) for value in values]
 
 
 def sort_by(page: Any, title: str) -> str:
@@ -100,10 +100,10 @@ def test_a_heading_sorts_by_its_values_and_missing_values_come_last(opened: Any,
     page = opened()
     for direction, reverse in (("descending", True), ("ascending", False)):
         assert sort_by(page, VALUES[key]) == direction
-        found = keys(page, key)
-        known = [value for value in found if value is not None]
+        values = keys(page, key)
+        known = [value for value in values if value is not None]
         assert len(known) == 8
-        assert found == [*sorted(known, reverse=reverse), None, None]
+        assert values == [*sorted(known, reverse=reverse), None, None]
 
 
 def test_file_names_sort_alphabetically(opened: Any) -> None:
@@ -166,7 +166,7 @@ def test_without_scripts_all_rows_are_visible_and_controls_are_not(opened: Any) 
 @pytest.mark.parametrize(("width", "scheme"), [(DESKTOP, "light"), (PHONE, "dark")])
 def test_axe_finds_nothing_serious(opened: Any, width: int, scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    page = opened(width, color_scheme=scheme, bypass_csp=True)  # for axe's own script
+    page = opened(width, color_scheme=scheme, bypass_csp=True)  # for the script of axe
     page.locator("summary").click()
     assert_accessible(axe.Axe(), page)
 

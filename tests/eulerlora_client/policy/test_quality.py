@@ -109,10 +109,10 @@ def test_an_image_of_32_pixels_is_too_small_and_one_of_200_by_150_is_not() -> No
 def real_images(real_data: Path) -> list[Image.Image]:
     """Every fortieth image of HAM10000."""
     with tarfile.open(next(real_data.glob("ham10000*.tar.*"))) as archive:  # read as a stream
-        members = (each for each in archive if each.isfile())
+        members = (member for member in archive if member.isfile())
         images = []
-        for each in islice(members, 0, None, STEP):
-            file = archive.extractfile(each)
+        for member in islice(members, 0, None, STEP):
+            file = archive.extractfile(member)
             assert file is not None
             images.append(Image.open(BytesIO(file.read())))
         return images

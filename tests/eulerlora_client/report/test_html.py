@@ -47,14 +47,14 @@ class Tags(HTMLParser):
 
     def __init__(self, document: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.feed(document)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.tags.append((tag, dict(attrs)))
 
     def of(self, tag: str) -> Iterator[dict[str, str | None]]:
-        return (attributes for name, attributes in self.found if name == tag)
+        return (attributes for name, attributes in self.tags if name == tag)
 
 
 def text_of(html: str) -> str:
@@ -102,11 +102,11 @@ def test_every_row_is_listed_once_the_most_urgent_first(
     ]  # fmt: skip
     for row in rows:
         name = printable(row.path.name)
-        assert sum(f"<bdi>{name}</bdi>" in unescape(each) for each in results(document)) == 1
+        assert sum(f"<bdi>{name}</bdi>" in unescape(result) for result in results(document)) == 1
 
 
 def test_the_warning_is_at_every_result_and_at_the_top(document: str) -> None:
-    assert all(wording.WARNING in text_of(each) for each in results(document))
+    assert all(wording.WARNING in text_of(result) for result in results(document))
     assert wording.WARNING in text_of(document.partition("<main>")[0])
 
 
@@ -114,11 +114,11 @@ def test_the_reasons_precede_the_pathway_and_the_values(
     document: str, rows: list[TriageRow]
 ) -> None:
     by_name = {row.path.name: row for row in rows}
-    for each in results(document):
-        row = by_name.get(unescape(re.findall("<bdi>(.*?)</bdi>", each)[0]))
+    for result in results(document):
+        row = by_name.get(unescape(re.findall("<bdi>(.*?)</bdi>", result)[0]))
         if row is None or row.decision is None:
             continue
-        text = text_of(each)
+        text = text_of(result)
         parts = [
             wording.TITLES[row.decision.disposition],
             *(wording.REASONS[reason] for reason in row.decision.reasons),
@@ -129,24 +129,24 @@ def test_the_reasons_precede_the_pathway_and_the_values(
 
 
 def test_a_failed_row_shows_its_problem(document: str) -> None:
-    text = [text_of(each) for each in results(document)]
+    texts = [text_of(result) for result in results(document)]
     assert any(
-        "broken.jpg" in each and "the JPEG data is broken or truncated ( unusable_image )" in each
-        for each in text
+        "broken.jpg" in text and "the JPEG data is broken or truncated ( unusable_image )" in text
+        for text in texts
     )
 
 
 def test_a_row_shows_its_prediction_and_quality(write: Write, policy: Policy) -> None:
-    found = make_prediction(passes("nv", 3, 0.8, 0))
-    text = text_of(write([triaged(Path("a.jpg"), found, SHARP, policy)]))
-    for name, share in found.probabilities.items():
+    prediction = make_prediction(passes("nv", 3, 0.8, 0))
+    text = text_of(write([triaged(Path("a.jpg"), prediction, SHARP, policy)]))
+    for name, share in prediction.probabilities.items():
         read = re.escape(percent(share)).replace(NO_BREAK, " ")
         assert re.search(rf"\b{name} (▲ )?{read}", text), (name, text)
     for part in (
-        f"Entropy {found.entropy:.3f} nats",
-        f"Expected entropy {found.expected_entropy:.3f}",
-        f"Mutual information {found.mutual_information:.3f}",
-        f"MSP {found.msp:.3f} , OOD threshold 0.500",
+        f"Entropy {prediction.entropy:.3f} nats",
+        f"Expected entropy {prediction.expected_entropy:.3f}",
+        f"Mutual information {prediction.mutual_information:.3f}",
+        f"MSP {prediction.msp:.3f} , OOD threshold 0.500",
         "600 \N{MULTIPLICATION SIGN} 450 pixels, brightness 0.60, sharpness 85",
         f"ham10000, {REVISION}",
         "stoch, 4 samples, 8 passes, seed 1234567",
@@ -178,7 +178,7 @@ def test_the_time_is_in_utc(policy: Policy, tmp_path: Path) -> None:
     assert "31 December 2025, 18:00 UTC" in (tmp_path / "a.html").read_text()
 
 
-def test_it_speaks_only_permitted_text_of(document: str) -> None:
+def test_it_has_no_forbidden_words(document: str) -> None:
     assert FORBIDDEN.search(text_of(document)) is None
 
 
@@ -186,9 +186,9 @@ def test_its_content_security_policy_allows_only_its_inline_resources(
     document: str,
 ) -> None:
     (policy,) = (
-        each["content"]
-        for each in Tags(document).of("meta")
-        if each.get("http-equiv") == "Content-Security-Policy"
+        meta["content"]
+        for meta in Tags(document).of("meta")
+        if meta.get("http-equiv") == "Content-Security-Policy"
     )
     hashes = {
         kind: b64encode(sha256(text.encode()).digest()).decode()
@@ -203,24 +203,24 @@ def test_its_content_security_policy_allows_only_its_inline_resources(
 
 def test_it_has_no_external_references(document: str) -> None:
     tags = Tags(document)
-    for tag, attributes in tags.found:
+    for tag, attributes in tags.tags:
         assert not {"style", "srcset", "action"} & set(attributes), tag
         assert not any(name.startswith("on") for name in attributes), tag
         for name in ("src", "href", "data", "poster"):
             assert (attributes.get(name) or "data:").startswith("data:"), (tag, name)
-    assert {"a", "iframe", "object", "form", "base"}.isdisjoint(tag for tag, _ in tags.found)
+    assert {"a", "iframe", "object", "form", "base"}.isdisjoint(tag for tag, _ in tags.tags)
     style = re.findall("<style>(.*?)</style>", document, re.DOTALL)[0]
     assert "url(" not in style and "@import" not in style
 
 
 def test_hostile_text_is_escaped(write: Write, policy: Policy, tmp_path: Path) -> None:
     hostile = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}"
-    found = make_prediction(
+    prediction = make_prediction(
         passes("nv", 3, 0.8, 0), model=hostile, request_id=hostile, warnings=(hostile,)
     )
     document = write(
         [
-            triaged(Path(hostile.replace("/", "")), found, SHARP, policy),
+            triaged(Path(hostile.replace("/", "")), prediction, SHARP, policy),
             failed(Path("b.jpg"), hostile, hostile),
         ]
     )

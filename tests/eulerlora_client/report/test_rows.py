@@ -43,7 +43,7 @@ def test_predictions_are_counted_by_model_and_options() -> None:
     ]
     rows = [
         triaged(Path("det"), fixed, SHARP, POLICY),
-        *(triaged(Path(str(each.samples)), each, SHARP, POLICY) for each in auto),
+        *(triaged(Path(str(prediction.samples)), prediction, SHARP, POLICY) for prediction in auto),
         *(row(name) for name in "abc"),
         failed(Path("c"), "timed_out", "no answer"),
     ]

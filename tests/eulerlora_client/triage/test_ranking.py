@@ -29,8 +29,8 @@ def policy() -> Policy:
 def row(
     policy: Policy, path: str, label: str = "nv", margin: float = 7, sharp: bool = True
 ) -> TriageRow:
-    found = make_prediction(passes(label, margin, 0.2, seed=0))
-    return triaged(Path(path), found, SHARP if sharp else BLURRED, policy)
+    prediction = make_prediction(passes(label, margin, 0.2, seed=0))
+    return triaged(Path(path), prediction, SHARP if sharp else BLURRED, policy)
 
 
 def names(rows: list[TriageRow], policy: Policy) -> list[str]:
@@ -73,9 +73,9 @@ def test_a_failed_row_above_the_urgent_threshold_follows_the_urgent_rows(
 
 def test_within_a_status_the_malignant_probability_decides(policy: Policy) -> None:
     rows = [row(policy, str(margin), "mel", margin) for margin in (2, 6, 4)]
-    found = ranked(rows, policy)
-    assert {result.status for result in found} == {Disposition.URGENT}
-    shares = [result.malignant or 0 for result in found]
+    results = ranked(rows, policy)
+    assert {result.status for result in results} == {Disposition.URGENT}
+    shares = [result.malignant or 0 for result in results]
     assert all(one > other for one, other in pairwise(shares))
 
 
@@ -101,8 +101,8 @@ def test_every_status_is_counted(policy: Policy) -> None:
 
 
 def test_a_model_without_the_malignant_classes_has_no_malignant_probability(policy: Policy) -> None:
-    found = row(policy, "a")
-    assert found.prediction is not None
-    other = found.prediction.model_copy(update={"probabilities": {"cat": 1.0}})
-    (result,) = ranked([TriageRow(found.path, other, SHARP, found.decision, None)], policy)
+    original = row(policy, "a")
+    assert original.prediction is not None
+    prediction = original.prediction.model_copy(update={"probabilities": {"cat": 1.0}})
+    (result,) = ranked([replace(original, prediction=prediction)], policy)
     assert result.malignant is None

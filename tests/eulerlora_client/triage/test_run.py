@@ -1,4 +1,4 @@
-"""One row per file, whatever the file or the service does."""
+"""One row per file, also for faults of the file or the service."""
 
 import asyncio
 import os
@@ -41,8 +41,8 @@ class FakeClient:
 
 def rows_of(files: list[Path], client: FakeClient, max_bytes: int = MEGABYTE) -> list[TriageRow]:
     async def all_rows() -> list[TriageRow]:
-        found = triage(files, client, OPTIONS, mel_policy(), max_bytes, 1)  # type: ignore[arg-type]
-        return [row async for row in found]
+        run = triage(files, client, OPTIONS, mel_policy(), max_bytes, 1)  # type: ignore[arg-type]
+        return [row async for row in run]
 
     return asyncio.run(all_rows())
 
@@ -56,7 +56,7 @@ def files(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def test_every_file_is_sent_and_decided_row(files: list[Path]) -> None:
+def test_every_file_is_sent_and_gets_a_decision(files: list[Path]) -> None:
     client = FakeClient(PREDICTED)
     rows = rows_of(files, client)
     assert [row.path for row in rows] == files
