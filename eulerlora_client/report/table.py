@@ -1,12 +1,14 @@
 """Triage rows as a table on the terminal, the most urgent first."""
 
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TextIO
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import click
+from tabulate import tabulate
 
 from eulerlora_client.contract.triage import Disposition
 from eulerlora_client.policy.policy import Policy
@@ -19,25 +21,31 @@ from eulerlora_client.triage.run import TriageRow
 FILE_WIDTH = 160
 """Columns of the table if the output is not a terminal."""
 
-STYLES: Mapping[TriageStatus, str] = {
-    Disposition.URGENT: "bold red",
-    Disposition.REFER: "yellow",
-    Disposition.RETAKE: "cyan",
-    Disposition.ROUTINE: "",
-    FAILED: "magenta",
+MIN_COLUMN_WIDTH = 4
+HEADER = ("suggested pathway", "resembles", "entropy", "reasons", "file")
+ALIGNMENT = ("left", "left", "right", "left", "left")
+GAP = "  "
+"""What the `plain` format of tabulate puts between two columns."""
+
+STYLES: Mapping[TriageStatus, Callable[[str], str]] = {
+    Disposition.URGENT: partial(click.style, fg="red", bold=True),
+    Disposition.REFER: partial(click.style, fg="yellow"),
+    Disposition.RETAKE: partial(click.style, fg="cyan"),
+    FAILED: partial(click.style, fg="magenta"),
 }
 
 
 def print_table(rows: Sequence[TriageRow], policy: Policy, file: TextIO) -> None:
     """Prints the table, the number of rows of each status, and the warning."""
-    width = None if file.isatty() else FILE_WIDTH
-    console = Console(file=file, width=width, highlight=False, markup=False, emoji=False)
+    width = shutil.get_terminal_size().columns if file.isatty() else FILE_WIDTH
     ranked_rows = ranked(rows, policy)
-    console.print(table(ranked_rows, console.encoding))
-    console.print(summary(ranked_rows))
+    notes = [summary(ranked_rows), WARNING]
     if any(row.fitted is False for row in ranked_rows):
-        console.print(NOT_FITTED)
-    console.print(WARNING)
+        notes.insert(1, NOT_FITTED)
+    encoding = file.encoding or "utf-8"  # None for io.StringIO
+    print(f"\n{table(ranked_rows, encoding, width, _shows_colours(file))}\n", file=file)
+    for note in notes:
+        print(textwrap.fill(note, width, break_on_hyphens=False), file=file)
 
 
 def summary(rows: Sequence[RankedRow]) -> str:
@@ -49,16 +57,54 @@ def summary(rows: Sequence[RankedRow]) -> str:
     return f"{len(rows)} {'file' if len(rows) == 1 else 'files'}: {counts}"
 
 
-def table(rows: Sequence[RankedRow], encoding: str) -> Table:
-    """Returns the table of the rows, in their order. encoding: of the output."""
-    result = Table("suggested pathway", "resembles", box=box.SIMPLE, pad_edge=False)
-    result.add_column("entropy", justify="right")
-    result.add_column("reasons", overflow="fold", ratio=1)
-    result.add_column("file", overflow="fold", ratio=1)
-    for row in rows:
-        cells = (printable(cell, encoding) for cell in _cells(row))
-        result.add_row(*(Text(cell, style=STYLES[row.status]) for cell in cells))
-    return result
+def table(rows: Sequence[RankedRow], encoding: str, width: int, colours: bool) -> str:
+    """Returns the table of the rows, in their order, at most `width` columns wide if possible.
+
+    encoding: of the output. colours: True adds the escape codes of each status.
+    """
+    cells = [[printable(cell, encoding) for cell in _cells(row)] for row in rows]
+    widths = column_widths([HEADER, *cells], width)
+    styles = [STYLES.get(row.status, str) if colours else str for row in rows]
+    lines = [
+        [_folded(title, column) for title, column in zip(HEADER, widths, strict=True)],
+        ["-" * column for column in widths],
+    ]
+    for style, line in zip(styles, cells, strict=True):
+        lines.append(
+            [_folded(cell, column, style) for cell, column in zip(line, widths, strict=True)]
+        )
+    # The header is a row: tabulate makes the column of a real header wider. It does not fold the
+    # cells either: its maxcolwidths shows the text "False" as "True".
+    return tabulate(
+        lines,
+        tablefmt="plain",
+        colalign=ALIGNMENT,
+        disable_numparse=True,
+        preserve_whitespace=True,
+    )
+
+
+def _folded(cell: str, width: int, style: Callable[[str], str] = str) -> str:
+    """Returns the text in lines of at most `width` columns, in a style."""
+    return "\n".join(map(style, textwrap.wrap(cell, width, break_on_hyphens=False)))
+
+
+def column_widths(lines: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Returns the column widths at which the lines fit into `width`.
+
+    Only the widest columns are narrower than their text, and none below MIN_COLUMN_WIDTH.
+    """
+    natural = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    available = width - len(GAP) * (len(natural) - 1)
+    limit = max(natural)
+    while limit > MIN_COLUMN_WIDTH and sum(min(column, limit) for column in natural) > available:
+        limit -= 1
+    return [min(column, limit) for column in natural]
+
+
+def _shows_colours(file: TextIO) -> bool:
+    """True for a terminal with colours whose user has not set NO_COLOR (no-color.org)."""
+    return file.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
 def _cells(ranked_row: RankedRow) -> list[str]:

@@ -1,17 +1,20 @@
 """Progress of long work: a bar on a terminal, plain lines at intervals elsewhere."""
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tqdm import tqdm
 
 LINE_INTERVAL_S = 30.0
 """Seconds between two plain lines."""
 REDRAW_INTERVAL_S = 0.1
+BAR_FORMAT = "{desc} {bar} {n_fmt}/{total_fmt} {unit}{postfix}, {remaining} left"
+COUNT_FORMAT = "{desc} {n_fmt} {unit}{postfix}"
+"""Format if the total is unknown."""
 
 Item = TypeVar("Item")
 
@@ -39,34 +42,41 @@ class ProgressBar:
     """
 
     def __init__(self, label: str, unit: str, total: int | None = None, completed: int = 0) -> None:
-        # Without rich's refresh thread: a thread's locks must not be held while DataLoader forks.
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn(unit),
-            TextColumn("{task.fields[note]}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=sys.stdout.isatty(),
+        self._bar = _Bar(
+            desc=label,
+            total=total,
+            initial=completed,
+            unit=unit,
+            bar_format=COUNT_FORMAT if total is None else BAR_FORMAT,
+            leave=False,
+            dynamic_ncols=True,
+            mininterval=REDRAW_INTERVAL_S,
+            miniters=1,
+            smoothing=0,
         )
-        self.timer = IntervalTimer(REDRAW_INTERVAL_S)
-        self.progress.start()
-        self.task = self.progress.add_task(label, total=total, completed=completed, note="")
 
     def advance(self, label: str | None = None, note: str | None = None) -> None:
         """Counts one more item; label and note replace the present text."""
-        self.progress.update(self.task, advance=1, description=label)
+        if label is not None:
+            self._bar.set_description_str(label, refresh=False)
         if note is not None:
-            self.progress.update(self.task, note=note)
-        if self.timer.due():
-            self.progress.refresh()
+            self._bar.set_postfix_str(note, refresh=False)
+        self._bar.update()
+
+    def print(self, line: str) -> None:
+        """Prints a permanent line on stdout, above the bar if both are on one terminal."""
+        self._bar.write(line)
+        sys.stdout.flush()
 
     def close(self) -> None:
         """Removes the bar."""
-        self.progress.stop()
+        self._bar.close()
+
+
+class _Bar(tqdm):  # type: ignore[type-arg]  # not subscriptable at run time
+    """A bar without tqdm's monitor thread: DataLoader must not fork while a thread holds a lock."""
+
+    monitor_interval = 0
 
 
 def track(items: Iterable[Item], label: str, unit: str, total: int | None = None) -> Iterator[Item]:
@@ -101,4 +111,4 @@ def format_duration(seconds: float) -> str:
 
 def on_terminal() -> bool:
     """True if stderr is a terminal that can redraw a line."""
-    return Console(stderr=True).is_interactive
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

@@ -41,7 +41,9 @@ class ProgressDisplay:
 
     def print(self, line: str) -> None:
         """Prints a permanent line on stdout."""
-        if self.enabled:
+        if self.bar is not None:
+            self.bar.print(self.prefix + line)
+        elif self.enabled:
             print(self.prefix + line, flush=True)
 
     def close(self) -> None:

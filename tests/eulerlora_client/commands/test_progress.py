@@ -1,6 +1,7 @@
 """A bar on a terminal and plain lines elsewhere, both on stderr."""
 
 import sys
+import threading
 from io import StringIO
 
 import pytest
@@ -35,13 +36,19 @@ def test_a_short_run_without_a_terminal_is_silent(capsys: pytest.CaptureFixture[
     assert capsys.readouterr() == ("", "")
 
 
-def test_on_a_terminal_there_is_a_bar(
+def test_on_a_terminal_a_bar_counts_the_files_and_disappears(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(display, "REDRAW_INTERVAL_S", 0.0)
     monkeypatch.setenv("TERM", "xterm")
+    threads = threading.enumerate()
     with TriageProgress(3) as shown:
         shown.advance()
-    assert "1/3" in terminal.getvalue()
+        assert "1/3 files" in terminal.getvalue().split("\r")[-1]
+        assert threading.enumerate() == threads
+    blank, end = terminal.getvalue().split("\r")[-2:]
+    assert (blank.strip(), end) == ("", "")
+    assert "\n" not in terminal.getvalue()
     assert capsys.readouterr().out == ""

@@ -1,10 +1,14 @@
 """The table on the terminal."""
 
+import re
 from io import StringIO
+
+import click
+import pytest
 
 from eulerlora_client.contract.triage import Disposition, Reason
 from eulerlora_client.policy.wording import NOT_ASSESSED, NOT_FITTED, TITLES, WARNING
-from eulerlora_client.report.table import print_table, summary
+from eulerlora_client.report.table import HEADER, column_widths, print_table, summary
 from eulerlora_client.triage.ranking import ranked
 from eulerlora_client.triage.run import TriageRow
 from tests.eulerlora_client.runs import decided, mel_policy, undecided
@@ -20,10 +24,25 @@ ROWS = [
 ORDER = ["more urgent", "urgent", "refer", "retake", "broken", "routine"]
 
 
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def printed(rows: list[TriageRow]) -> str:
     file = StringIO()
     print_table(rows, mel_policy(), file)
     return file.getvalue()
+
+
+def printed_on_terminal(
+    rows: list[TriageRow], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> str:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    print_table(rows, mel_policy(), terminal)
+    return terminal.getvalue()
 
 
 def test_the_lines_are_ranked() -> None:
@@ -68,3 +87,61 @@ def test_long_names_are_folded_and_not_cut() -> None:
 def test_a_name_cannot_control_the_terminal() -> None:
     for name, expected in (("[b]:x:", "[b]:x:"), ("\x1b[2J", "\\x1b[2J")):
         assert expected in printed([decided(f"{name}.png", Disposition.ROUTINE)])
+
+
+def test_names_that_look_like_other_types_are_text() -> None:
+    for name in ("False", "1e3", " two  spaces", "\N{LATIN SMALL LETTER E WITH ACUTE}-"):
+        assert f"  {name}\n" in printed([decided(name, Disposition.ROUTINE)])
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    rows = [*ROWS, decided("long " * 20 + ".png", Disposition.ROUTINE)]
+    lines = printed_on_terminal(rows, monkeypatch, columns).splitlines()
+    assert max(map(len, lines)) <= columns
+    words = " ".join(lines).split()
+    assert words.count("long") == 20
+
+
+def test_only_the_widest_columns_shrink() -> None:
+    lines = [["a" * 10, "b" * 30, "c" * 50], ["a", "b", "c"]]
+    assert column_widths(lines, 94) == [10, 30, 50]
+    assert column_widths(lines, 84) == [10, 30, 40]
+    assert column_widths(lines, 54) == [10, 20, 20]
+    assert column_widths(lines, 1) == [4, 4, 4]
+
+
+def test_a_terminal_shows_each_status_in_its_style(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    text = printed_on_terminal(ROWS, monkeypatch, 160)
+    assert click.style("urgent.png", fg="red", bold=True) in text
+    assert click.style("retake.png", fg="cyan") in text
+    assert "  routine.png" in text
+    assert click.unstyle(text) == printed(ROWS)
+
+
+def test_every_line_of_a_folded_cell_has_the_style(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    rows = [decided("long-" * 40, Disposition.REFER, 0.05, Reason.HIGH_ENTROPY)]
+    coloured = printed_on_terminal(rows, monkeypatch, 80)
+    parts = re.findall(r"\x1b\[33m([^\x1b]*)\x1b\[0m", coloured)
+    assert "long-" * 40 in "".join(part for part in parts if part not in ("nv 0.800", "0.50"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert click.unstyle(coloured) == printed_on_terminal(rows, monkeypatch, 80)
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_colours_can_be_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv(name, value)
+    terminal = Terminal()
+    print_table(ROWS, mel_policy(), terminal)
+    assert "\x1b" not in terminal.getvalue()
+
+
+def test_the_columns_are_separated_and_the_entropy_is_aligned_right() -> None:
+    _, header, dashes, first, *_ = printed(ROWS).splitlines()
+    assert re.split(" {2,}", header.strip()) == list(HEADER)
+    assert re.fullmatch("-+(  -+){4}", dashes)
+    assert first[: [match.end() for match in re.finditer("-+", dashes)][2]].endswith(" 0.50")

@@ -2,10 +2,12 @@
 
 import io
 import sys
+import threading
+from contextlib import closing
 
 import pytest
 
-from training.data.progress import format_duration, track
+from training.data.progress import ProgressBar, format_duration, track
 
 
 class Terminal(io.StringIO):
@@ -21,9 +23,19 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr("training.data.progress.REDRAW_INTERVAL_S", 0.0)
     return terminal
+
+
+def displayed(terminal: Terminal) -> list[str]:
+    """Returns the lines on the screen; text after a carriage return replaces the line's start."""
+    lines = []
+    for line in terminal.getvalue().split("\n"):
+        shown = ""
+        for part in line.split("\r"):
+            shown = part + shown[len(part) :]
+        lines.append(shown.rstrip())
+    return lines
 
 
 @pytest.mark.parametrize(
@@ -59,5 +71,33 @@ def test_on_a_terminal_a_bar_counts_the_items_and_disappears(
     terminal = on_terminal(monkeypatch)
     assert list(track("abc", "test", "batches", 3)) == ["a", "b", "c"]
     assert "3/3 batches" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\x1b[2K")  # the bar's line is erased
+    assert displayed(terminal) == [""]
     assert capsys.readouterr().out == ""
+    list(track("ab", "test", "images"))
+    assert "test 2 images" in terminal.getvalue()
+
+
+def test_a_bar_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_terminal(monkeypatch)
+    threads = threading.enumerate()
+    for _ in track("abc", "test", "batches", 3):
+        assert threading.enumerate() == threads
+
+
+def test_lines_appear_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    with closing(ProgressBar("test", "batches", 3)) as bar:
+        bar.advance()
+        bar.print("a line")
+        line, last = displayed(terminal)
+        assert line == "a line"
+        assert "1/3 batches" in last
+    assert displayed(terminal) == ["a line", ""]
+
+
+def test_a_terminal_that_cannot_redraw_a_line_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch)
+    monkeypatch.setenv("TERM", "dumb")
+    list(track("abc", "test", "batches", 3))
+    assert terminal.getvalue() == ""

@@ -72,7 +72,7 @@ def test_on_a_terminal_one_bar_covers_all_steps_of_the_run(
     start = Progress(step=26, seconds=1_000, epoch_loss=1.0, epoch_steps=1)
     display = ProgressDisplay(LENGTH, start, "", enabled=True)
     display.show(start.after(3.0, 1.0, 0.0))
-    assert "27/52 steps loss 2.000" in terminal.getvalue()
+    assert "27/52 steps, loss 2.000" in terminal.getvalue()
     assert "epoch 3/4" in terminal.getvalue()
     display.close()
     assert capsys.readouterr().out == ""
