@@ -91,7 +91,7 @@ def run(options: ServeOptions) -> None:
     lifecycle = Lifecycle()
     with ExitStack() as resources:
         listener = resources.enter_context(listen(options.host, options.port))
-        url = f"http://{options.host}:{listener.getsockname()[1]}"
+        url = server_url(options.host, listener.getsockname()[1])
         app_options = _app_options(options, resources)
         parts = Parts(
             load=partial(load_checked, device=device, runtime=runtime),
@@ -163,8 +163,14 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise SettingsError(f"cannot listen on {host} port {port}: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
+        reason = getattr(error, "strerror", None) or "invalid host name"
+        raise SettingsError(f"cannot listen on {host} port {port}: {reason}") from error
+
+
+def server_url(host: str, port: int) -> str:
+    """Returns the URL of a server; an IPv6 address is enclosed in brackets (RFC 3986, 3.2.2)."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _app_options(options: ServeOptions, resources: ExitStack) -> Options:

@@ -15,7 +15,7 @@ import pytest
 from eulerlora.errors import SettingsError
 from eulerlora.settings import Precision
 from service.commands import serve_command
-from service.process import effective_settings
+from service.process import effective_settings, listen, server_url
 from service.telemetry.logs import LogChoice
 from tests.damaged_checkpoints import DAMAGES, edited
 from tests.program import run
@@ -215,3 +215,17 @@ def test_the_command_line_overrides_the_settings_of_the_environment(monkeypatch)
     assert effective_settings(None, compiled=False).life.drain_s == 1
     life = effective_settings(2.5, compiled=False).life
     assert (life.drain_s, life.shutdown_s) == (2.5, 7)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("127.0.0.1", "http://127.0.0.1:80"), ("localhost", "http://localhost:80"),
+     ("::1", "http://[::1]:80")],
+)  # fmt: skip
+def test_the_url_encloses_an_ipv6_address_in_brackets(host: str, url: str) -> None:
+    assert server_url(host, 80) == url
+
+
+def test_an_invalid_host_name_is_refused_in_one_line() -> None:
+    with pytest.raises(SettingsError, match=r"cannot listen on .*: invalid host name$"):
+        listen("a" * 64 + ".example", 0)
