@@ -33,7 +33,7 @@ def default_of(variable: str) -> float:
 def test_the_page_lists_every_problem() -> None:
     listed = set(re.findall(r"^\| (\d{3}) \| `(\w+)` \|", PAGE, re.MULTILINE))
     expected = {
-        (str(each.status), each.code) for each in SENT_BY_SERVICE if each.status is not None
+        (str(kind.status), kind.code) for kind in SENT_BY_SERVICE if kind.status is not None
     }
     assert listed == expected
 

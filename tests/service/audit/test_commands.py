@@ -52,7 +52,7 @@ def test_an_invalid_line_is_reported_with_status_1(path: Path) -> None:
     assert (done.status, done.err) == (1, expected)
 
 
-def test_a_truncated_log_is_found_by_a_noted_hash(path: Path) -> None:
+def test_a_truncated_log_is_detected_with_an_expected_hash(path: Path) -> None:
     *_, before_last, last = (record["hash"] for record in records(path))
     for noted, since in ((last, 0), (before_last, 1)):
         done = run("audit", "verify", path, "--expect-last", noted)

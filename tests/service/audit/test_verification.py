@@ -1,4 +1,4 @@
-"""Every modification of an audit file is found, except a removed end."""
+"""Every modification of an audit file is detected, except a removed end."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def test_an_unmodified_file_is_valid(path: Path) -> None:
 
 
 @pytest.mark.parametrize("flip", [0x01, 0x20, 0x80])
-def test_a_change_of_any_byte_is_found(path: Path, flip: int) -> None:
+def test_a_change_of_any_byte_is_detected(path: Path, flip: int) -> None:
     content = path.read_bytes()
     for at, byte in enumerate(content):
         path.write_bytes(content[:at] + bytes([byte ^ flip]) + content[at + 1 :])
@@ -66,7 +66,7 @@ def test_a_change_of_any_byte_is_found(path: Path, flip: int) -> None:
         (lambda _: [], 1),
     ],
 )
-def test_removed_swapped_repeated_and_truncated_lines_are_found(
+def test_removed_swapped_repeated_and_truncated_lines_are_detected(
     path: Path, change: Callable[[Lines], Lines], line: int
 ) -> None:
     path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
@@ -120,7 +120,7 @@ def after_header(record: dict[str, object], end: ChainEnd) -> bytes:
         (after_header({"kind": "note"}, AFTER_HEADER), 2, "known kind"),
     ],
 )
-def test_well_encoded_lines_in_the_wrong_place_are_found(
+def test_lines_with_valid_hashes_but_a_wrong_chain_are_detected(
     path: Path, content: bytes, line: int, reason: str
 ) -> None:
     path.write_bytes(content)
@@ -128,7 +128,7 @@ def test_well_encoded_lines_in_the_wrong_place_are_found(
         list(records(path))
 
 
-def test_lines_removed_at_the_end_are_not_found(path: Path) -> None:
+def test_lines_removed_at_the_end_are_not_detected(path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:3]))
     assert len(list(records(path))) == 3

@@ -14,8 +14,6 @@ from service.http.problem_responses import problem_headers
 from service.telemetry.request_id import RequestIdMiddleware
 
 SECRET = "zz-secret-zz"
-
-
 PROBLEMS = [kind for kind in SENT_BY_SERVICE if kind.status is not None]
 
 

@@ -43,7 +43,7 @@ def port() -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def impatient() -> Iterator[int]:
+def short_header_timeout() -> Iterator[int]:
     """The port of a server with a short timeout for headers."""
     protocol = protocol_of(ConnectionSettings(header_timeout_s=HEADER_TIMEOUT_S))
     with run_server(plain_app(), protocol) as port:
@@ -124,19 +124,14 @@ def test_incomplete_headers_do_not_block_other_requests(port) -> None:
         for connection in connections[:5]:
             connection.sendall(HALF)
         assert exchange(port, PROBE).status == 200
-        assert (
-            exchange(
-                port, b"POST /predict HTTP/1.1\r\nHost: t\r\nContent-Length: 1\r\n\r\nx"
-            ).status
-            == 200
-        )
+        assert exchange(port, VALID_POST).status == 200
         assert all(has_no_data(connection) for connection in connections)
 
 
-def test_waiting_connections_are_closed_at_the_timeout(impatient) -> None:
+def test_waiting_connections_are_closed_at_the_timeout(short_header_timeout) -> None:
     with ExitStack() as stack:
         empty, half, second_half, unread_body = (
-            stack.enter_context(connect(impatient)) for _ in range(4)
+            stack.enter_context(connect(short_header_timeout)) for _ in range(4)
         )
         half.sendall(HALF)
         second_half.sendall(PROBE)
@@ -147,11 +142,11 @@ def test_waiting_connections_are_closed_at_the_timeout(impatient) -> None:
         unread_body.sendall(b"x")
         for connection in (empty, half, second_half, unread_body):
             assert is_closed(connection)
-        assert exchange(impatient, PROBE).status == 200
+        assert exchange(short_header_timeout, PROBE).status == 200
 
 
-def test_slowly_sent_headers_are_closed_at_the_same_timeout(impatient) -> None:
-    with connect(impatient) as connection:
+def test_slowly_sent_headers_are_closed_at_the_same_timeout(short_header_timeout) -> None:
+    with connect(short_header_timeout) as connection:
         connection.settimeout(0.05)
         closed = False
         while not closed:
@@ -164,8 +159,8 @@ def test_slowly_sent_headers_are_closed_at_the_same_timeout(impatient) -> None:
                 closed = True
 
 
-def test_an_idle_connection_stays_open_after_the_header_timeout(impatient) -> None:
-    with connect(impatient) as connection:
+def test_an_idle_connection_stays_open_after_the_header_timeout(short_header_timeout) -> None:
+    with connect(short_header_timeout) as connection:
         connection.sendall(PROBE)
         assert read_response(connection).status == 200
         time.sleep(1.5 * HEADER_TIMEOUT_S)

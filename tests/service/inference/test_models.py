@@ -54,7 +54,7 @@ def test_a_replacement_keeps_name_and_order_and_does_not_change_a_held_model(ser
     held, listed = models["a"], models.items()
     models.replace(serve("a", "sha256:2"))
     assert models.named("a").revision == models.named(None).revision == "sha256:2"
-    assert [(name, each.revision) for name, each in listed] == [
+    assert [(name, served.revision) for name, served in listed] == [
         ("a", "sha256:2"),
         ("b", "sha256:1"),
     ]
@@ -65,7 +65,7 @@ def test_models_can_be_replaced_during_iteration(serve) -> None:
     models = ServedModels([serve("a"), serve("b")])
     for name in models:
         models.replace(serve(name, "sha256:2"))
-    assert [each.revision for each in models.values()] == ["sha256:2", "sha256:2"]
+    assert [served.revision for served in models.values()] == ["sha256:2", "sha256:2"]
 
 
 def test_a_model_that_is_not_served_cannot_be_replaced(serve) -> None:

@@ -120,8 +120,8 @@ def test_sixteen_clients_of_a_slow_machine_are_never_refused_with_default_settin
 
 def test_the_wait_includes_running_batches_and_the_cost_of_each_engine(engine, clock) -> None:
     queue, other = queue_of(clock), FakeEngine()
-    for each, seconds in ((engine, 1.0), (other, 10.0)):
-        enqueue(queue, each, 1)
+    for chosen, seconds in ((engine, 1.0), (other, 10.0)):
+        enqueue(queue, chosen, 1)
         run_batch(queue, clock, seconds)
     assert queue.wait_s() == 0
     enqueue(queue, engine, 2)

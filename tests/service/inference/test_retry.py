@@ -19,7 +19,7 @@ def run(
     engine = FakeEngine()
     engine.error_of = error_of
     results = run_with_retry(engine.infer, [item_of(value) for value in values])
-    outputs = [type(each) if isinstance(each, Problem) else int(each) for each in results]
+    outputs = [type(result) if isinstance(result, Problem) else int(result) for result in results]
     return outputs, engine.batches
 
 

@@ -77,8 +77,8 @@ def test_checkpoints_with_the_same_backbone_share_its_weights(save: Save, precis
         assert gives_known_answer(model)
     assert torch.equal(
         *(
-            predict_known_answer(each.model.runtime, each.known.pixels)[1]
-            for each in (shared, alone)
+            predict_known_answer(checked.model.runtime, checked.known.pixels)[1]
+            for checked in (shared, alone)
         )
     )
     assert gives_known_answer(first)

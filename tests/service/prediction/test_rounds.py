@@ -34,7 +34,7 @@ def auto(seed: int) -> PredictQuery:
 
 @pytest.fixture(scope="module")
 def balanced(make_network, make_config) -> EulerLoRA:
-    """A model of balanced samples, with thresholds for some numbers of them and for auto."""
+    """A model with the sampler `balanced`, and thresholds for some sample counts and for auto."""
     network = make_network()
     thresholds = tuple(
         Threshold(mode="stoch", samples=samples, msp=msp, kept=0.9, images=9, data="test")

@@ -120,8 +120,8 @@ def test_log_records_carry_the_trace(client, caplog) -> None:
     caplog.set_level(logging.INFO, "service")
     client.get("/defect", headers={"traceparent": TRACEPARENT})
     caplog.handler.filters.clear()
-    own = [record for record in caplog.records if record.name.startswith("service.")]
-    assert [record.trace_id for record in own] == [TRACE, TRACE]
+    records = [record for record in caplog.records if record.name.startswith("service.")]
+    assert [record.trace_id for record in records] == [TRACE, TRACE]
 
 
 class Collector(HTTPServer):
