@@ -22,7 +22,7 @@ def adapted_linear(
     `F.linear` if all coefficients are zero.
     """
     weighted = F.linear(inputs, down) * coefficients.unsqueeze(1)  # (rows, tokens, ranks)
-    # A linear map of a matrix returns a new tensor, so adding to it in place changes no other.
+    # F.linear of a matrix returns a new tensor, so the in-place addition changes no other tensor.
     output: Tensor = F.linear(inputs.flatten(0, 1), weight, bias)  # (rows * tokens, out_features)
     output.addmm_(weighted.flatten(0, 1).to(output.dtype), up.to(output.dtype))
     return output.view(*inputs.shape[:2], -1)

@@ -167,7 +167,7 @@ def _hash_prefix(url: str) -> str:
 
 
 def without_head(backbone: VisionTransformer) -> VisionTransformer:
-    """Removes the backbone's classification head, in place; adapters have their own."""
+    """Removes the classification head of a backbone, in place, and returns the backbone."""
     backbone.heads = nn.Sequential()
     return backbone
 

@@ -16,7 +16,7 @@ from eulerlora.settings import AdapterSettings, Draw
 
 PROJECTIONS = ("query", "key", "value", "output")
 INPUTS = len(PROJECTIONS) - 1
-LATER_SEED = 2_654_435_769  # 2**32 / golden ratio: keeps later rounds apart from near seeds
+LATER_SEED = 2_654_435_769  # 2**32 / golden ratio; later rounds do not share seeds with neighbours
 
 
 def draw_masks(shape: tuple[int, ...], rank: int, min_rank: int, generator: Generator) -> Tensor:
@@ -83,8 +83,8 @@ def _coefficients(masks: Tensor, scale: float) -> Tensor:
 def trajectory_coefficients(draw: Draw, blocks: int, settings: AdapterSettings) -> Tensor:
     """Returns the coefficients (A * S, blocks, 4, A * rank) of one image, float32 on the CPU.
 
-    Trajectory a * S + s is sample s of adapter a, with S = draw.count. The generator is seeded for
-    this draw only, so that the result depends on no other image.
+    Trajectory a * S + s is sample draw.first + s of adapter a, with S = draw.count. The generator
+    is seeded for this draw only, so that the result depends on no other image.
     """
     count = settings.adapters * draw.count
     if draw.mode == "det":

@@ -101,7 +101,7 @@ def resize(pixels: Tensor, size: int) -> Tensor:
     """Returns the network's input: scaled to [0, 1], resized to a square without cropping.
 
     pixels: (..., 3, height, width) uint8, or floating point in [0, 1].
-    Returns (..., 3, size, size) float32. Bilinear with antialias; the aspect ratio is not kept.
+    Returns (..., 3, size, size) float32. Bilinear with antialias; the aspect ratio changes.
     """
     square: Tensor = F.resize(
         to_unit_range(pixels),

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 
 class ClientError(Exception):
-    """Base of all errors that are not a defect of the client.
+    """Base of all errors that the user's input or machine causes.
 
     exit_status: of the `eulerlora` program, 1 for failed work and 2 for wrong usage.
     """

@@ -27,7 +27,7 @@ def atomic_text_file(path: Path, newline: str = "\n", errors: str = "strict") ->
     partial = path.with_name(f".{path.name}.partial")
     try:
         with _storage_errors(path):
-            _remove_stale(partial, path)
+            _create_private(partial, path)
             with _open(partial, newline, errors) as file:
                 yield file
                 file.flush()
@@ -62,8 +62,11 @@ def _storage_errors(path: Path) -> Iterator[None]:
         raise StorageError(path, f"{reason} ({os.strerror(error.errno).lower()})") from error
 
 
-def _remove_stale(partial: Path, path: Path) -> None:
-    """Removes the partial file of a killed run. An OSError of the folder names `path`."""
+def _create_private(partial: Path, path: Path) -> None:
+    """Creates an empty file with permissions 0600, also over one of a killed run.
+
+    An OSError names `path`.
+    """
     try:
         partial.unlink(missing_ok=True)
         partial.touch(mode=0o600)

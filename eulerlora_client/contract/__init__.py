@@ -1,1 +1,1 @@
-"""The wire contract: queries, answers and problem codes."""
+"""The wire contract: queries, response bodies and problem codes."""

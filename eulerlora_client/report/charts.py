@@ -66,7 +66,7 @@ def entropy_split(prediction: Prediction) -> EntropySplit:
 def points_path(values: Sequence[float]) -> str:
     """Returns SVG path data with one dot per value in [0, 1], to be stroked with round caps.
 
-    Each trajectory has a height of its own, so that dots of equal values do not overlap.
+    The dots have different heights, so that dots of equal values do not overlap.
     """
     return "".join(
         f"M{_percent(value):g} {TOP + SPREAD * (GOLDEN_RATIO * (index + 0.5) % 1):.4g}h0"
