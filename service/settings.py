@@ -51,8 +51,8 @@ class ConnectionSettings(Settings):
 
     header_timeout_s: from the opening of a connection, or the first byte of its next request, to
     the end of the headers. max_connections: above this number only probes get a response.
-    spare_files: open files that are reserved for other purposes than connections; above the
-    rest, a new connection closes the one that has been idle longest.
+    spare_files: open files that are reserved for other purposes than connections; if connections
+    use all others, a new one closes the one that has been idle longest.
     """
 
     header_timeout_s: Seconds = 10
@@ -96,8 +96,8 @@ class ServiceSettings(BaseSettings):
 
     max_batch_rows: rows (image, trajectory) in one forward pass; a single item may exceed it.
     max_batch_s: a longer forward pass means a lost device. max_waiting_rows: rows of requests that
-    are queued or being decoded. deadline_s: from the complete body; a request that is
-    estimated to end later is refused, and one that has not started by then does not run.
+    are queued or being decoded. deadline_s: from the moment when the body is complete; a request
+    that is estimated to end later is refused, and one that has not started by then does not run.
     fewer_samples: under load, run requests with fewer samples and report it in the response.
     """
 
