@@ -93,7 +93,10 @@ def _system_error(error: SafetensorError, path: Path) -> Exception:
 
 
 def _unreadable(path: Path, error: Exception) -> CheckpointError:
-    reason = "no such file" if isinstance(error, FileNotFoundError) else "damaged or truncated"
-    if isinstance(error, PermissionError):
+    if isinstance(error, FileNotFoundError):
+        reason = "no such file"
+    elif isinstance(error, PermissionError):
         reason = "permission denied"
+    else:
+        reason = "a folder" if path.is_dir() else "damaged or truncated"
     return CheckpointError(path, f"not a readable safetensors file ({reason})")

@@ -215,9 +215,9 @@ def test_a_header_with_the_same_tensor_twice_is_refused(path: Path) -> None:
 
 
 def test_a_missing_file_and_a_folder_are_refused(path: Path, tensors: Tensors) -> None:
-    assert_refused(path, tensors, "not a readable safetensors file")
+    assert_refused(path, tensors, r"not a readable safetensors file \(no such file\)")
     path.mkdir()
-    assert_refused(path, tensors, "not a readable safetensors file")
+    assert_refused(path, tensors, r"not a readable safetensors file \(a folder\)")
 
 
 def test_the_metadata_of_an_unreadable_file_are_refused(path: Path) -> None:
