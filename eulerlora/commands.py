@@ -1,4 +1,4 @@
-"""The command `eulerlora predict`. Importing this module must stay cheap: `--help` needs it."""
+"""The command `eulerlora predict`. Importing this module is fast: `--help` imports it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

@@ -13,7 +13,7 @@ from eulerlora.image_files import EXTENSIONS, image_files, read_pixels
 from eulerlora.model import EulerLoRA, ModelInput, PredictOptions
 from eulerlora.prediction import Prediction
 
-MAX_BATCH_IMAGES = 32  # bounds the memory of a batch where one pass may have any number of rows
+MAX_BATCH_IMAGES = 32  # limits the memory of a batch on a device without a limit of rows per pass
 FIELDS = (
     "file",
     "label",
@@ -71,7 +71,7 @@ def predict_files(
 ) -> Iterator[FilePrediction]:
     """Yields the prediction of every readable file, in order.
 
-    A batch has as many images as the runtime passes at once. on_failure: called with the reason
+    A batch has as many images as the runtime runs in one pass. on_failure: called with the reason
     for every file that cannot be read. Raises NonFiniteError.
     """
     readable = _read(model, files, options, on_failure)
