@@ -89,4 +89,5 @@ def triage_command(
     options = PredictOptions(mode, samples, model=model, detail=True)
     key = read_key(key_file) if key_file else os.environ.get(KEY_VARIABLE) or None
     session = Session.create(url, key, policy_file, options, concurrency)
-    run_session(session, images, Outputs(csv, json_lines, report))
+    settings_files = [path for path in (key_file, policy_file) if path is not None]
+    run_session(session, images, Outputs(csv, json_lines, report), settings_files)

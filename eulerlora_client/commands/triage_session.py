@@ -68,14 +68,16 @@ class _Received:
     interrupt: BaseException | None = None
 
 
-def run_session(session: Session, images: Sequence[Path], outputs: Outputs) -> None:
+def run_session(
+    session: Session, images: Sequence[Path], outputs: Outputs, settings_files: Sequence[Path]
+) -> None:
     """Sends all images, writes the outputs and prints the table.
 
-    After SIGINT or SIGTERM the outputs hold the rows so far. Raises ClickException if a file has
-    no decision.
+    settings_files: the files of the key and the policy, which no output may replace. After SIGINT
+    or SIGTERM the outputs hold the rows so far. Raises ClickException if a file has no decision.
     """
     selection = select_files(images)
-    outputs.check(selection.files)
+    outputs.check([*selection.files, *settings_files])
     if selection.skipped:
         noun = "1 file" if selection.skipped == 1 else f"{selection.skipped} files"
         click.echo(f"{noun} without an image extension skipped", err=True)

@@ -23,12 +23,12 @@ class Outputs:
     json_lines: Path | None
     report: Path | None
 
-    def check(self, images: Sequence[Path]) -> None:
+    def check(self, inputs: Sequence[Path]) -> None:
         """Raises OutputPathError for a path that cannot be written or that would be overwritten.
 
-        images: the input files of the run.
+        inputs: the files that the run reads.
         """
-        taken = {os.path.realpath(path): f"{path} is an input image" for path in images}
+        taken = {os.path.realpath(path): f"{path} is an input file" for path in inputs}
         for path in (self.csv, self.json_lines, self.report):
             if path is None:
                 continue

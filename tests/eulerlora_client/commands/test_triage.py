@@ -160,10 +160,23 @@ def test_input_images_and_other_outputs_are_not_overwritten(
     image, file = folder / "1.png", tmp_path / "rows"
     before = image.read_bytes()
     done = triage(folder, "--url", url, "--csv", image)
-    assert (done.status, "is an input image" in done.err) == (2, True)
+    assert (done.status, "is an input file" in done.err) == (2, True)
     assert image.read_bytes() == before
     done = triage(folder, "--url", url, "--csv", file, "--report", file)
     assert (done.status, "another output" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("option", ["--policy", "--key-file"])
+def test_the_files_of_policy_and_key_are_not_overwritten(
+    folder: Path, policy: Path, tmp_path: Path, option: str
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("elk_1")
+    file = {"--policy": policy, "--key-file": key}[option]
+    before = file.read_bytes()
+    done = triage(folder, option, file, "--report", file)
+    assert (done.status, "is an input file" in done.err) == (2, True)
+    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe"])
