@@ -16,10 +16,15 @@ if TYPE_CHECKING:
         Threshold,
     )
     from eulerlora_client.contract.predictions import (
+        OodScore,
+        OodScores,
         Prediction,
         PredictionBatch,
+        PredictionSet,
+        PredictionWarning,
         ProblemDocument,
         StandardError,
+        WarningCode,
     )
     from eulerlora_client.contract.problems import (
         AuditUnavailable,
@@ -100,12 +105,16 @@ __all__ = [
     "NotAuthenticated",
     "NotFound",
     "NotReady",
+    "OodScore",
+    "OodScores",
     "OutOfMemory",
     "Overloaded",
     "PolicyNotApplicable",
     "PolicyReference",
     "Prediction",
     "PredictionBatch",
+    "PredictionSet",
+    "PredictionWarning",
     "Problem",
     "ProblemDocument",
     "QuotaExceeded",
@@ -130,6 +139,7 @@ __all__ = [
     "UnsupportedMedia",
     "UnusableImage",
     "UploadTooSlow",
+    "WarningCode",
 ]
 
 MODULES = (

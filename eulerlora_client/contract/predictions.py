@@ -1,5 +1,7 @@
 """Response bodies of `/predict` and `/predict/batch`."""
 
+from enum import StrEnum
+
 from eulerlora_client.contract.fields import Nats, Probability, WireModel
 from eulerlora_client.contract.sampling import Mode
 
@@ -15,14 +17,76 @@ class StandardError(WireModel):
     entropy: Nats
 
 
+class WarningCode(StrEnum):
+    """The codes of the warnings that this version of the service gives."""
+
+    CONVERTED_TO_RGB = "converted_to_rgb"
+    DECLARED_TYPE_DIFFERS = "declared_type_differs"
+    SAMPLES_REDUCED = "samples_reduced"
+    NO_OOD_THRESHOLD = "no_ood_threshold"
+    NO_FEATURE_STATISTICS = "no_feature_statistics"
+    NO_PREDICTION_SET = "no_prediction_set"
+    SITE_NOT_CHECKED = "site_not_checked"
+    DISTRIBUTION_SHIFT = "distribution_shift"
+
+
+class PredictionWarning(WireModel):
+    """A stable code (`WarningCode`; later servers may have more) and its text for people."""
+
+    code: str
+    message: str
+
+
+class OodScore(WireModel):
+    """An out-of-distribution score of one image.
+
+    threshold, flagged: null if the checkpoint has no threshold of this score for the mode and the
+    number of samples. `msp` is flagged below its threshold, the other scores above theirs.
+    """
+
+    value: float
+    threshold: float | None
+    flagged: bool | None
+
+
+class OodScores(WireModel):
+    """The out-of-distribution scores of one image; null for a score that cannot be computed.
+
+    msp: the highest probability. energy: minus the mean over trajectories of the log-sum-exp of
+    their logits. feature_distance: Mahalanobis distance of the image's features to the nearest
+    class of the training data.
+    """
+
+    msp: OodScore | None
+    energy: OodScore | None
+    feature_distance: OodScore | None
+
+
+class PredictionSet(WireModel):
+    """A set of classes that contains the true one with a stated probability.
+
+    labels: class names in the order of the model's classes; may be empty. coverage: for each class,
+    the least probability that the sets of all images of a new lesion of this class contain it, if
+    the lesion comes from the distribution of the calibration data. unit: "lesion", or "image" if
+    the calibration data do not state lesions. calibrated_on: the calibration data.
+    """
+
+    labels: tuple[str, ...]
+    coverage: Probability
+    unit: str
+    calibrated_on: str
+
+
 class Prediction(WireModel):
     """The result for one image. Entropies are in nats.
 
     probabilities: by class name, in the order of the model's classes. msp: the highest of them.
     samples: per adapter, 1 in mode det; with `samples=auto` the number that was drawn. ood,
     ood_threshold: null if the checkpoint has no threshold for this mode and number of samples.
-    standard_error: only with `samples=auto`. trajectory_probabilities: (trajectories, classes),
-    only with `detail=trajectories`.
+    ood_scores, unfamiliar: all out-of-distribution scores, and the flag of the feature distance.
+    prediction_set: only with `coverage`. standard_error: only with `samples=auto`.
+    trajectory_probabilities: (trajectories, classes), only with `detail=trajectories`. A null has
+    its reason in the warnings.
     """
 
     request_id: str
@@ -40,7 +104,10 @@ class Prediction(WireModel):
     msp: Probability
     ood: bool | None
     ood_threshold: float | None
-    warnings: tuple[str, ...]
+    warnings: tuple[PredictionWarning, ...]
+    ood_scores: OodScores | None = None
+    unfamiliar: bool | None = None
+    prediction_set: PredictionSet | None = None
     standard_error: StandardError | None = None
     trajectory_probabilities: tuple[tuple[Probability, ...], ...] | None = None
 

@@ -62,7 +62,9 @@ def _cells(row: TriageRow) -> dict[str, object]:
         cells |= {name: getattr(row.prediction, name) for name in PREDICTION_COLUMNS}
         errors = row.prediction.standard_error
         cells |= {f"{name}_standard_error": getattr(errors, name, None) for name in STANDARD_ERRORS}
-        cells["warnings"] = LIST_SEPARATOR.join(row.prediction.warnings)
+        cells["warnings"] = LIST_SEPARATOR.join(
+            warning.message for warning in row.prediction.warnings
+        )
         cells |= {f"p_{name}": value for name, value in row.prediction.probabilities.items()}
     return cells
 

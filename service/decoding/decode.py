@@ -10,9 +10,11 @@ from typing import Literal
 import imagesize
 import simplejpeg
 from PIL import Image
+from torch import Tensor
 
 from eulerlora.errors import ImageError
 from eulerlora.preprocess import RgbImage, channels_first, upright_rgb, upright_transposition
+from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
 from eulerlora_client.contract.problems import UnsupportedMedia, UnusableImage
 from service.settings import ImageLimits
 
@@ -65,7 +67,15 @@ class Declared:
         )
 
 
-def decode(data: bytes, limits: ImageLimits, declared: Declared | None = None) -> RgbImage:
+@dataclass(frozen=True)
+class DecodedImage:
+    """An upright RGB image: (3, height, width) uint8, and warnings for the user."""
+
+    pixels: Tensor
+    warnings: tuple[PredictionWarning, ...]
+
+
+def decode(data: bytes, limits: ImageLimits, declared: Declared | None = None) -> DecodedImage:
     """Returns the upright RGB image in `data`.
 
     declared: if it disagrees with the content, the content decides and the image has a warning.
@@ -82,10 +92,14 @@ def decode(data: bytes, limits: ImageLimits, declared: Declared | None = None) -
         raise UnusableImage(str(error)) from error
     except PARSER_ERRORS as error:
         raise _broken(file_format) from error
-    if declared is None or not declared.disagrees(file_format):
-        return image
-    warning = f"declared as another type, decoded as {file_format}"
-    return RgbImage(image.pixels, (*image.warnings, warning))
+    warnings = [
+        PredictionWarning(code=WarningCode.CONVERTED_TO_RGB, message=message)
+        for message in image.warnings
+    ]
+    if declared is not None and declared.disagrees(file_format):
+        message = f"declared as another type, decoded as {file_format}"
+        warnings.append(PredictionWarning(code=WarningCode.DECLARED_TYPE_DIFFERS, message=message))
+    return DecodedImage(image.pixels, tuple(warnings))
 
 
 def _decode(data: bytes, file_format: Format, limits: ImageLimits) -> RgbImage:

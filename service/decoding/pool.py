@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eulerlora_client.contract.predictions import PredictionWarning
 from eulerlora_client.contract.problems import NotReady, UnusableImage
 from eulerlora_client.contract.triage import ImageQuality
 from service.decoding.decode import Declared
@@ -35,7 +36,7 @@ class Decoded:
 
     pixels: Tensor
     content_seed: int
-    warnings: tuple[str, ...]
+    warnings: tuple[PredictionWarning, ...]
     decode_s: float
     quality: ImageQuality | None = None
 

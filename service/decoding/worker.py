@@ -17,11 +17,12 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from eulerlora.preprocess import RgbImage, resize
+from eulerlora.preprocess import resize
 from eulerlora.seeds import content_seed
+from eulerlora_client.contract.predictions import PredictionWarning
 from eulerlora_client.contract.triage import ImageQuality
 from eulerlora_client.policy.quality import measure_quality
-from service.decoding.decode import Declared, decode
+from service.decoding.decode import Declared, DecodedImage, decode
 from service.decoding.messages import Message, receive
 from service.settings import ImageLimits
 
@@ -70,7 +71,7 @@ class DecodeResult:
 
     pixels: npt.NDArray[np.float32]
     content_seed: int
-    warnings: tuple[str, ...]
+    warnings: tuple[PredictionWarning, ...]
     decode_s: float
     quality: ImageQuality | None = None
 
@@ -148,7 +149,7 @@ def result_from_message(message: Message) -> DecodeResult | Exception:
     return DecodeResult.from_message(message)
 
 
-def _quality(image: RgbImage) -> ImageQuality:
+def _quality(image: DecodedImage) -> ImageQuality:
     return measure_quality(Image.fromarray(image.pixels.permute(1, 2, 0).numpy()))
 
 

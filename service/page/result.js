@@ -148,7 +148,7 @@ function warningsPart(warnings) {
   if (warnings.length === 0) return null;
   return part(
     "Warnings",
-    html("ul", { class: "reasons" }, warnings.map((warning) => html("li", {}, warning))),
+    html("ul", { class: "reasons" }, warnings.map((warning) => html("li", {}, warning.message))),
   );
 }
 

@@ -9,7 +9,12 @@ from torch import Tensor
 from eulerlora.adaptive_sampling import standard_errors
 from eulerlora.settings import AUTO
 from eulerlora.uncertainty import summarise
-from eulerlora_client.contract.predictions import Prediction, ProblemDocument, StandardError
+from eulerlora_client.contract.predictions import (
+    Prediction,
+    PredictionWarning,
+    ProblemDocument,
+    StandardError,
+)
 from eulerlora_client.contract.problems import InternalError, ModelFailure, Problem
 from eulerlora_client.contract.triage import ImageQuality
 from eulerlora_client.policy.policy import Decision, Policy
@@ -40,7 +45,9 @@ class Predicted:
 
 
 def prediction_of(
-    sampled: SampledResult, request: PredictRequest, warnings: tuple[str, ...] = ()
+    sampled: SampledResult,
+    request: PredictRequest,
+    warnings: tuple[PredictionWarning, ...] = (),
 ) -> Prediction:
     """Returns the response body of one image.
 

@@ -6,6 +6,7 @@ from typing import Self
 
 from eulerlora.adaptive_sampling import ROUNDS
 from eulerlora.settings import AUTO, Auto, Draw
+from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
 from eulerlora_client.contract.problems import InvalidParameter
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
@@ -30,7 +31,7 @@ class PredictRequest:
     client: str | None = None
     policy: Policy | None = None
     deadline: float = math.inf
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[PredictionWarning, ...] = ()
 
     def draw(self, seed: int) -> Draw:
         """Returns the draw for one image; with `auto`, of the first round."""
@@ -48,7 +49,10 @@ class PredictRequest:
         samples = fewer_samples(self.served, self.samples)
         if samples == self.samples:
             return self
-        warning = f"samples reduced from {self.samples} to {samples} under load"
+        warning = PredictionWarning(
+            code=WarningCode.SAMPLES_REDUCED,
+            message=f"samples reduced from {self.samples} to {samples} under load",
+        )
         return replace(self, samples=samples, warnings=(*self.warnings, warning))
 
 

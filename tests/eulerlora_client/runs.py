@@ -51,7 +51,14 @@ def random_png(seed: int = 0) -> bytes:
 def decided(name: str, disposition: Disposition, mel: float = 0.2, *reasons: Reason) -> TriageRow:
     """Returns a row with a decision."""
     prediction = Prediction.model_validate(
-        PREDICTION | {"probabilities": {"mel": mel, "nv": 1 - mel}, "warnings": ["one", "two"]}
+        PREDICTION
+        | {
+            "probabilities": {"mel": mel, "nv": 1 - mel},
+            "warnings": [
+                {"code": "a_code", "message": "one"},
+                {"code": "a_code", "message": "two"},
+            ],
+        }
     )
     return TriageRow(Path(name), prediction, QUALITY, Decision(disposition, reasons, 3, "sha256:1"))
 

@@ -128,7 +128,9 @@ def rows_of_all_kinds(folder: Path, policy: Policy) -> list[TriageRow]:
         row(image("urgent.jpg", 2), make_prediction(passes("mel", 4, 0.8, 2))),
         row(
             image(HOSTILE, 3),
-            make_prediction(passes("bkl", 1.5, 1.4, 3), warnings=("<b>note</b>",)),
+            make_prediction(
+                passes("bkl", 1.5, 1.4, 3), warnings=({"code": "a_code", "message": "<b>note</b>"},)
+            ),
         ),
         row(
             image("fixed.png", 4),

@@ -30,6 +30,6 @@ def audit_entry(
         "msp": 1 / 3,
         "ood": False,
         "ood_threshold": 0.52,
-        "warnings": ["CMYK was converted"],
+        "warnings": [{"code": "converted_to_rgb", "message": "CMYK was converted"}],
     }
     return AuditEntry(Prediction.model_validate(fields | changes), "clinic", image, triage)

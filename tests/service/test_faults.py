@@ -101,7 +101,7 @@ def test_a_fault_has_its_status_and_code_in_a_problem_document(server, case) -> 
 def test_a_converted_image_has_a_result_with_a_warning(server, case) -> None:
     response = exchange(server.port, case.request)
     assert response.status == 200
-    assert any("CMYK" in warning for warning in json.loads(response.body)["warnings"])
+    assert any("CMYK" in warning["message"] for warning in json.loads(response.body)["warnings"])
 
 
 @pytest.mark.parametrize("kind", SECRET_IN)

@@ -24,7 +24,9 @@ CONTRACT: dict[str, Any] = json.loads("""
 def test_the_example_of_the_contract_is_a_prediction_with_the_same_keys() -> None:
     prediction = Prediction.model_validate_json(json.dumps(CONTRACT))
     assert json.loads(prediction.model_dump_json(exclude_unset=True)) == CONTRACT
-    optional = {"trajectory_probabilities", "standard_error"}
+    optional = {
+        "ood_scores", "unfamiliar", "prediction_set", "standard_error", "trajectory_probabilities",
+    }  # fmt: skip
     assert set(Prediction.model_fields) - set(CONTRACT) == optional
 
 

@@ -216,7 +216,10 @@ def test_it_has_no_external_references(document: str) -> None:
 def test_hostile_text_is_escaped(write: Write, policy: Policy, tmp_path: Path) -> None:
     hostile = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}"
     prediction = make_prediction(
-        passes("nv", 3, 0.8, 0), model=hostile, request_id=hostile, warnings=(hostile,)
+        passes("nv", 3, 0.8, 0),
+        model=hostile,
+        request_id=hostile,
+        warnings=({"code": "a_code", "message": hostile},),
     )
     document = write(
         [

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from eulerlora.image_files import read_pixels
+from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
 from eulerlora_client.contract.problems import Problem, UnsupportedMedia, UnusableImage
 from service.decoding.decode import MEDIA_TYPES, Declared, check_size, decode, sniff
 from service.settings import ImageLimits
@@ -115,8 +116,9 @@ def test_other_formats_of_pillow_are_unsupported_and_not_parsed(
 def test_the_content_overrides_the_declared_type_with_a_warning(png, declared) -> None:
     image = decode(png, LIMITS, Declared(declared))
     assert np.array_equal(image.pixels, decode(png, LIMITS).pixels)
-    assert len(image.warnings) == 1
-    assert "PNG" in image.warnings[0]
+    (warning,) = image.warnings
+    assert warning.code == WarningCode.DECLARED_TYPE_DIFFERS
+    assert "PNG" in warning.message
 
 
 @pytest.mark.parametrize("declared", [None, "image/png", "application/octet-stream"])
@@ -430,7 +432,9 @@ def test_a_palette_with_transparency_is_composited_on_white(encode) -> None:
     decoded = decode(encode(image, "PNG", transparency=0), LIMITS)
     assert decoded.pixels[:, 10, 10].tolist() == [255, 255, 255]
     assert decoded.pixels[:, 10, 30].tolist() == [0, 0, 255]
-    assert decoded.warnings == ("converted from P to RGB",)
+    assert decoded.warnings == (
+        PredictionWarning(code=WarningCode.CONVERTED_TO_RGB, message="converted from P to RGB"),
+    )
     with pytest.raises(UnusableImage, match="fully transparent"):
         decode(encode(image, "PNG", transparency=bytes(2)), LIMITS)
 
@@ -461,7 +465,7 @@ def test_other_colour_modes_are_converted_to_rgb_with_a_warning(
     assert stored.mode == mode
     assert np.array_equal(pixels_of(data), np.asarray(stored.convert("RGB")))
     assert len(image.warnings) == 1
-    assert mode in image.warnings[0]
+    assert mode in image.warnings[0].message
 
 
 def test_gray_is_converted_to_rgb_without_a_warning(photo, encode) -> None:

@@ -146,7 +146,7 @@ def test_a_worker_gives_the_same_result_as_this_process(decoder, png) -> None:
 
 def test_warnings_and_problems_are_passed_on(decoder, png, photo, encode) -> None:
     decoded = decode_with(decoder, encode(photo.convert("LA"), "PNG"))
-    assert decoded.warnings == ("converted from LA to RGB",)
+    assert [warning.message for warning in decoded.warnings] == ["converted from LA to RGB"]
     with pytest.raises(UnsupportedMedia, match="expected a JPEG, PNG or WebP"):
         decode_with(decoder, b"GIF89a")
     with pytest.raises(UnusableImage, match="the PNG data is broken or truncated"):

@@ -10,7 +10,7 @@ from eulerlora.checkpoint import Checkpoint
 from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw
-from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.predictions import Prediction, PredictionWarning
 from eulerlora_client.contract.problems import ModelFailure
 from eulerlora_client.contract.queries import PredictQuery
 from service.inference.models import ServedModel
@@ -21,6 +21,8 @@ from service.prediction.rounds import SampledResult
 from service.settings import ImageLimits
 
 LIMITS = ImageLimits()
+OF_IMAGE = PredictionWarning(code="a_code", message="of the image")
+OF_REQUEST = PredictionWarning(code="a_code", message="of the request")
 TRAJECTORIES = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1]], dtype=torch.float64)
 
 
@@ -51,9 +53,9 @@ def body_of(
 ) -> Prediction:
     """Returns the body for trajectories (trajectories, classes) of probabilities."""
     query = PredictQuery(mode=draw.mode, detail="trajectories" if detailed else None)
-    request = PredictRequest(query, served, draw.samples, "the-id", warnings=("of the request",))
+    request = PredictRequest(query, served, draw.samples, "the-id", warnings=(OF_REQUEST,))
     result = InferenceResult(trajectories.log(), queued_s=0, ran_s=0)
-    return prediction_of(SampledResult(result, draw), request, ("of the image",))
+    return prediction_of(SampledResult(result, draw), request, (OF_IMAGE,))
 
 
 def test_the_body_summarises_the_trajectories(served) -> None:
@@ -70,7 +72,7 @@ def test_the_body_summarises_the_trajectories(served) -> None:
     assert (body.mode, body.samples, body.trajectories, body.seed) == ("det", 1, 2, 7)
     assert (body.request_id, body.warnings) == (
         "the-id",
-        ("of the image", "of the request"),
+        (OF_IMAGE, OF_REQUEST),
     )
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 from eulerlora.checkpoint import Checkpoint
 from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
+from eulerlora_client.contract.predictions import WarningCode
 from eulerlora_client.contract.problems import (
     AuditUnavailable,
     NotReady,
@@ -124,7 +125,9 @@ def test_under_load_a_request_gets_fewer_samples_and_a_warning(harness, calibrat
         assert (full.samples, full.trajectories, full.warnings) == (8, 16, ())
         assert (reduced.samples, reduced.trajectories) == (4, 8)
         assert (full.ood_threshold, reduced.ood_threshold) == (None, 0.4)
-        assert reduced.warnings == ("samples reduced from 8 to 4 under load",)
+        (warning,) = reduced.warnings
+        assert warning.code == WarningCode.SAMPLES_REDUCED
+        assert warning.message == "samples reduced from 8 to 4 under load"
         assert (det.samples, det.warnings) == (1, ())
         query = PredictQuery(mode="stoch", samples=4)
         assert (await predict_one(harness, png, query)).prediction.probabilities == pytest.approx(

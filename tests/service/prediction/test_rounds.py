@@ -243,7 +243,9 @@ def test_under_load_auto_gets_fewer_samples_only_if_allowed(harness, png, long, 
     with harness(max_waiting_rows=30, fewer_samples=True) as running:
         body = asyncio.run(scenario(running))
     assert (body.samples, body.ood_threshold) == (2, 0.6)
-    assert body.warnings == ("samples reduced from auto to 2 under load",)
+    assert [warning.message for warning in body.warnings] == [
+        "samples reduced from auto to 2 under load"
+    ]
     assert "standard_error" not in body.model_fields_set
     with harness(max_waiting_rows=100) as running:
         body = asyncio.run(scenario(running))
