@@ -10,6 +10,7 @@ class Disposition(StrEnum):
     """The suggested next step for an image (`eulerlora_client.policy.urgency` has their order)."""
 
     URGENT = "urgent"
+    UNFAMILIAR = "unfamiliar"
     REFER = "refer"
     RETAKE = "retake"
     ROUTINE = "routine"
@@ -22,6 +23,7 @@ class Reason(StrEnum):
     TOO_DARK = "too_dark"
     TOO_BRIGHT = "too_bright"
     BLURRED = "blurred"
+    UNFAMILIAR = "unfamiliar"
     OUT_OF_DISTRIBUTION = "out_of_distribution"
     OOD_UNKNOWN = "ood_unknown"
     MALIGNANT_GROUP = "malignant_group"

@@ -1,10 +1,14 @@
 """The triage policy: the suggested next step for an image, with reasons.
 
-The first rule that applies decides: poor quality -> retake; out of distribution -> refer; the
-malignant group at or above its threshold -> urgent; an uncertain model, or trajectories that
-disagree -> refer; anything else -> routine. One rule overrides the order: being out of
-distribution never lowers urgency. A value equal to its threshold counts as beyond it. A decision
-lists all reasons that apply.
+The first rule that applies decides: unfamiliar features -> unfamiliar; poor quality -> retake; out
+of distribution -> refer; the malignant group at or above its threshold -> urgent; an uncertain
+model, or trajectories that disagree -> refer; anything else -> routine. One rule overrides the
+order: an MSP below the OOD threshold never lowers urgency. A value equal to its threshold counts as
+beyond it. A decision lists all reasons that apply.
+
+An unfamiliar image is never urgent: its malignant probability carries no information. Training on
+outliers makes the probabilities of such images nearly equal, so that the malignant classes, three
+of seven, add up to about 3/7 = 0.43, which is above any threshold that finds most melanomas.
 """
 
 import hashlib
@@ -32,6 +36,7 @@ SUGGESTED_DISPOSITIONS: Mapping[Reason, Disposition] = {
     Reason.TOO_DARK: Disposition.RETAKE,
     Reason.TOO_BRIGHT: Disposition.RETAKE,
     Reason.BLURRED: Disposition.RETAKE,
+    Reason.UNFAMILIAR: Disposition.UNFAMILIAR,
     Reason.OUT_OF_DISTRIBUTION: Disposition.REFER,
     Reason.OOD_UNKNOWN: Disposition.REFER,
     Reason.MALIGNANT_GROUP: Disposition.URGENT,
@@ -111,6 +116,8 @@ class Policy(Settings):
             yield Reason.BLURRED
 
     def _prediction_reasons(self, prediction: Prediction) -> Iterator[Reason]:
+        if prediction.unfamiliar:
+            yield Reason.UNFAMILIAR
         if prediction.ood is None:
             yield Reason.OOD_UNKNOWN
         elif prediction.ood:
@@ -127,13 +134,15 @@ class Policy(Settings):
 
 
 def disposition_for(reasons: Sequence[Reason]) -> Disposition:
-    """Returns the disposition for all reasons together: retake first, then the most urgent.
+    """Returns the disposition for all reasons together.
 
-    This is equivalent to the ordered rules and their exception in the module's docstring.
+    Unfamiliar comes first, then retake, then the most urgent one. This is equivalent to the ordered
+    rules and their exception in the module's docstring.
     """
     suggested = {SUGGESTED_DISPOSITIONS[reason] for reason in reasons}
-    if Disposition.RETAKE in suggested:
-        return Disposition.RETAKE
+    for overriding in (Disposition.UNFAMILIAR, Disposition.RETAKE):
+        if overriding in suggested:
+            return overriding
     return max(suggested, key=urgency, default=Disposition.ROUTINE)
 
 

@@ -10,7 +10,8 @@ FAILED: Literal["failed"] = "failed"
 TriageStatus = Disposition | Literal["failed"]
 
 BY_URGENCY: tuple[TriageStatus, ...] = (
-    Disposition.ROUTINE, FAILED, Disposition.RETAKE, Disposition.REFER, Disposition.URGENT,
+    Disposition.ROUTINE, FAILED, Disposition.RETAKE, Disposition.REFER, Disposition.UNFAMILIAR,
+    Disposition.URGENT,
 )  # fmt: skip
 """The least urgent first. A failed file may show anything, so it precedes routine ones."""
 

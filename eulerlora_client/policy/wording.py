@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from eulerlora_client.contract.triage import Disposition, Reason
-from eulerlora_client.policy.policy import Decision
+from eulerlora_client.policy.policy import SUGGESTED_DISPOSITIONS, Decision
 
 WARNING = (
     "For demonstration and research only; not a medical device. The model says what an image "
@@ -12,6 +12,7 @@ WARNING = (
 
 TITLES: Mapping[Disposition, str] = {
     Disposition.URGENT: "Prioritise",
+    Disposition.UNFAMILIAR: "Unfamiliar image",
     Disposition.REFER: "Refer for review",
     Disposition.RETAKE: "Retake the image",
     Disposition.ROUTINE: "Routine",
@@ -23,6 +24,10 @@ NOT_ASSESSED = "Not assessed"
 PATHWAYS: Mapping[Disposition, str] = {
     Disposition.URGENT: (
         "Suggested pathway: prioritise. Have a clinician look at this lesion before the others."
+    ),
+    Disposition.UNFAMILIAR: (
+        "Suggested pathway: a person must look at this image; the model's figures say nothing "
+        "about it."
     ),
     Disposition.REFER: (
         "Suggested pathway: refer for review. The model is not reliable for this image; have a "
@@ -42,12 +47,23 @@ RETAKE_BUT_URGENT = (
     "image reaches the urgent threshold of the malignant group."
 )
 
+UNFAMILIAR_AND_POOR = (
+    "Suggested pathway: a person must look at this image; the model's figures say nothing about "
+    "it. Its quality is poor as well: retake the image if that is possible."
+)
+
 REASONS: Mapping[Reason, str] = {
     Reason.TOO_SMALL: "The image has too few pixels.",
     Reason.TOO_DARK: "The image is too dark.",
     Reason.TOO_BRIGHT: "The image is too bright.",
     Reason.BLURRED: "The image is blurred or has hardly any structure.",
-    Reason.OUT_OF_DISTRIBUTION: "The image is unlike the training images of the model.",
+    Reason.UNFAMILIAR: (
+        "The image is unfamiliar to the model: its features are far from those of the training "
+        "images."
+    ),
+    Reason.OUT_OF_DISTRIBUTION: (
+        "The highest class probability (MSP) is as low as for images unlike the training images."
+    ),
     Reason.OOD_UNKNOWN: (
         "The model has no threshold for this mode and number of samples, so it is unknown whether "
         "the image is like its training images."
@@ -71,6 +87,9 @@ NOT_FITTED = (
 
 def pathway(decision: Decision) -> str:
     """Returns the suggested pathway of a decision, in one or two sentences."""
-    if decision.disposition is Disposition.RETAKE and Reason.MALIGNANT_GROUP in decision.reasons:
+    suggested = {SUGGESTED_DISPOSITIONS[reason] for reason in decision.reasons}
+    if decision.disposition is Disposition.RETAKE and Disposition.URGENT in suggested:
         return RETAKE_BUT_URGENT
+    if decision.disposition is Disposition.UNFAMILIAR and Disposition.RETAKE in suggested:
+        return UNFAMILIAR_AND_POOR
     return PATHWAYS[decision.disposition]

@@ -29,6 +29,7 @@ GAP = "  "
 
 STYLES: Mapping[TriageStatus, Callable[[str], str]] = {
     Disposition.URGENT: partial(click.style, fg="red", bold=True),
+    Disposition.UNFAMILIAR: partial(click.style, fg="blue", bold=True),
     Disposition.REFER: partial(click.style, fg="yellow"),
     Disposition.RETAKE: partial(click.style, fg="cyan"),
     FAILED: partial(click.style, fg="magenta"),

@@ -1,7 +1,8 @@
 """Ranks triage rows for review, the most urgent first.
 
 A row that is to be retaken, or that failed after its prediction, ranks directly below urgent rows
-if its malignant probability reaches the urgent threshold.
+if its malignant probability reaches the urgent threshold. A row that failed after the prediction of
+an unfamiliar image ranks directly below unfamiliar rows, whatever its malignant probability.
 """
 
 import math
@@ -60,16 +61,19 @@ def _ranked_row(row: TriageRow, folder: Path | None, policy: Policy) -> RankedRo
         row=row,
         name=str(row.path.relative_to(folder) if folder else row.path),
         status=status,
-        urgency=_rank(status, malignant is not None and malignant >= policy.malignant.urgent),
+        urgency=_rank(row, status, malignant, policy),
         malignant=malignant,
         fitted=policy.fitted_to(row.prediction) if row.prediction else None,
     )
 
 
-def _rank(status: TriageStatus, is_malignant: bool) -> int:
+def _rank(row: TriageRow, status: TriageStatus, malignant: float | None, policy: Policy) -> int:
     """Returns the rank of a row, 0 for routine; even for plain statuses."""
-    if is_malignant and status in (Disposition.RETAKE, FAILED):
-        return 2 * urgency(Disposition.URGENT) - 1
+    if status in (Disposition.RETAKE, FAILED):
+        if row.prediction is not None and row.prediction.unfamiliar:
+            return 2 * urgency(Disposition.UNFAMILIAR) - 1
+        if malignant is not None and malignant >= policy.malignant.urgent:
+            return 2 * urgency(Disposition.URGENT) - 1
     return 2 * urgency(status)
 
 

@@ -67,6 +67,7 @@ class Case:
     """One combination of the inputs of the rules."""
 
     bad: tuple[str, ...]
+    unfamiliar: bool | None
     ood: bool | None
     malignant: str
     entropy: str
@@ -86,12 +87,15 @@ class Case:
             probabilities={"nv": 1 - mel - bcc, "bkl": 0.0, "mel": mel, "bcc": bcc},
             entropy=ENTROPIES[self.entropy],
             ood=self.ood,
+            unfamiliar=self.unfamiliar,
             **TRAJECTORIES[self.trajectories],
         )
 
     @property
     def expected(self) -> str:
         """The disposition by the ordered rules."""
+        if self.unfamiliar:
+            return "unfamiliar"
         if self.bad:
             return "retake"
         if self.ood is not False:
@@ -105,6 +109,7 @@ class Case:
     @property
     def expected_reasons(self) -> list[str]:
         reasons = list(self.bad)
+        reasons += ["unfamiliar"] if self.unfamiliar else []
         reasons += {True: ["out_of_distribution"], None: ["ood_unknown"], False: []}[self.ood]
         if self.malignant != "below":
             reasons.append("malignant_group")
@@ -121,7 +126,8 @@ def cases() -> Iterator[Case]:
     names = list(BAD_QUALITIES)
     for bits in product((False, True), repeat=len(names)):
         bad = tuple(name for name, is_bad in zip(names, bits, strict=True) if is_bad)
-        for rest in product((False, True, None), MALIGNANT, ENTROPIES, TRAJECTORIES):
+        flags = (False, True, None)
+        for rest in product(flags, flags, MALIGNANT, ENTROPIES, TRAJECTORIES):
             yield Case(bad, *rest)
 
 
@@ -145,6 +151,29 @@ def test_an_ood_flag_never_lowers_urgency_and_is_never_routine() -> None:
             assert flagged != Disposition.ROUTINE, case
 
 
+def test_an_unfamiliar_image_is_never_below_refer_and_never_urgent() -> None:
+    for case in cases():
+        decision = POLICY.decide(replace(case, unfamiliar=True).prediction, case.quality)
+        assert urgency(decision.disposition) > urgency(Disposition.REFER), case
+        assert decision.disposition != Disposition.URGENT, case
+
+
+def test_an_unfamiliar_image_keeps_all_other_reasons() -> None:
+    for case in cases():
+        known = POLICY.decide(replace(case, unfamiliar=False).prediction, case.quality)
+        unfamiliar = POLICY.decide(replace(case, unfamiliar=True).prediction, case.quality)
+        assert [reason for reason in unfamiliar.reasons if reason != Reason.UNFAMILIAR] == list(
+            known.reasons
+        ), case
+
+
+def test_without_feature_statistics_an_image_is_decided_as_a_familiar_one() -> None:
+    for case in cases():
+        known = POLICY.decide(replace(case, unfamiliar=False).prediction, case.quality)
+        unknown = POLICY.decide(replace(case, unfamiliar=None).prediction, case.quality)
+        assert unknown == known, case
+
+
 def test_for_a_good_image_one_more_reason_never_lowers_urgency() -> None:
     for case in cases():
         if case.bad:
@@ -156,6 +185,8 @@ def test_for_a_good_image_one_more_reason_never_lowers_urgency() -> None:
 
 
 def worse_cases(case: Case) -> Iterator[Case]:
+    if case.malignant == "below":  # an urgent image that is unfamiliar is not urgent
+        yield replace(case, unfamiliar=True)
     yield replace(case, ood=True)
     yield replace(case, malignant="equal" if case.malignant == "below" else "above")
     yield replace(case, entropy="equal" if case.entropy == "below" else "above")

@@ -6,4 +6,6 @@ from eulerlora_client.policy.urgency import FAILED, urgency
 
 def test_urgency_rises_from_routine_over_failed_and_retake_to_urgent() -> None:
     statuses = [FAILED, *Disposition]
-    assert sorted(statuses, key=urgency) == ["routine", "failed", "retake", "refer", "urgent"]
+    assert sorted(statuses, key=urgency) == [
+        "routine", "failed", "retake", "refer", "unfamiliar", "urgent"
+    ]  # fmt: skip

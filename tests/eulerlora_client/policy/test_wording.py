@@ -10,6 +10,7 @@ from eulerlora_client.policy.wording import (
     REASONS,
     RETAKE_BUT_URGENT,
     TITLES,
+    UNFAMILIAR_AND_POOR,
     WARNING,
     pathway,
 )
@@ -22,7 +23,8 @@ def decision(*reasons: Reason) -> Decision:
 def test_every_disposition_and_reason_has_a_text_of_its_own() -> None:
     assert set(TITLES) == set(PATHWAYS) == set(Disposition)
     assert set(REASONS) == set(SUGGESTED_DISPOSITIONS) == set(Reason)
-    sentences = [*PATHWAYS.values(), *REASONS.values(), RETAKE_BUT_URGENT, WARNING, NOT_FITTED]
+    special = [RETAKE_BUT_URGENT, UNFAMILIAR_AND_POOR, WARNING, NOT_FITTED]
+    sentences = [*PATHWAYS.values(), *REASONS.values(), *special]
     assert len(set(sentences)) == len(sentences)
     for sentence in sentences:
         assert sentence[0].isupper()
@@ -39,6 +41,17 @@ def test_the_pathway_of_a_retake_keeps_its_urgency() -> None:
     urgent = pathway(decision(Reason.BLURRED, Reason.MALIGNANT_GROUP))
     assert "retake the image" in urgent
     assert "prioritise" in urgent
+
+
+def test_the_pathway_of_an_unfamiliar_image_suggests_a_retake_only_for_poor_quality() -> None:
+    text = pathway(decision(Reason.UNFAMILIAR, Reason.MALIGNANT_GROUP))
+    assert text == PATHWAYS[Disposition.UNFAMILIAR]
+    assert "a person must look" in text
+    assert "say nothing" in text
+    poor = pathway(decision(Reason.BLURRED, Reason.UNFAMILIAR, Reason.MALIGNANT_GROUP))
+    assert "a person must look" in poor
+    assert "retake the image" in poor
+    assert "prioritise" not in poor
 
 
 def test_the_warning_states_the_limits_of_a_result() -> None:
