@@ -1,6 +1,8 @@
 """A synthetic evaluation report."""
 
-from training.evaluation.intervals import Estimate, proportion
+import numpy as np
+
+from training.evaluation.intervals import Estimate, Proportion, proportion
 from training.evaluation.report_schema import (
     CLEAN,
     ClassMetrics,
@@ -15,6 +17,11 @@ def estimate(value: float) -> Estimate:
     return Estimate(value, value - 0.05, value + 0.05)
 
 
+def share(hits: int, images: int) -> Proportion | None:
+    """Returns the share of hits among images of as many lesions."""
+    return proportion(np.arange(images) < hits, np.arange(images))
+
+
 def group(images: int, clusters: int, target: int) -> GroupMetrics:
     return GroupMetrics(
         images=images,
@@ -25,7 +32,7 @@ def group(images: int, clusters: int, target: int) -> GroupMetrics:
             "overconfidence": estimate(0.1),
             "auroc": estimate(0.8),
         },
-        sensitivity=proportion(target // 2, target),
+        sensitivity=share(target // 2, target),
     )
 
 
@@ -57,7 +64,7 @@ REPORT = Report(
                 "augrc": estimate(0.08),
             },
             classes={
-                "red": ClassMetrics(proportion(3, 12), proportion(9, 10), proportion(3, 4)),
+                "red": ClassMetrics(share(3, 12), share(9, 10), share(3, 4)),
                 "blue": ClassMetrics(None, None, None),
             },
             ood={

@@ -147,7 +147,7 @@ def _mode_report(
         trajectories=predictions.log_probabilities.shape[1],
         metrics=metric_estimates(predictions.log_probabilities, uncertainty, truth),
         classes=class_metrics(
-            uncertainty.probabilities.argmax(dim=-1).numpy(), truth.labels, model.classes
+            uncertainty.probabilities.argmax(dim=-1).numpy(), truth, model.classes
         ),
         ood={name: ood_estimates(msp, scores, truth) for name, scores in outside.items()},
         threshold=threshold,

@@ -1,4 +1,4 @@
-"""95% confidence intervals: bootstrap estimates of metrics, and exact intervals of proportions."""
+"""95% confidence intervals for clustered images: of metrics by bootstrap, and of proportions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
-from scipy.special import betaincinv
+from scipy.special import betaincinv, stdtrit
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -35,10 +35,14 @@ Estimates = Mapping[str, Estimate | None]
 
 @dataclass(frozen=True)
 class Proportion:
-    """hits of images; low, high: exact two-sided 95% confidence interval of their share."""
+    """hits of images, which show `clusters` lesions or other independent units.
+
+    low, high: two-sided 95% confidence interval of the share, by `proportion`.
+    """
 
     hits: int
     images: int
+    clusters: int
     share: float
     low: float
     high: float
@@ -86,24 +90,57 @@ def ratio(numerator: Floats, denominator: Floats) -> Floats:
     return ratios
 
 
-def proportion(hits: int, images: int) -> Proportion | None:
-    """Returns the share of hits with its interval, or None for no images.
+def proportion(hits: Bools, clusters: Ints) -> Proportion | None:
+    """Returns the share of hits among images with its interval, or None for no images.
 
-    The interval is that of Clopper and Pearson (Biometrika 26, 404, 1934): at `low`, `hits` or
-    more have probability 2.5%; at `high`, `hits` or fewer. Both are quantiles of beta
-    distributions.
+    hits: (n,). clusters: (n,) cluster index of each image.
+    The interval is that of Korn and Graubard (Survey Methodology 24, 193, 1998): the interval of
+    Clopper and Pearson (Biometrika 26, 404, 1934), with the effective number of images in place of
+    their number. If all clusters have one image, both are the same, and the interval is exact.
     """
+    images = len(hits)
     if not images:
         return None
-    tail = (1 - CONFIDENCE) / 2
-    misses = images - hits
-    return Proportion(
-        hits=hits,
-        images=images,
-        share=hits / images,
-        low=float(betaincinv(hits, misses + 1, tail)) if hits else 0.0,
-        high=float(betaincinv(hits + 1, misses, 1 - tail)) if misses else 1.0,
+    share = float(hits.mean())
+    count, effective = _effective_images(hits, clusters)
+    low, high = clopper_pearson(effective * share, effective)
+    return Proportion(int(hits.sum()), images, count, share, low, high)
+
+
+def clopper_pearson(hits: float, images: float) -> tuple[float, float]:
+    """Returns the two-sided 95% interval of Clopper and Pearson; the counts may be fractions.
+
+    For whole counts, `hits` or more have probability 2.5% at the lower limit, and `hits` or fewer
+    at the upper one. Both are quantiles of beta distributions.
+    """
+    tail, misses = (1 - CONFIDENCE) / 2, images - hits
+    return (
+        float(betaincinv(hits, misses + 1, tail)) if hits else 0.0,
+        float(betaincinv(hits + 1, misses, 1 - tail)) if misses else 1.0,
     )
+
+
+def _effective_images(hits: Bools, clusters: Ints) -> tuple[int, float]:
+    """Returns the number of clusters, and of independent images with the same information.
+
+    The latter is the number of images over the design effect, the factor by which clusters
+    increase the variance of the share (Taylor variance of a ratio), times the squared ratio of
+    Student quantiles that accounts for the number of clusters. It is at least 1 and at most the
+    number of images. If all images are hits or none is, the effect is unknown and the number of
+    clusters takes its place.
+    """
+    indices = np.unique(clusters, return_inverse=True)[1]
+    images, share = len(hits), hits.mean()
+    residuals = np.bincount(indices, weights=hits - share)
+    count = len(residuals)
+    if share in (0, 1) or count == 1:
+        return count, float(count)
+    variance = count / (count - 1) * (residuals**2).sum() / images**2
+    effect = variance / (share * (1 - share) / (images - 1))
+    tail = (1 - CONFIDENCE) / 2
+    student = stdtrit(images - 1, tail) / stdtrit(count - 1, tail)
+    effective = images * student**2 / max(effect, 1)
+    return count, float(max(effective, 1))
 
 
 def _resampled_weights(clusters: Ints, random: Generator) -> Weights:

@@ -14,7 +14,6 @@ from training.evaluation.intervals import (
     Estimates,
     Floats,
     Ints,
-    Proportion,
     Weights,
     bootstrap,
     cluster_indices,
@@ -79,20 +78,20 @@ def metric_estimates(
     return bootstrap(metrics, truth.clusters)
 
 
-def class_metrics(predicted: Ints, labels: Ints, classes: Sequence[str]) -> dict[str, ClassMetrics]:
+def class_metrics(
+    predicted: Ints, truth: GroundTruth, classes: Sequence[str]
+) -> dict[str, ClassMetrics]:
     """Returns sensitivity, specificity and predictive value by class, melanoma first.
 
-    predicted, labels: (n,) class indices.
+    predicted: (n,) class indices.
     """
     by_class = {}
     for index, name in enumerate(classes):
-        is_predicted, is_true = predicted == index, labels == index
-        true_positives = int((is_predicted & is_true).sum())
-        true_negatives = int((~is_predicted & ~is_true).sum())
+        is_predicted, is_true = predicted == index, truth.labels == index
         by_class[name] = ClassMetrics(
-            sensitivity=proportion(true_positives, int(is_true.sum())),
-            specificity=proportion(true_negatives, int((~is_true).sum())),
-            predictive_value=proportion(true_positives, int(is_predicted.sum())),
+            sensitivity=proportion(is_predicted[is_true], truth.clusters[is_true]),
+            specificity=proportion(~is_predicted[~is_true], truth.clusters[~is_true]),
+            predictive_value=proportion(is_true[is_predicted], truth.clusters[is_predicted]),
         )
     first = {MELANOMA: by_class[MELANOMA]} if MELANOMA in by_class else {}
     return first | by_class
@@ -178,14 +177,8 @@ def _group(
         clusters=int(clusters.max()) + 1,
         target=int(positive.sum()),
         metrics=bootstrap(metrics, clusters),
-        sensitivity=_target_sensitivity(predicted, positive, truth.target),
+        sensitivity=proportion(np.isin(predicted[positive], truth.target), clusters[positive]),
     )
-
-
-def _target_sensitivity(
-    predicted: Ints, positive: Bools, target: Sequence[int]
-) -> Proportion | None:
-    return proportion(int(np.isin(predicted[positive], target).sum()), int(positive.sum()))
 
 
 def _corruption(

@@ -56,7 +56,7 @@ def data_summary(report: Report) -> str:
 
 def result_sections(report: Report) -> Iterator[tuple[str, str]]:
     """Yields title and text of the sections after the metrics; skips sections without results."""
-    yield "By class", _by_mode(report, class_table)
+    yield "By class", _by_mode(report, lambda mode: class_table(report, mode))
     if any(mode.groups for mode in report.modes):
         tables = _folded(report, lambda mode: group_table(report, mode))
         yield "By group", f"{_groups_note(report)}\n\n{tables}"

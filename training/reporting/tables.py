@@ -42,30 +42,37 @@ def metrics_table(report: Report) -> str:
 
 def intervals_note(report: Report) -> str:
     """Returns an explanation of the confidence intervals."""
-    clustered = report.clusters < report.images
-    unit = "lesions; the images of a lesion stay together" if clustered else "images"
+    unit, binomial = "images", "are the exact binomial intervals of Clopper and Pearson"
+    if report.clusters < report.images:
+        unit = "lesions; the images of a lesion stay together"
+        binomial = (
+            "are those of Korn and Graubard: binomial intervals, widened by the correlation of the "
+            "images of a lesion"
+        )
     return (
-        "Brackets contain 95% confidence intervals. Shares with counts in parentheses have exact "
-        "binomial intervals, which treat images as independent. All other intervals are percentile "
-        f"bootstrap intervals from {RESAMPLES:,} resamples of the {unit}. The intervals cover the "
-        "choice of test images, not another training run or another clinic. Sampling noise "
-        "increases the ECE, so its interval is biased upwards."
+        "Brackets contain 95% confidence intervals. The intervals of shares with counts in "
+        f"parentheses {binomial}. All other intervals are percentile bootstrap intervals from "
+        f"{RESAMPLES:,} resamples of the {unit}. The intervals cover the choice of test images, "
+        "not another training run or another clinic. Sampling noise increases the ECE, so its "
+        "interval is biased upwards."
     )
 
 
-def class_table(mode: ModeReport) -> str:
+def class_table(report: Report, mode: ModeReport) -> str:
     """Returns sensitivity, specificity and predictive value by class."""
+    clustered = report.clusters < report.images
+    head = ["class", "images", *(["lesions"] if clustered else [])]
     rows = [
         [
             name,
-            "0" if metrics.sensitivity is None else f"{metrics.sensitivity.images:,}",
+            *_counts(metrics.sensitivity, clustered),
             _proportion(metrics.sensitivity),
             _proportion(metrics.specificity),
             _proportion(metrics.predictive_value),
         ]
         for name, metrics in mode.classes.items()
     ]
-    return table(["class", "images", "sensitivity", "specificity", "predictive value"], rows)
+    return table([*head, "sensitivity", "specificity", "predictive value"], rows)
 
 
 def ood_table(report: Report) -> str:
@@ -147,6 +154,12 @@ def _estimate(estimate: Estimate | None) -> str:
     if estimate is None:
         return "n/a"
     return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def _counts(proportion: Proportion | None, clustered: bool) -> list[str]:
+    """Returns the numbers of images and, if clustered, of lesions."""
+    counts = (0, 0) if proportion is None else (proportion.images, proportion.clusters)
+    return [f"{count:,}" for count in (counts if clustered else counts[:1])]
 
 
 def _proportion(proportion: Proportion | None) -> str:

@@ -1,17 +1,19 @@
-"""Bootstrap intervals with clusters, and exact intervals of proportions."""
+"""Intervals of metrics by bootstrap and of proportions, with and without clusters."""
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, norm
+from scipy.stats import binomtest, norm, t
 from scipy.stats import bootstrap as scipy_bootstrap
 
 from training.evaluation.intervals import (
+    Bools,
     Estimate,
     Floats,
     Ints,
     Proportion,
     Weights,
     bootstrap,
+    clopper_pearson,
     cluster_indices,
     proportion,
     ratio,
@@ -99,26 +101,82 @@ def test_cluster_indices_follow_the_order_of_the_names() -> None:
     assert cluster_indices(["b", "a", "b", "c"]).tolist() == [1, 0, 1, 2]
 
 
-def exact(hits: int, images: int) -> Proportion:
-    result = proportion(hits, images)
+def share_of(hits: Bools, clusters: Ints) -> Proportion:
+    result = proportion(hits, clusters)
     assert result is not None
     return result
 
 
+def independent(hits: int, images: int) -> Proportion:
+    return share_of(np.arange(images) < hits, np.arange(images))
+
+
 @pytest.mark.parametrize("images", [1, 2, 7, 229])
-def test_the_interval_of_a_proportion_agrees_with_scipy_for_every_count(images: int) -> None:
+def test_without_clusters_the_interval_of_a_proportion_agrees_with_scipy(images: int) -> None:
     for hits in range(images + 1):
-        actual = exact(hits, images)
+        actual = independent(hits, images)
         reference = binomtest(hits, images).proportion_ci(confidence_level=0.95, method="exact")
         assert (actual.low, actual.high) == pytest.approx((reference.low, reference.high), abs=1e-9)
         assert 0 <= actual.low <= actual.share <= actual.high <= 1
+        assert (actual.hits, actual.images, actual.clusters) == (hits, images, images)
 
 
 def test_each_tail_of_the_interval_of_a_proportion_has_two_and_a_half_per_cent() -> None:
-    actual = exact(3, 229)
+    actual = independent(3, 229)
     assert binomtest(3, 229, actual.low, "greater").pvalue == pytest.approx(0.025)
     assert binomtest(3, 229, actual.high, "less").pvalue == pytest.approx(0.025)
 
 
 def test_a_proportion_of_no_images_is_none() -> None:
-    assert proportion(0, 0) is None
+    assert proportion(np.array([], dtype=bool), np.array([], dtype=np.int64)) is None
+
+
+def test_clusters_of_one_size_have_the_effective_number_of_their_means() -> None:
+    """For clusters of one size the Taylor variance is that of the mean of their means."""
+    clusters = np.repeat(np.arange(30) * 7, 4)
+    hits = np.random.default_rng(6).random(30)[clusters // 7] < np.linspace(0.1, 0.9, 120)
+    actual = share_of(hits, clusters)
+    share, variance = hits.mean(), hits.reshape(30, 4).mean(axis=1).var(ddof=1) / 30
+    images = share * (1 - share) / variance * 120 / 119
+    images *= (t.ppf(0.975, 119) / t.ppf(0.975, 29)) ** 2
+    assert 20 < images < 110
+    assert (actual.low, actual.high) == pytest.approx(clopper_pearson(images * share, images))
+    assert (actual.hits, actual.images, actual.clusters) == (hits.sum(), 120, 30)
+
+
+def test_clusters_that_vary_less_than_independent_images_do_not_narrow_the_interval() -> None:
+    balanced = share_of(np.arange(80) % 2 == 0, np.arange(80) // 2)
+    single = independent(40, 80)
+    assert balanced.low < single.low < single.high < balanced.high
+    assert (balanced.low, balanced.high) == pytest.approx((single.low, single.high), abs=0.01)
+
+
+@pytest.mark.parametrize("hit", [False, True])
+def test_without_a_miss_or_a_hit_each_cluster_counts_once(hit: bool) -> None:
+    actual = share_of(np.full(100, hit), np.arange(100) // 5)
+    expected = independent(20 * hit, 20)
+    assert (actual.low, actual.high) == (expected.low, expected.high)
+
+
+def test_one_cluster_counts_as_one_image() -> None:
+    actual = share_of(np.array([True, False]), np.array([3, 3]))
+    assert (actual.low, actual.high) == pytest.approx(clopper_pearson(0.5, 1))
+    assert actual.high - actual.low > 0.99
+
+
+@pytest.mark.parametrize("share", [0.8, 0.95])
+def test_the_interval_of_a_proportion_covers_clustered_data_where_the_binomial_does_not(
+    share: float,
+) -> None:
+    """One to six images of each of 60 lesions; all images of a lesion are hits or none is."""
+    random = np.random.default_rng(7)
+    repeats = 400
+    covered = np.zeros(2)
+    for _ in range(repeats):
+        clusters = np.repeat(np.arange(60), random.choice([1, 2, 3, 6], 60, p=[0.6, 0.2, 0.1, 0.1]))
+        actual = share_of(random.random(60)[clusters] < share, clusters)
+        naive = clopper_pearson(actual.hits, actual.images)
+        covered += [actual.low <= share <= actual.high, naive[0] <= share <= naive[1]]
+    least = 0.95 - 3 * np.sqrt(0.95 * 0.05 / repeats)
+    assert covered[0] / repeats > least
+    assert covered[1] / repeats < 0.88

@@ -10,8 +10,7 @@ from eulerlora import DataError
 from eulerlora.checkpoint import stored_revision, write_config
 from eulerlora.config import CheckpointConfig
 from tests.conftest import config_of, random_network
-from tests.training.synthetic_report import REPORT
-from training.evaluation.intervals import proportion
+from tests.training.synthetic_report import REPORT, share
 from training.evaluation.report_schema import ClassMetrics, report_json
 from training.reporting.model_card import model_card, write_model_card
 from training.reporting.report import result_sections
@@ -101,7 +100,7 @@ def test_the_card_states_the_licences_of_the_pretraining_data() -> None:
 
 def test_the_card_names_classes_with_sensitivity_zero() -> None:
     config = config_with_facts("imagefolder")
-    never, once = (ClassMetrics(proportion(hits, 9), None, None) for hits in (0, 1))
+    never, once = (ClassMetrics(share(hits, 9), None, None) for hits in (0, 1))
     missed = [replace(mode, classes={"red": never, "blue": once}) for mode in REPORT.modes]
     card = model_card(config, replace(REPORT, modes=missed))
     assert "**The model misclassifies all test images of `red`.**" in card

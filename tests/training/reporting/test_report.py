@@ -52,14 +52,23 @@ def test_the_metrics_table_has_estimates_of_both_modes_with_intervals() -> None:
     assert "1,000 resamples of the lesions" in text
 
 
-def test_the_class_table_has_exact_intervals_with_counts() -> None:
+def test_the_class_table_has_intervals_with_counts() -> None:
     red, *others = rows(markdown(REPORT), "red")
     assert red == (
-        "| red | 12 | 0.250 [0.055, 0.572] (3/12) | 0.900 [0.555, 0.997] (9/10) "
+        "| red | 12 | 12 | 0.250 [0.055, 0.572] (3/12) | 0.900 [0.555, 0.997] (9/10) "
         "| 0.750 [0.194, 0.994] (3/4) |"
     )
     assert others == [red]
-    assert rows(markdown(REPORT), "blue")[0] == "| blue | 0 | n/a | n/a | n/a |"
+    assert rows(markdown(REPORT), "blue")[0] == "| blue | 0 | 0 | n/a | n/a | n/a |"
+
+
+def test_only_intervals_without_lesions_are_called_exact() -> None:
+    assert "Korn and Graubard" in markdown(REPORT)
+    assert "exact" not in markdown(REPORT)
+    unclustered = markdown(replace(REPORT, clusters=REPORT.images))
+    assert "exact binomial intervals" in unclustered
+    assert "| class | images | sensitivity |" in unclustered
+    assert "| red | 12 | 0.250 [" in unclustered
 
 
 def test_the_ood_table_names_the_number_of_images_used() -> None:
@@ -116,7 +125,7 @@ def test_all_rows_of_a_table_have_the_same_number_of_cells() -> None:
 def test_a_vertical_bar_in_a_name_is_escaped() -> None:
     undefined = ClassMetrics(None, None, None)
     modes = [replace(mode, classes={"a|b": undefined}) for mode in REPORT.modes]
-    assert r"| a\|b | 0 | n/a | n/a | n/a |" in markdown(replace(REPORT, modes=modes))
+    assert r"| a\|b | 0 | 0 | n/a | n/a | n/a |" in markdown(replace(REPORT, modes=modes))
 
 
 def test_enumerations_have_commas_and_a_conjunction() -> None:
