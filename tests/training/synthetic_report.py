@@ -63,6 +63,10 @@ REPORT = Report(
                 "aurc": estimate(0.12),
                 "augrc": estimate(0.08),
             },
+            error_ranking={
+                score: {"auroc": estimate(0.7), "aurc": estimate(0.2)}
+                for score in ("msp", "entropy", "mutual_information")
+            },
             classes={
                 "red": ClassMetrics(share(3, 12), share(9, 10), share(3, 4)),
                 "blue": ClassMetrics(None, None, None),

@@ -24,6 +24,7 @@ from training.evaluation.mode_report import (
     ood_estimates,
 )
 from training.evaluation.report_schema import TEST, ModeReport, Report, Subset
+from training.evaluation.selective_prediction import error_ranking
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ def _mode_report(
     threshold = model.config.threshold(options.mode, options.samples, sampler)
     uncertainty, msp = predictions.uncertainty, predictions.uncertainty.msp.numpy()
     outside = {name: summary.msp.numpy() for name, summary in predictions.ood.items()}
+    predicted = uncertainty.probabilities.argmax(dim=-1).numpy()
     clean = Uncertainty(**{name: values[corrupted] for name, values in vars(uncertainty).items()})
     return ModeReport(
         mode=options.mode,
@@ -146,9 +148,8 @@ def _mode_report(
         sampler=sampler if options.mode == "stoch" else None,
         trajectories=predictions.log_probabilities.shape[1],
         metrics=metric_estimates(predictions.log_probabilities, uncertainty, truth),
-        classes=class_metrics(
-            uncertainty.probabilities.argmax(dim=-1).numpy(), truth, model.classes
-        ),
+        error_ranking=error_ranking(uncertainty, predicted != truth.labels, truth.clusters),
+        classes=class_metrics(predicted, truth, model.classes),
         ood={name: ood_estimates(msp, scores, truth) for name, scores in outside.items()},
         threshold=threshold,
         flagged={

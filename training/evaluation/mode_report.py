@@ -24,11 +24,10 @@ from training.evaluation.metrics import (
     classification_metrics,
     macro_auroc,
     ood_metrics,
-    risk_coverage,
-    selective_metrics,
     weighted_mean,
 )
 from training.evaluation.report_schema import CLEAN, MELANOMA, TEST, ClassMetrics, GroupMetrics
+from training.evaluation.selective_prediction import risk_coverage, selective_metrics
 
 
 @dataclass(frozen=True)

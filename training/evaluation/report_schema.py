@@ -50,13 +50,44 @@ class GroupMetrics:
 
 
 @dataclass(frozen=True)
+class ClassCoverage:
+    """The sets of labelled images of one class.
+
+    lesions: the share of lesions of which all images have the class in their set, with the exact
+    interval of Clopper and Pearson. mean_size: classes per set.
+    """
+
+    lesions: Proportion
+    mean_size: float
+
+
+@dataclass(frozen=True)
+class SetCoverage:
+    """The coverage of prediction sets on labelled images.
+
+    coverage: the stated one. always_included: classes that are in every set. classes: by the name
+    of every class with images. mean_size, empty, single: mean number of classes in a set, and the
+    share of sets with none and with one.
+    """
+
+    coverage: float
+    always_included: tuple[str, ...]
+    classes: Mapping[str, ClassCoverage]
+    mean_size: float
+    empty: float
+    single: float
+
+
+@dataclass(frozen=True)
 class ModeReport:
     """Results of a checkpoint in one mode.
 
-    sampler: None in `det`. metrics: of the test part. classes: by label. ood: metrics by the name
-    of the out-of-distribution set. threshold: the checkpoint's OOD threshold for this mode, number
+    sampler: None in `det`. metrics: of the test part. error_ranking: AUROC of wrong against right
+    labels and AURC, by score of uncertainty. classes: by label. ood: metrics by the name of the
+    out-of-distribution set. threshold: the checkpoint's OOD threshold for this mode, number
     of samples and sampler, or None. flagged: share of each set below the threshold, test part
     included. groups: by attribute, then by value. corruptions: metrics by corruption.
+    prediction_sets: on the test part, for each calibrated coverage.
     """
 
     mode: Mode
@@ -64,12 +95,14 @@ class ModeReport:
     sampler: Sampler | None
     trajectories: int
     metrics: Estimates
+    error_ranking: Mapping[str, Estimates]
     classes: Mapping[str, ClassMetrics]
     ood: Mapping[str, Estimates]
     threshold: float | None
     flagged: Mapping[str, Estimate | None]
     groups: Mapping[str, Mapping[str, GroupMetrics]]
     corruptions: Mapping[str, Estimates]
+    prediction_sets: Sequence[SetCoverage] = ()
 
     @property
     def title(self) -> str:

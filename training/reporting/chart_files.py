@@ -11,8 +11,9 @@ from sklearn.metrics import confusion_matrix
 from eulerlora.uncertainty import Uncertainty
 from training.evaluation.evaluate import Evaluation, Predictions
 from training.evaluation.intervals import Ints, unit_weights
-from training.evaluation.metrics import RiskCoverage, calibration_bins, risk_coverage
+from training.evaluation.metrics import calibration_bins
 from training.evaluation.report_schema import ModeReport
+from training.evaluation.selective_prediction import RiskCoverage, risk_coverage
 from training.reporting.charts import (
     confusion_chart,
     msp_histograms,

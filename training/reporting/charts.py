@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from training.evaluation.intervals import Floats, Ints
-from training.evaluation.metrics import CalibrationBins, RiskCoverage, selective_metrics
+from training.evaluation.metrics import CalibrationBins
+from training.evaluation.selective_prediction import RiskCoverage, selective_metrics
 
 # The Okabe-Ito palette, which colour-blind readers can distinguish: blue, vermilion, green,
 # orange, purple, sky blue.

@@ -14,6 +14,7 @@ from training.reporting.tables import (
     class_table,
     corruption_table,
     enumeration,
+    error_ranking_table,
     group_table,
     intervals_note,
     metrics_table,
@@ -56,6 +57,7 @@ def data_summary(report: Report) -> str:
 
 def result_sections(report: Report) -> Iterator[tuple[str, str]]:
     """Yields title and text of the sections after the metrics; skips sections without results."""
+    yield "Ranking of errors", f"{RANKING_NOTE}\n\n{error_ranking_table(report)}"
     yield "By class", _by_mode(report, lambda mode: class_table(report, mode))
     if any(mode.groups for mode in report.modes):
         tables = _folded(report, lambda mode: group_table(report, mode))
@@ -67,6 +69,12 @@ def result_sections(report: Report) -> Iterator[tuple[str, str]]:
         yield "Corrupted images", f"{_corruptions_note(report)}\n\n{tables}"
 
 
+RANKING_NOTE = (
+    "AUROC is the probability that an image with a wrong label is more uncertain than one with the "
+    "right label: 0.5 for a random order. AURC is the mean share of wrong labels among the most "
+    "certain images, over all numbers of images; without any ranking it equals 1 - accuracy, and "
+    "lower is better."
+)
 OOD_NOTE = (
     "The score is the maximum softmax probability (MSP); images of the test part are positive. "
     "`flagged` is the share of images below the OOD threshold."

@@ -16,6 +16,8 @@ METRICS = {
     "augrc": "AUGRC",
 }
 OOD_METRICS = {"auroc": "AUROC", "auprc": "AUPRC", "fpr_at_95_tpr": "FPR at 95% TPR"}
+ERROR_SCORES = {"msp": "MSP", "entropy": "entropy", "mutual_information": "mutual information"}
+RANKING_METRICS = {"auroc": "AUROC", "aurc": "AURC"}
 CORRUPTION_METRICS = {
     "accuracy": "accuracy",
     "msp": "mean MSP",
@@ -73,6 +75,19 @@ def class_table(report: Report, mode: ModeReport) -> str:
         for name, metrics in mode.classes.items()
     ]
     return table([*head, "sensitivity", "specificity", "predictive value"], rows)
+
+
+def error_ranking_table(report: Report) -> str:
+    """Returns how well each score of uncertainty ranks errors, one column for each mode."""
+    rows = [
+        [
+            f"{metric}, {score}",
+            *(_estimate(mode.error_ranking[score_key].get(key)) for mode in report.modes),
+        ]
+        for key, metric in RANKING_METRICS.items()
+        for score_key, score in ERROR_SCORES.items()
+    ]
+    return table(["", *(mode.title for mode in report.modes)], rows)
 
 
 def ood_table(report: Report) -> str:

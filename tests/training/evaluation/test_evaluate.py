@@ -16,8 +16,8 @@ from training.evaluation.corruptions import CORRUPTIONS
 from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.intervals import Estimates, proportion, unit_weights
-from training.evaluation.metrics import risk_coverage, selective_metrics
 from training.evaluation.report_schema import CLEAN, TEST, Subset
+from training.evaluation.selective_prediction import risk_coverage, selective_metrics
 
 DET = SamplingOptions("det")
 STOCH = SamplingOptions("stoch", 4)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from training.evaluation.intervals import unit_weights
-from training.evaluation.metrics import calibration_bins, risk_coverage
+from training.evaluation.metrics import calibration_bins
+from training.evaluation.selective_prediction import risk_coverage
 from training.reporting.charts import (
     confusion_chart,
     msp_histograms,

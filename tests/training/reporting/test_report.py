@@ -62,6 +62,14 @@ def test_the_class_table_has_intervals_with_counts() -> None:
     assert rows(markdown(REPORT), "blue")[0] == "| blue | 0 | 0 | n/a | n/a | n/a |"
 
 
+def test_the_ranking_table_has_all_scores_of_both_modes() -> None:
+    text = markdown(REPORT)
+    for score in ("MSP", "entropy", "mutual information"):
+        auroc, aurc = "0.700 [0.650, 0.750]", "0.200 [0.150, 0.250]"
+        assert f"| AUROC, {score} | {auroc} | {auroc} |" in text
+        assert f"| AURC, {score} | {aurc} | {aurc} |" in text
+
+
 def test_only_intervals_without_lesions_are_called_exact() -> None:
     assert "Korn and Graubard" in markdown(REPORT)
     assert "exact" not in markdown(REPORT)
@@ -117,7 +125,7 @@ def test_the_title_of_a_mode_has_singular_and_plural() -> None:
 
 def test_all_rows_of_a_table_have_the_same_number_of_cells() -> None:
     tables = [part for part in markdown(REPORT).split("\n\n") if part.startswith("|")]
-    assert len(tables) == 1 + 2 + 2 + 1 + 2
+    assert len(tables) == 1 + 1 + 2 + 2 + 1 + 2
     for table in tables:
         assert len({line.count("|") for line in table.splitlines()}) == 1
 
