@@ -71,8 +71,20 @@ def _unavailable(name: str, reason: str) -> click.Command:
 @click.group("eulerlora", cls=Program)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(package_name="eulerlora-client")
-def program(debug: bool) -> None:
-    """Uncertainty-aware image classification with sampled low-rank adapters."""
+@click.pass_context
+def program(context: click.Context, debug: bool) -> None:
+    """Uncertainty-aware image classification with sampled low-rank adapters.
+    \f
+    Commands of other distributions receive `packaged_policy` as their object.
+    """
+    context.obj = packaged_policy
+
+
+def packaged_policy() -> str:
+    """Returns the text of the packaged policy, with which a new policy file starts."""
+    from eulerlora_client.policy.policy import default_policy_text  # noqa: PLC0415 - fast --help
+
+    return default_policy_text()
 
 
 def main() -> None:

@@ -1,0 +1,114 @@
+"""Local pictures are read with their labels and groups, or refused in one clear line."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eulerlora.errors import DataError
+from tests.training.conftest import write_image
+from training.site.local_images import LabelNames, read_local_images
+
+CLASSES = ("bkl", "mel", "nv")
+NEVUS = LabelNames(CLASSES, {"nevus": "nv"})
+
+
+def write_images(folder: Path, *names: str) -> Path:
+    """Writes one image for each relative name and returns the folder."""
+    noise = np.random.default_rng(0)
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_image(folder / name, (128, 90, 60), noise)
+    return folder
+
+
+def write_table(folder: Path, text: str) -> Path:
+    write_images(folder, "a.png", "b.png", "sub/c.png")
+    (folder / "labels.csv").write_text(text)
+    return folder
+
+
+def test_a_folder_per_class_gives_labels_without_groups(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "clinic", "mel/1.png", "nevus/x/2.png", "nv/3.png")
+    local = read_local_images(folder, NEVUS)
+    assert [(image.name, image.label) for image in local.images] == [
+        ("mel/1.png", 1),
+        ("nevus/x/2.png", 2),
+        ("nv/3.png", 2),
+    ]
+    assert {image.cluster for image in local.images} == {None}
+    assert (local.name, local.unit, local.ignored) == ("clinic", "image", 0)
+
+
+def test_a_table_gives_labels_and_groups(tmp_path: Path) -> None:
+    rows = "group,path,label,age\nL1,./b.png,nevus,5\n,a.png,mel,6\nL1,sub/c.png,nevus,7\n"
+    local = read_local_images(write_table(tmp_path, rows), NEVUS)
+    assert [(image.name, image.label, image.cluster) for image in local.images] == [
+        ("a.png", 1, None),
+        ("b.png", 2, "L1"),
+        ("sub/c.png", 2, "L1"),
+    ]
+    assert local.unit == "lesion"
+
+
+def test_pictures_that_the_table_does_not_name_are_left_out(tmp_path: Path) -> None:
+    local = read_local_images(
+        write_table(tmp_path, "path,label\na.png,mel\n"), LabelNames(CLASSES, {})
+    )
+    assert [image.name for image in local.images] == ["a.png"]
+    assert local.unit == "image"
+
+
+def test_ignored_labels_leave_their_pictures_out(tmp_path: Path) -> None:
+    folder = write_images(tmp_path, "mel/1.png", "scc/2.png", "scc/3.png")
+    local = read_local_images(folder, LabelNames(CLASSES, {}, ["scc"]))
+    assert [image.name for image in local.images] == ["mel/1.png"]
+    assert local.ignored == 2
+
+
+def test_labels_without_a_class_are_listed_with_both_options(tmp_path: Path) -> None:
+    folder = write_images(tmp_path, "mel/1.png", "nevus/2.png", "scc/3.png")
+    with pytest.raises(DataError, match=r"got also nevus, scc; .*--class nevus=CLASS .*--ignore"):
+        read_local_images(folder, LabelNames(CLASSES, {}))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (LabelNames(CLASSES, {"mel": "melanoma"}), r"--class mel=melanoma: expected a class"),
+        (LabelNames(CLASSES, {"naevus": "nv"}), "expected pictures labelled naevus, got mel"),
+        (LabelNames(CLASSES, {}, ["naevus"]), "expected pictures labelled naevus, got mel"),
+        (LabelNames(CLASSES, {}, ["mel"]), "expected usable labelled pictures, got none"),
+    ],
+)
+def test_names_that_do_not_exist_are_refused(
+    tmp_path: Path, names: LabelNames, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        read_local_images(write_images(tmp_path, "mel/1.png"), names)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("file,label\na.png,mel\n", "expected the columns path, label .* got file, label"),
+        ("", "got none"),
+        ("path,label\na.png,\n", "line 2: expected a path and a label, got an empty cell"),
+        ("path,label\na.png,mel\n./a.png,nv\n", "got 2 for a.png"),
+        ("path,label\n../a.png,mel\n", r"\.\./a.png: is in labels.csv, but is no image file"),
+    ],
+)
+def test_a_table_with_an_error_is_refused(tmp_path: Path, table: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_local_images(write_table(tmp_path, table), LabelNames(CLASSES, {}))
+
+
+def test_unusable_pictures_are_skipped_on_request_only(tmp_path: Path) -> None:
+    folder = write_images(tmp_path, "mel/1.png", "loose.png")
+    (folder / "mel" / "2.png").write_bytes(b"no image")
+    names = LabelNames(CLASSES, {})
+    with pytest.raises(DataError, match="use --skip-bad"):
+        read_local_images(folder, names)
+    local = read_local_images(folder, names, skip_bad=True)
+    assert [image.name for image in local.images] == ["mel/1.png"]
+    assert sorted(local.skipped) == ["loose.png", "mel/2.png"]
