@@ -10,11 +10,13 @@ from eulerlora.settings import (
     BackboneSettings,
     Mode,
     PositiveInt,
+    Precision,
     Sampler,
 )
 from eulerlora.validation import Settings
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Share = Annotated[float, Field(ge=0, le=1)]
 Provenance = dict[str, Any]
 
 
@@ -55,25 +57,79 @@ class Preprocessing(Settings):
     size: PositiveInt
 
 
-class Threshold(Settings):
-    """The OOD threshold: an image with an MSP below `msp` is flagged as out of distribution.
+class ScoreThreshold(Settings):
+    """The threshold of an OOD score that is high out of distribution.
 
-    samples: per adapter, or `auto`. kept: fraction of the `images` in-distribution images of `data`
-    with an MSP of at least `msp`.
+    An image with a score above `threshold` is flagged. kept: fraction of the in-distribution images
+    that are not flagged.
+    """
+
+    threshold: Annotated[float, Field(allow_inf_nan=False)]
+    kept: Share
+
+
+class Threshold(Settings):
+    """The OOD thresholds of a mode and a number of samples.
+
+    An image with an MSP below `msp` is flagged as out of distribution (`ood`). samples: per
+    adapter, or `auto`. kept: fraction of the `images` in-distribution images of `data` with an MSP
+    of at least `msp`. energy, feature_distance: thresholds of the other scores
+    (`eulerlora.ood_scores`); None if they were not calibrated. label_shares: share of the images
+    with each label, in the order of the classes; None if it was not recorded.
     """
 
     mode: Mode
     samples: PositiveInt | Auto
-    msp: Annotated[float, Field(ge=0, le=1)]
-    kept: Annotated[float, Field(ge=0, le=1)]
+    msp: Share
+    kept: Share
     images: PositiveInt
     data: str
+    energy: ScoreThreshold | None = None
+    feature_distance: ScoreThreshold | None = None
+    label_shares: tuple[Share, ...] | None = None
+
+
+class FeatureConfig(Settings):
+    """The statistics in `ood.safetensors` and the digest of its tensors.
+
+    They were computed from the features of the `images` training images of `data`, in mode `det`.
+    shrinkage: weight of the scaled identity in the covariance, 0 to 1.
+    """
+
+    sha256: Sha256
+    shrinkage: Share
+    images: PositiveInt
+    data: str
+
+
+class PredictionSetCalibration(Settings):
+    """Thresholds of class-conditional prediction sets (`eulerlora.prediction_sets`).
+
+    coverage: stated probability that a set contains the true class. mode, samples, sampler,
+    precision: the predictions that the thresholds apply to. thresholds: one per class; a class with
+    probability p is in the set if 1 - p is at most its threshold, and always if that is 1. units:
+    number of calibration units of each class, which are lesions or images. data_sha256: digest of
+    the calibration images' names, labels and units.
+    """
+
+    coverage: Annotated[float, Field(gt=0, lt=1)]
+    mode: Mode
+    samples: PositiveInt
+    sampler: Sampler
+    precision: Precision
+    thresholds: tuple[Share, ...]
+    unit: Literal["lesion", "image"]
+    units: tuple[Annotated[int, Field(ge=0)], ...]
+    data: str
+    data_sha256: Sha256
 
 
 class CheckpointConfig(Settings):
     """The content of `config.json`.
 
     sampler: the default sampler of an image; the thresholds of `stoch` are valid for it only.
+    temperature: the logits are divided by it before the softmax. features: describes the feature
+    statistics; None if they were not fitted.
     """
 
     format_version: Literal[1] = 1
@@ -83,7 +139,10 @@ class CheckpointConfig(Settings):
     classes: Annotated[tuple[ClassName, ...], Field(min_length=2)]
     preprocessing: Preprocessing
     sampler: Sampler = "independent"
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     thresholds: tuple[Threshold, ...] = ()
+    features: FeatureConfig | None = None
+    prediction_sets: tuple[PredictionSetCalibration, ...] = ()
     provenance: Provenance
 
     @model_validator(mode="after")
@@ -94,14 +153,30 @@ class CheckpointConfig(Settings):
         keys = [(threshold.mode, threshold.samples) for threshold in self.thresholds]
         if len(set(keys)) != len(keys):
             raise ValueError("two thresholds are for the same mode and samples")
+        self._check_counts(len(names))
         if self.preprocessing.size != self.backbone.settings.image_size:
             raise ValueError("preprocessing.size differs from the backbone's image_size")
         return self
 
+    def _check_counts(self, classes: int) -> None:
+        """Raises ValueError for a per-class entry with another number of classes."""
+        for threshold in self.thresholds:
+            if threshold.label_shares is not None and len(threshold.label_shares) != classes:
+                raise ValueError(
+                    f"thresholds: expected {classes} label_shares, got "
+                    f"{len(threshold.label_shares)}"
+                )
+        for sets in self.prediction_sets:
+            if len(sets.thresholds) != classes or len(sets.units) != classes:
+                raise ValueError(
+                    f"prediction_sets: expected {classes} thresholds and units, got "
+                    f"{len(sets.thresholds)} and {len(sets.units)}"
+                )
+
     def threshold(
         self, mode: Mode, samples: int | Auto, sampler: Sampler | None = None
-    ) -> float | None:
-        """Returns the OOD threshold on the MSP; None if these options were not calibrated.
+    ) -> Threshold | None:
+        """Returns the OOD thresholds; None if these options were not calibrated.
 
         sampler: of `stoch`; None for the checkpoint's sampler.
         """
@@ -109,7 +184,7 @@ class CheckpointConfig(Settings):
             return None
         for threshold in self.thresholds:
             if (threshold.mode, threshold.samples) == (mode, samples):
-                return threshold.msp
+                return threshold
         return None
 
     def convergence_threshold(self, sampler: Sampler | None = None) -> float | None:
@@ -124,4 +199,5 @@ class CheckpointConfig(Settings):
             for threshold in self.thresholds
             if threshold.mode == "stoch" and isinstance(threshold.samples, int)
         ]
-        return self.threshold("stoch", max(counts), sampler) if counts else None
+        threshold = self.threshold("stoch", max(counts), sampler) if counts else None
+        return None if threshold is None else threshold.msp
