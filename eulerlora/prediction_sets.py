@@ -1,0 +1,171 @@
+"""Prediction sets: class-conditional split conformal prediction with LAC scores.
+
+The score of an image and a class is 1 - p, where p is the predicted probability of the class (least
+ambiguous set-valued classifiers: Sadinle, Lei and Wasserman, J. Am. Stat. Assoc. 114, 223, 2019).
+Each class has its own threshold, from calibration data of this class (label-conditional or
+Mondrian conformal prediction: Vovk, "Conditional validity of inductive conformal predictors",
+Proc. Mach. Learn. Res. 25, 475, 2012).
+
+The exchangeable unit is a lesion, whose score is the largest of its images. If a new lesion of a
+class and the calibration lesions of this class are exchangeable, the sets of all images of the new
+lesion contain the class with at least the stated probability, the coverage. This probability is
+over both the calibration lesions and the new lesion.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from eulerlora.config import CheckpointConfig, PredictionSetCalibration
+from eulerlora.errors import SettingsError
+from eulerlora.settings import AUTO, Auto, Draw, Mode, Precision, Sampler
+
+ALWAYS_INCLUDED = 1.0
+"""The threshold of a class that is in every set."""
+
+
+@dataclass(frozen=True)
+class PredictionSets:
+    """The prediction sets of n images.
+
+    included: (n, classes) bool, True for a class in the set. labels: the class names of each set.
+    coverage, unit: as in `PredictionSetCalibration`. calibrated_on: the calibration data.
+    """
+
+    included: Tensor
+    labels: tuple[tuple[str, ...], ...]
+    coverage: float
+    unit: str
+    calibrated_on: str
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of a prediction, which its prediction sets must have been calibrated for."""
+
+    mode: Mode
+    samples: int | Auto
+    sampler: Sampler
+    precision: Precision
+
+    @classmethod
+    def of(cls, draw: Draw, adaptive: bool, precision: Precision) -> "RunOptions":
+        """Returns the options of a draw; adaptive: True for `samples="auto"`."""
+        return cls(draw.mode, AUTO if adaptive else draw.samples, draw.sampler, precision)
+
+    def __str__(self) -> str:
+        sampled = f", {self.samples} samples, {self.sampler}" if self.mode == "stoch" else ""
+        return f"{self.mode}{sampled}, {self.precision}"
+
+
+def check_coverage(coverage: float) -> None:
+    """Raises SettingsError for a coverage outside (0, 1)."""
+    if not 0 < coverage < 1:
+        raise SettingsError(f"coverage: expected a number between 0 and 1, got {coverage}")
+
+
+def threshold_rank(units: int, coverage: float) -> int:
+    """Returns the rank of the threshold among the ascending scores, ceil((units + 1) coverage)."""
+    # Exact: in floating point, (99 + 1) * 0.55 is above 55.
+    return math.ceil((units + 1) * Fraction(repr(coverage)))
+
+
+def min_units(coverage: float) -> int:
+    """Returns the smallest number of units with a threshold: 9 for 0.9, 19 for 0.95."""
+    exact = Fraction(repr(coverage))
+    return math.ceil(exact / (1 - exact))
+
+
+def lac_scores(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """Returns (n,) 1 - p of the true class.
+
+    probabilities: (n, classes). labels: (n,) class indices.
+    """
+    return 1 - probabilities.gather(1, labels.unsqueeze(1)).squeeze(1)
+
+
+def unit_scores(scores: Tensor, units: Tensor) -> Tensor:
+    """Returns (count,) the largest score of the images of each unit.
+
+    scores: (n,). units: (n,) int64, the unit of each image, 0 to count - 1.
+    """
+    largest = torch.full((int(units.max()) + 1,), -torch.inf, dtype=scores.dtype)
+    return largest.scatter_reduce(0, units, scores, "amax")
+
+
+def class_threshold(scores: Tensor, coverage: float) -> float | None:
+    """Returns the threshold of a class; None for fewer than `min_units(coverage)` scores.
+
+    scores: (units,) of the class, in any order.
+    """
+    rank = threshold_rank(len(scores), coverage)
+    return None if rank > len(scores) else float(scores.sort().values[rank - 1])
+
+
+def included_classes(probabilities: Tensor, thresholds: Sequence[float]) -> Tensor:
+    """Returns (n, classes) bool, True for a class with 1 - p of at most its threshold.
+
+    probabilities: (n, classes), float64 as in the calibration.
+    """
+    return 1 - probabilities <= torch.tensor(thresholds, dtype=torch.float64)
+
+
+def prediction_sets(
+    probabilities: Tensor, calibration: PredictionSetCalibration, classes: Sequence[str]
+) -> PredictionSets:
+    """Returns the prediction sets of n images. probabilities: (n, classes) float64."""
+    included = included_classes(probabilities, calibration.thresholds)
+    return PredictionSets(
+        included=included,
+        labels=tuple(
+            tuple(name for name, inside in zip(classes, row, strict=True) if inside)
+            for row in included.tolist()
+        ),
+        coverage=calibration.coverage,
+        unit=calibration.unit,
+        calibrated_on=calibration.data,
+    )
+
+
+def calibration_for(
+    config: CheckpointConfig, coverage: float, options: RunOptions
+) -> PredictionSetCalibration | None:
+    """Returns the checkpoint's calibration for a coverage; None if it has none for the options.
+
+    The sampler matters in mode `stoch` only.
+    """
+    for calibration in config.prediction_sets:
+        if calibration.coverage == coverage and _applies(calibration, options):
+            return calibration
+    return None
+
+
+def missing_calibration(config: CheckpointConfig, coverage: float, options: RunOptions) -> str:
+    """Returns why there is no prediction set, and for which options there are some."""
+    available = _descriptions(config.prediction_sets)
+    known = f"it has {'; '.join(available)}" if available else "it has none"
+    return (
+        f"the checkpoint has no prediction sets with coverage {coverage:g} for {options}; {known}"
+    )
+
+
+def _applies(calibration: PredictionSetCalibration, options: RunOptions) -> bool:
+    sampled = (calibration.samples, calibration.sampler) == (options.samples, options.sampler)
+    return (calibration.mode, calibration.precision) == (options.mode, options.precision) and (
+        options.mode == "det" or sampled
+    )
+
+
+def _descriptions(calibrations: Iterable[PredictionSetCalibration]) -> list[str]:
+    """Returns the options of the calibrations, each with its coverages."""
+    coverages: dict[RunOptions, list[str]] = {}
+    for calibration in calibrations:
+        options = RunOptions(
+            calibration.mode, calibration.samples, calibration.sampler, calibration.precision
+        )
+        coverages.setdefault(options, []).append(f"{calibration.coverage:g}")
+    return [f"{' and '.join(values)} for {options}" for options, values in coverages.items()]

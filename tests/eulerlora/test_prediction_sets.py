@@ -1,0 +1,208 @@
+"""Prediction sets: thresholds and sets against MAPIE, and the coverage of new lesions."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from mapie.classification import SplitConformalClassifier
+from scipy import stats
+from sklearn.base import BaseEstimator, ClassifierMixin
+from torch import Generator, Tensor
+
+from eulerlora.config import CheckpointConfig, PredictionSetCalibration
+from eulerlora.errors import SettingsError
+from eulerlora.prediction_sets import (
+    RunOptions,
+    calibration_for,
+    check_coverage,
+    class_threshold,
+    included_classes,
+    lac_scores,
+    min_units,
+    missing_calibration,
+    prediction_sets,
+    threshold_rank,
+    unit_scores,
+)
+from eulerlora.settings import Draw
+
+CLASSES = ("mel", "nv", "bkl")
+STOCH = RunOptions("stoch", 4, "balanced", "float32")
+
+
+class Identity(ClassifierMixin, BaseEstimator):
+    """A fitted classifier that returns its input as probabilities."""
+
+    def fit(self, probabilities: np.ndarray, labels: np.ndarray) -> "Identity":
+        self.classes_ = np.arange(probabilities.shape[1])
+        return self
+
+    def predict_proba(self, probabilities: np.ndarray) -> np.ndarray:
+        return probabilities
+
+    def predict(self, probabilities: np.ndarray) -> np.ndarray:
+        return probabilities.argmax(axis=1)
+
+
+def predicted(images: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Returns probabilities (images, 3) float64 that are informative, and labels."""
+    random = Generator().manual_seed(seed)
+    labels = torch.randint(3, (images,), generator=random)
+    logits = torch.randn(images, 3, generator=random).double()
+    logits[torch.arange(images), labels] += 1.5
+    return logits.softmax(dim=1), labels
+
+
+def calibration(**changes: object) -> PredictionSetCalibration:
+    fields = {
+        "coverage": 0.9, "mode": "stoch", "samples": 4, "sampler": "balanced",
+        "precision": "float32", "thresholds": (0.7, 0.4, 1.0), "unit": "lesion",
+        "units": (60, 70, 3), "data": "HAM10000, calibration part", "data_sha256": "0" * 64,
+    }  # fmt: skip
+    return PredictionSetCalibration.model_validate(fields | changes)
+
+
+@pytest.mark.filterwarnings("ignore:WARNING. your conformalization dataset:UserWarning")
+@pytest.mark.parametrize("coverage", [0.5, 0.8, 0.9, 0.95])
+def test_sets_equal_those_of_mapie_for_each_class(coverage: float) -> None:
+    calibrating, labels = predicted(300, seed=1)
+    new, _ = predicted(1000, seed=2)
+    thresholds = []
+    for label in range(3):
+        of_class = labels == label
+        mapie = SplitConformalClassifier(
+            Identity().fit(calibrating.numpy(), labels.numpy()), coverage, "lac"
+        )
+        mapie.conformalize(calibrating[of_class].numpy(), labels[of_class].numpy())
+        _, sets = mapie.predict_set(new.numpy())
+        scores = lac_scores(calibrating[of_class], labels[of_class])
+        threshold = class_threshold(scores, coverage)
+        assert threshold is not None
+        thresholds.append(threshold)
+        assert (included_classes(new, [threshold] * 3)[:, label].numpy() == sets[:, label, 0]).all()
+    shares = included_classes(new, thresholds).double().mean(dim=0)
+    assert ((shares > 0.1) & (shares < 0.9)).all()  # the comparison is not trivial
+
+
+@pytest.mark.parametrize(
+    ("coverage", "needed"), [(0.5, 1), (0.9, 9), (0.95, 19), (0.99, 99), (0.8, 4), (0.7, 3)]
+)
+def test_a_threshold_needs_the_smallest_number_of_units_whose_rank_exists(coverage, needed) -> None:
+    assert min_units(coverage) == needed
+    scores = torch.rand(needed, generator=Generator().manual_seed(0)).double()
+    assert class_threshold(scores, coverage) is not None
+    assert class_threshold(scores[1:], coverage) is None
+
+
+def test_ranks_are_exact() -> None:
+    assert math.ceil((99 + 1) * 0.55) == 56  # rounded up from 55.00000000000001
+    assert threshold_rank(99, 0.55) == 55
+    assert threshold_rank(9, 0.9) == 9
+    assert threshold_rank(10, 0.9) == 10
+
+
+def test_a_unit_has_the_largest_score_of_its_images() -> None:
+    units = torch.tensor([2, 0, 2, 1, 0])
+    scores = torch.tensor([0.1, 0.5, 0.4, 0.0, 0.2], dtype=torch.float64)
+    assert unit_scores(scores, units).tolist() == [0.5, 0.0, 0.4]
+
+
+def covered_lesions(by_image: bool) -> np.ndarray:
+    """Returns (trials,) how many of 200 new lesions are covered in all of their images.
+
+    29 calibration lesions of one to four images, coverage 0.9. by_image: True to calibrate on
+    images as if they were independent.
+    """
+    random = Generator().manual_seed(3)
+    counts = []
+    for _ in range(400):
+        lesions = torch.arange(229)
+        units = lesions.repeat_interleave(torch.randint(1, 5, (229,), generator=random))
+        lesion_effect = torch.randn(229, generator=random)
+        scores = lesion_effect[units] + torch.randn(len(units), generator=random)
+        of_units = unit_scores(scores, units)
+        calibrating = scores[units < 29] if by_image else of_units[:29]
+        threshold = class_threshold(calibrating, 0.9)
+        assert threshold is not None
+        counts.append(int((of_units[29:] <= threshold).sum()))
+    return np.array(counts)
+
+
+def test_new_lesions_are_covered_as_the_beta_binomial_law_says() -> None:
+    counts = covered_lesions(by_image=False)
+    law = stats.betabinom(200, 27, 3)  # rank 27 of 29 calibration lesions
+    assert law.mean() / 200 == pytest.approx(27 / 30)
+    assert counts.mean() == pytest.approx(law.mean(), abs=4 * law.std() / math.sqrt(len(counts)))
+    quartiles = law.ppf([0.25, 0.5, 0.75])
+    shares = [(counts <= quartile).mean() for quartile in quartiles]
+    assert shares == pytest.approx(law.cdf(quartiles), abs=0.1)
+
+
+def test_images_as_units_cover_fewer_lesions_than_stated() -> None:
+    counts = covered_lesions(by_image=True)
+    assert counts.mean() / 200 < 0.88
+
+
+def test_a_set_names_its_classes_in_their_order_and_may_be_empty() -> None:
+    probabilities = torch.tensor([[0.3, 0.6, 0.1], [0.1, 0.3, 0.6]], dtype=torch.float64)
+    sets = prediction_sets(probabilities, calibration(), CLASSES)
+    assert sets.included.tolist() == [[True, True, True], [False, False, True]]
+    assert sets.labels == (("mel", "nv", "bkl"), ("bkl",))
+    strict = calibration(thresholds=(0.1, 0.1, 0.1))
+    assert prediction_sets(probabilities, strict, CLASSES).labels == ((), ())
+    assert (sets.coverage, sets.unit, sets.calibrated_on) == (
+        0.9, "lesion", "HAM10000, calibration part",
+    )  # fmt: skip
+
+
+def test_a_class_with_threshold_one_is_in_the_set_at_probability_zero() -> None:
+    probabilities = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
+    assert included_classes(probabilities, [1.0, 1.0, 1.0]).all()
+
+
+@pytest.fixture(scope="module")
+def config(make_network, make_config) -> CheckpointConfig:
+    sets = [
+        calibration(),
+        calibration(coverage=0.95),
+        calibration(mode="det", samples=1, sampler="balanced"),
+    ]
+    return make_config(make_network(), prediction_sets=sets)
+
+
+def test_a_calibration_applies_to_its_own_options_only(config: CheckpointConfig) -> None:
+    assert calibration_for(config, 0.9, STOCH) == config.prediction_sets[0]
+    assert calibration_for(config, 0.95, STOCH) == config.prediction_sets[1]
+    for other in (
+        RunOptions("stoch", 2, "balanced", "float32"),
+        RunOptions("stoch", "auto", "balanced", "float32"),
+        RunOptions("stoch", 4, "independent", "float32"),
+        RunOptions("stoch", 4, "balanced", "bfloat16"),
+        RunOptions("det", 1, "balanced", "bfloat16"),
+    ):
+        assert calibration_for(config, 0.9, other) is None
+    assert calibration_for(config, 0.8, STOCH) is None
+
+
+def test_the_sampler_does_not_matter_in_det(config: CheckpointConfig) -> None:
+    for sampler in ("independent", "balanced"):
+        options = RunOptions.of(Draw(sampler=sampler), adaptive=False, precision="float32")
+        assert calibration_for(config, 0.9, options) == config.prediction_sets[2]
+
+
+def test_the_reason_lists_what_was_calibrated(config: CheckpointConfig) -> None:
+    adaptive = RunOptions.of(Draw(mode="stoch", samples=2), adaptive=True, precision="float32")
+    assert missing_calibration(config, 0.9, adaptive) == (
+        "the checkpoint has no prediction sets with coverage 0.9 for stoch, auto samples, "
+        "independent, float32; it has 0.9 and 0.95 for stoch, 4 samples, balanced, float32; 0.9 "
+        "for det, float32"
+    )
+    none = config.model_copy(update={"prediction_sets": ()})
+    assert missing_calibration(none, 0.9, STOCH).endswith("; it has none")
+
+
+@pytest.mark.parametrize("coverage", [0, 1, -0.1, 1.5, math.nan, math.inf])
+def test_a_coverage_outside_its_range_is_an_error(coverage: float) -> None:
+    with pytest.raises(SettingsError, match="coverage: expected a number between 0 and 1, got"):
+        check_coverage(coverage)
