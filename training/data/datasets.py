@@ -88,12 +88,13 @@ def read_ood_set(settings: OodSettings, directory: Path, skip_bad: bool = False)
     kinds: the test part of the data set. Raises DataError if there are none.
     """
     if settings.kind == "images":
-        return _read_unlabelled(settings.path, "test", directory, skip_bad)
+        unlabelled = _read_unlabelled(settings.path, "test", directory, skip_bad)
+        return replace(unlabelled, group=settings.group)
     data = DataSettings(kind=settings.kind, path=settings.path, split="paper")
     labelled = read_dataset(data, directory, skip_bad)
     images = [replace(image, label=OUTSIDE) for image in labelled.parts["test"]]
     title = ham10000.TITLE if settings.kind == "ham10000" else TITLES[settings.kind]
-    return OodSet(title, images, labelled.skipped)
+    return OodSet(title, images, labelled.skipped, settings.group)
 
 
 def read_outliers(settings: OutlierSettings, directory: Path, skip_bad: bool = False) -> OodSet:

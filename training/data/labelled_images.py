@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, overload
 
 import torch
 from sklearn.model_selection import train_test_split
@@ -13,7 +13,7 @@ from eulerlora.config import ClassName
 from eulerlora.errors import DataError
 from training.data.augmentation import Transform
 from training.data.sources import Source, read_image
-from training.recipe.schema import Split
+from training.recipe.schema import OodGroup, Split
 
 OUTSIDE = -1
 """Label of images that belong to none of the classes."""
@@ -68,11 +68,37 @@ class ImageParts:
 
 @dataclass(frozen=True)
 class OodSet:
-    """Images of none of the classes, labelled OUTSIDE; `name` and `skipped` as in ImageParts."""
+    """Images that differ from the data set; `name` and `skipped` as in ImageParts.
+
+    Images of none of the classes are labelled OUTSIDE. group: how they differ (`OodSettings`).
+    generated: True for pictures of `training.ood`, False for those of a folder or archive.
+    """
 
     name: str
     images: Sequence[LabelledImage]
-    skipped: Mapping[str, str]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    group: OodGroup = "far"
+    generated: bool = False
+
+
+class Selection(Sequence[Item]):
+    """The items at some indices of a sequence, read on access."""
+
+    def __init__(self, items: Sequence[Item], indices: Sequence[int]) -> None:
+        self.items = items
+        self.indices = indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Selection[Item]": ...
+    def __getitem__(self, index: int | slice) -> "Item | Selection[Item]":
+        if isinstance(index, slice):
+            return Selection(self.items, self.indices[index])
+        return self.items[self.indices[index]]
 
 
 class ImageDataset(Dataset[tuple[Tensor, int]]):
@@ -96,10 +122,13 @@ def class_counts(images: Sequence[LabelledImage], classes: int) -> Tensor:
 
 
 def evenly_spaced(items: Sequence[Item], count: int | None) -> Sequence[Item]:
-    """Returns `count` items at equal distances, beginning with the first; all if fewer or None."""
+    """Returns `count` items at equal distances, beginning with the first; all if fewer or None.
+
+    An item is read on access.
+    """
     if count is None or count >= len(items):
         return items
-    return [items[index * len(items) // count] for index in range(count)]
+    return Selection(items, [index * len(items) // count for index in range(count)])
 
 
 def three_parts(

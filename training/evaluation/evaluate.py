@@ -10,7 +10,6 @@ from eulerlora.model import EulerLoRA
 from eulerlora.settings import Sampler
 from eulerlora.uncertainty import Uncertainty, summarise
 from training.data.labelled_images import ImageParts, LabelledImage, evenly_spaced
-from training.evaluation.corruptions import CORRUPTIONS, CorruptedImages
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.intervals import Ints
 from training.evaluation.mode_report import (
@@ -25,6 +24,7 @@ from training.evaluation.mode_report import (
 )
 from training.evaluation.report_schema import TEST, ModeReport, Report, Subset
 from training.evaluation.selective_prediction import error_ranking
+from training.ood.corruptions import CORRUPTIONS, CorruptedImages
 
 
 @dataclass(frozen=True)

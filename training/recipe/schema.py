@@ -15,6 +15,7 @@ SAMPLES: tuple[int | Auto, ...] = (1, 2, 4, 8, 16, AUTO)
 """Default samples per adapter for which calibration sets thresholds."""
 Split = Literal["lesion", "lesion-validation", "paper"]
 Part = Literal["train", "calibration", "test"]
+OodGroup = Literal["far", "near", "shifted"]
 Augmentation = Literal["paper", "dermoscopy"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
@@ -54,10 +55,13 @@ class OodSettings(Settings):
 
     kind: `images` for any images, or a data set, whose test part is used.
     path: a folder in the data directory, or for `images` also an archive.
+    group: `far` for other subjects, `near` for similar ones that belong to no class, `shifted` for
+    images of the classes from another camera or under other conditions.
     """
 
     kind: Literal["images", "ham10000", "cifar10", "cifar100", "svhn"]
     path: str = "."
+    group: OodGroup = "far"
 
 
 class OutlierSettings(Settings):

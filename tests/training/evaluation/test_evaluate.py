@@ -12,12 +12,12 @@ from eulerlora.config import ClassName
 from eulerlora.model import EulerLoRA
 from training.data.labelled_images import ImageParts, LabelledImage, evenly_spaced
 from training.data.sources import list_images, read_image
-from training.evaluation.corruptions import CORRUPTIONS
 from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.intervals import Estimates, proportion, unit_weights
 from training.evaluation.report_schema import CLEAN, TEST, Subset
 from training.evaluation.selective_prediction import risk_coverage, selective_metrics
+from training.ood.corruptions import CORRUPTIONS
 
 DET = SamplingOptions("det")
 STOCH = SamplingOptions("stoch", 4)

@@ -9,7 +9,7 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from training.data.labelled_images import LabelledImage
-from training.evaluation.corruptions import CORRUPTIONS, CorruptedImages, Corruption
+from training.ood.corruptions import CORRUPTIONS, CorruptedImages, Corruption
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import overload
 
 import torch
@@ -49,7 +49,7 @@ class CorruptedImages(Sequence[LabelledImage]):
             return CorruptedImages(self.images[index], self.corruption)
         image = self.images[index]
         pixels = self.corruption.apply(read_image(image.name, image.source))
-        return LabelledImage(image.name, pixels, image.label)
+        return replace(image, source=pixels)
 
 
 def _blur(share: float) -> Corruption:

@@ -1,0 +1,103 @@
+"""Arguments of --ood name sets, groups and paths; wrong ones are refused in one line."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from eulerlora.errors import DataError, EulerLoRAError, SettingsError
+from training.data.labelled_images import OUTSIDE, LabelledImage
+from training.ood.sets import GENERATED, read_ood_sets
+from training.ood.shifts import SHIFTS
+
+TEST = [
+    LabelledImage("a", torch.full((3, 30, 40), 200, dtype=torch.uint8), 1, cluster="lesion"),
+    LabelledImage("b", torch.full((3, 30, 40), 180, dtype=torch.uint8), 0),
+]
+
+
+def groups(arguments: Sequence[str]) -> dict[str, str]:
+    return {ood_set.name: ood_set.group for ood_set in read_ood_sets(arguments, TEST)}
+
+
+def test_a_path_is_far_unless_its_group_is_given(image_folder: Path) -> None:
+    other, red = image_folder / "other", image_folder / "train" / "red"
+    assert groups([str(other), f"near:{red}"]) == {"other": "far", "red": "near"}
+    (ood_set,) = read_ood_sets([f"shifted:{other}"], TEST)
+    assert (ood_set.group, ood_set.generated, len(ood_set.images)) == ("shifted", False, 5)
+    assert {image.label for image in ood_set.images} == {OUTSIDE}
+
+
+def test_generated_stands_for_all_generated_sets_or_those_of_a_group() -> None:
+    assert list(groups(["generated"])) == list(GENERATED)
+    assert set(groups(["shifted:generated"])) == set(SHIFTS)
+    assert groups(["far:generated", "darker", "noise"]) == {
+        "noise": "far",
+        "solid-colours": "far",
+        "rendered-text": "far",
+        "digits-8x8": "far",
+        "plain-skin": "far",
+        "darker": "shifted",
+    }
+
+
+def test_shifted_sets_show_the_test_images_with_their_labels() -> None:
+    (ood_set,) = read_ood_sets(["colour-inverted"], TEST)
+    assert ood_set.generated
+    assert [(image.name, image.label) for image in ood_set.images] == [("a", 1), ("b", 0)]
+    assert [image.cluster for image in ood_set.images] == ["lesion", None]
+
+
+def test_paths_of_one_name_get_distinct_names(
+    image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "noise").symlink_to(image_folder / "other")
+    monkeypatch.chdir(tmp_path)
+    train, test = image_folder / "train" / "red", image_folder / "test" / "red"
+    expected = ["noise", f"{tmp_path.name}/noise", "red", "test/red"]
+    arguments = ["noise", "./noise", f"{tmp_path}/noise", str(train), str(test), str(train)]
+    assert list(groups(arguments)) == expected
+
+
+def test_a_path_with_a_colon_is_given_with_a_slash(
+    image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a:b").symlink_to(image_folder / "other")
+    monkeypatch.chdir(tmp_path)
+    assert groups(["./a:b"]) == {"a:b": "far"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "error", "message"),
+    [
+        ("absent", DataError, "--ood absent: expected a folder, an archive or one of generated, "),
+        ("near:absent", DataError, "got no such file"),
+        ("near:", DataError, "got no such file"),
+        ("remote:other", SettingsError, "expected the group far, near or shifted before the colon"),
+        ("near:noise", SettingsError, "--ood near:noise: expected group far for this generated"),
+    ],
+)
+def test_an_unknown_set_or_group_is_refused_in_one_line(
+    argument: str, error: type[EulerLoRAError], message: str
+) -> None:
+    with pytest.raises(error) as raised:
+        read_ood_sets([argument], TEST)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_without_images_and_a_set_in_two_groups_are_refused(
+    image_folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match="expected images"):
+        read_ood_sets([str(tmp_path)], TEST)
+    other = image_folder / "other"
+    with pytest.raises(SettingsError, match="expected one group, got far and near"):
+        read_ood_sets([str(other), f"near:{other}"], TEST)
+
+
+def test_arguments_are_checked_before_images_are_read(tmp_path: Path) -> None:
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match="absent: expected a folder"):
+        read_ood_sets([str(tmp_path), "absent"], TEST)

@@ -1,0 +1,1 @@
+"""Out-of-distribution sets: generated pictures, changed test images, and images of the user."""
