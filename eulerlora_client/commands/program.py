@@ -72,10 +72,10 @@ def _unavailable(name: str, reason: str) -> click.Command:
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(package_name="eulerlora-client")
 @click.pass_context
-def program(context: click.Context, **_: bool) -> None:
+def program(context: click.Context, debug: bool) -> None:  # noqa: ARG001 - main reads it
     """Uncertainty-aware image classification with sampled low-rank adapters.
     \f
-    The object of its commands is `packaged_policy`. `main` reads --debug.
+    The object of its commands is `packaged_policy`.
     """
     context.obj = packaged_policy
 
