@@ -1,5 +1,6 @@
 """Query parameters of `/predict` and `/triage`."""
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -21,8 +22,16 @@ def _auto_or_digits(value: object) -> object:
         raise ValueError(f"{error}, or auto") from error
 
 
+def _plain_decimal(value: object) -> object:
+    """Raises ValueError for forms that pydantic also accepts: "9e-1", " 0.9", "inf" and "0_0.9"."""
+    if isinstance(value, str) and not re.fullmatch(r"[0-9]*\.?[0-9]+", value):
+        raise ValueError("expected a number between 0 and 1 in plain digits")
+    return value
+
+
 SampleCount = Annotated[int, Field(ge=1, le=MAX_SAMPLES)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED), BeforeValidator(_plain_digits)]
+Coverage = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_plain_decimal)]
 Samples = Annotated[
     SampleCount | Auto, Field(union_mode="left_to_right"), BeforeValidator(_auto_or_digits)
 ]
@@ -49,6 +58,13 @@ class TriageQuery(BaseModel):
     ] = None
     model: Annotated[
         str | None, Field(description="Name of a served model; the first one by default.")
+    ] = None
+    coverage: Annotated[
+        Coverage | None,
+        Field(
+            description="Adds prediction_set: the classes that remain possible at this coverage, "
+            "such as 0.9. It is null, with a warning, if the checkpoint is not calibrated for it."
+        ),
     ] = None
 
 

@@ -48,9 +48,12 @@ class AsyncTriageClient:
         seed: int | None = None,
         model: str | None = None,
         detail: bool = False,
+        coverage: float | None = None,
     ) -> Prediction:
         """Returns the prediction for one image, as `TriageClient.predict`."""
-        return await self._predict(image, PredictOptions(mode, samples, seed, model, detail))
+        return await self._predict(
+            image, PredictOptions(mode, samples, seed, model, detail, coverage)
+        )
 
     def predict_many(
         self,
@@ -61,9 +64,10 @@ class AsyncTriageClient:
         seed: int | None = None,
         model: str | None = None,
         detail: bool = False,
+        coverage: float | None = None,
     ) -> AsyncGenerator[Prediction | Problem, None]:
         """Yields the prediction or the problem of each image, as `TriageClient.predict_many`."""
-        options = PredictOptions(mode, samples, seed, model, detail)
+        options = PredictOptions(mode, samples, seed, model, detail, coverage)
 
         async def predict(image: ImageFile) -> Prediction | Problem:
             try:

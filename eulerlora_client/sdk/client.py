@@ -53,13 +53,17 @@ class TriageClient:
         seed: int | None = None,
         model: str | None = None,
         detail: bool = False,
+        coverage: float | None = None,
     ) -> Prediction:
         """Returns the prediction for an image: a path, the bytes of a file, or an open file.
 
         samples: per adapter, with mode "stoch"; "auto" draws until the result has converged.
-        detail: adds the probabilities of every trajectory.
+        detail: adds the probabilities of every trajectory. coverage: adds the prediction set with
+        this probability, such as 0.9; None, with a warning, if the model is not calibrated for it.
         """
-        return self._predict(image, PredictOptions(mode, samples, seed, model, detail), Event())
+        return self._predict(
+            image, PredictOptions(mode, samples, seed, model, detail, coverage), Event()
+        )
 
     def predict_many(
         self,
@@ -70,12 +74,13 @@ class TriageClient:
         seed: int | None = None,
         model: str | None = None,
         detail: bool = False,
+        coverage: float | None = None,
     ) -> Generator[Prediction | Problem, None, None]:
         """Yields the prediction or the problem of each image, in order.
 
         concurrency: number of concurrent requests. Images are consumed lazily.
         """
-        options, cancelled = PredictOptions(mode, samples, seed, model, detail), Event()
+        options, cancelled = PredictOptions(mode, samples, seed, model, detail, coverage), Event()
 
         def predict(image: ImageFile) -> Prediction | Problem:
             try:

@@ -25,7 +25,7 @@ class PredictOptions:
 
     mode: "det" or "stoch". samples: per adapter, with mode stoch; "auto" draws until the result
     has converged. seed: of the draws. model: name of a served model. detail: adds the
-    probabilities of every trajectory.
+    probabilities of every trajectory. coverage: adds the prediction set.
     """
 
     mode: str = "det"
@@ -33,6 +33,7 @@ class PredictOptions:
     seed: int | None = None
     model: str | None = None
     detail: bool = False
+    coverage: float | None = None
 
     def parameters(self) -> dict[str, str]:
         """Returns the query parameters of `/predict`."""
@@ -42,6 +43,7 @@ class PredictOptions:
             "seed": self.seed,
             "model": self.model,
             "detail": "trajectories" if self.detail else None,
+            "coverage": self.coverage,
         }
         return {name: str(value) for name, value in values.items() if value is not None}
 

@@ -11,6 +11,7 @@ from eulerlora.settings import AUTO
 from eulerlora.uncertainty import summarise
 from eulerlora_client.contract.predictions import (
     Prediction,
+    PredictionSet,
     PredictionWarning,
     ProblemDocument,
     StandardError,
@@ -20,6 +21,7 @@ from eulerlora_client.contract.triage import ImageQuality
 from eulerlora_client.policy.policy import Decision, Policy
 from service.http.problem_responses import problem_document
 from service.inference.models import ServedModel
+from service.prediction.prediction_set import requested_set
 from service.prediction.request import PredictRequest
 from service.prediction.rounds import SampledResult
 from service.telemetry.events import Timing
@@ -71,6 +73,10 @@ def prediction_of(
         optional["trajectory_probabilities"] = trajectories.tolist()
     if adaptive:
         optional["standard_error"] = _standard_error(trajectories, served)
+    if request.query.coverage is not None:
+        found = requested_set(request, request.query.coverage, draw, uncertainty.probabilities[0])
+        optional["prediction_set"] = found if isinstance(found, PredictionSet) else None
+        warnings = (*warnings, found) if isinstance(found, PredictionWarning) else warnings
     return Prediction(
         request_id=request.request_id,
         model=served.name,

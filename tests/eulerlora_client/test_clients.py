@@ -89,11 +89,18 @@ def test_a_path_bytes_and_a_file_make_the_same_request(
 
 def test_all_parameters_and_the_key_are_sent(call: Call, server: ScriptedServer) -> None:
     server.reply(prediction_reply())
-    options = {"mode": "stoch", "samples": 2, "seed": 7, "model": "a b", "detail": True}
+    options = {
+        "mode": "stoch",
+        "samples": 2,
+        "seed": 7,
+        "model": "a b",
+        "detail": True,
+        "coverage": 0.9,
+    }
     url = server.url + "/prefix/"
     prediction = call(url, "predict", b"pixels", key="elk_1", options=options)
     (request,) = server.requests
-    query = "mode=stoch&samples=2&seed=7&model=a+b&detail=trajectories"
+    query = "mode=stoch&samples=2&seed=7&model=a+b&detail=trajectories&coverage=0.9"
     assert request.path == f"/prefix/predict?{query}"
     assert request.headers["Authorization"] == "Bearer elk_1"
     assert prediction.trajectory_labels == ("mel", "nv")

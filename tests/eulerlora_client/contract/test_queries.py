@@ -9,7 +9,7 @@ from eulerlora_client.contract.queries import PredictQuery
 def test_a_query_without_parameters_is_det_and_leaves_the_rest_to_the_service() -> None:
     query = PredictQuery()
     assert query.mode == "det"
-    assert (query.samples, query.seed, query.model, query.detail) == (None,) * 4
+    assert (query.samples, query.seed, query.model, query.detail, query.coverage) == (None,) * 5
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,12 @@ def test_a_query_without_parameters_is_det_and_leaves_the_rest_to_the_service() 
         ),
         ("seed", ["0", "4294967295"], ["-1", "4294967296", "abc", "1.5", "", "9" * 5000]),
         ("detail", ["trajectories"], ["all", ""]),
+        (
+            "coverage",
+            ["0.9", "0.95", "0.001"],
+            ["0", "1", "0.0", "1.0", "-0.5", "1.5", "90", "nan", "inf", "9e-1", "", " 0.9", "+0.9",
+             "0,9", "0_0.9", "1.", "90%"],
+        ),
         ("model", ["ham10000"], []),
         ("sample", [], ["4"]),
         ("MODE", [], ["det"]),

@@ -1,0 +1,35 @@
+"""The prediction set that a request asks for."""
+
+from torch import Tensor
+
+from eulerlora.prediction_sets import (
+    RunOptions,
+    calibration_for,
+    missing_calibration,
+    prediction_sets,
+)
+from eulerlora.settings import AUTO, Draw
+from eulerlora_client.contract.predictions import PredictionSet, PredictionWarning, WarningCode
+from service.prediction.request import PredictRequest
+
+
+def requested_set(
+    request: PredictRequest, coverage: float, draw: Draw, probabilities: Tensor
+) -> PredictionSet | PredictionWarning:
+    """Returns the prediction set of an image; a warning if the checkpoint is not calibrated for it.
+
+    draw: of the image. probabilities: (classes,) float64.
+    """
+    model = request.served.model
+    options = RunOptions.of(draw, request.samples == AUTO, model.precision)
+    calibration = calibration_for(model.config, coverage, options)
+    if calibration is None:
+        reason = missing_calibration(model.config, coverage, options)
+        return PredictionWarning(code=WarningCode.NO_PREDICTION_SET, message=reason)
+    sets = prediction_sets(probabilities[None], calibration, model.classes)
+    return PredictionSet(
+        labels=sets.labels[0],
+        coverage=sets.coverage,
+        unit=sets.unit,
+        calibrated_on=sets.calibrated_on,
+    )
