@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar, overload
+from typing import Protocol, TypeVar
 
 import torch
 from sklearn.model_selection import train_test_split
@@ -81,26 +81,6 @@ class OodSet:
     generated: bool = False
 
 
-class Selection(Sequence[Item]):
-    """The items at some indices of a sequence, read on access."""
-
-    def __init__(self, items: Sequence[Item], indices: Sequence[int]) -> None:
-        self.items = items
-        self.indices = indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    @overload
-    def __getitem__(self, index: int) -> Item: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Selection[Item]": ...
-    def __getitem__(self, index: int | slice) -> "Item | Selection[Item]":
-        if isinstance(index, slice):
-            return Selection(self.items, self.indices[index])
-        return self.items[self.indices[index]]
-
-
 class ImageDataset(Dataset[tuple[Tensor, int]]):
     """A torch data set of transformed images and their labels."""
 
@@ -122,13 +102,10 @@ def class_counts(images: Sequence[LabelledImage], classes: int) -> Tensor:
 
 
 def evenly_spaced(items: Sequence[Item], count: int | None) -> Sequence[Item]:
-    """Returns `count` items at equal distances, beginning with the first; all if fewer or None.
-
-    An item is read on access.
-    """
+    """Returns `count` items at equal distances, beginning with the first; all if fewer or None."""
     if count is None or count >= len(items):
         return items
-    return Selection(items, [index * len(items) // count for index in range(count)])
+    return [items[index * len(items) // count] for index in range(count)]
 
 
 def three_parts(

@@ -21,8 +21,8 @@ from training.data.progress import track
 Encoded = Path | bytes
 """An image file on disk, or its bytes in memory."""
 
-Source = Encoded | Tensor
-"""An encoded image, or a decoded one: (3, height, width) uint8, upright RGB."""
+Source = Encoded | Tensor | Callable[[], Tensor]
+"""An encoded image, a decoded one or a function that makes it: (3, height, width) uint8, RGB."""
 
 Decoded = Tensor | str
 """A decoded image, or the reason why it cannot be decoded."""
@@ -91,6 +91,8 @@ def read_image(name: str, source: Source) -> Tensor:
     """Returns (3, height, width) uint8, upright RGB. Raises DataError with the image's name."""
     if isinstance(source, Tensor):
         return source
+    if not isinstance(source, Path | bytes):
+        return source()
     try:
         return read_pixels(BytesIO(source) if isinstance(source, bytes) else source, name)
     except ImageError as error:

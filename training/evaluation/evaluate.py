@@ -24,7 +24,7 @@ from training.evaluation.mode_report import (
 )
 from training.evaluation.report_schema import TEST, ModeReport, Report, Subset
 from training.evaluation.selective_prediction import error_ranking
-from training.ood.corruptions import CORRUPTIONS, CorruptedImages
+from training.ood.corruptions import CORRUPTIONS, corrupted_images
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _predictions(
 ) -> list[Predictions]:
     """Returns the predictions for each mode. to_corrupt: the images that get corrupted."""
     corruptions = {
-        corruption.name: CorruptedImages(to_corrupt, corruption) for corruption in CORRUPTIONS
+        corruption.name: corrupted_images(to_corrupt, corruption) for corruption in CORRUPTIONS
     }
     inside = predict(test, TEST)
     outside = {name: predict(shown, name) for name, shown in ood.items()}

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import overload
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -30,26 +30,15 @@ class Corruption:
             return self.transform(pixels)
 
 
-class CorruptedImages(Sequence[LabelledImage]):
-    """Images under a corruption, decoded and corrupted on access."""
+def corrupted_images(
+    images: Sequence[LabelledImage], corruption: Corruption
+) -> list[LabelledImage]:
+    """Returns images that are decoded and corrupted each time they are read."""
+    return [replace(image, source=partial(_corrupted, image, corruption)) for image in images]
 
-    def __init__(self, images: Sequence[LabelledImage], corruption: Corruption) -> None:
-        self.images = images
-        self.corruption = corruption
 
-    def __len__(self) -> int:
-        return len(self.images)
-
-    @overload
-    def __getitem__(self, index: int) -> LabelledImage: ...
-    @overload
-    def __getitem__(self, index: slice) -> "CorruptedImages": ...
-    def __getitem__(self, index: int | slice) -> "LabelledImage | CorruptedImages":
-        if isinstance(index, slice):
-            return CorruptedImages(self.images[index], self.corruption)
-        image = self.images[index]
-        pixels = self.corruption.apply(read_image(image.name, image.source))
-        return replace(image, source=pixels)
+def _corrupted(image: LabelledImage, corruption: Corruption) -> Tensor:
+    return corruption.apply(read_image(image.name, image.source))
 
 
 def _blur(share: float) -> Corruption:

@@ -3,8 +3,9 @@
 Every picture depends on the name of its set and its index only.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import overload
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import cycle
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from training.data.labelled_images import OUTSIDE, LabelledImage
+from training.data.labelled_images import OUTSIDE, LabelledImage, evenly_spaced
 
 Pixels = NDArray[np.uint8]
 Draw = Callable[[Generator], Pixels]
@@ -26,37 +27,25 @@ DIGIT_SIDE = 128
 MAX_DIGIT = 16  # of scikit-learn's 8 x 8 digits
 
 
-class GeneratedImages(Sequence[LabelledImage]):
-    """`size` pictures of several kinds in turn, drawn on access; each has a name and no class.
+def pictures(name: str, kinds: Mapping[str, Draw], count: int = IMAGES) -> list[LabelledImage]:
+    """Returns pictures of several kinds in turn, drawn each time they are read.
 
-    kinds: the function that draws a kind, by its name.
+    name: of the set. kinds: the function that draws a kind, by its name.
     """
-
-    def __init__(self, name: str, kinds: Mapping[str, Draw], size: int = IMAGES) -> None:
-        self.name = name
-        self.kinds = kinds
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    @overload
-    def __getitem__(self, index: int) -> LabelledImage: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[LabelledImage]: ...
-    def __getitem__(self, index: int | slice) -> LabelledImage | list[LabelledImage]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        position = range(self.size)[index]
-        kind = list(self.kinds)[position % len(self.kinds)]
-        random = np.random.default_rng([*self.name.encode(), position])
-        pixels = tensor_of(self.kinds[kind](random))
-        return LabelledImage(f"{self.name}/{kind}/{position:03}", pixels, OUTSIDE)
+    turns = zip(range(count), cycle(kinds.items()), strict=False)
+    return [
+        LabelledImage(f"{name}/{kind}/{index:03}", partial(_picture, draw, name, index), OUTSIDE)
+        for index, (kind, draw) in turns
+    ]
 
 
-def noise() -> GeneratedImages:
+def _picture(draw: Draw, name: str, index: int) -> Tensor:
+    return tensor_of(draw(np.random.default_rng([*name.encode(), index])))
+
+
+def noise() -> list[LabelledImage]:
     """Returns noise of six kinds: of single pixels, coarse, and a gradient."""
-    return GeneratedImages(
+    return pictures(
         "noise",
         {
             "uniform": lambda random: random.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8),
@@ -69,9 +58,9 @@ def noise() -> GeneratedImages:
     )
 
 
-def solid_colours() -> GeneratedImages:
+def solid_colours() -> list[LabelledImage]:
     """Returns pictures of one colour, every second one grey."""
-    return GeneratedImages(
+    return pictures(
         "solid-colours",
         {
             "colour": lambda random: _solid(random.integers(0, 256, 3)),
@@ -80,9 +69,9 @@ def solid_colours() -> GeneratedImages:
     )
 
 
-def rendered_text() -> GeneratedImages:
+def rendered_text() -> list[LabelledImage]:
     """Returns pages of random words, dark on light and light on dark."""
-    return GeneratedImages(
+    return pictures(
         "rendered-text",
         {
             "dark-on-light": lambda random: text_page(random, dark=True),
@@ -93,10 +82,10 @@ def rendered_text() -> GeneratedImages:
 
 def digits() -> list[LabelledImage]:
     """Returns evenly spaced digits of scikit-learn, enlarged from 8 x 8 pixels."""
-    pixels = load_digits().images
+    images = list(enumerate(load_digits().images))
     return [
-        LabelledImage(f"digits-8x8/{index:04}", _digit(pixels[index]), OUTSIDE)
-        for index in (step * len(pixels) // IMAGES for step in range(IMAGES))
+        LabelledImage(f"digits-8x8/{index:04}", _digit(pixels), OUTSIDE)
+        for index, pixels in evenly_spaced(images, IMAGES)
     ]
 
 

@@ -14,7 +14,7 @@ from torchvision.transforms.v2 import functional as F
 
 from training.data.labelled_images import OUTSIDE, LabelledImage
 from training.data.sources import read_image
-from training.ood.generated import HEIGHT, IMAGES, WIDTH, GeneratedImages, Pixels
+from training.ood.generated import HEIGHT, IMAGES, WIDTH, Pixels, pictures
 
 CORNER = 0.2
 """Height and width of a corner, relative to the image's."""
@@ -45,7 +45,7 @@ def plain_skin(test: Sequence[LabelledImage]) -> list[LabelledImage]:
         name: partial(rendered_skin, min_angle=low, max_angle=high)
         for name, (low, high) in TYPOLOGY_ANGLES.items()
     }
-    return [*corners, *GeneratedImages("plain-skin", kinds, IMAGES - len(corners))]
+    return [*corners, *pictures("plain-skin", kinds, IMAGES - len(corners))]
 
 
 def rendered_skin(random: Generator, min_angle: float, max_angle: float) -> Pixels:
