@@ -25,7 +25,8 @@ from training.policy.threshold import min_lesions
 
 ROOT = Path(__file__).parents[1]
 CLASSES = ("bkl", "mel", "nv")
-TEST_IMAGES = {"bkl": 5, "mel": 12, "nv": 8}
+TRAINING_IMAGES = {"bkl": 20, "mel": 120, "nv": 20}  # of which a tenth is for calibration
+TEST_IMAGES = {"bkl": 5, "mel": 6, "nv": 8}
 SENSITIVITY = 0.75  # needs at least 11 lesions without a miss
 
 
@@ -34,7 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a data directory with random images of three classes."""
     folder = tmp_path_factory.mktemp("lesions")
     noise = np.random.default_rng(0)
-    for part, counts in (("train", dict.fromkeys(CLASSES, 11)), ("test", TEST_IMAGES)):
+    for part, counts in (("train", TRAINING_IMAGES), ("test", TEST_IMAGES)):
         for name, count in counts.items():
             class_folder = folder / "images" / part / name
             class_folder.mkdir(parents=True)
@@ -63,7 +64,6 @@ def policy(tmp_path: Path) -> Path:
     """Returns the packaged policy, changed to the classes of `data`."""
     path = tmp_path / "own.toml"
     text = default_policy_text().replace('["mel", "bcc", "akiec"]', '["mel"]')
-    text = text.replace("entropy_nats = 1.2", "entropy_nats = 0.9")
     path.write_text("# ours\n" + text)
     return path
 
@@ -81,19 +81,29 @@ def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy
     after = read_policy(policy)
     evidence = after.evidence
     assert evidence is not None
+    measured = evidence.measured
+    assert measured is not None
     assert after.version == before.version + 1
     assert (evidence.model, evidence.mode, evidence.samples) == ("tiny", "stoch", 4)
     assert evidence.revision == EulerLoRA.load(checkpoint, "cpu").revision
-    assert evidence.data == "images, image folder, test part"
-    assert (evidence.images, evidence.lesions, evidence.found) == (25, 12, 12)
-    assert (evidence.wanted, evidence.established) == (SENSITIVITY, True)
+    assert (evidence.fit.data, measured.data) == (
+        "images, image folder, calibration part",
+        "images, image folder, test part",
+    )
+    assert (evidence.fit.images, evidence.fit.lesions, evidence.fit.found) == (16, 12, 12)
+    assert (evidence.wanted, evidence.fit.established) == (SENSITIVITY, True)
     assert min_lesions(SENSITIVITY) == 11
+    assert (measured.images, measured.lesions) == (19, 6)
+    assert after.uncertainty.entropy_nats != before.uncertainty.entropy_nats
     assert after.quality == before.quality
     assert policy.read_text().startswith("# ours\n# The triage policy")
     for line in (
         f"urgent threshold: {after.malignant.urgent}",
-        "sensitivity: 1.000 (12 of 12 lesions",
+        "12 of 12 lesions of mel with all images at or above it",
         "required: 0.75, established",
+        f"entropy threshold: {after.uncertainty.entropy_nats} nats (reached by 0.000 of images)",
+        f"6 lesions of mel: {measured.found} urgent, 0 unfamiliar (seen by a person), ",
+        f"sensitivity: {measured.sensitivity:.3f} (urgent or unfamiliar; exact 95% interval",
         f"{policy}: version {after.version}",
     ):
         assert line in printed
@@ -109,11 +119,9 @@ def test_the_client_decides_as_the_fit_counts(checkpoint: Path, data: Path, poli
     for index in range(len(paths)):
         decision = rules.decide(prediction_of(predicted, index), GOOD)
         counts[decision.disposition] += 1
-    urgent, refer, routine = (
-        f"{each} {counts[each] / len(paths):.3f}"
-        for each in (Disposition.URGENT, Disposition.REFER, Disposition.ROUTINE)
-    )
-    assert f"{urgent}, {refer}, {routine}" in printed
+    order = ("urgent", "unfamiliar", "refer", "routine")
+    shares = (f"{name} {counts[Disposition(name)] / len(paths):.3f}" for name in order)
+    assert ", ".join(shares) in printed
     assert min(counts[Disposition.URGENT], counts[Disposition.REFER]) > 0
 
 
@@ -150,7 +158,7 @@ def test_a_missing_policy_file_starts_as_the_packaged_policy(
     assert done.exit_code == 0, done.output
     packaged, fitted = default_policy(), read_policy(path)
     assert fitted.version == packaged.version + 1
-    assert (fitted.quality, fitted.uncertainty) == (packaged.quality, packaged.uncertainty)
+    assert fitted.quality == packaged.quality
     assert fitted.evidence is not None
     assert fitted.evidence.model == "tiny"
 
@@ -163,7 +171,23 @@ def test_too_few_melanomas_do_not_establish_the_sensitivity(
     assert "59 lesions without a miss" in printed
     evidence = read_policy(policy).evidence
     assert evidence is not None
-    assert (evidence.mode, evidence.samples, evidence.established) == ("det", 1, False)
+    assert (evidence.mode, evidence.samples, evidence.fit.established) == ("det", 1, False)
+
+
+def test_without_a_calibration_part_the_fit_uses_the_test_part_and_measures_nothing(
+    tmp_path: Path, data: Path, policy: Path, make_network: MakeNetwork, make_config: MakeConfig
+) -> None:
+    network = make_network()
+    recipe = {"data": {"kind": "imagefolder", "path": "images", "split": "paper"}}
+    changes = {"thresholds": THRESHOLDS, "provenance": {"recipe": recipe, "seed": 0}}
+    save_checkpoint(tmp_path / "tiny", network, make_config(network, **changes), "# tiny\n")
+    printed = fit(tmp_path / "tiny", data, policy)
+    assert "Not measured: the data set has no calibration part" in printed
+    evidence = read_policy(policy).evidence
+    assert evidence is not None
+    assert evidence.measured is None
+    assert "test part" in evidence.fit.data
+    assert (evidence.fit.images, evidence.fit.lesions) == (19, 6)
 
 
 def test_samples_with_mode_det_are_refused(checkpoint: Path, data: Path, policy: Path) -> None:

@@ -54,30 +54,64 @@ class UncertaintyRules(Settings):
     entropy_nats: Annotated[float, Field(gt=0)]
 
 
-class Evidence(Settings):
-    """The measurement behind `malignant.urgent`, written by `eulerlora policy fit`.
+Count = Annotated[int, Field(ge=0)]
 
-    model, revision, mode, samples: what the threshold applies to. images: all measured images.
-    lesions: lesions of class `target`; found: those with all images at or above the threshold;
-    sensitivity: found / lesions; lower_bound: its one-sided exact bound at `confidence`;
-    established: whether lower_bound is at least `wanted`. specificity: share of the images
-    outside the malignant group that are below the threshold. referral_rate: share of all images
-    that are urgent or referred.
+
+class FitEvidence(Settings):
+    """The images on which `eulerlora policy fit` set the thresholds.
+
+    images: all images. lesions: those of class `target`; found: those with all images at or above
+    `malignant.urgent`; lower_bound: one-sided exact bound of found / lesions; established: whether
+    it is at least `wanted`. uncertain: share of the images with an entropy of at least
+    `uncertainty.entropy_nats`.
+    """
+
+    data: Name
+    images: PositiveInt
+    lesions: PositiveInt
+    found: Count
+    lower_bound: Probability
+    established: bool
+    uncertain: Probability
+
+
+class MeasuredEvidence(Settings):
+    """The performance of the thresholds on other images; image quality is not considered.
+
+    images: all images. lesions: those of class `target`; found: those with all images urgent;
+    unfamiliar: those with all images urgent or unfamiliar, at least one of them unfamiliar.
+    sensitivity: (found + unfamiliar) / lesions, with its two-sided exact interval from
+    sensitivity_low to sensitivity_high. specificity: share of the images outside the malignant
+    group that are neither urgent nor unfamiliar. referral_rate: share of all images that are
+    urgent, unfamiliar or referred.
+    """
+
+    data: Name
+    images: PositiveInt
+    lesions: PositiveInt
+    found: Count
+    unfamiliar: Count
+    sensitivity: Probability
+    sensitivity_low: Probability
+    sensitivity_high: Probability
+    specificity: Probability
+    referral_rate: Probability
+
+
+class Evidence(Settings):
+    """What is known about the thresholds, written by `eulerlora policy fit`.
+
+    model, revision, mode, samples: what the thresholds apply to. target: the class whose
+    sensitivity is to be at least `wanted`. confidence: of all bounds and intervals. measured: None
+    if there are no images besides those of the fit.
     """
 
     model: Name
     revision: Name
     mode: Mode
     samples: PositiveInt
-    data: Name
-    images: PositiveInt
     target: Name
-    lesions: PositiveInt
-    found: Annotated[int, Field(ge=0)]
     wanted: Probability
-    sensitivity: Probability
-    lower_bound: Probability
     confidence: Probability
-    established: bool
-    specificity: Probability
-    referral_rate: Probability
+    fit: FitEvidence
+    measured: MeasuredEvidence | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,12 @@ from training.commands.options import PATH, data_option, device_option, skip_bad
 
 if TYPE_CHECKING:
     from eulerlora.settings import Mode
-    from training.policy.fit import ThresholdFit
+    from training.policy.evidence import MeasuredOn
+    from training.policy.fit import PolicyFit
+    from training.policy.scores import ScoredImages
     from training.policy.threshold import ThresholdCoverage
-    from training.recipe.schema import DataSettings
+
+CALIBRATION = "calibration"
 
 
 @click.command("fit")
@@ -35,6 +38,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="Required sensitivity to melanoma.",
 )
+@click.option(
+    "--uncertain",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.05,
+    show_default=True,
+    help="Largest share of the calibration images that may reach the entropy threshold.",
+)
 @click.option("--mode", type=click.Choice(["det", "stoch"]), default="stoch", show_default=True)
 @click.option(
     "--samples",
@@ -50,15 +60,18 @@ def fit_command(
     data: Path,
     policy: Path,
     sensitivity: float,
+    uncertain: float,
     mode: Mode,
     samples: int | None,
     skip_bad: bool,
     device: str,
 ) -> None:
-    """Fit a policy's urgent threshold to a required sensitivity to melanoma.
+    """Fit a policy's thresholds on the calibration part of the checkpoint's data set.
 
-    Uses the test part of the checkpoint's data set, whose lesions are not in the train part, and
-    writes the threshold with its evidence to the policy file.
+    Sets the urgent threshold to a required sensitivity to melanoma, and the entropy threshold.
+    Measures both on the test part, which has no lesion of the other parts, and writes them with
+    this evidence to the policy file. A data set without a calibration part is fitted on its test
+    part, and nothing is measured.
     \f
     packaged: text of the packaged policy.
     """
@@ -69,67 +82,93 @@ def fit_command(
     from training.data.sources import report_skipped  # noqa: PLC0415
     from training.evaluation.inference import SamplingOptions  # noqa: PLC0415
     from training.evaluation.report_schema import TEST  # noqa: PLC0415
-    from training.policy.file import create, read_rules, set_urgent  # noqa: PLC0415
-    from training.policy.fit import evidence_table, fit_threshold, score_images  # noqa: PLC0415
+    from training.policy.evidence import MeasuredOn, evidence_table  # noqa: PLC0415
+    from training.policy.file import create, malignant_classes, set_thresholds  # noqa: PLC0415
+    from training.policy.fit import fit_policy  # noqa: PLC0415
+    from training.policy.measurement import measure_policy  # noqa: PLC0415
+    from training.policy.scores import score_images  # noqa: PLC0415
 
     if mode == "det" and samples is not None:
         raise click.UsageError("expected --samples only with --mode stoch, got --mode det")
     options = SamplingOptions(mode, 1 if mode == "det" else samples or 4)
     if not policy.exists():
         create(policy, packaged)
-    rules = read_rules(policy)
+    malignant = malignant_classes(policy)
     model = EulerLoRA.load(checkpoint, device)
-    settings = dataset_settings(model.config)
     images = checkpoint_dataset(model.config, data, skip_bad)
     report_skipped(images)
-    name = f"{images.name}, {TEST} part"
-    scored = score_images(model, images.parts[TEST], _lesions(settings, data), options, rules)
-    fitted = fit_threshold(scored, sensitivity)
-    version = set_urgent(policy, fitted.threshold, evidence_table(fitted, model, options, name))
-    click.echo("\n".join(_lines(fitted, name)))
+
+    def scored(part: str) -> ScoredImages:
+        return score_images(model, images.parts[part], options, malignant, part)
+
+    part = CALIBRATION if CALIBRATION in images.parts else TEST
+    name = f"{images.name}, {part} part"
+    fit = fit_policy(scored(part), sensitivity, uncertain)
+    measured = None
+    if part != TEST:
+        measured = MeasuredOn(f"{images.name}, {TEST} part", measure_policy(scored(TEST), fit))
+    evidence = evidence_table(model, options, fit, name, measured)
+    version = set_thresholds(policy, fit.urgent, fit.entropy_nats, evidence)
+    click.echo("\n".join([*_fit_lines(fit, name), *_measured_lines(measured)]))
+    settings = dataset_settings(model.config)
     if settings.kind == "ham10000" and settings.split == "paper":
         click.echo("This split shares lesions with training: expect less on new lesions.")
     click.echo(f"{policy}: version {version}")
 
 
-def _lesions(settings: DataSettings, data: Path) -> Mapping[str, str]:
-    """Returns the lesion of each image by name; empty if the data set does not identify them."""
-    from training.data.ham10000 import METADATA, read_metadata  # noqa: PLC0415 - imports torch
-
-    if settings.kind != "ham10000":
-        return {}
-    rows, _ = read_metadata(data / settings.path / METADATA, lambda *_: None)
-    return {row.image_id: row.lesion_id for row in rows}
-
-
-def _lines(fit: ThresholdFit, data: str) -> Iterator[str]:
+def _fit_lines(fit: PolicyFit, data: str) -> Iterator[str]:
     from training.evaluation.report_schema import MELANOMA  # noqa: PLC0415 - imports numpy
 
     melanoma = fit.melanoma
-    yield f"Measured on {data}: {fit.images:,} images of {fit.lesions:,} lesions."
-    yield f"urgent threshold: {fit.threshold}"
+    yield f"Fitted on {data}: {fit.images:,} images of {fit.lesions:,} lesions."
+    yield f"urgent threshold: {fit.urgent}"
     yield (
-        f"sensitivity: {melanoma.share:.3f} ({melanoma.hits} of {melanoma.lesions} lesions of "
-        f"{MELANOMA} with all images at or above it; {fit.melanoma_hits} of "
-        f"{fit.melanoma_images} images), "
+        f"{melanoma.hits} of {melanoma.lesions} lesions of {MELANOMA} with all images at or above "
+        f"it ({fit.melanoma_hits} of {fit.melanoma_images} images), "
         f"one-sided 95% lower bound {melanoma.lower_bound:.3f}"
     )
     yield f"required: {melanoma.required}, {_verdict(fit)}"
-    yield f"specificity: {fit.specificity:.3f} (of {fit.other_images:,} images not malignant)"
-    yield f"referral rate: {fit.referral_rate:.3f} (urgent or refer, without image quality)"
-    yield f"urgent {fit.urgent:.3f}, refer {fit.refer:.3f}, routine {fit.routine:.3f}"
+    yield f"entropy threshold: {fit.entropy_nats} nats (reached by {fit.uncertain:.3f} of images)"
     yield "Melanoma missed if the threshold were higher, by share of all images below it:"
     yield "coverage  threshold  lesions missed  images missed"
     yield from (_row(coverage) for coverage in fit.coverages)
 
 
-def _verdict(fit: ThresholdFit) -> str:
+def _verdict(fit: PolicyFit) -> str:
     from training.policy.threshold import min_lesions  # noqa: PLC0415 - imports scipy
 
     if fit.melanoma.established:
         return "established"
     minimum = min_lesions(fit.melanoma.required)
     return f"not established: requires at least {minimum} lesions without a miss"
+
+
+def _measured_lines(measured: MeasuredOn | None) -> Iterator[str]:
+    from training.evaluation.report_schema import MELANOMA  # noqa: PLC0415 - imports numpy
+
+    if measured is None:
+        yield "Not measured: the data set has no calibration part, and the fit used its test part."
+        return
+    result, melanoma = measured.measurement, measured.measurement.melanoma
+    low, high = melanoma.interval
+    yield f"Measured on {measured.data}: {result.images:,} images of {result.lesions:,} lesions."
+    yield (
+        f"{melanoma.lesions} lesions of {MELANOMA}: {melanoma.found} urgent, {melanoma.unfamiliar} "
+        f"unfamiliar (seen by a person), {melanoma.missed} missed"
+    )
+    yield (
+        f"sensitivity: {melanoma.sensitivity:.3f} (urgent or unfamiliar; exact 95% interval "
+        f"{low:.3f} to {high:.3f})"
+    )
+    yield (
+        f"specificity: {result.specificity:.3f} (of {result.other_images:,} images not malignant, "
+        "neither urgent nor unfamiliar)"
+    )
+    yield f"referral rate: {result.referral_rate:.3f} (all but routine, without image quality)"
+    yield (
+        f"urgent {result.urgent:.3f}, unfamiliar {result.unfamiliar:.3f}, "
+        f"refer {result.refer:.3f}, routine {result.routine:.3f}"
+    )
 
 
 def _row(coverage: ThresholdCoverage) -> str:

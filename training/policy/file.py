@@ -1,7 +1,6 @@
-"""The triage policy file in training: reads its rules and writes the urgent threshold."""
+"""The triage policy file in training: reads its classes and writes fitted thresholds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,39 +12,28 @@ from eulerlora.atomic_files import atomic_write
 from eulerlora.errors import SettingsError
 
 
-@dataclass(frozen=True)
-class PolicyRules:
-    """The rules of a policy that a fit depends on.
-
-    malignant: classes whose probabilities are summed. entropy_nats: predictive entropy at or above
-    which an image is referred.
-    """
-
-    malignant: tuple[str, ...]
-    entropy_nats: float
-
-
 def create(path: Path, text: str) -> None:
     """Writes a new policy file atomically."""
     with atomic_write(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
-def read_rules(path: Path) -> PolicyRules:
-    """Reads the rules of a policy file. Raises SettingsError with the path."""
+def malignant_classes(path: Path) -> tuple[str, ...]:
+    """Returns the classes of a policy file whose probabilities are summed.
+
+    Raises SettingsError with the path.
+    """
     document = _read(path).unwrap()
     try:
-        classes = document["malignant"]["classes"]
-        return PolicyRules(
-            malignant=tuple(str(name) for name in classes),
-            entropy_nats=float(document["uncertainty"]["entropy_nats"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        return tuple(str(name) for name in document["malignant"]["classes"])
+    except (KeyError, TypeError) as error:
         raise _not_a_policy(path) from error
 
 
-def set_urgent(path: Path, urgent: float, evidence: Mapping[str, Any]) -> int:
-    """Writes the urgent threshold and its evidence; keeps comments and all other values.
+def set_thresholds(
+    path: Path, urgent: float, entropy_nats: float, evidence: Mapping[str, Any]
+) -> int:
+    """Writes the fitted thresholds and their evidence; keeps comments and all other values.
 
     Replaces the file atomically and returns the new version, the old one plus 1. Raises
     SettingsError for a file that is not a policy.
@@ -55,11 +43,8 @@ def set_urgent(path: Path, urgent: float, evidence: Mapping[str, Any]) -> int:
         version = int(document["version"]) + 1
         document["version"] = version
         document["malignant"]["urgent"] = urgent
-        table = document.setdefault("evidence", tomlkit.table())
-        for key in set(table) - set(evidence):
-            del table[key]
-        for key, value in evidence.items():
-            table[key] = value
+        document["uncertainty"]["entropy_nats"] = entropy_nats
+        document["evidence"] = evidence
     except (KeyError, TypeError, ValueError) as error:
         raise _not_a_policy(path) from error
     with atomic_write(path) as partial:

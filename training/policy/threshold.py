@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +98,11 @@ def lesion_scores(scores: Floats, lesions: Names) -> Floats:
     return lowest
 
 
+def lesions_with_all(flags: Bools, lesions: Names) -> Bools:
+    """Returns for each lesion whether all its images have the flag. flags, lesions: (n,)."""
+    return np.array(lesion_scores(flags.astype(np.float64), lesions) == 1)
+
+
 def urgent_threshold(melanomas: Floats, required: float) -> float:
     """Returns the highest threshold whose lower bound reaches `required`.
 
@@ -141,6 +146,16 @@ def coverage_table(
 def round_down(value: float) -> float:
     """Returns a positive number rounded down to four significant digits."""
     exact = Decimal(value)
-    return float(
-        exact.quantize(Decimal(1).scaleb(exact.adjusted() - SIGNIFICANT_DIGITS + 1), ROUND_FLOOR)
-    )
+    return float(exact.quantize(_unit(exact), ROUND_FLOOR))
+
+
+def round_up(value: float) -> float:
+    """Returns the next larger number with four significant digits; 0.001 for 0."""
+    exact = Decimal(value)
+    rounded = exact.quantize(_unit(exact), ROUND_CEILING)
+    return float(rounded if rounded > exact else rounded + _unit(exact))
+
+
+def _unit(value: Decimal) -> Decimal:
+    """Returns the unit of the last significant digit."""
+    return Decimal(1).scaleb(value.adjusted() - SIGNIFICANT_DIGITS + 1)

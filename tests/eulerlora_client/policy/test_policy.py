@@ -287,8 +287,14 @@ def test_the_packaged_policy_is_valid_and_its_evidence_is_consistent() -> None:
     assert parse_policy(default_policy_text(), "again") == policy
     evidence = policy.evidence
     assert evidence is not None
-    assert evidence.sensitivity == pytest.approx(evidence.found / evidence.lesions, abs=1e-4)
-    assert evidence.established == (evidence.lower_bound >= evidence.wanted)
+    fit, measured = evidence.fit, evidence.measured
+    assert fit.established == (fit.lower_bound >= evidence.wanted)
+    assert fit.found <= fit.lesions
+    assert measured is not None
+    assert measured.data != fit.data
+    seen = measured.found + measured.unfamiliar
+    assert measured.sensitivity == pytest.approx(seen / measured.lesions, abs=1e-4)
+    assert measured.sensitivity_low <= measured.sensitivity <= measured.sensitivity_high
 
 
 def test_the_document_states_the_packaged_thresholds() -> None:
@@ -298,8 +304,14 @@ def test_the_document_states_the_packaged_thresholds() -> None:
     evidence = policy.evidence
     assert evidence is not None
     assert f"urgent threshold: {policy.malignant.urgent}\n" in document
-    assert f"({evidence.found} of {evidence.lesions} lesions of {evidence.target} " in document
-    assert f"entropy of {policy.uncertainty.entropy_nats} nats" in document
+    fit, measured = evidence.fit, evidence.measured
+    assert measured is not None
+    assert f"\n{fit.found} of {fit.lesions} lesions of {evidence.target} with all" in document
+    assert f"\nentropy threshold: {policy.uncertainty.entropy_nats} nats" in document
+    assert (
+        f"\n{measured.lesions} lesions of {evidence.target}: {measured.found} urgent, "
+        f"{measured.unfamiliar} unfamiliar" in document
+    )
 
 
 def test_a_threshold_is_fitted_to_one_model_mode_and_number_of_samples() -> None:

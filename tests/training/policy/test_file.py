@@ -1,4 +1,4 @@
-"""Policy files: only the threshold, the version and the evidence change."""
+"""Policy files: only the thresholds, the version and the evidence change."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from eulerlora.errors import SettingsError, StorageError
 from tests.full_disk import file_size_limit
-from training.policy.file import read_rules, set_urgent
+from training.policy.file import malignant_classes, set_thresholds
 
 TEXT = """\
 # our clinic's policy
@@ -29,22 +29,37 @@ def policy(tmp_path: Path) -> Path:
     return path
 
 
-def test_rules_are_read(policy: Path) -> None:
-    rules = read_rules(policy)
-    assert (rules.malignant, rules.entropy_nats) == (("mel", "bcc"), 1.2)
+EVIDENCE = {"model": "tiny", "fit": {"found": 59}, "measured": {"found": 3, "unfamiliar": 1}}
+EVIDENCE_TEXT = """
+[evidence]
+model = "tiny"
+
+[evidence.fit]
+found = 59
+
+[evidence.measured]
+found = 3
+unfamiliar = 1
+"""
 
 
-def test_setting_the_threshold_changes_version_and_evidence_only(policy: Path) -> None:
-    assert set_urgent(policy, 0.0625, {"model": "tiny", "found": 59}) == 4
+def test_the_malignant_classes_are_read(policy: Path) -> None:
+    assert malignant_classes(policy) == ("mel", "bcc")
+
+
+def test_setting_the_thresholds_changes_them_and_version_and_evidence_only(policy: Path) -> None:
+    assert set_thresholds(policy, 0.0625, 1.5, EVIDENCE) == 4
     changed = TEXT.replace("version = 3", "version = 4").replace("urgent = 0.1", "urgent = 0.0625")
-    assert policy.read_text() == changed + '\n[evidence]\nmodel = "tiny"\nfound = 59\n'
+    changed = changed.replace("entropy_nats = 1.2", "entropy_nats = 1.5")
+    assert policy.read_text() == changed + EVIDENCE_TEXT
 
 
 def test_new_evidence_replaces_old_evidence(policy: Path) -> None:
-    set_urgent(policy, 0.0625, {"model": "tiny", "old": 1})
-    assert set_urgent(policy, 0.125, {"model": "large", "new": 2}) == 5
+    set_thresholds(policy, 0.0625, 1.5, EVIDENCE)
+    assert set_thresholds(policy, 0.125, 1.25, {"model": "large", "fit": {"found": 7}}) == 5
     text = policy.read_text()
-    assert text.endswith('\n[evidence]\nmodel = "large"\nnew = 2\n')
+    assert text.endswith('\n[evidence]\nmodel = "large"\n\n[evidence.fit]\nfound = 7\n')
+    assert "measured" not in text
     assert "# their sum" in text
 
 
@@ -52,7 +67,8 @@ def test_new_evidence_replaces_old_evidence(policy: Path) -> None:
     ("text", "message"),
     [
         (TEXT.replace("[malignant]", "[benign]"), "expected a triage policy"),
-        (TEXT.replace("1.2", '"much"'), "expected a triage policy"),
+        (TEXT.replace("version = 3", 'version = "three"'), "expected a triage policy"),
+        (TEXT.replace("[uncertainty]\nentropy_nats = 1.2", ""), "expected a triage policy"),
         ("version = ", "expected TOML in UTF-8, got a syntax error in line 1"),
         ("malignant = 3", "expected a triage policy"),
     ],
@@ -60,11 +76,12 @@ def test_new_evidence_replaces_old_evidence(policy: Path) -> None:
 def test_a_file_that_is_not_a_policy_is_refused(policy: Path, text: str, message: str) -> None:
     policy.write_text(text)
     with pytest.raises(SettingsError, match=rf"^{re.escape(str(policy))}: {message}"):
-        read_rules(policy)
+        set_thresholds(policy, 0.0625, 1.5, EVIDENCE)
+    assert policy.read_text() == text
 
 
 def test_a_full_disk_leaves_the_policy_unchanged(policy: Path) -> None:
     with file_size_limit(64), pytest.raises(StorageError, match=str(policy)):
-        set_urgent(policy, 0.0625, {"model": "tiny"})
+        set_thresholds(policy, 0.0625, 1.5, EVIDENCE)
     assert policy.read_text() == TEXT
     assert list(policy.parent.iterdir()) == [policy]

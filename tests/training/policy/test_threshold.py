@@ -10,9 +10,11 @@ from training.policy.threshold import (
     allowed_misses,
     coverage_table,
     lesion_scores,
+    lesions_with_all,
     lower_bound,
     min_lesions,
     round_down,
+    round_up,
     sensitivity_at,
     urgent_threshold,
 )
@@ -89,6 +91,11 @@ def test_the_score_of_a_lesion_is_its_lowest_image() -> None:
     assert lesion_scores(scores, lesions).tolist() == [0.25, 0.5, 0.125]
 
 
+def test_a_lesion_has_a_flag_if_all_its_images_have_it() -> None:
+    flags = np.array([True, False, True, True])
+    assert lesions_with_all(flags, np.array(["b", "a", "b", "a"])).tolist() == [False, True]
+
+
 def test_missed_melanomas_are_counted_at_every_coverage() -> None:
     scores = np.arange(10) / 10
     melanoma = np.isin(np.arange(10), [2, 3, 8])
@@ -106,3 +113,11 @@ def test_missed_melanomas_are_counted_at_every_coverage() -> None:
 )
 def test_rounding_goes_down_to_four_digits(value: float, expected: float) -> None:
     assert round_down(value) == expected <= value
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0.123456, 0.1235), (0.5, 0.5001), (0.9999, 1.0), (1.0, 1.001), (3.14159e-7, 3.142e-7)],
+)
+def test_rounding_up_gives_a_larger_number_of_four_digits(value: float, expected: float) -> None:
+    assert round_up(value) == expected > value

@@ -1,0 +1,30 @@
+"""Scored images with known counts."""
+
+import numpy as np
+
+from training.policy.scores import ScoredImages
+
+
+def scored(melanomas: int, malignant: int = 0, others: int = 100) -> ScoredImages:
+    """Returns melanomas scored from 0.5, other malignant images 0.6, others from 0 to 1.
+
+    Every image is a familiar lesion by itself with an entropy of 1; each tenth one is doubtful.
+    """
+    scores = np.concatenate(
+        [
+            0.5 + np.arange(melanomas) / 1000,
+            np.full(malignant, 0.6),
+            np.arange(others) / max(others, 1),
+        ]
+    )
+    count = len(scores)
+    index = np.arange(count)
+    return ScoredImages(
+        scores=scores,
+        entropy=np.ones(count),
+        unfamiliar=np.zeros(count, bool),
+        doubtful=index % 10 == 0,
+        melanoma=index < melanomas,
+        malignant=index < melanomas + malignant,
+        lesions=index.astype(str),
+    )

@@ -1,0 +1,61 @@
+"""The scores of images agree with predictions."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from eulerlora.checkpoint import load_checkpoint
+from eulerlora.errors import DataError
+from eulerlora.model import EulerLoRA
+from training.data.labelled_images import LabelledImage
+from training.data.sources import list_images
+from training.evaluation.inference import SamplingOptions
+from training.policy.scores import score_images
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint_folder: Path) -> EulerLoRA:
+    return EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def images(image_folder: Path) -> list[LabelledImage]:
+    sources = list_images(image_folder / "test").items()
+    return [LabelledImage(name, source, n % 3) for n, (name, source) in enumerate(sources)]
+
+
+def test_scores_entropy_and_doubt_agree_with_predictions(
+    model: EulerLoRA, images: list[LabelledImage], image_folder: Path
+) -> None:
+    twins = [replace(image, cluster="twins") for image in images[:2]]
+    shown = [*twins, *images[2:]]
+    actual = score_images(model, shown, SamplingOptions("stoch", 4), ("mel",), "test")
+    paths = [image_folder / "test" / image.name for image in images]
+    predicted = model.predict(paths, "stoch", 4)
+    mel = model.classes.index("mel")
+    assert predicted.ood is not None
+    assert actual.scores == pytest.approx(predicted.probabilities[:, mel].numpy(), abs=1e-6)
+    assert actual.entropy == pytest.approx(predicted.entropy.numpy(), abs=1e-6)
+    for index, rows in enumerate(predicted.trajectories.argmax(dim=-1).tolist()):
+        assert actual.doubtful[index] == (predicted.ood[index] or len(set(rows)) > 1)
+    assert actual.doubtful.any()
+    assert not actual.doubtful.all()
+    assert actual.melanoma.tolist() == [image.label == mel for image in images]
+    assert actual.lesions[:2].tolist() == ["twins", "twins"]
+    assert len(set(actual.lesions.tolist())) == len(images) - 1
+
+
+def test_without_an_ood_threshold_every_image_is_doubtful(
+    model: EulerLoRA, images: list[LabelledImage]
+) -> None:
+    options = SamplingOptions("stoch", 3)
+    assert score_images(model, images[:3], options, ("mel",), "test").doubtful.all()
+
+
+def test_a_model_without_the_policy_s_classes_is_refused(
+    model: EulerLoRA, images: list[LabelledImage]
+) -> None:
+    with pytest.raises(DataError, match="classes bcc, got tiny with bkl, mel, nv"):
+        score_images(model, images, SamplingOptions("det"), ("mel", "bcc"), "test")
