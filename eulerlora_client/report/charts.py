@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.predictions import OodScore, Prediction
 
 FULL = 100.0
 TOP, SPREAD = 20.0, 60.0  # vertical range of points, so that none is cut off
@@ -61,6 +61,13 @@ def entropy_split(prediction: Prediction) -> EntropySplit:
     expected = _percent(prediction.expected_entropy / maximum)
     mutual = min(_percent(prediction.mutual_information / maximum), FULL - expected)
     return EntropySplit(expected, round(mutual, 2))
+
+
+def relative_distance(distance: OodScore) -> float:
+    """Returns a score of at least 0 as a share of twice its threshold, at most 1."""
+    if not distance.threshold:
+        return 1.0
+    return min(max(distance.value, 0.0) / (2 * distance.threshold), 1.0)
 
 
 def points_path(values: Sequence[float]) -> str:

@@ -7,18 +7,24 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.output_files import atomic_text_file
 from eulerlora_client.triage.run import TriageRow
 
 PREDICTION_COLUMNS = (
     "label", "msp", "entropy", "expected_entropy", "mutual_information", "ood", "ood_threshold",
-    "mode", "samples", "trajectories", "seed", "model", "revision", "request_id",
+    "unfamiliar", "mode", "samples", "trajectories", "seed", "model", "revision", "request_id",
 )  # fmt: skip
+OOD_SCORES = ("energy", "feature_distance")
+"""Columns of scores beside the MSP; the threshold of each follows it."""
+
 STANDARD_ERRORS = ("msp", "entropy")
 QUALITY_FIELDS = ("width", "height", "brightness", "dark_share", "bright_share", "sharpness")
 COLUMNS = (
     "file", "disposition", "reasons", "problem", "problem_detail", *PREDICTION_COLUMNS,
-    *(f"{name}_standard_error" for name in STANDARD_ERRORS), "warnings",
+    *(column for name in OOD_SCORES for column in (name, f"{name}_threshold")),
+    *(f"{name}_standard_error" for name in STANDARD_ERRORS),
+    "prediction_set", "prediction_set_coverage", "warnings",
     *(f"quality_{name}" for name in QUALITY_FIELDS), "policy_version", "policy_hash",
 )  # fmt: skip
 """Columns of the CSV; the probabilities of the classes follow as p_CLASS."""
@@ -59,13 +65,23 @@ def _cells(row: TriageRow) -> dict[str, object]:
     if row.quality is not None:
         cells |= {f"quality_{name}": value for name, value in row.quality}
     if row.prediction is not None:
-        cells |= {name: getattr(row.prediction, name) for name in PREDICTION_COLUMNS}
-        errors = row.prediction.standard_error
-        cells |= {f"{name}_standard_error": getattr(errors, name, None) for name in STANDARD_ERRORS}
-        cells["warnings"] = LIST_SEPARATOR.join(
-            warning.message for warning in row.prediction.warnings
-        )
-        cells |= {f"p_{name}": value for name, value in row.prediction.probabilities.items()}
+        cells |= _prediction_cells(row.prediction)
+    return cells
+
+
+def _prediction_cells(prediction: Prediction) -> dict[str, object]:
+    cells: dict[str, object] = {name: getattr(prediction, name) for name in PREDICTION_COLUMNS}
+    for name in OOD_SCORES:
+        score = getattr(prediction.ood_scores, name, None)
+        cells[name] = getattr(score, "value", None)
+        cells[f"{name}_threshold"] = getattr(score, "threshold", None)
+    for name in STANDARD_ERRORS:
+        cells[f"{name}_standard_error"] = getattr(prediction.standard_error, name, None)
+    if prediction.prediction_set is not None:
+        cells["prediction_set"] = LIST_SEPARATOR.join(prediction.prediction_set.labels)
+        cells["prediction_set_coverage"] = prediction.prediction_set.coverage
+    cells["warnings"] = LIST_SEPARATOR.join(warning.message for warning in prediction.warnings)
+    cells |= {f"p_{name}": value for name, value in prediction.probabilities.items()}
     return cells
 
 

@@ -18,7 +18,7 @@ from eulerlora_client.output_files import atomic_text_file
 from eulerlora_client.policy import wording
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.printable import NO_BREAK, printable
-from eulerlora_client.report.charts import class_bars, entropy_split
+from eulerlora_client.report.charts import class_bars, entropy_split, relative_distance
 from eulerlora_client.report.rows import (
     ModelSettings,
     counts_by_settings,
@@ -110,6 +110,7 @@ def _environment() -> Environment:
         wording=wording,
         class_bars=class_bars,
         entropy_split=entropy_split,
+        relative_distance=relative_distance,
         sort_keys=sort_keys,
         thumbnail_of=thumbnail_of,
     )

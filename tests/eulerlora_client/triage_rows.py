@@ -24,6 +24,17 @@ BLURRED = ImageQuality(
 )
 
 
+UNFAMILIAR = {
+    "unfamiliar": True,
+    "ood_scores": {
+        "msp": {"value": 0.4, "threshold": 0.5, "flagged": True},
+        "energy": {"value": -1.5, "threshold": -2.5, "flagged": True},
+        "feature_distance": {"value": 36.0, "threshold": 24.0, "flagged": True},
+    },
+}
+"""The changes of a prediction of an unfamiliar image."""
+
+
 def fixed_policy() -> Policy:
     """Returns the packaged policy with thresholds that do not change when it is fitted again."""
     changed = {
@@ -143,6 +154,7 @@ def rows_of_all_kinds(folder: Path, policy: Policy) -> list[TriageRow]:
             make_prediction(passes("vasc", 6, 0.3, 7), ood=None, ood_threshold=None),
         ),
         row(image("ood.jpg", 8), make_prediction(passes("nv", 0, 0.1, 8))),
+        row(image("unfamiliar.jpg", 9), make_prediction(passes("mel", 1, 0.1, 9), **UNFAMILIAR)),
         failed(broken, "unusable_image", "the JPEG data is broken or truncated"),
         failed(folder / "gone.jpg", "unreadable_file", "cannot be read (No such file)"),
     ]

@@ -6,7 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from eulerlora_client.report.charts import class_bars, entropy_split, points_path
+from eulerlora_client.contract.predictions import OodScore
+from eulerlora_client.report.charts import class_bars, entropy_split, points_path, relative_distance
 from tests.eulerlora_client.triage_rows import CLASSES, make_prediction, passes
 
 MALIGNANT = ("mel", "bcc", "akiec")
@@ -28,6 +29,17 @@ def test_bars_show_the_probabilities_the_highest_first() -> None:
     assert [bar.length for bar in bars] == pytest.approx(
         sorted((100 * share for share in result.probabilities.values()), reverse=True), abs=0.01
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "threshold", "share"),
+    [(0, 24, 0), (12, 24, 0.25), (24, 24, 0.5), (480, 24, 1), (-0.5, 24, 0), (3, 0, 1)],
+)
+def test_a_distance_at_its_threshold_is_in_the_middle(
+    value: float, threshold: float, share: float
+) -> None:
+    score = OodScore(value=value, threshold=threshold, flagged=value > threshold)
+    assert relative_distance(score) == share
 
 
 def test_the_malignant_group_is_marked() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from eulerlora_client.contract.models import ClassName
+from eulerlora_client.contract.triage import Reason
 from eulerlora_client.policy import wording
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.printable import NO_BREAK, printable
@@ -23,6 +24,7 @@ from eulerlora_client.triage.run import TriageRow
 from tests.eulerlora_client.triage_rows import (
     REVISION,
     SHARP,
+    UNFAMILIAR,
     failed,
     fixed_policy,
     lesion,
@@ -98,7 +100,8 @@ def test_every_row_is_listed_once_the_most_urgent_first(
     kinds = [match.group(1) for match in RESULT.finditer(document)]
     assert len(kinds) == len(rows)
     assert kinds == [
-        *["urgent"] * 3, "retake", *["refer"] * 2, "retake", *["failed"] * 2, "routine"
+        *["urgent"] * 3, "retake", "unfamiliar", *["refer"] * 2, "retake", *["failed"] * 2,
+        "routine",
     ]  # fmt: skip
     for row in rows:
         name = printable(row.path.name)
@@ -154,15 +157,42 @@ def test_a_row_shows_its_prediction_and_quality(write: Write, policy: Policy) ->
         assert part in text
 
 
+def test_an_unfamiliar_row_shows_its_distance_and_no_urgent_threshold(
+    write: Write, policy: Policy
+) -> None:
+    prediction = make_prediction(passes("mel", 7, 0.2, 0), **UNFAMILIAR)
+    document = write([triaged(Path("a.jpg"), prediction, SHARP, policy)])
+    (result,) = results(document)
+    text = text_of(result)
+    assert "Feature distance 36.000 , threshold 24.000" in text
+    assert "says nothing about an unfamiliar image" in text
+    assert "urgent from" not in text
+    assert 'aria-label="feature distance 36.000, threshold 24.000"' in result
+    assert wording.REASONS[Reason.MALIGNANT_GROUP] in text
+
+
+def test_without_a_distance_threshold_only_the_distance_is_shown(
+    write: Write, policy: Policy
+) -> None:
+    scores = {"feature_distance": {"value": 36.0, "threshold": None, "flagged": None}}
+    prediction = make_prediction(
+        passes("nv", 7, 0.2, 0), ood_scores={"msp": None, "energy": None} | scores
+    )
+    text = text_of(write([triaged(Path("a.jpg"), prediction, SHARP, policy)]))
+    assert "Feature distance 36.000" in text
+    assert "36.000 , threshold" not in text
+
+
 def test_the_top_shows_the_time_the_model_and_the_counts(document: str, policy: Policy) -> None:
     head = text_of(document.partition('<table id="results">')[0])
     for part in (
-        "10 images",
+        "11 images",
         "21 November 2026, 15:04 UTC",
         REVISION,
         f"version {policy.version}",
         policy.hash,
         "3 Prioritise",
+        "1 Unfamiliar image",
         "2 Refer for review",
         "2 Retake the image",
         "1 Routine",

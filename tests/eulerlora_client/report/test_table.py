@@ -62,7 +62,8 @@ def test_a_line_has_the_pathway_the_label_and_the_reasons() -> None:
 def test_the_counts_and_the_warning_follow_the_table() -> None:
     counts = summary(ranked(ROWS, mel_policy()))
     assert counts == (
-        "6 files: 2 prioritise, 1 refer for review, 1 retake the image, 1 routine, 1 not assessed"
+        "6 files: 2 prioritise, 0 unfamiliar image, 1 refer for review, 1 retake the image, "
+        "1 routine, 1 not assessed"
     )
     text = " ".join(printed(ROWS).split())
     assert text.index(counts) < text.index(NOT_FITTED) < text.index(WARNING)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.triage import Disposition
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.triage.ranking import counts_by_status, ranked
@@ -13,6 +14,7 @@ from eulerlora_client.triage.run import TriageRow
 from tests.eulerlora_client.triage_rows import (
     BLURRED,
     SHARP,
+    UNFAMILIAR,
     failed,
     fixed_policy,
     make_prediction,
@@ -33,6 +35,10 @@ def row(
     return triaged(Path(path), prediction, SHARP if sharp else BLURRED, policy)
 
 
+def unfamiliar(label: str) -> Prediction:
+    return make_prediction(passes(label, 7, 0.2, seed=0), **UNFAMILIAR)
+
+
 def names(rows: list[TriageRow], policy: Policy) -> list[str]:
     return [result.name for result in ranked(rows, policy)]
 
@@ -45,7 +51,8 @@ def test_the_most_urgent_come_first_and_failures_precede_routine(policy: Policy)
         triaged(Path("refer"), make_prediction(passes("nv", 7, 0.2, 0), ood=True), SHARP, policy),
         row(policy, "urgent", "mel"),
     ]
-    assert names(rows, policy) == ["urgent", "refer", "retake", "failed", "routine"]
+    rows.append(triaged(Path("unfamiliar"), unfamiliar("mel"), SHARP, policy))
+    assert names(rows, policy) == ["urgent", "unfamiliar", "refer", "retake", "failed", "routine"]
 
 
 def test_a_retake_above_the_urgent_threshold_follows_the_urgent_rows(
@@ -69,6 +76,25 @@ def test_a_failed_row_above_the_urgent_threshold_follows_the_urgent_rows(
         replace(failed(Path("failed"), "quality_unknown", "broken"), prediction=result),
     ]
     assert names(rows, policy) == ["failed", "refer"]
+
+
+def test_a_poor_unfamiliar_image_is_among_the_unfamiliar_rows(policy: Policy) -> None:
+    rows = [
+        row(policy, "retake, malignant", "mel", sharp=False),
+        triaged(Path("poor"), unfamiliar("mel"), BLURRED, policy),
+        triaged(Path("refer"), make_prediction(passes("nv", 7, 0.2, 0), ood=True), SHARP, policy),
+    ]
+    assert names(rows, policy) == ["retake, malignant", "poor", "refer"]
+    assert {result.status for result in ranked(rows[1:2], policy)} == {Disposition.UNFAMILIAR}
+
+
+def test_a_failed_row_of_an_unfamiliar_image_follows_the_unfamiliar_rows(policy: Policy) -> None:
+    rows = [
+        triaged(Path("refer"), make_prediction(passes("nv", 7, 0.2, 0), ood=True), SHARP, policy),
+        replace(failed(Path("failed"), "quality_unknown", "x"), prediction=unfamiliar("mel")),
+        triaged(Path("unfamiliar"), unfamiliar("nv"), SHARP, policy),
+    ]
+    assert names(rows, policy) == ["unfamiliar", "failed", "refer"]
 
 
 def test_within_a_status_the_malignant_probability_decides(policy: Policy) -> None:
@@ -96,7 +122,7 @@ def test_absolute_and_relative_paths_are_shown_complete(policy: Policy) -> None:
 def test_every_status_is_counted(policy: Policy) -> None:
     rows = [row(policy, "a"), row(policy, "b"), failed(Path("c"), "timed_out", "no answer")]
     assert counts_by_status(ranked(rows, policy)) == {
-        "urgent": 0, "refer": 0, "retake": 0, "routine": 2, "failed": 1
+        "urgent": 0, "unfamiliar": 0, "refer": 0, "retake": 0, "routine": 2, "failed": 1
     }  # fmt: skip
 
 
