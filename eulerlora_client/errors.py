@@ -5,7 +5,8 @@ ClientError
 ├── ImageFilesError   there is no image file, or a folder cannot be listed
 ├── OutputPathError   an output path cannot be used
 ├── StorageError      a disk is full or fails
-└── PolicyError       a policy does not apply to a model
+├── PolicyError       a policy does not apply to a model
+└── OutcomesError     a file of confirmed outcomes is invalid
 
 A message is one line: what was expected, and what was given.
 """
@@ -48,3 +49,7 @@ class StorageError(ClientError):
 
 class PolicyError(ClientError):
     """A policy does not apply to a model: it names classes that the model does not have."""
+
+
+class OutcomesError(ClientError):
+    """A file of confirmed outcomes is invalid, or has no lesion of the tested class."""

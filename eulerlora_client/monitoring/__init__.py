@@ -1,0 +1,1 @@
+"""Sequential monitoring: shifts of a model's inputs, and misses among confirmed outcomes."""

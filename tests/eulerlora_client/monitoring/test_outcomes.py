@@ -1,0 +1,154 @@
+"""Files of outcomes: which lesions are missed, and when that is an alarm."""
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+
+from eulerlora_client.contract.triage import Disposition
+from eulerlora_client.errors import OutcomesError
+from eulerlora_client.monitoring.betting import log_capital
+from eulerlora_client.monitoring.bounds import sequential_lower_bound
+from eulerlora_client.monitoring.outcome_file import Outcome, check_policy, read_outcomes
+from eulerlora_client.monitoring.outcomes import (
+    LesionOutcome,
+    Promise,
+    lesion_outcome,
+    summarise,
+    target_lesions,
+)
+from eulerlora_client.report.exports import COLUMNS
+
+PROMISE = Promise("mel", 0.05, 0.95)
+
+
+def image(disposition: str | None, confirmed: str = "mel", lesion: str = "1") -> Outcome:
+    chosen = None if disposition is None else Disposition(disposition)
+    return Outcome(chosen, confirmed, lesion, "")
+
+
+def lesions(*dispositions: str) -> list[Outcome]:
+    return [image(name, lesion=str(index)) for index, name in enumerate(dispositions)]
+
+
+def written(path: Path, *rows: dict[str, str]) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("dispositions", "expected"),
+    [
+        (["urgent", "urgent"], LesionOutcome.URGENT),
+        (["urgent", "unfamiliar"], LesionOutcome.UNFAMILIAR),
+        (["unfamiliar"], LesionOutcome.UNFAMILIAR),
+        (["urgent", "routine"], LesionOutcome.MISSED),
+        (["unfamiliar", "refer"], LesionOutcome.MISSED),
+        (["urgent", "retake", None], LesionOutcome.URGENT),
+        (["retake", None], LesionOutcome.NOT_ASSESSED),
+    ],
+)
+def test_a_lesion_is_missed_if_an_assessed_image_is_neither_urgent_nor_unfamiliar(
+    dispositions: list[str | None], expected: LesionOutcome
+) -> None:
+    assert lesion_outcome(map(image, dispositions)) is expected
+
+
+def test_a_lesion_counts_once_with_all_its_images() -> None:
+    rows = [
+        image("urgent"),
+        image("routine", confirmed="nv", lesion="2"),
+        image("routine", confirmed=""),
+        image("urgent", lesion="3"),
+    ]
+    assert target_lesions(rows, "mel") == [LesionOutcome.MISSED, LesionOutcome.URGENT]
+
+
+def test_a_lesion_with_two_classes_is_an_error() -> None:
+    rows = [image("urgent", "mel", "a\n1"), image("urgent", "nv", "a\n1")]
+    with pytest.raises(OutcomesError, match=r"^lesion a\\n1: expected one class, got mel, nv$"):
+        target_lesions(rows, "mel")
+
+
+def test_the_alarm_is_set_when_the_lower_bound_exceeds_the_tolerated_share() -> None:
+    rows = lesions(*["urgent"] * 10, *["routine"] * 5, *["urgent"] * 400)
+    summary = summarise(rows, PROMISE)
+    bounds = [sequential_lower_bound(missed, 10 + missed, 0.95) for missed in range(6)]
+    first = next(missed for missed, bound in enumerate(bounds) if bound > 0.05)
+    assert summary.alarm_at == 10 + first
+    assert summary.lower < 0.05
+    assert log_capital(first, 10 + first, 0.05) >= math.log(20)
+
+
+def test_few_misses_give_no_alarm_and_lesions_without_images_do_not_count() -> None:
+    rows = lesions(*["urgent"] * 60, "routine", "unfamiliar", "retake", *["urgent"] * 60)
+    summary = summarise(rows, PROMISE)
+    assert summary.alarm_at is None
+    assert summary.assessed == 122
+    assert summary.counts[LesionOutcome.NOT_ASSESSED] == 1
+    assert 0 < summary.lower < 1 / 122 < summary.upper < 0.1
+
+
+def test_lesions_that_were_not_assessed_leave_the_bounds_open() -> None:
+    summary = summarise(lesions("retake"), PROMISE)
+    assert (summary.lower, summary.upper, summary.alarm_at, summary.assessed) == (0, 1, None, 0)
+
+
+def test_a_target_that_no_lesion_has_is_an_error_that_lists_the_classes() -> None:
+    with pytest.raises(OutcomesError, match=r"confirmed as mel, got akiec, nv$"):
+        summarise([image("urgent", "nv", "1"), image("urgent", "akiec", "2")], PROMISE)
+    with pytest.raises(OutcomesError, match=r"got no confirmed class$"):
+        summarise([image("urgent", "")], PROMISE)
+
+
+def test_a_file_has_the_columns_of_the_export(tmp_path: Path) -> None:
+    row = dict.fromkeys(COLUMNS, "") | {"disposition": "urgent", "policy_hash": "sha256:1"}
+    path = written(tmp_path / "o.csv", row | {"dx": " mel "}, row | {"disposition": "", "dx": ""})
+    first, second = read_outcomes(path, "dx")
+    assert first == Outcome(Disposition.URGENT, "mel", first.lesion, "sha256:1")
+    assert (second.disposition, second.confirmed) == (None, "")
+    assert first.lesion != second.lesion
+    check_policy(path, [first, second], "sha256:1")
+    with pytest.raises(OutcomesError, match=r"o\.csv: .* policy sha256:2, got sha256:1$"):
+        check_policy(path, [first, second], "sha256:2")
+
+
+def test_rows_share_a_lesion_only_if_it_is_named(tmp_path: Path) -> None:
+    row = {"disposition": "urgent", "confirmed": "mel"}
+    named = [row | {"lesion": name} for name in ("7", "7", "", "")]
+    assert (
+        len({entry.lesion for entry in read_outcomes(written(tmp_path / "o", *named), "confirmed")})
+        == 3
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "expected the columns disposition, confirmed, got an empty file"),
+        (b"file,disposition\n", "expected the column confirmed, got file, disposition"),
+        (b"disposition,confirmed\n", "expected at least one row"),
+        (b"disposition,confirmed\nurgent,mel\nUrgent,mel\n", "line 3: expected a disposition"),
+        (b"\x89PNG\x00\x01,\xff\n", "expected"),
+        (b'disposition,confirmed\n"urgent\x00,mel\n', "expected"),
+        (b"disposition,confirmed\n" + b"u" * 200_000 + b",mel\n", "expected CSV"),
+    ],
+)
+def test_a_file_of_another_kind_is_one_clear_line(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "o.csv"
+    path.write_bytes(content)
+    with pytest.raises(OutcomesError, match=r"o\.csv") as caught:
+        read_outcomes(path, "confirmed")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OutcomesError, match="cannot be read"):
+        read_outcomes(tmp_path / "none.csv", "confirmed")
