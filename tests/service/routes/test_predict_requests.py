@@ -27,6 +27,9 @@ import pytest
         ("seed", "seed=abc", "abc"),
         ("seed", "seed=1&seed=1", None),
         ("detail", "detail=zzdetailzz", "zzdetailzz"),
+        ("coverage", "coverage=zz0.9", "zz0.9"),
+        ("coverage", "coverage=17", "17"),
+        ("coverage", "coverage=0.9&coverage=0.9", None),
     ],
 )
 def test_an_invalid_parameter_is_a_422_with_its_name_and_without_its_value(

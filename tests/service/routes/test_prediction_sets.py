@@ -1,0 +1,146 @@
+"""`coverage=` on /predict, /predict/batch and /triage."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from starlette.testclient import TestClient
+
+from eulerlora.checkpoint import Checkpoint
+from eulerlora.config import ClassName
+from eulerlora.model import EulerLoRA
+from eulerlora.settings import RuntimeSettings
+from service.app import Options, create_service
+from service.inference.models import ServedModel, ServedModels
+from service.lifecycle.phase import Lifecycle
+from service.settings import ServiceSettings
+
+NAMES = ("bkl", "mel", "nv", "bcc", "akiec")
+HEADERS = {"Content-Type": "image/png"}
+THRESHOLDS = (0.9, 0.4, 1.0, 0.75, 0.0)
+
+
+def calibration(**changes: object) -> dict[str, Any]:
+    fields = {
+        "coverage": 0.9, "mode": "det", "samples": 1, "sampler": "independent",
+        "precision": "float32", "thresholds": THRESHOLDS, "unit": "lesion",
+        "units": (60, 70, 3, 20, 30), "data": "HAM10000, calibration part",
+        "data_sha256": "0" * 64,
+    }  # fmt: skip
+    return fields | changes
+
+
+@pytest.fixture
+def checkpoint(make_network, make_config) -> Checkpoint:
+    return checkpoint_of(make_network, make_config)
+
+
+def checkpoint_of(make_network: Any, make_config: Any) -> Checkpoint:
+    network = make_network(classes=len(NAMES))
+    config = make_config(
+        network,
+        classes=tuple(ClassName(name=name, description=name.upper()) for name in NAMES),
+        prediction_sets=(calibration(), calibration(mode="stoch", samples=2)),
+    )
+    return Checkpoint(network, config, "sha256:five")
+
+
+def app_of(checkpoint: Checkpoint, **runtime: Any) -> Any:
+    model = EulerLoRA(checkpoint, torch.device("cpu"), RuntimeSettings(**runtime))
+    return create_service(
+        ServedModels([ServedModel.of(model)]), ServiceSettings(deadline_s=120), Lifecycle(),
+        Options(),
+    ).application  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def service(make_network, make_config) -> Iterator[TestClient]:
+    with TestClient(app_of(checkpoint_of(make_network, make_config))) as client:
+        yield client
+
+
+def predicted(client: TestClient, png: bytes, query: str, route: str = "/predict") -> Any:
+    response = client.post(f"{route}?{query}", content=png, headers=HEADERS)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+@pytest.mark.parametrize("query", ["coverage=0.9", "coverage=0.90&mode=stoch&samples=2"])
+def test_the_set_holds_the_classes_within_their_thresholds(service, png, query) -> None:
+    body = predicted(service, png, query)
+    expected = [
+        name
+        for (name, probability), threshold in zip(
+            body["probabilities"].items(), THRESHOLDS, strict=True
+        )
+        if 1 - probability <= threshold
+    ]
+    assert body["prediction_set"] == {
+        "labels": expected,
+        "coverage": 0.9,
+        "unit": "lesion",
+        "calibrated_on": "HAM10000, calibration part",
+    }
+    assert "nv" in expected
+    assert body["warnings"] == []
+
+
+def test_without_coverage_there_is_no_set(service, png) -> None:
+    assert "prediction_set" not in predicted(service, png, "mode=det")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "coverage=0.8",
+        "coverage=0.9&mode=stoch&samples=4",
+        "coverage=0.9&mode=stoch&samples=auto",
+    ],
+)
+def test_options_without_calibration_give_null_and_a_warning(service, png, query) -> None:
+    body = predicted(service, png, query)
+    assert body["prediction_set"] is None
+    (warning,) = body["warnings"]
+    assert warning["code"] == "no_prediction_set"
+    assert "0.9 for det, float32; 0.9 for stoch, 2 samples, independent" in warning["message"]
+
+
+def test_another_precision_gives_null_and_a_warning(checkpoint, png) -> None:
+    with TestClient(app_of(checkpoint, precision="bfloat16")) as client:
+        body = predicted(client, png, "coverage=0.9")
+    assert body["prediction_set"] is None
+    assert "coverage 0.9 for det, bfloat16" in body["warnings"][0]["message"]
+
+
+def test_a_batch_has_a_set_for_each_image(service, png) -> None:
+    files = [("files", (name, png, "image/png")) for name in ("a.png", "b.png")]
+    results = service.post("/predict/batch?coverage=0.9", files=files).json()["results"]
+    alone = predicted(service, png, "coverage=0.9")["prediction_set"]
+    assert [result["prediction_set"] for result in results] == [alone, alone]
+
+
+def test_triage_has_the_set_in_its_prediction(service, png) -> None:
+    query = "coverage=0.9&mode=det"
+    triage = predicted(service, png, query, "/triage")
+    assert (
+        triage["prediction"]["prediction_set"] == (predicted(service, png, query)["prediction_set"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("1", "a number below 1.0"),
+        ("0", "a number above 0.0"),
+        ("90", "a number below 1.0"),
+        ("nan", "a number between 0 and 1 in plain digits"),
+        ("-0.5", "a number between 0 and 1 in plain digits"),
+    ],
+)
+@pytest.mark.parametrize("route", ["/predict", "/triage"])
+def test_a_coverage_outside_its_range_is_a_422(service, png, value, expected, route) -> None:
+    response = service.post(f"{route}?coverage={value}", content=png, headers=HEADERS)
+    assert response.status_code == 422
+    assert response.json()["code"] == "invalid_parameter"
+    assert response.json()["detail"] == f"coverage: expected {expected}"
