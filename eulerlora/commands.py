@@ -30,6 +30,23 @@ class SampleCount(click.ParamType["int | Auto"]):
         return count
 
 
+class Coverage(click.ParamType[float]):
+    """The coverage of prediction sets, above 0 and below 1."""
+
+    name = "0-1"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return self.name
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        coverage: float = click.FLOAT.convert(value, param, ctx)
+        if not 0 < coverage < 1:
+            self.fail(f"expected a number between 0 and 1, got {value}", param, ctx)
+        return coverage
+
+
 @click.command("predict")
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
@@ -37,6 +54,12 @@ class SampleCount(click.ParamType["int | Auto"]):
 @click.option("--samples", type=SampleCount(), help="Per adapter, only with stoch; default 4.")
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), help="Default: derived from the image's content."
+)
+@click.option(
+    "--coverage",
+    type=Coverage(),
+    help="Add the prediction set with this probability, such as 0.9, if the checkpoint is "
+    "calibrated for it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Write a CSV file.")
@@ -54,6 +77,7 @@ def predict_command(
     mode: "Mode",
     samples: "int | Auto | None",
     seed: int | None,
+    coverage: float | None,
     as_json: bool,
     csv_file: Path | None,
     device: str,
@@ -84,16 +108,19 @@ def predict_command(
     if csv_file is not None:
         check_output(csv_file, [*files, *checkpoint.glob("*")])
     model = EulerLoRA.load(checkpoint, device, precision)
-    options = model.predict_options(mode, samples, seed)
+    options = model.predict_options(mode, samples, seed, coverage=coverage)
     failures: list[str] = []
 
     def report_failure(message: str) -> None:
         failures.append(message)
         click.echo(f"eulerlora: {message}", err=True)
 
-    predictions = predict_files(model, files, options, report_failure)
+    def report_warning(message: str) -> None:
+        click.echo(f"eulerlora: warning: {message}", err=True)
+
+    predictions = predict_files(model, files, options, report_failure, report_warning)
     if csv_file is not None:
-        write_csv(csv_file, predictions, model.classes, adaptive=options.adaptive)
+        write_csv(csv_file, predictions, model.classes, options)
     else:
         for prediction in predictions:
             click.echo(json_line(prediction) if as_json else text_line(prediction))

@@ -24,6 +24,8 @@ FIELDS = (
     "mutual_information",
     "ood",
 )
+PREDICTION_SET = "prediction_set"
+LIST_SEPARATOR = "; "
 ERROR_FIELDS = ("msp_standard_error", "entropy_standard_error")
 
 
@@ -34,7 +36,7 @@ class FilePrediction:
     fields: values by output field, without the probabilities. probabilities: by class name.
     """
 
-    fields: dict[str, str | int | float | bool | None]
+    fields: dict[str, str | int | float | bool | list[str] | None]
     probabilities: dict[str, float]
 
 
@@ -68,18 +70,24 @@ def predict_files(
     files: Iterable[Path],
     options: PredictOptions,
     on_failure: Callable[[str], None],
+    on_warning: Callable[[str], None],
 ) -> Iterator[FilePrediction]:
     """Yields the prediction of every readable file, in order.
 
     A batch has as many images as the runtime runs in one pass. on_failure: called with the reason
-    for every file that cannot be read. Raises NonFiniteError.
+    for every file that cannot be read. on_warning: called once with every warning of the
+    predictions. Raises NonFiniteError.
     """
+    warned: set[str] = set()
     readable = _read(model, files, options, on_failure)
     batch_size = images_per_batch(model, options)
     while batch := list(itertools.islice(readable, batch_size)):
         prediction = model.predict_inputs([inputs for _, inputs in batch], options)
+        for warning in sorted(set(prediction.warnings) - warned):
+            on_warning(warning)
+        warned.update(prediction.warnings)
         for index, (file, _) in enumerate(batch):
-            yield _file_prediction(file, prediction, index, model.classes)
+            yield _file_prediction(file, prediction, index, model.classes, options)
 
 
 def images_per_batch(model: EulerLoRA, options: PredictOptions) -> int:
@@ -94,31 +102,44 @@ def json_line(prediction: FilePrediction) -> str:
 
 
 def text_line(prediction: FilePrediction) -> str:
-    """Returns a prediction as a line for people: file, label, MSP, entropy and OOD flag.
+    """Returns a prediction as a line for people: file, label, MSP, entropy, OOD flag and set.
 
     Bytes of a file name that are not UTF-8 are escaped.
     """
     fields = prediction.fields
     name = str(fields["file"]).encode(errors="backslashreplace").decode()
     flag = "  out of distribution" if fields["ood"] else ""
-    return f"{name}: {fields['label']} {fields['msp']:.3f}, H {fields['entropy']:.3f}{flag}"
+    labels = fields.get(PREDICTION_SET)
+    included = f"  {{{', '.join(labels)}}}" if isinstance(labels, list) else ""
+    summary = f"{fields['label']} {fields['msp']:.3f}, H {fields['entropy']:.3f}"
+    return f"{name}: {summary}{flag}{included}"
 
 
 def write_csv(
-    path: Path, predictions: Iterable[FilePrediction], classes: Sequence[str], adaptive: bool
+    path: Path,
+    predictions: Iterable[FilePrediction],
+    classes: Sequence[str],
+    options: PredictOptions,
 ) -> None:
     """Writes a CSV file with one row per prediction, which appears complete or not at all.
 
-    adaptive: True if the predictions have standard errors. Raises StorageError.
+    A prediction set is a list separated by `; `, and empty if it is missing. options: of the
+    predictions. Raises StorageError.
     """
-    errors = ERROR_FIELDS if adaptive else ()
-    names = [*FIELDS, *errors, *(f"p_{name}" for name in classes)]
+    errors = ERROR_FIELDS if options.adaptive else ()
+    sets = () if options.coverage is None else (PREDICTION_SET,)
+    names = [*FIELDS, *errors, *sets, *(f"p_{name}" for name in classes)]
     with open_output(path) as file:
         writer = csv.DictWriter(file, names)
         writer.writeheader()
         for prediction in predictions:
             probabilities = {f"p_{name}": p for name, p in prediction.probabilities.items()}
-            writer.writerow(prediction.fields | probabilities)
+            lists = {
+                name: LIST_SEPARATOR.join(value)
+                for name, value in prediction.fields.items()
+                if isinstance(value, list)
+            }
+            writer.writerow(prediction.fields | lists | probabilities)
 
 
 def _read(
@@ -136,9 +157,9 @@ def _read(
 
 
 def _file_prediction(
-    file: Path, prediction: Prediction, index: int, classes: Sequence[str]
+    file: Path, prediction: Prediction, index: int, classes: Sequence[str], options: PredictOptions
 ) -> FilePrediction:
-    fields: dict[str, str | int | float | bool | None] = {
+    fields: dict[str, str | int | float | bool | list[str] | None] = {
         "file": str(file),
         "label": prediction.labels[index],
         "samples": int(prediction.samples[index]),
@@ -151,5 +172,8 @@ def _file_prediction(
     if (errors := prediction.standard_errors) is not None:
         fields["msp_standard_error"] = float(errors.msp[index])
         fields["entropy_standard_error"] = float(errors.entropy[index])
-    probabilities = prediction.probabilities[index].tolist()
-    return FilePrediction(fields, dict(zip(classes, probabilities, strict=True)))
+    if options.coverage is not None:
+        sets = prediction.prediction_sets
+        fields[PREDICTION_SET] = None if sets is None else list(sets.labels[index])
+    probabilities = dict(zip(classes, prediction.probabilities[index].tolist(), strict=True))
+    return FilePrediction(fields, probabilities)

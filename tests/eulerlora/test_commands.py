@@ -7,10 +7,13 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
-from eulerlora import EulerLoRA
+from eulerlora import EulerLoRA, SettingsError
+from eulerlora.checkpoint import read_config, write_config
 from eulerlora.commands import PRECISIONS
+from eulerlora.config import PredictionSetCalibration
 from eulerlora.file_predictions import images_per_batch, predict_files
 from eulerlora.model import PredictOptions
 from eulerlora.settings import PRECISIONS as SUPPORTED_PRECISIONS
@@ -162,7 +165,7 @@ def test_batches_have_the_rows_of_one_pass_and_change_no_prediction(
 
     monkeypatch.setattr(model, "predict_inputs", record_size)
     failures: list[str] = []
-    predictions = list(predict_files(model, files, options, failures.append))
+    predictions = list(predict_files(model, files, options, failures.append, failures.append))
     assert sizes == [3, 3, 2]
     assert [Path(failure.split(":")[0]).name for failure in failures] == ["bad.png"]
     readable = [file for file in files if file.name != "bad.png"]
@@ -256,3 +259,64 @@ def test_a_pipe_is_written_to_and_not_replaced(
     reader.join(timeout=60)
     assert len(received[0].splitlines()) == 4
     assert pipe.is_fifo()
+
+
+@pytest.fixture
+def with_sets(checkpoint_copy: Path) -> Path:
+    """A checkpoint with prediction sets for det; nv is in every set."""
+    calibration = {
+        "coverage": 0.9, "mode": "det", "samples": 1, "sampler": "independent",
+        "precision": "float32", "thresholds": (0.5, 0.7, 1.0), "unit": "lesion",
+        "units": (20, 30, 4), "data": "HAM10000, calibration part", "data_sha256": "0" * 64,
+    }  # fmt: skip
+    sets = (PredictionSetCalibration.model_validate(calibration),)
+    config = read_config(checkpoint_copy).model_copy(update={"prediction_sets": sets})
+    write_config(checkpoint_copy, config)
+    return checkpoint_copy
+
+
+def test_prediction_sets_are_in_every_format(with_sets: Path, images: Path, tmp_path: Path) -> None:
+    files = sorted(images.glob("*.*"))
+    expected = EulerLoRA.load(with_sets, "cpu").predict(files, coverage=0.9)
+    assert expected.prediction_sets is not None
+    labels = expected.prediction_sets.labels
+    thresholds = torch.tensor([0.5, 0.7, 1.0])
+    included = expected.prediction_sets.included
+    assert torch.equal(included, 1 - expected.probabilities <= thresholds)
+    arguments = ("predict", with_sets, *files, "--coverage", "0.9")
+    lines = [json.loads(line) for line in run(*arguments, "--json").out.splitlines()]
+    assert [tuple(line["prediction_set"]) for line in lines] == list(labels)
+    texts = run(*arguments).out.splitlines()
+    assert [text.endswith(f"{{{', '.join(names)}}}") for text, names in zip(
+        texts, labels, strict=True
+    )] == [True] * len(files)  # fmt: skip
+    assert run(*arguments, "--csv", tmp_path / "a.csv").status == 0
+    rows = read_csv(tmp_path / "a.csv")
+    assert [row["prediction_set"] for row in rows] == ["; ".join(names) for names in labels]
+
+
+def test_a_coverage_without_calibration_gives_null_and_one_warning(
+    with_sets: Path, images: Path
+) -> None:
+    arguments = ("predict", with_sets, images, "--json", "--coverage", "0.9", "--mode", "stoch")
+    done = run(*arguments)
+    assert done.status == 0
+    assert [json.loads(line)["prediction_set"] for line in done.out.splitlines()] == [None] * 3
+    (warning,) = done.err.splitlines()
+    assert warning.startswith("eulerlora: warning: the checkpoint has no prediction sets with")
+    assert warning.endswith("it has 0.9 for det, float32")
+    assert "prediction_set" not in run("predict", with_sets, images, "--json").out
+
+
+@pytest.mark.parametrize("coverage", ["0", "1", "1.5", "nan", "-0.1", "inf", "90%"])
+def test_a_coverage_outside_its_range_is_wrong_usage(
+    checkpoint_folder: Path, images: Path, coverage: str
+) -> None:
+    done = run("predict", checkpoint_folder, images, "--coverage", coverage)
+    assert done.status == 2
+    assert "--coverage" in done.err
+
+
+def test_a_coverage_outside_its_range_is_an_error_in_python(model: EulerLoRA, images: Path) -> None:
+    with pytest.raises(SettingsError, match="coverage: expected a number between 0 and 1, got 1"):
+        model.predict([images / "a.png"], coverage=1)
