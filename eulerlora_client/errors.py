@@ -5,6 +5,7 @@ ClientError
 ├── ImageFilesError   there is no image file, or a folder cannot be listed
 ├── OutputPathError   an output path cannot be used
 ├── StorageError      a disk is full or fails
+├── RowsError         a file of triage rows is invalid
 ├── PolicyError       a policy does not apply to a model
 └── OutcomesError     a file of confirmed outcomes is invalid
 
@@ -45,6 +46,10 @@ class StorageError(ClientError):
         super().__init__(f"{reason} while writing {path}")
         self.path = path
         self.reason = reason
+
+
+class RowsError(ClientError):
+    """A file of triage rows, written by `eulerlora triage --json-lines`, is invalid."""
 
 
 class PolicyError(ClientError):

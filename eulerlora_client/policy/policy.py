@@ -77,7 +77,7 @@ class Policy(Settings):
 
     def decide(self, prediction: Prediction, quality: ImageQuality) -> Decision:
         """Returns the decision on an image. Raises PolicyError as `malignant_probability`."""
-        reasons = (*self._quality_reasons(quality), *self._prediction_reasons(prediction))
+        reasons = (*self.quality_reasons(quality), *self._prediction_reasons(prediction))
         return Decision(disposition_for(reasons), reasons, self.version, self.hash)
 
     def malignant_probability(self, prediction: Prediction) -> float:
@@ -104,7 +104,8 @@ class Policy(Settings):
         fitted = (evidence.revision, evidence.mode, evidence.samples)
         return fitted == (prediction.revision, prediction.mode, prediction.samples)
 
-    def _quality_reasons(self, quality: ImageQuality) -> Iterator[Reason]:
+    def quality_reasons(self, quality: ImageQuality) -> Iterator[Reason]:
+        """Yields the reasons to retake an image."""
         rules = self.quality
         if min(quality.width, quality.height) <= rules.too_small_px:
             yield Reason.TOO_SMALL

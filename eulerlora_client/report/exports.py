@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.triage import ImageQuality
+from eulerlora_client.errors import RowsError
 from eulerlora_client.output_files import atomic_text_file
-from eulerlora_client.triage.run import TriageRow
+from eulerlora_client.triage.run import RowProblem, TriageRow
 
 PREDICTION_COLUMNS = (
     "label", "msp", "entropy", "expected_entropy", "mutual_information", "ood", "ood_threshold",
@@ -49,6 +51,34 @@ def write_json_lines(path: Path, rows: Sequence[TriageRow]) -> None:
     """Writes each row as one line of JSON with the complete prediction."""
     with atomic_text_file(path) as file:
         file.writelines(json.dumps(_record(row), allow_nan=False) + "\n" for row in rows)
+
+
+def read_json_lines(path: Path) -> list[TriageRow]:
+    """Returns the rows of a file of `write_json_lines`, without their decisions.
+
+    Raises RowsError with the path and the line.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (UnicodeDecodeError, OSError) as error:
+        raise RowsError(f"{path}: expected a readable file of triage rows") from error
+    return [_row(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+
+
+def _row(line: str, place: str) -> TriageRow:
+    try:
+        record = json.loads(line)
+        prediction, quality, problem = (
+            record[name] for name in ("prediction", "quality", "problem")
+        )
+        return TriageRow(
+            path=Path(record["file"]),
+            prediction=prediction and Prediction.model_validate(prediction),
+            quality=quality and ImageQuality.model_validate(quality),
+            problem=problem and RowProblem(problem["code"], problem["detail"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:  # ValidationError is a ValueError
+        raise RowsError(f"{place}: expected a row of `eulerlora triage --json-lines`") from error
 
 
 def _cells(row: TriageRow) -> dict[str, object]:

@@ -45,7 +45,8 @@ class RankedRow:
 def ranked(rows: Sequence[TriageRow], policy: Policy) -> list[RankedRow]:
     """Returns the rows by urgency, malignant probability and entropy, then by name."""
     folder = _common_folder([row.path for row in rows])
-    return sorted((_ranked_row(row, folder, policy) for row in rows), key=_sort_key)
+    named = ((row, str(row.path.relative_to(folder) if folder else row.path)) for row in rows)
+    return sorted((ranked_row(row, name, policy) for row, name in named), key=sort_key)
 
 
 def counts_by_status(rows: Sequence[RankedRow]) -> dict[TriageStatus, int]:
@@ -54,12 +55,13 @@ def counts_by_status(rows: Sequence[RankedRow]) -> dict[TriageStatus, int]:
     return {status: counts[status] for status in STATUS_TITLES}
 
 
-def _ranked_row(row: TriageRow, folder: Path | None, policy: Policy) -> RankedRow:
+def ranked_row(row: TriageRow, name: str, policy: Policy) -> RankedRow:
+    """Returns a row with its sort keys."""
     status = row.decision.disposition if row.decision else FAILED
     malignant = _malignant_probability(row.prediction, policy)
     return RankedRow(
         row=row,
-        name=str(row.path.relative_to(folder) if folder else row.path),
+        name=name,
         status=status,
         urgency=_rank(row, status, malignant, policy),
         malignant=malignant,
@@ -86,12 +88,13 @@ def _malignant_probability(prediction: Prediction | None, policy: Policy) -> flo
         return None
 
 
-def _sort_key(ranked_row: RankedRow) -> tuple[float, float, float, str, str]:
-    prediction = ranked_row.row.prediction
-    malignant = math.inf if ranked_row.malignant is None else -ranked_row.malignant
+def sort_key(ranked: RankedRow) -> tuple[float, float, float, str, str]:
+    """Returns a key that is lower for a row that comes earlier."""
+    prediction = ranked.row.prediction
+    malignant = math.inf if ranked.malignant is None else -ranked.malignant
     entropy = -prediction.entropy if prediction else math.inf
-    name = ranked_row.name
-    return -ranked_row.urgency, malignant, entropy, name.casefold(), name
+    name = ranked.name
+    return -ranked.urgency, malignant, entropy, name.casefold(), name
 
 
 def _common_folder(paths: Sequence[Path]) -> Path | None:

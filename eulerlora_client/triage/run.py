@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
 
@@ -98,11 +98,19 @@ def decided_row(path: Path, content: bytes, prediction: Prediction, policy: Poli
     except Exception as error:  # Pillow's errors for hostile bytes have no common base class
         detail = f"its quality cannot be measured ({type(error).__name__})"
         return TriageRow(path, prediction, problem=RowProblem(QUALITY_UNKNOWN, detail))
+    return with_decision(TriageRow(path, prediction, quality), policy)
+
+
+def with_decision(row: TriageRow, policy: Policy) -> TriageRow:
+    """Returns the row with the decision of a policy; unchanged without prediction or quality."""
+    if row.prediction is None or row.quality is None:
+        return row
     try:
-        return TriageRow(path, prediction, quality, policy.decide(prediction, quality))
+        decision = policy.decide(row.prediction, row.quality)
     except PolicyError as error:
         problem = RowProblem(POLICY_MISMATCH, str(error))
-        return TriageRow(path, prediction, quality, problem=problem)
+        return replace(row, decision=None, problem=problem)
+    return replace(row, decision=decision, problem=None)
 
 
 def _problem_row(path: Path, problem: Problem) -> TriageRow:

@@ -3,12 +3,14 @@
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 from eulerlora_client.commands import program
 from eulerlora_client.commands.policy import check_command, policy_command, show_command
-from eulerlora_client.errors import SettingsError
+from eulerlora_client.errors import ImageFilesError, SettingsError
 from eulerlora_client.policy.policy import default_policy, default_policy_text
 
 
@@ -31,6 +33,30 @@ def test_check_refuses_an_invalid_policy(tmp_path: Path) -> None:
     path.write_text(default_policy_text() + "\n[extra]\n")
     with pytest.raises(SettingsError, match=r"own\.toml: .*extra"):
         CliRunner().invoke(check_command, [str(path)], catch_exceptions=False)
+
+
+def test_check_counts_the_images_that_the_quality_limits_reject(tmp_path: Path) -> None:
+    path, folder = tmp_path / "own.toml", tmp_path / "images"
+    path.write_text(default_policy_text())
+    folder.mkdir()
+    noise = np.random.default_rng(0).integers(0, 256, (3, 120, 160, 3), dtype=np.uint8)
+    for index, pixels in enumerate(noise):
+        Image.fromarray(pixels).save(folder / f"{index}.png")
+    Image.new("RGB", (160, 120), (0, 0, 0)).save(folder / "dark.png")
+    done = CliRunner().invoke(check_command, [str(path), "--images", str(folder)])
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[1:] == [
+        "1 of 4 images rejected (25.00%)", "too_dark: 1", "blurred: 1"
+    ]  # fmt: skip
+
+
+def test_check_refuses_a_file_that_is_no_image(tmp_path: Path) -> None:
+    path, broken = tmp_path / "own.toml", tmp_path / "broken.jpg"
+    path.write_text(default_policy_text())
+    broken.write_bytes(b"not an image")
+    arguments = [str(path), "--images", str(broken)]
+    with pytest.raises(ImageFilesError, match=r"broken\.jpg: expected an image"):
+        CliRunner().invoke(check_command, arguments, catch_exceptions=False)
 
 
 def test_the_group_lists_the_commands_of_its_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:

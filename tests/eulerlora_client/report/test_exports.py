@@ -3,13 +3,16 @@
 import csv
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.triage import Disposition, Reason
-from eulerlora_client.report.exports import COLUMNS, write_csv, write_json_lines
+from eulerlora_client.report.exports import COLUMNS, read_json_lines, write_csv, write_json_lines
 from tests.eulerlora_client.runs import decided, undecided
+from tests.eulerlora_client.triage_rows import UNFAMILIAR
 
 ROWS = [
     decided("a.png", Disposition.URGENT, 0.4, Reason.MALIGNANT_GROUP, Reason.HIGH_ENTROPY),
@@ -52,6 +55,33 @@ def test_json_lines_have_the_complete_prediction(tmp_path: Path) -> None:
     assert (broken["prediction"], broken["disposition"]) == (None, None)
     assert (routine["disposition"], routine["problem"]) == ("routine", None)
     assert set(urgent) == set(broken)
+
+
+def test_csv_has_the_scores_and_the_prediction_set(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    row = decided("a.png", Disposition.UNFAMILIAR, 0.4, Reason.UNFAMILIAR)
+    assert row.prediction is not None
+    sets = {"labels": ["mel", "nv"], "coverage": 0.9, "unit": "lesion", "calibrated_on": "here"}
+    changed = row.prediction.model_dump() | UNFAMILIAR | {"prediction_set": sets}
+    write_csv(path, [replace(row, prediction=Prediction.model_validate(changed)), ROWS[0]])
+    with path.open(newline="", encoding="utf-8") as file:
+        unfamiliar, urgent = csv.DictReader(file)
+    assert (unfamiliar["disposition"], unfamiliar["unfamiliar"]) == ("unfamiliar", "True")
+    assert (unfamiliar["feature_distance"], unfamiliar["feature_distance_threshold"]) == (
+        "36.0", "24.0"
+    )  # fmt: skip
+    assert (unfamiliar["energy"], unfamiliar["energy_threshold"]) == ("-1.5", "-2.5")
+    assert (unfamiliar["prediction_set"], unfamiliar["prediction_set_coverage"]) == (
+        "mel; nv", "0.9"
+    )  # fmt: skip
+    for name in ("unfamiliar", "feature_distance", "energy_threshold", "prediction_set"):
+        assert urgent[name] == ""
+
+
+def test_json_lines_are_read_as_they_were_written_without_decisions(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    write_json_lines(path, ROWS)
+    assert read_json_lines(path) == [replace(row, decision=None) for row in ROWS]
 
 
 def test_names_that_are_not_utf_8_are_preserved(tmp_path: Path) -> None:
