@@ -12,7 +12,9 @@ if TYPE_CHECKING:
         ClassName,
         ImageLimits,
         ModelDetails,
+        ModelShift,
         ModelSummary,
+        ShiftSignal,
         Threshold,
     )
     from eulerlora_client.contract.predictions import (
@@ -100,6 +102,7 @@ __all__ = [
     "MethodNotAllowed",
     "ModelDetails",
     "ModelFailure",
+    "ModelShift",
     "ModelSummary",
     "NoAnswer",
     "NotAuthenticated",
@@ -123,6 +126,7 @@ __all__ = [
     "RetryPolicy",
     "ServiceFailed",
     "SettingsError",
+    "ShiftSignal",
     "StandardError",
     "Threshold",
     "TimedOut",

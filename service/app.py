@@ -39,6 +39,7 @@ from service.telemetry.events import Gauges
 from service.telemetry.metrics import Metrics
 from service.telemetry.observation import ObservationMiddleware, RequestObserver, served_paths
 from service.telemetry.request_id import RequestIdMiddleware
+from service.telemetry.shift_monitor import ShiftMonitors
 
 if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
     from opentelemetry.sdk.trace import TracerProvider
@@ -67,7 +68,8 @@ def create_service(
     """Returns the service for `models`; a lost device is reported to the lifecycle."""
     workers = min(served.engine.workers for served in models.values())
     queue = RequestQueue(settings, workers, ThroughputEstimate())
-    metrics = _create_metrics(models, queue, lifecycle)
+    shift = ShiftMonitors(lambda: {name: served.model for name, served in models.items()})
+    metrics = _create_metrics(models, queue, lifecycle, shift)
     observer = RequestObserver(metrics)
     batcher = Batcher(
         queue,
@@ -82,6 +84,7 @@ def create_service(
         settings,
         decoder,
         queue,
+        shift,
         observer.record_prediction,
         metrics.count_problem,
         options.audit,
@@ -92,7 +95,7 @@ def create_service(
     problems.install(app)
     app.include_router(predict_routes(pipeline))
     app.include_router(triage_routes(pipeline, models, options.policy or default_policy()))
-    app.include_router(model_routes(models, settings))
+    app.include_router(model_routes(models, settings, shift))
     app.include_router(probe_routes(lifecycle))
     app.include_router(metrics_routes(metrics))
     app.include_router(page_routes())
@@ -105,16 +108,19 @@ def create_service(
 
 async def _infer(batcher: Batcher, served: ServedModel, item: InferenceItem) -> Tensor:
     future = batcher.submit(served.engine, item, deadline=math.inf)
-    return (await asyncio.wrap_future(future)).log_probabilities
+    return (await asyncio.wrap_future(future)).output.log_probabilities
 
 
-def _create_metrics(models: ServedModels, queue: RequestQueue, lifecycle: Lifecycle) -> Metrics:
+def _create_metrics(
+    models: ServedModels, queue: RequestQueue, lifecycle: Lifecycle, shift: ShiftMonitors
+) -> Metrics:
     return Metrics(
         Gauges(
             ready=lambda: lifecycle.phase == "ready",
             queue_rows=lambda: queue.rows,
             queue_items=lambda: queue.items,
             revisions=lambda: {name: served.revision for name, served in models.items()},
+            shift=shift.states,
         )
     )
 

@@ -55,10 +55,44 @@ class Threshold(WireModel):
     data: str
 
 
-class ModelDetails(WireModel):
-    """Details of a served model: classes, input limits, thresholds and provenance.
+class ShiftSignal(WireModel):
+    """One signal of the shift monitor, with the pictures since this revision is served.
 
-    max_body_bytes: of a request body. max_samples: per adapter.
+    name: "feature_distance" (the picture is `unfamiliar`), "msp" (it is `ood`), or "label" (the
+    predicted class). label: the class with the most evidence; null for other signals. pictures:
+    pictures with this signal. rate: share of them with the event. expected: its share among the
+    calibration images. tolerated: the highest rate that is no shift. evidence: log10 of the
+    statistic of the test (docs/monitoring.md). alarm: the evidence has reached its limit.
+    """
+
+    name: str
+    label: str | None
+    pictures: int
+    rate: Probability
+    expected: Probability
+    tolerated: Probability
+    evidence: float
+    alarm: bool
+
+
+class ModelShift(WireModel):
+    """Comparison of the pictures since this revision is served with the calibration images.
+
+    signals: those that the checkpoint has calibration data for. alarm: one of them has an alarm.
+    limit: the evidence that sets an alarm.
+    """
+
+    pictures: int
+    alarm: bool
+    limit: float
+    signals: tuple[ShiftSignal, ...]
+
+
+class ModelDetails(WireModel):
+    """Details of a served model: classes, input limits, thresholds, shift and provenance.
+
+    max_body_bytes: of a request body. max_samples: per adapter. shift: null if the checkpoint has
+    no thresholds.
     """
 
     name: str
@@ -70,6 +104,7 @@ class ModelDetails(WireModel):
     max_body_bytes: int
     max_samples: int
     thresholds: tuple[Threshold, ...]
+    shift: ModelShift | None = None
     provenance: dict[str, Any]
 
 

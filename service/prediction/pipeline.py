@@ -31,6 +31,7 @@ from service.prediction.rounds import AdaptiveRounds, SampledResult
 from service.settings import ServiceSettings
 from service.telemetry.events import Timing
 from service.telemetry.request_id import request_id_of
+from service.telemetry.shift_monitor import ShiftMonitors
 
 HIGH_UTILIZATION = 0.5  # with `fewer_samples`, requests get fewer samples above this
 
@@ -38,7 +39,8 @@ HIGH_UTILIZATION = 0.5  # with `fewer_samples`, requests get fewer samples above
 class Pipeline:
     """Answers requests with the served models; for use in one event loop.
 
-    queue: reserves the capacity of every request. on_prediction: called with every prediction.
+    queue: reserves the capacity of every request. shift: gets every prediction, and adds a warning
+    after an alarm. on_prediction: called with every prediction.
     on_problem: called with the code of every problem of an image in a batch. audit: records every
     prediction before it is returned, if given.
     """
@@ -49,6 +51,7 @@ class Pipeline:
         settings: ServiceSettings,
         decoder: Decoder,
         queue: RequestQueue,
+        shift: ShiftMonitors,
         on_prediction: Callable[[Prediction, Timing], None],
         on_problem: Callable[[str], None],
         audit: AuditLog | None = None,
@@ -58,6 +61,7 @@ class Pipeline:
         self._decoder = decoder
         self._queue = queue
         self._rounds = AdaptiveRounds(queue)
+        self._shift = shift
         self._on_prediction = on_prediction
         self._on_problem = on_problem
         self._audit = audit
@@ -106,13 +110,15 @@ class Pipeline:
 
         Raises UnknownModel and InvalidParameter.
         """
+        served = self._models.named(query.model)
         return PredictRequest(
             query=query,
-            served=self._models.named(query.model),
+            served=served,
             samples=requested_samples(query),
             request_id=request_id_of(request),
             client=getattr(request.state, "client", None),
             policy=policy,
+            warnings=self._shift.warnings(served.name, served.revision),
         )
 
     def _accepted(self, request: PredictRequest) -> PredictRequest:
@@ -147,6 +153,7 @@ class Pipeline:
                 AuditEntry(prediction, request.client, content, decision, request.query.samples)
             )
         timing = Timing(decoded.decode_s, sampled.result.queued_s, sampled.result.ran_s)
+        self._shift.record(prediction)
         self._on_prediction(prediction, timing)
         return Predicted(prediction, timing, triage)
 

@@ -9,6 +9,7 @@ from eulerlora_client.contract.models import (
     ImageLimits,
     ModelDetails,
     ModelList,
+    ModelShift,
     ModelSummary,
     ServiceStatus,
     Threshold,
@@ -20,9 +21,12 @@ from service.inference.models import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
 from service.telemetry.metrics import Metrics
+from service.telemetry.shift_monitor import ShiftMonitors
 
 
-def model_routes(models: ServedModels, settings: ServiceSettings) -> APIRouter:
+def model_routes(
+    models: ServedModels, settings: ServiceSettings, shift: ShiftMonitors
+) -> APIRouter:
     """Returns the routes that describe the served models."""
     router = APIRouter()
 
@@ -43,13 +47,15 @@ def model_routes(models: ServedModels, settings: ServiceSettings) -> APIRouter:
 
     @router.get("/models/{name}", responses=documented_problems(401, 404, 429))
     async def describe_model(name: str) -> ModelDetails:
-        """Returns classes, limits, thresholds and provenance of a model."""
-        return model_details(models.named(name), settings)
+        """Returns classes, limits, thresholds, shift and provenance of a model."""
+        return model_details(models.named(name), settings, shift.states().get(name))
 
     return router
 
 
-def model_details(served: ServedModel, settings: ServiceSettings) -> ModelDetails:
+def model_details(
+    served: ServedModel, settings: ServiceSettings, shift: ModelShift | None
+) -> ModelDetails:
     """Returns the response body of `/models/{name}`."""
     config = served.model.config
     return ModelDetails(
@@ -64,6 +70,7 @@ def model_details(served: ServedModel, settings: ServiceSettings) -> ModelDetail
         max_body_bytes=settings.bodies.max_bytes,
         max_samples=MAX_SAMPLES,
         thresholds=tuple(Threshold(**entry.model_dump()) for entry in config.thresholds),
+        shift=shift,
         provenance=config.provenance,
     )
 

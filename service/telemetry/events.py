@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from eulerlora_client.contract.models import ModelShift
+
 CLIENT_CLOSED_REQUEST = 499  # the status that nginx logs for a disconnected client
 
 
@@ -45,10 +47,12 @@ class CompletedRequest:
 class Gauges:
     """Functions that return current values; called at every scrape.
 
-    revisions: the revisions of the served models by name.
+    revisions: the revisions of the served models by name. shift: the states of their shift
+    monitors; a model without thresholds has none.
     """
 
     ready: Callable[[], bool]
     queue_rows: Callable[[], int]
     queue_items: Callable[[], int]
     revisions: Callable[[], Mapping[str, str]]
+    shift: Callable[[], Mapping[str, ModelShift]]

@@ -6,7 +6,12 @@ Names and units follow https://prometheus.io/docs/practices/naming.
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from eulerlora.adaptive_sampling import ROUNDS as AUTO_SAMPLES
@@ -150,6 +155,28 @@ class GaugeCollector(Collector):
         for model, revision in gauges.revisions().items():
             served.add_metric([model], {"revision": revision})
         yield served
+        yield from self._shift()
+
+    def _shift(self) -> Iterator[Metric]:
+        """Yields the state of every signal; a signal without calibration data has no series."""
+        by = ["model", "signal"]
+        pictures = CounterMetricFamily(
+            "eulerlora_shift_pictures", "Pictures that the shift monitor compared.", labels=by
+        )
+        evidence = GaugeMetricFamily(
+            "eulerlora_shift_evidence", "Evidence for a shift (log10); see monitoring.md.",
+            labels=by,
+        )  # fmt: skip
+        alarm = GaugeMetricFamily(
+            "eulerlora_shift_alarm", "1 after the evidence for a shift has reached its limit.",
+            labels=by,
+        )  # fmt: skip
+        for model, shift in self._gauges.shift().items():
+            for signal in shift.signals:
+                pictures.add_metric([model, signal.name], signal.pictures)
+                evidence.add_metric([model, signal.name], signal.evidence)
+                alarm.add_metric([model, signal.name], signal.alarm)
+        yield from (pictures, evidence, alarm)
 
 
 REASONS = frozenset(problem.code for problem in SENT_BY_SERVICE)

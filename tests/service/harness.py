@@ -26,6 +26,7 @@ from service.inference.throughput import ThroughputEstimate
 from service.prediction.pipeline import Pipeline, Predicted
 from service.settings import ServiceSettings
 from service.telemetry.events import Timing
+from service.telemetry.shift_monitor import ShiftMonitors
 
 TIMEOUT_S = 120
 DET = PredictQuery()
@@ -99,6 +100,9 @@ class PipelineHarness:
             self.queue, chosen.max_batch_s, on_batch=lambda _: None, on_fatal=lambda _: None
         )
         self.decoder: Any = FakeDecoder()
+        self.shift = ShiftMonitors(
+            lambda: {name: served.model for name, served in self.models.items()}
+        )
         self.predictions: list[tuple[Prediction, Timing]] = []
         self.refused: list[str] = []
         self.pipeline = Pipeline(
@@ -106,6 +110,7 @@ class PipelineHarness:
             chosen,
             self.decoder,
             self.queue,
+            self.shift,
             lambda body, timing: self.predictions.append((body, timing)),
             self.refused.append,
             audit,

@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from eulerlora_client.contract.models import ModelShift, ShiftSignal
 from eulerlora_client.contract.predictions import Prediction, StandardError
 from eulerlora_client.contract.problems import NotAuthenticated, Overloaded
 from service.http import problem_responses as problems
@@ -27,6 +28,11 @@ BODY = Prediction(
     expected_entropy=0.4, mutual_information=0.04, msp=0.8, ood=True, ood_threshold=0.9,
     warnings=[],
 )  # fmt: skip
+SHIFT_SIGNAL = ShiftSignal(
+    name="msp", label=None, pictures=80, rate=0.5, expected=0.05, tolerated=0.09, evidence=8.5,
+    alarm=True,
+)  # fmt: skip
+SHIFT = ModelShift(pictures=100, alarm=True, limit=6.3, signals=(SHIFT_SIGNAL,))
 AUTO_BODY = BODY.model_copy(update={"standard_error": StandardError(msp=0.02, entropy=0.05)})
 COMPLETED = CompletedRequest("POST", "/predict", 200, None, 0.3, 5000)
 
@@ -58,6 +64,7 @@ class GaugeValues:
     rows: int = 0
     items: int = 0
     revisions: dict[str, str] = field(default_factory=lambda: {"tiny": "sha256:1"})
+    shift: dict[str, ModelShift] = field(default_factory=lambda: {"tiny": SHIFT})
 
     def metrics(self) -> Metrics:
         return Metrics(
@@ -66,6 +73,7 @@ class GaugeValues:
                 queue_rows=lambda: self.rows,
                 queue_items=lambda: self.items,
                 revisions=lambda: self.revisions,
+                shift=lambda: self.shift,
             )
         )
 

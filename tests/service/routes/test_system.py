@@ -8,6 +8,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from starlette.testclient import TestClient
 
 from eulerlora.checkpoint import Checkpoint
+from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
 from service.app import create_service
 from service.http import problem_responses as problems
@@ -19,6 +20,7 @@ from service.telemetry.request_id import RequestIdMiddleware
 from tests.service.observed import GaugeValues, count_everything, observed_app
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
+PNG = {"Content-Type": "image/png"}
 OPENMETRICS = "application/openmetrics-text"
 
 
@@ -43,7 +45,7 @@ def test_a_model_has_classes_limits_thresholds_and_provenance(client, model) -> 
     body = response.json()
     assert set(body) == {
         "name", "revision", "classes", "adapters", "input_size", "image_limits",
-        "max_body_bytes", "max_samples", "thresholds", "provenance",
+        "max_body_bytes", "max_samples", "thresholds", "shift", "provenance",
     }  # fmt: skip
     assert (body["name"], body["revision"]) == ("tiny", model.revision)
     assert body["classes"] == [
@@ -67,11 +69,33 @@ def test_the_limits_are_those_of_the_settings(model, make_app) -> None:
     assert body["max_body_bytes"] == 1234
 
 
+def test_a_shift_appears_in_the_details_the_metrics_and_the_answers(model, make_app, png) -> None:
+    flagged = model.config.thresholds[0].model_copy(update={"msp": 1.0, "kept": 0.95})
+    with TestClient(make_app(with_thresholds(model, flagged))) as client:
+        answers = [client.post("/predict", content=png, headers=PNG).json() for _ in range(30)]
+        shift = client.get("/models/tiny").json()["shift"]
+        metrics = client.get("/metrics").text
+    codes = [[warning["code"] for warning in answer["warnings"]] for answer in answers]
+    assert "distribution_shift" not in codes[0]
+    assert "distribution_shift" in codes[-1]
+    assert (shift["pictures"], shift["alarm"]) == (30, True)
+    (signal,) = (signal for signal in shift["signals"] if signal["name"] == "msp")
+    assert (signal["pictures"], signal["rate"], signal["alarm"]) == (30, 1.0, True)
+    assert signal["evidence"] >= shift["limit"]
+    assert 'eulerlora_shift_alarm{model="tiny",signal="msp"} 1.0' in metrics
+
+
 @pytest.mark.parametrize("name", ["xyzzy", "TINY", "tiny%20", "%C3%A9"])
 def test_an_unknown_model_is_a_404_without_echo(client, refused, name) -> None:
     response = client.get(f"/models/{name}")
     refused(response, 404, "unknown_model")
     assert "xyzzy" not in response.text
+
+
+def with_thresholds(model: EulerLoRA, *thresholds: Threshold) -> EulerLoRA:
+    """Returns a model with the network of `model` and other thresholds."""
+    config = model.config.model_copy(update={"thresholds": thresholds})
+    return EulerLoRA(Checkpoint(model.network, config, "sha256:shift"), torch.device("cpu"))
 
 
 def test_two_models_are_served_by_name(make_network, make_config, photo, encode) -> None:

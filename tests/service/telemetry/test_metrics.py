@@ -119,6 +119,16 @@ def test_gauges_have_the_current_values(metrics, state) -> None:
     assert value(metrics, "model_info", model="tiny", revision="sha256:1") is None
 
 
+def test_the_shift_metrics_have_the_state_of_each_signal(metrics, state) -> None:
+    labels = {"model": "tiny", "signal": "msp"}
+    assert value(metrics, "shift_pictures_total", **labels) == 80
+    assert value(metrics, "shift_evidence", **labels) == 8.5
+    assert value(metrics, "shift_alarm", **labels) == 1
+    assert value(metrics, "shift_pictures_total", model="tiny", signal="feature_distance") is None
+    state.shift = {}
+    assert value(metrics, "shift_alarm", **labels) is None
+
+
 def test_applications_do_not_share_their_metrics(metrics) -> None:
     other = GaugeValues().metrics()
     metrics.count_request(COMPLETED)

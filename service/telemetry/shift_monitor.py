@@ -1,0 +1,138 @@
+"""The shift monitors: what the served models see, compared with their calibration images.
+
+A monitor holds a few numbers per signal and nothing of any picture. It starts anew with the
+process and with a new revision of its model. docs/monitoring.md describes the test.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from eulerlora.config import Threshold
+from eulerlora.model import EulerLoRA
+from eulerlora.settings import AUTO, Auto
+from eulerlora_client.contract.models import ModelShift, ShiftSignal
+from eulerlora_client.contract.predictions import Prediction, PredictionWarning, WarningCode
+from eulerlora_client.monitoring.shift import EventRate, ShiftMonitor, SignalState
+
+FEATURE_DISTANCE = "feature_distance"
+MSP = "msp"
+LABEL = "label"
+
+Rates = Mapping[str, tuple[EventRate, ...]]
+"""The rates of the events of each signal, by the signal's name."""
+
+
+def calibrated_rates(threshold: Threshold) -> Rates:
+    """Returns the rates of the signals that the thresholds of a mode and samples describe."""
+    images = threshold.images
+    shares: dict[str, tuple[float, ...]] = {MSP: (1 - threshold.kept,)}
+    if threshold.feature_distance is not None:
+        shares[FEATURE_DISTANCE] = (1 - threshold.feature_distance.kept,)
+    if threshold.label_shares is not None:
+        shares[LABEL] = threshold.label_shares
+    return {
+        name: tuple(EventRate.calibrated(share, images) for share in events)
+        for name, events in shares.items()
+    }
+
+
+def events_of(prediction: Prediction, rates: Rates) -> dict[str, int | None]:
+    """Returns the event of a picture by signal, for the signals that have rates and a value."""
+    events: dict[str, int | None] = {}
+    for name, flag in ((FEATURE_DISTANCE, prediction.unfamiliar), (MSP, prediction.ood)):
+        if name in rates and flag is not None:
+            events[name] = 0 if flag else None
+    if LABEL in rates:
+        events[LABEL] = prediction.classes.index(prediction.label)
+    return events
+
+
+@dataclass(frozen=True)
+class RevisionMonitor:
+    """The monitor of one revision. rates: by mode and samples. data: of the calibration."""
+
+    revision: str
+    classes: tuple[str, ...]
+    rates: Mapping[tuple[str, int | Auto], Rates]
+    data: str
+    monitor: ShiftMonitor
+
+    @classmethod
+    def of(cls, model: EulerLoRA) -> Self | None:
+        """Returns a monitor that has seen nothing; None for a checkpoint without thresholds."""
+        thresholds = model.config.thresholds
+        if not thresholds:
+            return None
+        rates: dict[tuple[str, int | Auto], Rates] = {
+            (entry.mode, entry.samples): calibrated_rates(entry) for entry in thresholds
+        }
+        signals = {name: events for entry in rates.values() for name, events in entry.items()}
+        monitor = ShiftMonitor(signals)
+        return cls(model.revision, tuple(model.classes), rates, thresholds[0].data, monitor)
+
+    def record(self, prediction: Prediction) -> None:
+        """Records a prediction; ignores one without thresholds for its mode and samples."""
+        adaptive = prediction.standard_error is not None
+        rates = self.rates.get((prediction.mode, AUTO if adaptive else prediction.samples))
+        if rates is not None:
+            self.monitor.record(events_of(prediction, rates), rates)
+
+    def state(self) -> ModelShift:
+        """Returns the state for `/models/{name}`."""
+        monitor = self.monitor
+        return ModelShift(
+            pictures=monitor.pictures,
+            alarm=monitor.alarm,
+            limit=monitor.limit,
+            signals=tuple(map(self._signal, monitor.states())),
+        )
+
+    def _signal(self, state: SignalState) -> ShiftSignal:
+        values = asdict(state)
+        event = values.pop("event")
+        return ShiftSignal(label=self.classes[event] if state.name == LABEL else None, **values)
+
+
+class ShiftMonitors:
+    """The monitors of the served models; for use in one event loop.
+
+    models: returns the served models by name.
+    """
+
+    def __init__(self, models: Callable[[], Mapping[str, EulerLoRA]]) -> None:
+        self._models = models
+        self._monitors: dict[str, RevisionMonitor] = {}
+
+    def record(self, prediction: Prediction) -> None:
+        """Records a prediction; ignores one of a revision that is no longer served."""
+        monitor = self._monitor(prediction.model)
+        if monitor is not None and monitor.revision == prediction.revision:
+            monitor.record(prediction)
+
+    def warnings(self, model: str, revision: str) -> tuple[PredictionWarning, ...]:
+        """Returns the warning for answers of a revision with an alarm; () without one."""
+        monitor = self._monitor(model)
+        if monitor is None or monitor.revision != revision or not monitor.monitor.alarm:
+            return ()
+        message = (
+            "the pictures that this service receives differ from those that the thresholds were "
+            f"checked on ({monitor.data}); eulerlora site fit checks them on local pictures"
+        )
+        return (PredictionWarning(code=WarningCode.DISTRIBUTION_SHIFT, message=message),)
+
+    def states(self) -> dict[str, ModelShift]:
+        """Returns the states of the served models that have thresholds, by name."""
+        monitors = {name: self._monitor(name) for name in self._models()}
+        return {name: monitor.state() for name, monitor in monitors.items() if monitor is not None}
+
+    def _monitor(self, name: str) -> RevisionMonitor | None:
+        """Returns the monitor of the served revision of a model; None without thresholds."""
+        model = self._models()[name]
+        current = self._monitors.get(name)
+        if current is not None and current.revision == model.revision:
+            return current
+        created = RevisionMonitor.of(model)
+        if created is not None:
+            self._monitors[name] = created
+        return created
