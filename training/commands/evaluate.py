@@ -5,9 +5,10 @@ from pathlib import Path
 
 import click
 
+from eulerlora.config import PredictionSetCalibration
 from eulerlora.openmp import set_openmp_wait_policy
 from eulerlora.settings import SAMPLERS, Sampler
-from training.commands.options import PATH, data_option, device_option, skip_bad_option
+from training.commands.options import PATH, Coverages, data_option, device_option, skip_bad_option
 
 MODES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
 
@@ -16,7 +17,11 @@ MODES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
 @click.argument("checkpoint", type=PATH)
 @data_option
 @click.option(
-    "--ood", type=PATH, multiple=True, help="Folder or archive of out-of-distribution images."
+    "--ood",
+    multiple=True,
+    metavar="[GROUP:]SET",
+    help="Out-of-distribution images: a folder, an archive, a generated set, or all `generated` "
+    "sets. GROUP: far (default), near or shifted. Repeat it for several sets.",
 )
 @click.option(
     "--ood-images",
@@ -43,13 +48,15 @@ MODES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     type=click.Choice(SAMPLERS),
     help="Sampler in mode stoch; the checkpoint's by default.",
 )
-@click.option("--out", type=PATH, help="Folder for report.json, report.md and charts.")
+@click.option(
+    "--out", type=PATH, help="Folder for report.json, report.md, charts and predictions.csv.gz."
+)
 @skip_bad_option
 @device_option
 def evaluate_command(
     checkpoint: Path,
     data: Path,
-    ood: tuple[Path, ...],
+    ood: tuple[str, ...],
     ood_images: int | None,
     corrupted_images: int,
     mode: str,
@@ -63,11 +70,12 @@ def evaluate_command(
     set_openmp_wait_policy()
     # These import torch, and the report matplotlib.
     from eulerlora.model import EulerLoRA  # noqa: PLC0415
-    from training.data.datasets import checkpoint_dataset, read_ood_set  # noqa: PLC0415
+    from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
     from training.data.sources import report_skipped  # noqa: PLC0415
     from training.evaluation.evaluate import evaluate  # noqa: PLC0415
     from training.evaluation.inference import SamplingOptions  # noqa: PLC0415
-    from training.recipe.schema import OodSettings  # noqa: PLC0415
+    from training.evaluation.report_schema import TEST  # noqa: PLC0415
+    from training.ood.sets import read_ood_sets  # noqa: PLC0415
     from training.reporting.report import markdown, write_report  # noqa: PLC0415
 
     if mode == "det" and samples is not None:
@@ -77,16 +85,12 @@ def evaluate_command(
         SamplingOptions("det") if name == "det" else SamplingOptions("stoch", samples or 4)
         for name in MODES[mode]
     ]
+    images = checkpoint_dataset(model.config, data, skip_bad)
+    sets = read_ood_sets(ood, images.parts[TEST], skip_bad)
+    report_skipped(images, *sets)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # fails before the long work rather than after it
-    images = checkpoint_dataset(model.config, data, skip_bad)
-    sets = {
-        name: read_ood_set(OodSettings(kind="images", path=str(path)), Path(), skip_bad)
-        for name, path in _unique_names(ood).items()
-    }
-    report_skipped(images, *sets.values())
-    ood_sets = {name: ood_set.images for name, ood_set in sets.items()}
-    evaluation = evaluate(model, images, ood_sets, options, ood_images, corrupted_images, sampler)
+    evaluation = evaluate(model, images, sets, options, ood_images, corrupted_images, sampler)
     click.echo(markdown(evaluation.report))
     if out is not None:
         write_report(out, evaluation)
@@ -100,12 +104,34 @@ def evaluate_command(
     type=click.Choice(SAMPLERS),
     help="New sampler of the checkpoint; unchanged by default.",
 )
+@click.option(
+    "--coverage",
+    type=Coverages(),
+    default=(),
+    help="Calibrate prediction sets with these probabilities, such as 0.9,0.95. Without it, the "
+    "checkpoint has none afterwards.",
+)
+@click.option(
+    "--always-include-rare",
+    is_flag=True,
+    help="Put a class with too few calibration lesions for a coverage in every set (0.9 needs 9, "
+    "0.95 needs 19); otherwise it is an error. HAM10000 has 7 lesions of df for calibration.",
+)
 @skip_bad_option
 @device_option
 def calibrate_command(
-    checkpoint: Path, data: Path, sampler: Sampler | None, skip_bad: bool, device: str
+    checkpoint: Path,
+    data: Path,
+    sampler: Sampler | None,
+    coverage: tuple[float, ...],
+    always_include_rare: bool,
+    skip_bad: bool,
+    device: str,
 ) -> None:
-    """Set the OOD thresholds of a checkpoint from held-out images of its data set."""
+    """Set the OOD thresholds of a checkpoint from held-out images of its data set.
+
+    With --coverage also the thresholds of class-conditional prediction sets.
+    """
     set_openmp_wait_policy()
     # These import torch.
     from eulerlora.checkpoint import read_config  # noqa: PLC0415
@@ -113,21 +139,34 @@ def calibrate_command(
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
     from training.data.sources import report_skipped  # noqa: PLC0415
     from training.evaluation.calibration import calibrate  # noqa: PLC0415
+    from training.evaluation.prediction_sets import CoverageSettings  # noqa: PLC0415
 
+    if always_include_rare and not coverage:
+        raise click.UsageError("--always-include-rare requires --coverage")
     images = checkpoint_dataset(read_config(checkpoint), data, skip_bad)
     report_skipped(images)
-    for threshold in calibrate(checkpoint, images, choose_device(device), sampler=sampler):
+    settings = CoverageSettings(coverage, always_include_rare)
+    config = calibrate(
+        checkpoint, images, choose_device(device), sampler=sampler, coverage=settings
+    )
+    for threshold in config.thresholds:
         click.echo(
             f"{threshold.mode} {threshold.samples}: MSP >= {threshold.msp:.4f} keeps "
             f"{threshold.kept:.1%}"
         )
+    for calibration in config.prediction_sets:
+        click.echo(_set_line(calibration, [label.name for label in config.classes]))
 
 
-def _unique_names(paths: Sequence[Path]) -> dict[str, Path]:
-    """Returns the paths by name: the last components that are unique and not just "test"."""
-    named: dict[str, Path] = {}
-    for path in dict.fromkeys(paths):
-        parts = path.absolute().parts
-        names = ("/".join(parts[start:]) for start in range(len(parts) - 1, -1, -1))
-        named[next(name for name in names if name not in ("test", *named))] = path
-    return named
+def _set_line(calibration: PredictionSetCalibration, classes: Sequence[str]) -> str:
+    """Returns the largest 1 - p of each class in a set, with the number of lesions behind it."""
+    limits = (
+        f"{name} {'always' if threshold == 1 else f'{threshold:.4f}'} ({count})"
+        for name, threshold, count in zip(
+            classes, calibration.thresholds, calibration.units, strict=True
+        )
+    )
+    return (
+        f"{calibration.mode} {calibration.samples}: sets with coverage {calibration.coverage:g}: "
+        f"1 - p up to {', '.join(limits)} ({calibration.unit}s)"
+    )

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
+from eulerlora.commands import Coverage
 from eulerlora.errors import CheckpointError, NonFiniteError, StorageError
 
 PATH = click.Path(path_type=Path)
@@ -36,6 +38,25 @@ tensorboard_option = click.option(
 device_option = click.option(
     "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."
 )
+
+
+class Coverages(click.ParamType[tuple[float, ...]]):
+    """Different coverages of prediction sets, separated by commas."""
+
+    name = "0-1,..."
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return self.name
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, ...]:
+        if isinstance(value, tuple):
+            return value
+        coverages = tuple(Coverage().convert(part, param, ctx) for part in value.split(","))
+        if len(set(coverages)) < len(coverages):
+            self.fail(f"expected different coverages, got {value}", param, ctx)
+        return coverages
 
 
 @contextmanager

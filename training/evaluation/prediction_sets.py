@@ -47,6 +47,10 @@ class CoverageSettings:
             raise SettingsError(f"coverage: expected different values, got {listed}")
 
 
+NO_COVERAGE = CoverageSettings()
+"""No prediction sets."""
+
+
 @dataclass(frozen=True)
 class Lesions:
     """The lesions of labelled images, which are the units of prediction sets.

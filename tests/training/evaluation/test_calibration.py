@@ -11,17 +11,20 @@ from torch import Tensor
 import training.evaluation.calibration
 from eulerlora.adaptive_sampling import ROUNDS, AdaptiveSampling
 from eulerlora.checkpoint import load_checkpoint, read_config
+from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Auto, Draw
 from training.data.labelled_images import ImageParts, LabelledImage
 from training.data.sources import list_images
 from training.evaluation.calibration import (
     SAMPLES,
+    CalibrationOutputs,
     calibrate,
     compute_thresholds,
     stochastic_thresholds,
     threshold_at_tpr,
 )
+from training.evaluation.inference import ModelOutputs
 
 
 @pytest.fixture
@@ -33,6 +36,13 @@ def paths(image_folder: Path) -> list[Path]:
 def images(image_folder: Path) -> list[LabelledImage]:
     sources = list_images(image_folder / "test")
     return [LabelledImage(name, source, 0) for name, source in sources.items()]
+
+
+def thresholds_of(
+    model: EulerLoRA, images: Sequence[LabelledImage], samples: Sequence[int | Auto] = SAMPLES
+) -> tuple[Threshold, ...]:
+    outputs = CalibrationOutputs.of(model, images, samples)
+    return compute_thresholds(outputs, "squares", None, samples)
 
 
 @pytest.mark.parametrize("count", [1, 19, 20, 21, 1002])
@@ -54,7 +64,7 @@ def test_thresholds_agree_with_predictions_for_every_number_of_samples(
     checkpoint_folder: Path, images: list[LabelledImage], paths: list[Path]
 ) -> None:
     model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
-    thresholds = compute_thresholds(model, images, "squares")
+    thresholds = thresholds_of(model, images)
     assert [(threshold.mode, threshold.samples) for threshold in thresholds] == [
         ("det", 1),
         *(("stoch", count) for count in SAMPLES),
@@ -76,7 +86,7 @@ def test_balanced_thresholds_agree_with_predictions_by_the_calibrated_checkpoint
     checkpoint = load_checkpoint(checkpoint_folder)
     balanced = checkpoint.config.model_copy(update={"sampler": "balanced"})
     model = EulerLoRA(replace(checkpoint, config=balanced), torch.device("cpu"))
-    thresholds = compute_thresholds(model, images, "squares")
+    thresholds = thresholds_of(model, images)
     config = balanced.model_copy(update={"thresholds": thresholds})
     model = EulerLoRA(replace(checkpoint, config=config), torch.device("cpu"))
     for threshold in thresholds[1:]:
@@ -103,7 +113,10 @@ def test_the_auto_threshold_decides_convergence_by_the_largest_number_of_samples
     logits = torch.randn(60, 1, 1, 3, generator=generator, dtype=torch.float64)
     noise = torch.randn(60, 2, ROUNDS[-1], 3, generator=generator, dtype=torch.float64)
     trajectories = (2 * logits + noise).softmax(dim=-1)
-    *fixed, auto = stochastic_thresholds(trajectories, samples, "squares")
+    outputs = ModelOutputs(
+        trajectories.log(), trajectories.sum(dim=-1), torch.zeros(60, 2, ROUNDS[-1], 1)
+    )
+    *fixed, auto = stochastic_thresholds(outputs, None, samples, "squares")
     largest = fixed[-1].msp if fixed else None
     assert auto.samples == "auto"
     assert auto.msp == pytest.approx(threshold_at_tpr(adaptive_msp(trajectories, largest), 0.95))
@@ -126,7 +139,7 @@ def test_only_the_required_samples_are_drawn(
     monkeypatch.setattr(training.evaluation.calibration, "predict_all", recorded)
     model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
     for samples in ([3, 1], ["auto"]):
-        thresholds = compute_thresholds(model, images, "squares", samples)
+        thresholds = thresholds_of(model, images, samples)
         assert [threshold.samples for threshold in thresholds] == [1, *samples]
     assert drawn == [("stoch", 3), ("stoch", 16)]
 
@@ -134,11 +147,11 @@ def test_only_the_required_samples_are_drawn(
 def test_calibration_keeps_the_sampler_unless_another_is_given(
     checkpoint_copy: Path, images: list[LabelledImage]
 ) -> None:
-    parts = ImageParts("squares", (), {"test": images})
+    parts = ImageParts("squares", (), {"train": images, "test": images})
     cpu = torch.device("cpu")
     first = calibrate(checkpoint_copy, parts, cpu, [2], "balanced")
-    assert read_config(checkpoint_copy).sampler == "balanced"
-    assert read_config(checkpoint_copy).thresholds == first
+    assert first.sampler == "balanced"
+    assert read_config(checkpoint_copy) == first
     assert calibrate(checkpoint_copy, parts, cpu, [2]) == first
     assert read_config(checkpoint_copy).sampler == "balanced"
     assert calibrate(checkpoint_copy, parts, cpu, [2], "independent") != first
