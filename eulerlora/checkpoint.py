@@ -1,8 +1,8 @@
 """Checkpoint folders: weights, `config.json`, known answer and model card.
 
 Files: `config.json`, `adapters.safetensors`, `README.md`, `known_answer.png`, `known_answer.json`,
-and `backbone.safetensors` unless the backbone is one of torchvision's published weights. No pickle
-in a checkpoint is ever read.
+`backbone.safetensors` unless the backbone is one of torchvision's published weights, and
+`ood.safetensors` if feature statistics were fitted. No pickle in a checkpoint is ever read.
 """
 
 import hashlib
@@ -22,8 +22,9 @@ from eulerlora.atomic_files import atomic_write, storage_errors
 from eulerlora.backbone import build_backbone, published_backbone, save_backbone, settings_of
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import CheckpointError, SettingsError
+from eulerlora.feature_distance import FeatureDistance, read_feature_distance
 from eulerlora.known_answer import write_known_answer
-from eulerlora.safetensor_files import read_tensors, tensors_sha256, write_tensors
+from eulerlora.safetensor_files import check_digest, read_tensors, write_tensors
 from eulerlora.validation import first_fault
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
@@ -42,12 +43,14 @@ class Checkpoint:
     """A loaded checkpoint.
 
     network: on the CPU in float32, in evaluation mode. revision: "sha256:" and the digest of
-    `config.json`, which contains the digests of all weights.
+    `config.json`, which contains the digests of all weights. feature_distance: None without
+    feature statistics.
     """
 
     network: AdaptedVisionTransformer
     config: CheckpointConfig
     revision: str
+    feature_distance: FeatureDistance | None = None
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:
@@ -60,9 +63,10 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     network = AdaptedVisionTransformer(backbone, config.adapters.settings, len(config.classes))
     trained = dict(network.adapter_parameters())
     tensors = read_tensors(folder / ADAPTERS, trained)
-    _check_digest(folder / ADAPTERS, tensors, config.adapters.sha256)
+    check_digest(folder / ADAPTERS, tensors, config.adapters.sha256)
     network.load_state_dict(tensors, strict=False)
-    return Checkpoint(network.eval(), config, _revision(text))
+    distance = read_feature_distance(folder, config)
+    return Checkpoint(network.eval(), config, _revision(text), distance)
 
 
 def revision_of(config: CheckpointConfig) -> str:
@@ -106,7 +110,7 @@ def save_checkpoint(
             save_backbone(partial / BACKBONE, network.backbone, config.backbone.provenance, dtype)
         write_card(partial, card)
         write_config(partial, config)
-        write_known_answer(partial, load_checkpoint(partial).network, config.preprocessing.size)
+        write_known_answer(partial, load_checkpoint(partial).network, config)
 
 
 def write_config(folder: Path, config: CheckpointConfig) -> None:
@@ -177,15 +181,5 @@ def _read_backbone(folder: Path, config: CheckpointConfig) -> VisionTransformer:
         if settings_of(backbone) != expected.settings:
             raise CheckpointError(path, f"backbone.settings do not match {expected.published}")
         tensors = backbone.state_dict()
-    _check_digest(path, tensors, expected.sha256)
+    check_digest(path, tensors, expected.sha256)
     return backbone
-
-
-def _check_digest(path: Path, tensors: Mapping[str, Tensor], expected: str) -> None:
-    digest = tensors_sha256(tensors)
-    if digest != expected:
-        raise CheckpointError(
-            path,
-            f"expected weights with the SHA-256 {expected[:16]}... of {CONFIG}, "
-            f"got {digest[:16]}...",
-        )

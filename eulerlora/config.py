@@ -61,11 +61,13 @@ class ScoreThreshold(Settings):
     """The threshold of an OOD score that is high out of distribution.
 
     An image with a score above `threshold` is flagged. kept: fraction of the in-distribution images
-    that are not flagged.
+    that are not flagged. upper_quartile: score that at most a quarter of them exceed, by which a
+    monitor finds smaller shifts.
     """
 
     threshold: Annotated[float, Field(allow_inf_nan=False)]
     kept: Share
+    upper_quartile: Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Threshold(Settings):
@@ -93,11 +95,12 @@ class FeatureConfig(Settings):
     """The statistics in `ood.safetensors` and the digest of its tensors.
 
     They were computed from the features of the `images` training images of `data`, in mode `det`.
-    shrinkage: weight of the scaled identity in the covariance, 0 to 1.
+    shrinkage: weight of the diagonal in the covariance, 0 to 1. components: number of means.
     """
 
     sha256: Sha256
     shrinkage: Share
+    components: PositiveInt
     images: PositiveInt
     data: str
 

@@ -1,6 +1,7 @@
-"""Log-probabilities of trajectories; every image of a batch has its own draw."""
+"""Log-probabilities and features of images; every image of a batch has its own draw."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -10,10 +11,11 @@ from eulerlora.adaptive_sampling import AdaptiveSampling
 from eulerlora.coefficients import trajectory_coefficients
 from eulerlora.rows import Rows
 from eulerlora.settings import AdapterSettings, Draw
+from eulerlora.vision_transformer import NetworkOutput
 
 
 class RowNetwork(Protocol):
-    """A network that returns the logits of rows, or the runtime of such a network."""
+    """A network that returns the logits and features of rows, or the runtime of such a network."""
 
     @property
     def settings(self) -> AdapterSettings: ...
@@ -21,46 +23,100 @@ class RowNetwork(Protocol):
     @property
     def depth(self) -> int: ...
 
-    def __call__(self, images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor: ...
+    def outputs(self, images: Tensor, rows: Rows, coefficients: Tensor) -> NetworkOutput: ...
+
+
+@dataclass(frozen=True)
+class ImageOutput:
+    """The output of the network for one image; on the CPU.
+
+    log_probabilities: (trajectories, classes), float64; a trajectory with a logit that is not
+    finite is NaN. log_partition: (trajectories,), float64, log-sum-exp of the logits. features:
+    (trajectories, 3 * width), float32.
+    """
+
+    log_probabilities: Tensor
+    log_partition: Tensor
+    features: Tensor
 
 
 @torch.inference_mode()
-def predict_rows(network: RowNetwork, images: Tensor, draws: Sequence[Draw]) -> list[Tensor]:
-    """Returns the log-probabilities of the trajectories of every image.
+def predict_images(
+    network: RowNetwork, images: Tensor, draws: Sequence[Draw], temperature: float = 1.0
+) -> list[ImageOutput]:
+    """Returns the output of the network for every image.
 
     images: (n, 3, image_size, image_size) in [0, 1], on the network's device. draws: one per image;
     the coefficients of an image depend on its draw only, so that its result does not depend on the
-    other images of the batch.
-    Returns n tensors (trajectories, classes), float64 on the CPU; a row with a logit that is not
-    finite is NaN.
+    other images of the batch. temperature: the logits are divided by it.
     """
     settings, blocks = network.settings, network.depth
     rows = Rows.of([draw.count for draw in draws], settings.adapters)
     coefficients = torch.cat([trajectory_coefficients(draw, blocks, settings) for draw in draws])
-    logits = network(images, rows.to(images.device), coefficients.to(images))
-    return list(rows.by_image(log_probabilities(logits)))
+    output = network.outputs(images, rows.to(images.device), coefficients.to(images))
+    logits = output.logits.to("cpu", torch.float64) / temperature
+    by_image = zip(
+        rows.by_image(log_probabilities(logits)),
+        rows.by_image(logits.logsumexp(dim=-1)),
+        rows.by_image(output.features.to("cpu", torch.float32)),
+        strict=True,
+    )
+    return [ImageOutput(*values) for values in by_image]
+
+
+def predict_rows(network: RowNetwork, images: Tensor, draws: Sequence[Draw]) -> list[Tensor]:
+    """Returns the log-probabilities (trajectories, classes) of every image.
+
+    images, draws: as in `predict_images`.
+    """
+    return [output.log_probabilities for output in predict_images(network, images, draws)]
 
 
 def predict_adaptively(
-    network: RowNetwork, images: Tensor, draws: Sequence[Draw], threshold: float | None
-) -> list[Tensor]:
-    """Returns the log-probabilities of the trajectories of every image, for `samples="auto"`.
+    network: RowNetwork,
+    images: Tensor,
+    draws: Sequence[Draw],
+    threshold: float | None,
+    temperature: float = 1.0,
+) -> list[ImageOutput]:
+    """Returns the output of the network for every image, for `samples="auto"`.
 
-    Each round runs the images that have not converged. images: as in `predict_rows`.
-    draws, threshold: as in `AdaptiveSampling`. Returns n tensors (adapters, samples, classes) with
-    the samples that each image needed.
+    Each round runs the images that have not converged. images, temperature: as in `predict_images`.
+    draws, threshold: as in `AdaptiveSampling`. Returns n outputs with the trajectories that each
+    image needed, adapter by adapter.
     """
     adapters = network.settings.adapters
     samplings = [AdaptiveSampling(draw, adapters, threshold) for draw in draws]
+    rounds: list[list[ImageOutput]] = [[] for _ in draws]
     while pending := {
         index: sampling.next_draw
         for index, sampling in enumerate(samplings)
         if sampling.next_draw is not None
     }:
-        outputs = predict_rows(network, images[list(pending)], list(pending.values()))
+        outputs = predict_images(
+            network, images[list(pending)], list(pending.values()), temperature
+        )
         for index, output in zip(pending, outputs, strict=True):
-            samplings[index].add(output)
-    return [sampling.log_probabilities for sampling in samplings]
+            samplings[index].add(output.log_probabilities)
+            rounds[index].append(output)
+    return [join_rounds(outputs, adapters) for outputs in rounds]
+
+
+def join_rounds(rounds: Sequence[ImageOutput], adapters: int) -> ImageOutput:
+    """Returns the output of one image from the outputs of its rounds, at least one.
+
+    The trajectories are ordered adapter by adapter, with the samples in the order of the rounds.
+    """
+
+    def joined(parts: Sequence[Tensor]) -> Tensor:
+        by_adapter = [part.unflatten(0, (adapters, -1)) for part in parts]
+        return torch.cat(by_adapter, dim=1).flatten(0, 1)
+
+    return ImageOutput(
+        log_probabilities=joined([output.log_probabilities for output in rounds]),
+        log_partition=joined([output.log_partition for output in rounds]),
+        features=joined([output.features for output in rounds]),
+    )
 
 
 def log_probabilities(logits: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from eulerlora.atomic_files import atomic_write
 from eulerlora.config import CheckpointConfig, Sha256
 from eulerlora.errors import CheckpointError, ImageError
 from eulerlora.image_files import read_pixels
-from eulerlora.inference import RowNetwork, predict_rows
+from eulerlora.inference import RowNetwork, predict_images
 from eulerlora.preprocess import resize
 from eulerlora.settings import SAMPLERS, Draw, Precision
 from eulerlora.uncertainty import summarise
@@ -117,22 +117,25 @@ def mean_probabilities(log_probabilities: Tensor) -> Tensor:
     return summarise(log_probabilities.exp().unsqueeze(0)).probabilities[0]
 
 
-def predict_known_answer(network: RowNetwork, pixels: Tensor) -> list[Tensor]:
-    """Returns the network's log-probabilities (trajectories, classes) for each of `DRAWS`.
+def predict_known_answer(
+    network: RowNetwork, pixels: Tensor, temperature: float = 1.0
+) -> list[Tensor]:
+    """Returns the log-probabilities (trajectories, classes) for each of `DRAWS`.
 
-    pixels: (3, size, size), on the network's device.
+    pixels: (3, size, size), on the network's device. temperature: of the checkpoint.
     """
-    return predict_rows(network, torch.stack([pixels] * len(DRAWS)), DRAWS)
+    outputs = predict_images(network, torch.stack([pixels] * len(DRAWS)), DRAWS, temperature)
+    return [output.log_probabilities for output in outputs]
 
 
-def write_known_answer(folder: Path, network: RowNetwork, size: int) -> None:
-    """Writes the synthetic image and the network's probabilities to a checkpoint's folder.
+def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConfig) -> None:
+    """Writes the synthetic image and the model's probabilities to a checkpoint's folder.
 
-    network: loaded from the checkpoint's files, in float32 on the CPU. size: side of the network's
-    input in pixels.
+    network: loaded from the checkpoint's files, in float32 on the CPU.
     """
     image = _png(synthetic_image())
-    outputs = predict_known_answer(network, _network_input(folder / IMAGE_FILE, image, size))
+    pixels = _network_input(folder / IMAGE_FILE, image, config.preprocessing.size)
+    outputs = predict_known_answer(network, pixels, config.temperature)
     stored = KnownAnswerFile(
         picture_sha256=hashlib.sha256(image).hexdigest(),
         answers=tuple(

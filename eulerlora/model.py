@@ -15,8 +15,9 @@ from eulerlora.checkpoint import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import ImageError, SettingsError
 from eulerlora.image_files import read_pixels
-from eulerlora.inference import predict_adaptively, predict_rows
-from eulerlora.prediction import Prediction, prediction_of
+from eulerlora.inference import ImageOutput, predict_adaptively, predict_images
+from eulerlora.prediction import Prediction, prediction_of, with_prediction_sets
+from eulerlora.prediction_sets import RunOptions, check_coverage
 from eulerlora.preprocess import resize, upright_rgb
 from eulerlora.runtime import Runtime
 from eulerlora.seeds import content_seed
@@ -51,12 +52,13 @@ class PredictOptions:
 
     draw: of every image; for adaptive sampling its number of samples is that of the first round.
     adaptive: True for `samples="auto"`. seed_by_content: True if the seed of an image is its
-    content seed, False if it is that of `draw`.
+    content seed, False if it is that of `draw`. coverage: of the prediction sets, None for none.
     """
 
     draw: Draw
     adaptive: bool
     seed_by_content: bool
+    coverage: float | None = None
 
     @property
     def samples(self) -> int | Auto:
@@ -79,6 +81,7 @@ class EulerLoRA:
         self.runtime = Runtime(checkpoint.network, device, runtime)
         self.config: CheckpointConfig = checkpoint.config
         self.revision = checkpoint.revision
+        self.feature_distance = checkpoint.feature_distance
         self.device = device
         self.precision = runtime.precision
         self.classes = tuple(label.name for label in checkpoint.config.classes)
@@ -130,6 +133,7 @@ class EulerLoRA:
         seed: int | None = None,
         batch_size: int = 16,
         sampler: Sampler | None = None,
+        coverage: float | None = None,
     ) -> Prediction:
         """Returns class probabilities and uncertainty of every image.
 
@@ -139,17 +143,19 @@ class EulerLoRA:
         seed: of the draws of every image; None derives one from the image and the model's revision.
         batch_size: images per forward pass, at least 1.
         sampler: how the samples of an image are drawn; None for the checkpoint's sampler.
+        coverage: adds `prediction_sets` with this probability, such as 0.9, or a warning if the
+        checkpoint is not calibrated for it with these options.
         Raises ImageError for an unusable image, SettingsError for an option out of range and
         NonFiniteError if the network returns NaN or infinity.
         """
         if batch_size < 1:
             raise SettingsError(f"batch_size: expected at least 1, got {batch_size}")
-        options = self.predict_options(mode, samples, seed, sampler)
+        options = self.predict_options(mode, samples, seed, sampler, coverage)
         inputs = (self.prepare(pixels, options) for pixels in pixels_of(images))
-        blocks: list[Tensor] = []
+        outputs: list[ImageOutput] = []
         while batch := list(itertools.islice(inputs, batch_size)):
-            blocks += self._trajectories(batch, options)
-        return self._prediction(blocks, options)
+            outputs += self._outputs(batch, options)
+        return self._prediction(outputs, options)
 
     def predict_options(
         self,
@@ -157,10 +163,13 @@ class EulerLoRA:
         samples: int | Auto | None,
         seed: int | None,
         sampler: Sampler | None = None,
+        coverage: float | None = None,
     ) -> PredictOptions:
         """Returns validated options; arguments and errors as in `predict`."""
         if mode == "det" and samples is not None:
             raise SettingsError(f"samples: expected none in mode det, got {samples}")
+        if coverage is not None:
+            check_coverage(coverage)
         adaptive = samples == AUTO
         count = DEFAULT_SAMPLES if samples is None else ROUNDS[0] if adaptive else samples
         draw = validated(
@@ -172,7 +181,7 @@ class EulerLoRA:
                 "sampler": sampler or self.config.sampler,
             },
         )
-        return PredictOptions(draw, adaptive, seed_by_content=seed is None)
+        return PredictOptions(draw, adaptive, seed is None, coverage)
 
     def prepare(self, pixels: Tensor, options: PredictOptions) -> ModelInput:
         """Returns the network's input for an image.
@@ -186,32 +195,33 @@ class EulerLoRA:
 
     def predict_inputs(self, inputs: Sequence[ModelInput], options: PredictOptions) -> Prediction:
         """Returns the prediction of a batch of prepared images. Raises NonFiniteError."""
-        return self._prediction(self._trajectories(inputs, options), options)
+        return self._prediction(self._outputs(inputs, options), options)
 
-    def _trajectories(self, inputs: Sequence[ModelInput], options: PredictOptions) -> list[Tensor]:
-        """Returns the log-probabilities of the images in blocks, in order.
-
-        A block has the shape (n, adapters, samples, classes).
-        """
+    def _outputs(self, inputs: Sequence[ModelInput], options: PredictOptions) -> list[ImageOutput]:
+        """Returns the output of the network for every image, in order."""
         pixels = torch.stack([image.pixels for image in inputs]).to(self.device)
         draws = [image.draw for image in inputs]
+        temperature = self.config.temperature
         if options.adaptive:
             threshold = self.config.convergence_threshold(options.draw.sampler)
-            trajectories = predict_adaptively(self.runtime, pixels, draws, threshold)
-            return [image.unsqueeze(0) for image in trajectories]
-        stacked = torch.stack(predict_rows(self.runtime, pixels, draws))
-        return [stacked.unflatten(1, (self.network.settings.adapters, -1))]
+            return predict_adaptively(self.runtime, pixels, draws, threshold, temperature)
+        return predict_images(self.runtime, pixels, draws, temperature)
 
-    def _prediction(self, blocks: Sequence[Tensor], options: PredictOptions) -> Prediction:
-        """Returns the prediction for all images. blocks: of `_trajectories`; may be empty."""
-        shape = (0, self.network.settings.adapters, options.draw.samples, len(self.classes))
-        probabilities = [
-            torch.empty(shape, dtype=torch.float64),
-            *(block.exp() for block in blocks),
-        ]
+    def _prediction(self, outputs: Sequence[ImageOutput], options: PredictOptions) -> Prediction:
+        """Returns the prediction for all images. outputs: of `_outputs`; may be empty."""
         draw = options.draw
-        threshold = self.config.threshold(draw.mode, options.samples, draw.sampler)
-        return prediction_of(probabilities, threshold, self.classes, options.adaptive)
+        prediction = prediction_of(
+            outputs,
+            (self.network.settings.adapters, draw.samples),
+            self.classes,
+            self.feature_distance,
+            self.config.threshold(draw.mode, options.samples, draw.sampler),
+            options.adaptive,
+        )
+        if options.coverage is None:
+            return prediction
+        run = RunOptions.of(draw, options.adaptive, self.precision)
+        return with_prediction_sets(prediction, options.coverage, run, self.config)
 
 
 def choose_device(name: str) -> torch.device:

@@ -1,14 +1,25 @@
-"""Trajectories of images -> class probabilities and uncertainty for the user."""
+"""Outputs of the network for images -> class probabilities and uncertainty for the user."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from eulerlora.adaptive_sampling import StandardErrors, standard_errors
+from eulerlora.config import CheckpointConfig, Threshold
 from eulerlora.errors import NonFiniteError
+from eulerlora.feature_distance import FeatureDistance
+from eulerlora.inference import ImageOutput
+from eulerlora.ood_scores import OodScores, image_scores, ood_scores
+from eulerlora.prediction_sets import (
+    PredictionSets,
+    RunOptions,
+    calibration_for,
+    missing_calibration,
+    prediction_sets,
+)
 from eulerlora.uncertainty import Uncertainty, summarise_all
 
 
@@ -18,41 +29,89 @@ class Prediction(Uncertainty):
 
     ood: (n,) bool, True if the MSP is below the checkpoint's threshold; None without a threshold
     for this mode, number of samples and sampler.
+    unfamiliar: (n,) bool, True if the feature distance is above its threshold; None without one.
+    ood_scores: values, thresholds and flags of all scores by name.
     samples: (n,) int64, samples per adapter that were run.
     standard_errors: of the means over samples, (n,) each; None unless samples="auto".
     trajectories: (n, adapters * samples, classes) probabilities, adapter by adapter. If images have
     different numbers of samples, those with fewer are filled with NaN.
     labels: the class name with the highest mean probability, one per image.
+    prediction_sets: with a coverage; None if the checkpoint is not calibrated for it.
+    warnings: reasons for missing results.
     """
 
     ood: Tensor | None
+    unfamiliar: Tensor | None
+    ood_scores: OodScores
     samples: Tensor
     standard_errors: StandardErrors | None
     trajectories: Tensor
     labels: tuple[str, ...]
+    prediction_sets: PredictionSets | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def prediction_of(
-    blocks: Sequence[Tensor], threshold: float | None, classes: Sequence[str], adaptive: bool
+    outputs: Sequence[ImageOutput],
+    trajectories: tuple[int, int],
+    classes: Sequence[str],
+    distance: FeatureDistance | None,
+    thresholds: Threshold | None,
+    adaptive: bool,
 ) -> Prediction:
-    """Returns the prediction for all images of at least one block.
+    """Returns the prediction for the images of `outputs`, in order.
 
-    blocks: (n, adapters, samples, classes) probabilities each. threshold: OOD threshold on the MSP.
-    adaptive: True to compute standard errors. Raises NonFiniteError.
+    trajectories: adapters, and samples per adapter; with adaptive sampling, of the first round.
+    distance, thresholds: of the checkpoint; None if it has none. adaptive: True to compute
+    standard errors. Raises NonFiniteError.
     """
+    blocks = _blocks(outputs, trajectories, len(classes), adaptive)
     if not all(block.isfinite().all() for block in blocks):
         raise NonFiniteError("expected finite logits from the network, got NaN or infinity")
     summary = summarise_all([block.flatten(1, 2) for block in blocks])
+    scores = ood_scores(image_scores(outputs, summary.msp, distance), thresholds)
     most = max(block.shape[2] for block in blocks)
     padded = [F.pad(block, (0, 0, 0, most - block.shape[2]), value=torch.nan) for block in blocks]
     return Prediction(
         **vars(summary),
-        ood=None if threshold is None else summary.msp < threshold,
+        ood=scores["msp"].flagged,
+        unfamiliar=scores["feature_distance"].flagged if "feature_distance" in scores else None,
+        ood_scores=scores,
         samples=torch.cat([torch.full(block.shape[:1], block.shape[2]) for block in blocks]),
         standard_errors=_standard_errors(blocks) if adaptive else None,
         trajectories=torch.cat(padded).flatten(1, 2),
         labels=tuple(classes[k] for k in summary.probabilities.argmax(dim=-1).tolist()),
     )
+
+
+def with_prediction_sets(
+    prediction: Prediction, coverage: float, options: RunOptions, config: CheckpointConfig
+) -> Prediction:
+    """Returns the prediction with its sets, or with a warning if there is no calibration.
+
+    options: of the prediction. config: of the checkpoint that predicted.
+    """
+    calibration = calibration_for(config, coverage, options)
+    if calibration is None:
+        reason = missing_calibration(config, coverage, options)
+        return replace(prediction, warnings=(*prediction.warnings, reason))
+    classes = [label.name for label in config.classes]
+    sets = prediction_sets(prediction.probabilities, calibration, classes)
+    return replace(prediction, prediction_sets=sets)
+
+
+def _blocks(
+    outputs: Sequence[ImageOutput], trajectories: tuple[int, int], classes: int, adaptive: bool
+) -> list[Tensor]:
+    """Returns the probabilities in blocks (n, adapters, samples, classes), in order.
+
+    All images are one block, unless their numbers of samples may differ: then each is a block.
+    """
+    probabilities = [output.log_probabilities.exp() for output in outputs]
+    if not probabilities:
+        return [torch.empty(0, *trajectories, classes, dtype=torch.float64)]
+    blocks = [image[None] for image in probabilities] if adaptive else [torch.stack(probabilities)]
+    return [block.unflatten(1, (trajectories[0], -1)) for block in blocks]
 
 
 def _standard_errors(blocks: Sequence[Tensor]) -> StandardErrors:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from eulerlora.backbone import settings_of
 from eulerlora.rows import Rows
 from eulerlora.settings import DEFAULT_RUNTIME, AdapterSettings, RuntimeSettings
-from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.vision_transformer import AdaptedVisionTransformer, NetworkOutput
 
 ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Row counts for which a network is compiled; a batch is padded to the next of them, or to a
@@ -29,7 +29,7 @@ CPU_TOKENS = 1_200
 network once per pass costs more than the cache saves.
 """
 
-Forward = Callable[[Tensor, Rows, Tensor], Tensor]
+Forward = Callable[[Tensor, Rows, Tensor], NetworkOutput]
 
 
 class Runtime:
@@ -53,7 +53,7 @@ class Runtime:
             round_products(self.network)
         self.max_rows_per_pass = max_rows_per_pass(network, device)
         self.compiled = settings.compiler is not None
-        self._forward: Forward = self.network
+        self._forward: Forward = self.network.outputs
         if settings.compiler is not None:
             self._forward = self._compiled(settings.compiler)
 
@@ -68,17 +68,20 @@ class Runtime:
         return self.network.depth
 
     def __call__(self, images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor:
-        """Returns the logits of every row; arguments as in `AdaptedVisionTransformer.forward`."""
+        """Returns the logits of every row; arguments as in `outputs`."""
+        return self.outputs(images, rows, coefficients).logits
+
+    def outputs(self, images: Tensor, rows: Rows, coefficients: Tensor) -> NetworkOutput:
+        """Returns logits and features; arguments as in `AdaptedVisionTransformer.outputs`."""
         with self._autocast():
             passes = math.ceil(len(rows) / self.max_rows_per_pass)
             if passes == 1:
                 return self._forward(images, rows, coefficients)
-            return torch.cat(
-                [
-                    self._forward(images[part.images], part.renumbered, coefficients[part.rows])
-                    for part in rows.split(math.ceil(len(rows) / passes))
-                ]
-            )
+            parts = [
+                self._forward(images[part.images], part.renumbered, coefficients[part.rows])
+                for part in rows.split(math.ceil(len(rows) / passes))
+            ]
+        return NetworkOutput(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
     def _autocast(self) -> AbstractContextManager[object]:
         if not self._bfloat16:
@@ -89,17 +92,18 @@ class Runtime:
         """Compiles the network for each row count, on a CUDA device with CUDA graphs."""
         graphs = compiler == "inductor" and self.device.type == "cuda"
         compiled: Forward = torch.compile(
-            self.network,
+            self.network.outputs,
             backend=compiler,
             mode="reduce-overhead" if graphs else None,
             dynamic=False,
         )
 
-        def forward(images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor:
+        def forward(images: Tensor, rows: Rows, coefficients: Tensor) -> NetworkOutput:
             count = padded_count(len(rows))
             padded_rows = Rows(_padded(rows.image, count), _padded(rows.adapter, count), ())
-            logits = compiled(_padded(images, count), padded_rows, _padded(coefficients, count))
-            return logits[: len(rows)].clone()  # the next pass overwrites a CUDA graph's output
+            output = compiled(_padded(images, count), padded_rows, _padded(coefficients, count))
+            # The next pass overwrites a CUDA graph's output.
+            return NetworkOutput(*(values[: len(rows)].clone() for values in output))
 
         return forward
 

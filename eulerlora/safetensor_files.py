@@ -31,6 +31,20 @@ def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
+def check_digest(path: Path, tensors: Mapping[str, Tensor], expected: str) -> None:
+    """Raises CheckpointError if the tensors do not have the expected digest.
+
+    path: the file of the tensors. expected: the digest in the checkpoint's config.
+    """
+    digest = tensors_sha256(tensors)
+    if digest != expected:
+        raise CheckpointError(
+            path,
+            f"expected weights with the SHA-256 {expected[:16]}... of config.json, "
+            f"got {digest[:16]}...",
+        )
+
+
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype, metadata: dict[str, str]
 ) -> None:

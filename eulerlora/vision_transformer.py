@@ -1,9 +1,14 @@
-"""A frozen torchvision Vision Transformer with adapters: (images, rows, coefficients) -> logits."""
+"""A frozen torchvision Vision Transformer with adapters.
+
+(images, rows, coefficients) -> logits and features of every row.
+"""
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.nn import functional as F
 from torchvision.models import VisionTransformer
 from torchvision.models.vision_transformer import EncoderBlock
 
@@ -12,6 +17,23 @@ from eulerlora.rows import Rows
 from eulerlora.settings import AdapterSettings
 
 Block = Callable[[Tensor, nn.Module, nn.Module, Tensor, Tensor | None, int | None], Tensor]
+
+
+MIN_STANDARD_DEVIATION = 1e-3
+"""Lower limit of the standard deviation over patches: its logarithm is finite for a plain image."""
+
+
+class NetworkOutput(NamedTuple):
+    """The output of a pass, both in float32.
+
+    logits: (rows, classes). features: (rows, 3 * width), for `eulerlora.feature_distance`: the
+    class token after the last layer norm; the mean patch token after the first block; and the
+    logarithm of the standard deviation of the patch embeddings, which is low for an image without
+    structure. The first two are scaled to unit length (Mahalanobis++, Mueller and Hein, ICML 2025).
+    """
+
+    logits: Tensor
+    features: Tensor
 
 
 class AdapterHeads(nn.Module):
@@ -89,14 +111,22 @@ class AdaptedVisionTransformer(nn.Module):
     def forward(
         self, images: Tensor, rows: Rows, coefficients: Tensor, block: Block | None = None
     ) -> Tensor:
-        """Returns logits (rows, classes).
+        """Returns logits (rows, classes); arguments as in `outputs`."""
+        return self.outputs(images, rows, coefficients, block).logits
+
+    def outputs(
+        self, images: Tensor, rows: Rows, coefficients: Tensor, block: Block | None = None
+    ) -> NetworkOutput:
+        """Returns logits and features of every row.
 
         images: (n, 3, image_size, image_size) in [0, 1]. coefficients: (rows, blocks, 4, ranks).
         block: computes one block, `adapted_block` if None; training may pass one that recomputes
         activations.
         """
         block = block or adapted_block
-        tokens = embed(self.backbone, images)  # (images, tokens, width)
+        patches = embed_patches(self.backbone, images)
+        contrast = log_deviation(patches)[rows.image]  # (rows, width)
+        tokens = with_class_token(self.backbone, patches)  # (images, tokens, width)
         per_block = zip(
             self.backbone.encoder.layers, self.blocks, coefficients.unbind(1), strict=True
         )
@@ -104,10 +134,12 @@ class AdaptedVisionTransformer(nn.Module):
         for index, (frozen, adapters, block_coefficients) in enumerate(per_block):
             image = rows.image if index == 0 else None  # rows of an image differ from here on
             queries = 1 if index == last else None  # the heads use the class token only
+            if index == min(1, last):  # the output of the first block, if there is another one
+                texture = tokens[:, 1:].mean(dim=1) if image is None else tokens[image, 1:].mean(1)
             tokens = block(tokens, frozen, adapters, block_coefficients, image, queries)
-        features = self.backbone.encoder.ln(tokens[:, 0])
-        logits: Tensor = self.heads(features, rows.adapter)
-        return logits
+        class_tokens = self.backbone.encoder.ln(tokens[:, 0])
+        features = torch.cat([unit_length(class_tokens), unit_length(texture), contrast], dim=-1)
+        return NetworkOutput(self.heads(class_tokens, rows.adapter), features)
 
 
 def adapted_block(
@@ -137,9 +169,27 @@ def adapted_block(
     return output
 
 
-def embed(backbone: VisionTransformer, images: Tensor) -> Tensor:
-    """Returns (n, tokens, width): class token and patch embeddings, with positions added."""
-    patches = backbone.conv_proj(images).flatten(2).transpose(1, 2)
-    class_token = backbone.class_token.expand(len(images), -1, -1)
+def embed_patches(backbone: VisionTransformer, images: Tensor) -> Tensor:
+    """Returns the embeddings of the patches without positions, (n, patches, width)."""
+    patches: Tensor = backbone.conv_proj(images).flatten(2).transpose(1, 2)
+    return patches
+
+
+def with_class_token(backbone: VisionTransformer, patches: Tensor) -> Tensor:
+    """Returns (n, tokens, width): class token and patches, with positions added."""
+    class_token = backbone.class_token.expand(len(patches), -1, -1)
     tokens: Tensor = torch.cat([class_token, patches], dim=1) + backbone.encoder.pos_embedding
     return tokens
+
+
+def unit_length(vectors: Tensor) -> Tensor:
+    """Returns vectors (..., width) scaled to length 1, in float32."""
+    return F.normalize(vectors.float(), dim=-1)
+
+
+def log_deviation(patches: Tensor) -> Tensor:
+    """Returns the logarithm of the standard deviation over patches, (n, width), in float32.
+
+    patches: (n, patches, width).
+    """
+    return patches.float().std(dim=1, correction=0).clamp_min(MIN_STANDARD_DEVIATION).log()

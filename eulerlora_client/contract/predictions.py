@@ -50,15 +50,15 @@ class OodScore(WireModel):
 
 
 class OodScores(WireModel):
-    """The out-of-distribution scores of one image; null for a score that cannot be computed.
+    """The out-of-distribution scores of one image.
 
     msp: the highest probability. energy: minus the mean over trajectories of the log-sum-exp of
     their logits. feature_distance: Mahalanobis distance of the image's features to the nearest
-    class of the training data.
+    class of the training data; null if the checkpoint has no feature statistics.
     """
 
-    msp: OodScore | None
-    energy: OodScore | None
+    msp: OodScore
+    energy: OodScore
     feature_distance: OodScore | None
 
 

@@ -12,8 +12,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 
-from torch import Tensor
-
+from eulerlora.inference import ImageOutput
 from eulerlora_client.contract.problems import Problem
 from service.inference.device_errors import DeviceFailed
 from service.inference.engine import CoreAllocation, Engine, InferenceItem
@@ -112,7 +111,7 @@ class Batcher:
                 queued_s = started_at - ticket.queued_at
                 ticket.resolve(InferenceResult(output, queued_s, seconds))
 
-    def _infer(self, engine: Engine, items: Sequence[InferenceItem]) -> list[Tensor]:
+    def _infer(self, engine: Engine, items: Sequence[InferenceItem]) -> list[ImageOutput]:
         thread_id = threading.get_ident()
         self._pass_started_at[thread_id] = time.monotonic()
         try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eulerlora.inference import predict_rows
+from eulerlora.inference import ImageOutput, predict_images
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw
 from service.inference.device_errors import with_device_errors
@@ -59,19 +59,19 @@ class Engine:
         """Returns the rows of an item with `samples` samples per adapter."""
         return self.model.network.settings.adapters * samples
 
-    def infer(self, items: Sequence[InferenceItem]) -> list[Tensor]:
-        """Returns log-probabilities (trajectories, classes) for each item, from one batch.
+    def infer(self, items: Sequence[InferenceItem]) -> list[ImageOutput]:
+        """Returns the output for each item, from one batch.
 
-        Items of different modes and numbers of samples share the batch. float64 on the CPU; a
-        trajectory with logits that are not finite is all NaN. Raises OutOfMemory, and
+        Items of different modes and numbers of samples share the batch. Raises OutOfMemory, and
         DeviceFailed if the device is lost.
         """
         return with_device_errors(lambda: self._infer(items))
 
-    def _infer(self, items: Sequence[InferenceItem]) -> list[Tensor]:
-        pixels = torch.stack([item.pixels for item in items])
+    def _infer(self, items: Sequence[InferenceItem]) -> list[ImageOutput]:
+        model = self.model
+        pixels = torch.stack([item.pixels for item in items]).to(model.device)
         draws = [item.draw for item in items]
-        return predict_rows(self.model.runtime, pixels.to(self.model.device), draws)
+        return predict_images(model.runtime, pixels, draws, model.config.temperature)
 
 
 class CoreAllocation:

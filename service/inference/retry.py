@@ -3,20 +3,19 @@
 import logging
 from collections.abc import Callable, Sequence
 
-from torch import Tensor
-
+from eulerlora.inference import ImageOutput
 from eulerlora_client.contract.problems import ModelFailure, OutOfMemory, Problem
 from service.inference.device_errors import DeviceFailed
 from service.inference.engine import InferenceItem
 
 logger = logging.getLogger(__name__)
 
-Infer = Callable[[Sequence[InferenceItem]], list[Tensor]]
+Infer = Callable[[Sequence[InferenceItem]], list[ImageOutput]]
 
 
 def run_with_retry(
     infer: Infer, items: Sequence[InferenceItem], may_split: bool = True
-) -> list[Tensor | Problem]:
+) -> list[ImageOutput | Problem]:
     """Returns the output of `infer` or a problem for each item, in order.
 
     A batch that is out of memory is split in two once. A batch that fails otherwise is run again

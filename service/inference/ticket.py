@@ -4,8 +4,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
+from eulerlora.inference import ImageOutput
 from eulerlora_client.contract.problems import Problem
 from service.inference.engine import Engine, InferenceItem
 
@@ -14,10 +13,10 @@ from service.inference.engine import Engine, InferenceItem
 class InferenceResult:
     """The engine's output for one item and its times in seconds.
 
-    log_probabilities: (trajectories, classes). queued_s: in the queue. ran_s: of its batch.
+    queued_s: in the queue. ran_s: of its batch.
     """
 
-    log_probabilities: Tensor
+    output: ImageOutput
     queued_s: float
     ran_s: float
 

@@ -61,7 +61,9 @@ def load_checked(
     model = EulerLoRA(checkpoint, device, runtime)
     share_backbone(model, others)
     uncompiled = Runtime(model.network, device, RuntimeSettings(precision=runtime.precision))
-    answers = predict_known_answer(uncompiled, known.pixels.to(device))
+    answers = predict_known_answer(
+        uncompiled, known.pixels.to(device), checkpoint.config.temperature
+    )
     fault = known.fault(answers, runtime.precision)
     if fault is not None:
         raise CheckpointError(folder / EXPECTED_FILE, fault)

@@ -21,6 +21,7 @@ from eulerlora_client.contract.triage import ImageQuality
 from eulerlora_client.policy.policy import Decision, Policy
 from service.http.problem_responses import problem_document
 from service.inference.models import ServedModel
+from service.prediction.ood_scores import image_scores
 from service.prediction.prediction_set import requested_set
 from service.prediction.request import PredictRequest
 from service.prediction.rounds import SampledResult
@@ -57,17 +58,15 @@ def prediction_of(
     output is not finite.
     """
     draw, served = sampled.draw, request.served
-    log_probabilities = sampled.result.log_probabilities  # (trajectories, classes)
-    if not log_probabilities.isfinite().all():
+    output = sampled.result.output
+    if not output.log_probabilities.isfinite().all():
         raise ModelFailure("the output of the model for this image is not finite")
-    trajectories = log_probabilities.exp()
+    trajectories = output.log_probabilities.exp()
     uncertainty = summarise(trajectories[None])
     probabilities: list[float] = uncertainty.probabilities[0].tolist()
     msp = uncertainty.msp.item()
     adaptive = request.samples == AUTO
-    threshold = served.model.config.threshold(
-        draw.mode, AUTO if adaptive else draw.samples, draw.sampler
-    )
+    ood = image_scores(output, uncertainty.msp, served.model, draw, adaptive)
     optional: dict[str, Any] = {}
     if request.query.detail is not None:
         optional["trajectory_probabilities"] = trajectories.tolist()
@@ -91,9 +90,11 @@ def prediction_of(
         expected_entropy=uncertainty.expected_entropy.item(),
         mutual_information=uncertainty.mutual_information.item(),
         msp=msp,
-        ood=None if threshold is None else msp < threshold,
-        ood_threshold=threshold,
-        warnings=(*warnings, *request.warnings),
+        ood=ood.scores.msp.flagged,
+        ood_threshold=ood.scores.msp.threshold,
+        ood_scores=ood.scores,
+        unfamiliar=ood.unfamiliar,
+        warnings=(*warnings, *ood.warnings, *request.warnings),
         **optional,
     )
 

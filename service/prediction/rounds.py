@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from eulerlora.adaptive_sampling import MAX_SAMPLES, AdaptiveSampling
+from eulerlora.inference import join_rounds
 from eulerlora.settings import AUTO, Auto, Draw
 from eulerlora_client.contract.problems import DeadlinePassed
 from service.inference.engine import Engine, InferenceItem
@@ -64,14 +65,15 @@ class AdaptiveRounds:
                 results.append(await self._infer(round_item, deadline, part, queued_at))
             finally:
                 self._queue.release(part)
-            sampling.add(results[-1].log_probabilities)
+            sampling.add(results[-1].output.log_probabilities)
         average = self._average_samples.get(engine, MAX_SAMPLES)
         self._average_samples[engine] = (
             SMOOTHING * average + (1 - SMOOTHING) * sampling.draw.samples
         )
         ran_s = sum(result.ran_s for result in results)
         queued_s = results[-1].queued_s - (ran_s - results[-1].ran_s)  # counts from the first round
-        result = InferenceResult(sampling.log_probabilities.flatten(0, 1), queued_s, ran_s)
+        output = join_rounds([result.output for result in results], engine.rows(1))
+        result = InferenceResult(output, queued_s, ran_s)
         return SampledResult(result, sampling.draw)
 
     async def _infer(

@@ -8,6 +8,7 @@ from scipy.stats import norm, t
 from torch import Generator, Tensor
 
 from eulerlora.adaptive_sampling import (
+    DECISION_Z,
     MAX_ENTROPY_ERROR_NATS,
     MAX_SAMPLES,
     ROUNDS,
@@ -150,20 +151,43 @@ def test_a_batch_gives_each_image_the_result_it_gets_alone() -> None:
     assert set(together.tolist()) == set(ROUNDS)
 
 
-def test_standard_errors_equal_the_deviation_over_many_independent_draws() -> None:
+def independent_draws(samples: int) -> Tensor:
+    """Returns (20,000, adapters, samples, classes)."""
     generator = Generator().manual_seed(1)
     centre = torch.tensor([[[1.0, 0.2, -0.5]], [[0.6, 0.4, 0.0]]]).double()
-    noise = torch.randn(20_000, ADAPTERS, 4, CLASSES, generator=generator).double()
-    draws = (centre + 0.3 * noise).softmax(dim=-1)
+    noise = torch.randn(20_000, ADAPTERS, samples, CLASSES, generator=generator).double()
+    return (centre + 0.3 * noise).softmax(dim=-1)
+
+
+def test_standard_errors_are_the_deviation_over_draws_times_the_ratio_of_quantiles() -> None:
+    draws = independent_draws(4)
     mean = draws.mean(dim=(1, 2))
     errors = standard_errors(draws)
+    widening = t.ppf(norm.cdf(2), df=ADAPTERS * 3) / 2
     for error, statistic in (
         (errors.msp, mean[:, 0]),
         (errors.margin, mean[:, 0] - mean[:, 1]),
         (errors.entropy, torch.special.entr(mean).sum(dim=-1)),
     ):
-        expected = float(statistic.std())
+        expected = widening * float(statistic.std())
         assert float(error.square().mean().sqrt()) == pytest.approx(expected, rel=0.03)
+
+
+@pytest.mark.parametrize("samples", ROUNDS)
+def test_two_standard_errors_are_a_95_per_cent_interval_for_every_number_of_samples(
+    samples: int,
+) -> None:
+    draws = independent_draws(samples)
+    mean = draws.mean(dim=(1, 2))
+    truth = independent_draws(64).mean(dim=(0, 1, 2))
+    errors = standard_errors(draws)
+    for estimate, value, error in (
+        (mean[:, 0], truth[0], errors.msp),
+        (torch.special.entr(mean).sum(dim=-1), torch.special.entr(truth).sum(), errors.entropy),
+    ):
+        decided = mean.argmax(dim=-1) == 0  # errors.msp is that of the most probable class
+        covered = ((estimate - value).abs() <= DECISION_Z * error)[decided].double().mean()
+        assert 0.93 < float(covered) < 0.97
 
 
 @pytest.mark.parametrize(("freedom", "within"), [(2, 0.12), (6, 0.01), (14, 0.002), (30, 0.001)])

@@ -38,9 +38,16 @@ def test_a_config_is_immutable(config: CheckpointConfig) -> None:
         config.name = "other"
 
 
+def msp(config: CheckpointConfig, *options: Any) -> float:
+    """Returns the MSP threshold for these options."""
+    threshold = config.threshold(*options)
+    assert threshold is not None
+    return threshold.msp
+
+
 def test_a_threshold_is_selected_by_mode_and_samples(config: CheckpointConfig) -> None:
-    assert config.threshold("stoch", 4) == 0.6
-    assert config.threshold("det", 1) == 0.7
+    assert msp(config, "stoch", 4) == 0.6
+    assert msp(config, "det", 1) == 0.7
 
 
 def test_options_without_calibration_have_no_threshold(config: CheckpointConfig) -> None:
@@ -53,9 +60,9 @@ def test_thresholds_of_stoch_are_valid_for_the_checkpoints_sampler_only(fields: 
     assert "sampler" in fields
     for sampler, other in (("independent", "balanced"), ("balanced", "independent")):
         config = CheckpointConfig.model_validate_json(json.dumps(fields | {"sampler": sampler}))
-        assert config.threshold("stoch", 4) == config.threshold("stoch", 4, sampler) == 0.6
+        assert msp(config, "stoch", 4) == msp(config, "stoch", 4, sampler) == 0.6
         assert config.threshold("stoch", 4, other) is None
-        assert config.threshold("det", 1, other) == 0.7
+        assert msp(config, "det", 1, other) == 0.7
 
 
 def test_the_default_sampler_is_independent(fields: Fields) -> None:
@@ -157,7 +164,7 @@ def test_the_convergence_threshold_is_that_of_the_most_samples(make_network, mak
     actual = config(8, 16, 2, "auto")
     assert actual.convergence_threshold() == actual.convergence_threshold("independent") == 0.2
     assert actual.convergence_threshold("balanced") is None
-    assert actual.threshold("stoch", "auto") == 0.4
+    assert msp(actual, "stoch", "auto") == 0.4
     assert actual.threshold("det", "auto") is None
     assert config("auto").convergence_threshold() is None
     assert config().convergence_threshold() is None

@@ -18,7 +18,7 @@ from eulerlora.runtime import (
     padded_count,
 )
 from eulerlora.settings import Draw, RuntimeSettings
-from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.vision_transformer import AdaptedVisionTransformer, NetworkOutput
 from tests.conftest import random_network
 
 CPU = torch.device("cpu")
@@ -83,13 +83,21 @@ def test_many_rows_on_a_cpu_run_in_several_passes_with_the_same_logits(
     shape = settings_of(network.backbone)
     monkeypatch.setattr("eulerlora.runtime.CPU_TOKENS", 0)
     monkeypatch.setattr("eulerlora.runtime.CPU_VALUES", 8 * shape.tokens * shape.mlp_width)
-    runtime = Runtime(network, CPU)
     passes: list[int] = []
-    network.register_forward_pre_hook(lambda _, inputs: passes.append(len(inputs[1])))
+    outputs = network.outputs
+
+    def counted(images: Tensor, rows: Rows, coefficients: Tensor) -> NetworkOutput:
+        passes.append(len(rows))
+        return outputs(images, rows, coefficients)
+
+    monkeypatch.setattr(network, "outputs", counted)
+    runtime = Runtime(network, CPU)
     with torch.inference_mode():
         actual = runtime(*inputs_of(network))
-        assert passes == [2, 6, 2]  # two passes of 5 rows would cut the second image
-        torch.testing.assert_close(actual, network(*inputs_of(network)), rtol=0, atol=1e-6)
+    assert passes == [2, 6, 2]  # two passes of 5 rows would cut the second image
+    with torch.inference_mode():
+        expected = outputs(*inputs_of(network)).logits
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
 
 
 def test_an_accelerator_runs_all_rows_in_one_pass() -> None:
@@ -116,10 +124,9 @@ def test_a_padded_batch_returns_the_logits_of_the_given_rows(
     network = random_network()
     shapes: list[tuple[int, ...]] = []
 
-    def compiled(images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor:
+    def compiled(images: Tensor, rows: Rows, coefficients: Tensor) -> NetworkOutput:
         shapes.append((len(images), len(rows), len(coefficients)))
-        actual: Tensor = network(images, rows, coefficients)
-        return actual
+        return network.outputs(images, rows, coefficients)
 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: compiled)
     runtime = Runtime(network, CPU, RuntimeSettings(compiler="eager"))

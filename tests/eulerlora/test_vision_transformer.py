@@ -15,7 +15,12 @@ from eulerlora.backbone import build_backbone
 from eulerlora.coefficients import trajectory_coefficients
 from eulerlora.rows import Rows
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
-from eulerlora.vision_transformer import AdaptedVisionTransformer, AdapterHeads, embed
+from eulerlora.vision_transformer import (
+    AdaptedVisionTransformer,
+    AdapterHeads,
+    embed_patches,
+    with_class_token,
+)
 
 DET = Draw()
 
@@ -101,7 +106,8 @@ def test_the_embedding_is_torchvisions_with_class_token_and_positions(
     hook = backbone.encoder.dropout.register_forward_hook(lambda *call: seen.append(call[2]))
     backbone(images)
     hook.remove()
-    torch.testing.assert_close(embed(backbone, images), seen[0])
+    tokens = with_class_token(backbone, embed_patches(backbone, images))
+    torch.testing.assert_close(tokens, seen[0])
 
 
 def test_zero_coefficients_leave_torchvisions_network(

@@ -1,8 +1,8 @@
-"""Calibration of OOD thresholds on the MSP, from held-out in-distribution images."""
+"""Calibration of a checkpoint: feature statistics and the thresholds of its OOD scores."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -10,15 +10,71 @@ from torch import Tensor
 
 from eulerlora.adaptive_sampling import MAX_SAMPLES, ROUNDS, samples_until_converged
 from eulerlora.checkpoint import load_checkpoint, revision_of, write_config
-from eulerlora.config import Threshold
+from eulerlora.config import CheckpointConfig, FeatureConfig, ScoreThreshold, Threshold
+from eulerlora.feature_distance import (
+    SHRINKAGE,
+    FeatureDistance,
+    FeatureStatistics,
+    fit_feature_statistics,
+    write_feature_statistics,
+)
 from eulerlora.model import EulerLoRA
+from eulerlora.ood_scores import ScoreName
+from eulerlora.safetensor_files import tensors_sha256
 from eulerlora.settings import AUTO, Auto, Mode, Sampler
-from eulerlora.uncertainty import summarise
-from training.data.labelled_images import ImageParts, LabelledImage
-from training.evaluation.inference import SamplingOptions, predict_all
+from training.data.labelled_images import ImageParts, LabelledImage, evenly_spaced
+from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
+from training.evaluation.prediction_sets import (
+    NO_COVERAGE,
+    CoverageSettings,
+    check_lesions,
+    fit_prediction_sets,
+)
 from training.recipe.schema import SAMPLES
 
 TARGET_TPR = 0.95
+QUARTER = 0.25
+MAX_FEATURE_IMAGES = 10_000
+"""Training images, evenly spaced, from which the feature statistics are computed, at most."""
+
+
+@dataclass(frozen=True)
+class ScoredImages:
+    """Scores and labels of n calibration images for a mode and a number of samples.
+
+    scores: (n,) by name. labels: (n,) predicted class indices of `classes` classes.
+    """
+
+    scores: Mapping[ScoreName, Tensor]
+    labels: Tensor
+    classes: int
+
+
+@dataclass(frozen=True)
+class CalibrationOutputs:
+    """The outputs of a model for the calibration images, without and with samples."""
+
+    det: ModelOutputs
+    stoch: ModelOutputs
+
+    @classmethod
+    def of(
+        cls, model: EulerLoRA, images: Sequence[LabelledImage], samples: Sequence[int | Auto]
+    ) -> "CalibrationOutputs":
+        """Predicts the images, with the largest of `samples`."""
+        largest = max(count if isinstance(count, int) else MAX_SAMPLES for count in samples)
+        options = [SamplingOptions("det"), SamplingOptions("stoch", largest)]
+        return cls(*predict_all(model, images, options, "calibrate"))
+
+    def probabilities(self, samples: Sequence[int | Auto]) -> dict[SamplingOptions, Tensor]:
+        """Returns the mean probabilities (n, classes) of `det` and of every number of samples."""
+        counts = [count for count in samples if isinstance(count, int)]
+        return {
+            SamplingOptions("det"): self.det.probabilities(),
+            **{
+                SamplingOptions("stoch", count): self.stoch.probabilities(count) for count in counts
+            },
+        }
 
 
 def calibrate(
@@ -27,67 +83,123 @@ def calibrate(
     device: torch.device,
     samples: Sequence[int | Auto] = SAMPLES,
     sampler: Sampler | None = None,
-) -> tuple[Threshold, ...]:
-    """Sets the OOD thresholds of the checkpoint in `folder`: `det`, and `stoch` with `samples`.
+    coverage: CoverageSettings = NO_COVERAGE,
+) -> CheckpointConfig:
+    """Fits feature statistics, OOD thresholds and prediction sets; returns the new config.
 
-    Uses the calibration part, or the test part of a split without one; the thresholds name it.
-    Replaces `config.json` atomically and changes no other file. The seeds come from the revision
-    without thresholds, so a second calibration gives the same thresholds.
-    sampler: new sampler of the checkpoint; None keeps the present one.
+    The thresholds and sets are those of `det`, and of `stoch` with `samples`; there are no sets for
+    `auto`. Earlier sets are removed, also without a new coverage.
+
+    Fits the statistics on the training part, and the thresholds on the calibration part, or the
+    test part of a split without one; the config names them. Replaces `ood.safetensors` and
+    `config.json`. The seeds come from the revision without thresholds, so a second calibration
+    gives the same thresholds.
+    sampler: new sampler of the checkpoint; None keeps the present one. Raises DataError if a class
+    has too few lesions for the coverage, before any work.
     """
     checkpoint = load_checkpoint(folder)
     uncalibrated = checkpoint.config.model_copy(
-        update={"sampler": sampler or checkpoint.config.sampler, "thresholds": ()}
+        update={
+            "sampler": sampler or checkpoint.config.sampler,
+            "thresholds": (),
+            "features": None,
+            "prediction_sets": (),
+        }
     )
+    part = "calibration" if "calibration" in images.parts else "test"
+    held_out, data = images.parts[part], f"{images.name}, {part} part"
+    names = [label.name for label in uncalibrated.classes]
+    check_lesions(held_out, names, coverage)
     revision = revision_of(uncalibrated)
     model = EulerLoRA(replace(checkpoint, config=uncalibrated, revision=revision), device)
-    part = "calibration" if "calibration" in images.parts else "test"
-    data = f"{images.name}, {part} part"
-    thresholds = compute_thresholds(model, images.parts[part], data, samples)
-    write_config(folder, uncalibrated.model_copy(update={"thresholds": thresholds}))
-    return thresholds
+    statistics, features = compute_feature_statistics(model, images)
+    outputs = CalibrationOutputs.of(model, held_out, samples)
+    calibrated = uncalibrated.model_copy(
+        update={
+            "features": features,
+            "thresholds": compute_thresholds(outputs, data, FeatureDistance(statistics), samples),
+            "prediction_sets": fit_prediction_sets(
+                outputs.probabilities(samples),
+                held_out,
+                names,
+                coverage,
+                uncalibrated.sampler,
+                model.precision,
+                data,
+            ),
+        }
+    )
+    write_config(folder, uncalibrated)  # a config never describes the statistics of another one
+    write_feature_statistics(folder, statistics)
+    write_config(folder, calibrated)
+    return calibrated
+
+
+def compute_feature_statistics(
+    model: EulerLoRA, images: ImageParts
+) -> tuple[FeatureStatistics, FeatureConfig]:
+    """Returns the statistics of the training part in mode `det`, and their description."""
+    train = evenly_spaced(images.parts["train"], MAX_FEATURE_IMAGES)
+    (outputs,) = predict_all(model, train, [SamplingOptions("det")], "features")
+    labels = torch.tensor([image.label for image in train])
+    features = outputs.features.mean(dim=(1, 2))
+    statistics = fit_feature_statistics(features, labels, len(model.classes))
+    return statistics, FeatureConfig(
+        sha256=tensors_sha256(statistics.tensors),
+        shrinkage=SHRINKAGE,
+        components=len(statistics.means),
+        images=len(train),
+        data=f"{images.name}, train part",
+    )
 
 
 def compute_thresholds(
-    model: EulerLoRA,
-    images: Sequence[LabelledImage],
+    outputs: CalibrationOutputs,
     data: str,
+    distance: FeatureDistance | None,
     samples: Sequence[int | Auto] = SAMPLES,
 ) -> tuple[Threshold, ...]:
-    """Returns a threshold for each mode and number of samples, with a TPR of at least 95%.
+    """Returns thresholds for each mode and number of samples, each with a TPR of at least 95%.
 
     All numbers of samples share one set of draws: the first s of the largest number, which have
-    the distribution of s samples with both samplers.
+    the distribution of s samples with both samplers. distance: None to leave out its thresholds.
     """
-    largest = max(count if isinstance(count, int) else MAX_SAMPLES for count in samples)
-    options = [SamplingOptions("det"), SamplingOptions("stoch", largest)]
-    det, stoch = (
-        log_probabilities.exp()
-        for log_probabilities in predict_all(model, images, options, "calibrate")
-    )
     return (
-        _threshold("det", 1, _msp(det, 1), data),
-        *stochastic_thresholds(stoch, samples, data),
+        _threshold("det", 1, scored_images(outputs.det, distance, 1), data),
+        *stochastic_thresholds(outputs.stoch, distance, samples, data),
     )
 
 
 def stochastic_thresholds(
-    trajectories: Tensor, samples: Sequence[int | Auto], data: str
+    outputs: ModelOutputs,
+    distance: FeatureDistance | None,
+    samples: Sequence[int | Auto],
+    data: str,
 ) -> list[Threshold]:
-    """Returns a threshold for each number of samples, `auto` last.
+    """Returns thresholds for each number of samples, `auto` last.
 
-    trajectories: (n, adapters, samples, classes) probabilities, with the largest of `samples`.
+    outputs: with the largest of `samples`.
     """
     counts = [count for count in samples if isinstance(count, int)]
     thresholds = {
-        count: _threshold("stoch", count, _msp(trajectories, count), data) for count in counts
+        count: _threshold("stoch", count, scored_images(outputs, distance, count), data)
+        for count in counts
     }
     if AUTO not in samples:
         return list(thresholds.values())
     # The same as CheckpointConfig.convergence_threshold, by which predictions decide.
     convergence = thresholds[max(counts)].msp if counts else None
-    msp = _adaptive_msp(trajectories, convergence)
-    return [*thresholds.values(), _threshold("stoch", AUTO, msp, data)]
+    converged = _converged_images(outputs, distance, convergence)
+    return [*thresholds.values(), _threshold("stoch", AUTO, converged, data)]
+
+
+def scored_images(
+    outputs: ModelOutputs, distance: FeatureDistance | None, samples: int
+) -> ScoredImages:
+    """Returns scores and labels from the first `samples` samples of each adapter."""
+    probabilities = outputs.probabilities(samples)
+    scores = outputs.scores(distance, samples)
+    return ScoredImages(scores, probabilities.argmax(dim=-1), probabilities.shape[-1])
 
 
 def threshold_at_tpr(scores: Tensor, tpr: float) -> float:
@@ -99,30 +211,59 @@ def threshold_at_tpr(scores: Tensor, tpr: float) -> float:
     return float(scores.sort(descending=True).values[accepted - 1])
 
 
-def _adaptive_msp(trajectories: Tensor, convergence_threshold: float | None) -> Tensor:
-    """Returns (n,) the MSP over the samples that `auto` runs for each image."""
-    by_round = torch.stack([_msp(trajectories, count) for count in ROUNDS])
-    counts = samples_until_converged(trajectories, convergence_threshold)
-    rounds = torch.searchsorted(torch.tensor(ROUNDS), counts)
-    return by_round.gather(0, rounds.unsqueeze(0))[0]
+def score_threshold(scores: Tensor) -> ScoreThreshold:
+    """Returns the lowest threshold that 95% of the scores do not exceed. scores: (n,)."""
+    threshold = -threshold_at_tpr(-scores, TARGET_TPR)
+    return ScoreThreshold(
+        threshold=threshold,
+        kept=_share(scores <= threshold),
+        upper_quartile=-threshold_at_tpr(-scores, 1 - QUARTER),
+    )
 
 
-def _msp(trajectories: Tensor, count: int) -> Tensor:
-    """Returns (n,) the MSP over the first `count` samples.
+def _converged_images(
+    outputs: ModelOutputs, distance: FeatureDistance | None, convergence_threshold: float | None
+) -> ScoredImages:
+    """Returns scores and labels over the samples that `auto` runs for each image."""
+    rounds = [scored_images(outputs, distance, count) for count in ROUNDS]
+    counts = samples_until_converged(outputs.log_probabilities.exp(), convergence_threshold)
+    last = torch.searchsorted(torch.tensor(ROUNDS), counts).unsqueeze(0)  # (1, n)
 
-    trajectories: (n, adapters, samples, classes).
-    """
-    return summarise(trajectories[:, :, :count].flatten(1, 2)).msp
+    def at_last_round(values: Sequence[Tensor]) -> Tensor:
+        return torch.stack(list(values)).gather(0, last)[0]
+
+    return ScoredImages(
+        {
+            name: at_last_round([scored.scores[name] for scored in rounds])
+            for name in rounds[0].scores
+        },
+        at_last_round([scored.labels for scored in rounds]),
+        rounds[0].classes,
+    )
 
 
-def _threshold(mode: Mode, samples: int | Auto, msp: Tensor, data: str) -> Threshold:
-    """msp: (n,)."""
+def _threshold(mode: Mode, samples: int | Auto, images: ScoredImages, data: str) -> Threshold:
+    msp, distances = images.scores["msp"], images.scores.get("feature_distance")
     threshold = threshold_at_tpr(msp, TARGET_TPR)
     return Threshold(
         mode=mode,
         samples=samples,
         msp=threshold,
-        kept=float((msp >= threshold).double().mean()),
+        kept=_share(msp >= threshold),
         images=len(msp),
         data=data,
+        energy=score_threshold(images.scores["energy"]),
+        feature_distance=None if distances is None else score_threshold(distances),
+        label_shares=tuple(_label_shares(images)),
     )
+
+
+def _label_shares(images: ScoredImages) -> list[float]:
+    counts = torch.bincount(images.labels, minlength=images.classes)
+    shares: list[float] = (counts.double() / len(images.labels)).tolist()
+    return shares
+
+
+def _share(values: Tensor) -> float:
+    """Returns the share of true values. values: (n,) bool."""
+    return float(values.double().mean())

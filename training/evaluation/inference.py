@@ -8,11 +8,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from eulerlora.errors import NonFiniteError
-from eulerlora.inference import predict_rows
+from eulerlora.feature_distance import FeatureDistance
+from eulerlora.inference import ImageOutput, predict_images
 from eulerlora.model import EulerLoRA
+from eulerlora.ood_scores import ScoreName, score_values
 from eulerlora.preprocess import resize
 from eulerlora.seeds import content_seed
 from eulerlora.settings import Draw, Mode, Sampler
+from eulerlora.uncertainty import summarise
 from training.data.labelled_images import LabelledImage
 from training.data.progress import track
 from training.data.sources import read_image
@@ -26,6 +29,54 @@ class SamplingOptions:
 
     mode: Mode
     samples: int = 1
+
+
+@dataclass(frozen=True)
+class ModelOutputs:
+    """The outputs of a model for n images with the same options; on the CPU.
+
+    log_probabilities: (n, adapters, samples, classes), float64. log_partition: (n, adapters,
+    samples), float64, log-sum-exp of the logits. features: (n, adapters, samples, d), float32.
+    """
+
+    log_probabilities: Tensor
+    log_partition: Tensor
+    features: Tensor
+
+    def probabilities(self, samples: int | None = None) -> Tensor:
+        """Returns the mean probabilities (n, classes); samples: as in `scores`."""
+        trajectories = self.log_probabilities[:, :, slice(0, samples)].exp().flatten(1, 2)
+        return summarise(trajectories).probabilities
+
+    def scores(
+        self, distance: FeatureDistance | None, samples: int | None = None
+    ) -> dict[ScoreName, Tensor]:
+        """Returns the OOD scores (n,) by name.
+
+        samples: computes them from the first samples of each adapter only; None from all.
+        """
+        first = slice(0, samples)
+        return score_values(
+            self.probabilities(samples).amax(dim=-1),
+            self.log_partition[:, :, first].mean(dim=(1, 2)),
+            self.features[:, :, first].mean(dim=(1, 2)),
+            distance,
+        )
+
+    @classmethod
+    def of(cls, outputs: Sequence[ImageOutput], samples: int) -> "ModelOutputs":
+        """Returns the outputs of at least one image, with `samples` samples per adapter.
+
+        Raises NonFiniteError for NaN or infinite logits.
+        """
+        log_probabilities = torch.stack([output.log_probabilities for output in outputs])
+        if not log_probabilities.isfinite().all():
+            raise NonFiniteError("expected finite logits, got NaN or infinity from the network")
+        return cls(
+            log_probabilities.unflatten(1, (-1, samples)),
+            torch.stack([output.log_partition for output in outputs]).unflatten(1, (-1, samples)),
+            torch.stack([output.features for output in outputs]).unflatten(1, (-1, samples)),
+        )
 
 
 class _SeededImages(Dataset[tuple[Tensor, int]]):
@@ -51,8 +102,8 @@ def predict_all(
     options: Sequence[SamplingOptions],
     label: str,
     sampler: Sampler | None = None,
-) -> list[Tensor]:
-    """Returns log-probabilities (n, adapters, samples, classes), float64, for each of `options`.
+) -> list[ModelOutputs]:
+    """Returns the outputs of a model for at least one image, for each of `options`.
 
     Each image is read, decoded and resized once. label: name of the progress bar. sampler: for
     `stoch`; None uses the checkpoint's. Raises NonFiniteError for NaN or infinite logits.
@@ -60,34 +111,28 @@ def predict_all(
     sampler = sampler or model.config.sampler
     batch_size = max(_images_per_pass(model, choice.samples) for choice in options)
     batches = DataLoader(_SeededImages(images, model), batch_size, num_workers=1)
-    outputs: list[list[Tensor]] = [[] for _ in options]
+    outputs: list[list[ImageOutput]] = [[] for _ in options]
     for pixels, seeds in track(batches, label, "batches", len(batches)):
         for choice, output in zip(options, outputs, strict=True):
             output.extend(_predict_batch(model, pixels.to(model.device), seeds, choice, sampler))
     return [
-        _finite(torch.stack(output).unflatten(1, (-1, choice.samples)))
+        ModelOutputs.of(output, choice.samples)
         for output, choice in zip(outputs, options, strict=True)
     ]
 
 
 def _predict_batch(
     model: EulerLoRA, pixels: Tensor, seeds: Tensor, options: SamplingOptions, sampler: Sampler
-) -> Iterator[Tensor]:
-    """Yields (trajectories, classes) for each image, with at most BATCH_ROWS rows in a pass."""
+) -> Iterator[ImageOutput]:
+    """Yields the output for each image, with at most BATCH_ROWS rows in a pass."""
     size = _images_per_pass(model, options.samples)
     for images, image_seeds in zip(pixels.split(size), seeds.split(size), strict=True):
         draws = [
             Draw(mode=options.mode, samples=options.samples, sampler=sampler, seed=seed)
             for seed in image_seeds.tolist()
         ]
-        yield from predict_rows(model.runtime, images, draws)
+        yield from predict_images(model.runtime, images, draws, model.config.temperature)
 
 
 def _images_per_pass(model: EulerLoRA, samples: int) -> int:
     return max(1, BATCH_ROWS // (model.network.settings.adapters * samples))
-
-
-def _finite(log_probabilities: Tensor) -> Tensor:
-    if not log_probabilities.isfinite().all():
-        raise NonFiniteError("expected finite logits, got NaN or infinity from the network")
-    return log_probabilities

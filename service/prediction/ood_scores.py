@@ -1,0 +1,76 @@
+"""The out-of-distribution scores of one image, as the contract states them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from eulerlora import ood_scores as scoring
+from eulerlora.inference import ImageOutput
+from eulerlora.model import EulerLoRA
+from eulerlora.settings import AUTO, Draw
+from eulerlora_client.contract.predictions import (
+    OodScore,
+    OodScores,
+    PredictionWarning,
+    WarningCode,
+)
+
+
+@dataclass(frozen=True)
+class ImageScores:
+    """The scores of one image, and a warning for each flag that is null."""
+
+    scores: OodScores
+    warnings: tuple[PredictionWarning, ...]
+
+    @property
+    def unfamiliar(self) -> bool | None:
+        """The flag of the feature distance; None if it is unknown."""
+        distance = self.scores.feature_distance
+        return None if distance is None else distance.flagged
+
+
+def image_scores(
+    output: ImageOutput, msp: Tensor, model: EulerLoRA, draw: Draw, adaptive: bool
+) -> ImageScores:
+    """Returns the scores of one image.
+
+    msp: (1,). draw: of all its samples. adaptive: True for `samples=auto`.
+    """
+    samples = AUTO if adaptive else draw.samples
+    thresholds = model.config.threshold(draw.mode, samples, draw.sampler)
+    values = scoring.image_scores([output], msp, model.feature_distance)
+    scores = {
+        name: OodScore(
+            value=score.value.item(),
+            threshold=score.threshold,
+            flagged=None if score.flagged is None else bool(score.flagged.item()),
+        )
+        for name, score in scoring.ood_scores(values, thresholds).items()
+    }
+    answered = OodScores(
+        msp=scores["msp"],
+        energy=scores["energy"],
+        feature_distance=scores.get("feature_distance"),
+    )
+    settings = draw.mode if draw.mode == "det" else f"{draw.mode} with samples={samples}"
+    return ImageScores(answered, tuple(_warnings(answered, settings)))
+
+
+def _warnings(scores: OodScores, settings: str) -> Iterator[PredictionWarning]:
+    if scores.msp.flagged is None:
+        yield PredictionWarning(
+            code=WarningCode.NO_OOD_THRESHOLD,
+            message=f"the checkpoint has no OOD threshold for mode {settings}",
+        )
+    if scores.feature_distance is None:
+        yield PredictionWarning(
+            code=WarningCode.NO_FEATURE_STATISTICS,
+            message="the checkpoint has no feature statistics, so unfamiliar is unknown",
+        )
+    elif scores.feature_distance.flagged is None:
+        yield PredictionWarning(
+            code=WarningCode.NO_OOD_THRESHOLD,
+            message=f"the checkpoint has no threshold of feature_distance for mode {settings}",
+        )

@@ -1,0 +1,171 @@
+"""Feature statistics and distances against scikit-learn, scipy, pytorch-ood and damaged files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pytorch_ood.detector import Mahalanobis
+from scipy.spatial.distance import cdist
+from sklearn.covariance import empirical_covariance
+from torch import Tensor
+
+from eulerlora.checkpoint import load_checkpoint, write_config
+from eulerlora.config import FeatureConfig
+from eulerlora.errors import CheckpointError
+from eulerlora.feature_distance import (
+    FILE,
+    FeatureDistance,
+    FeatureStatistics,
+    fit_feature_statistics,
+    write_feature_statistics,
+)
+from eulerlora.safetensor_files import tensors_sha256
+
+CLASSES = 3
+WIDTH = 6
+
+
+@pytest.fixture(scope="module")
+def labels() -> Tensor:
+    return torch.randint(CLASSES, (200,), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def features(labels: Tensor) -> Tensor:
+    """Correlated features with another mean for every class."""
+    generator = torch.Generator().manual_seed(2)
+    mixing = torch.randn(WIDTH, WIDTH, generator=generator)
+    noise = torch.randn(len(labels), WIDTH, generator=generator)
+    return noise @ mixing + labels[:, None]
+
+
+@pytest.fixture(scope="module")
+def statistics(features: Tensor, labels: Tensor) -> FeatureStatistics:
+    return fit_feature_statistics(features, labels, CLASSES)
+
+
+def test_the_statistics_are_class_means_and_a_covariance_shrunk_to_its_diagonal(
+    features: Tensor, labels: Tensor
+) -> None:
+    fitted = fit_feature_statistics(features, labels, CLASSES, shrinkage=0.3)
+    means = [features[labels == label].numpy().mean(axis=0) for label in range(CLASSES)]
+    np.testing.assert_allclose(fitted.means.numpy(), means, rtol=1e-5)
+    centred = features.double().numpy() - np.array(means)[labels.numpy()]
+    expected = empirical_covariance(centred, assume_centered=True)
+    off_diagonal = ~np.eye(WIDTH, dtype=bool)
+    actual = fitted.covariance.numpy()
+    np.testing.assert_allclose(actual[off_diagonal], 0.7 * expected[off_diagonal], rtol=1e-4)
+    np.testing.assert_allclose(actual.diagonal(), expected.diagonal(), rtol=1e-4)
+
+
+def test_the_distance_is_scipys_mahalanobis_distance_to_the_nearest_mean(
+    statistics: FeatureStatistics, features: Tensor
+) -> None:
+    inverse = np.linalg.inv(statistics.covariance.double().numpy())
+    expected = cdist(features, statistics.means, "mahalanobis", VI=inverse).min(axis=1)
+    np.testing.assert_allclose(FeatureDistance(statistics)(features), expected, rtol=1e-6)
+
+
+def test_without_shrinkage_the_distance_is_that_of_pytorch_ood(
+    features: Tensor, labels: Tensor
+) -> None:
+    reference = Mahalanobis(None).fit_features(features, labels)
+    # pytorch-ood halves the squared distance, and its covariance is a sum over images.
+    expected = 2 * len(features) * reference.predict_features(features)
+    fitted = fit_feature_statistics(features, labels, CLASSES, shrinkage=0.0)
+    actual = FeatureDistance(fitted)(features) ** 2
+    torch.testing.assert_close(actual.float(), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_constant_feature_has_a_finite_distance(labels: Tensor) -> None:
+    fitted = fit_feature_statistics(torch.ones(len(labels), 2), labels, CLASSES)
+    near, far = FeatureDistance(fitted)(torch.tensor([[1.0, 1.0], [1.0, 2.0]])).tolist()
+    assert near == pytest.approx(0, abs=1e-3)
+    assert far > 100
+
+
+def test_a_class_without_images_has_no_mean() -> None:
+    features, labels = torch.tensor([[0.0], [4.0], [8.0]]), torch.tensor([0, 2, 2])
+    assert fit_feature_statistics(features, labels, 3).means.tolist() == [[0.0], [6.0]]
+
+
+def test_the_distance_of_no_images_is_empty(statistics: FeatureStatistics) -> None:
+    assert FeatureDistance(statistics)(torch.empty(0, WIDTH)).shape == (0,)
+
+
+def test_a_covariance_that_is_not_positive_definite_is_refused() -> None:
+    with pytest.raises(ValueError, match="positive definite"):
+        FeatureDistance(FeatureStatistics(torch.zeros(1, 2), torch.tensor([[1.0, 2], [2, 1]])))
+
+
+@pytest.fixture
+def fitted_folder(checkpoint_copy: Path) -> Path:
+    """A checkpoint with feature statistics."""
+    checkpoint = load_checkpoint(checkpoint_copy)
+    width = 3 * checkpoint.config.backbone.settings.width
+    features = torch.randn(40, width, generator=torch.Generator().manual_seed(3))
+    fitted = fit_feature_statistics(features, torch.arange(40) % 2, 2)
+    write_feature_statistics(checkpoint_copy, fitted)
+    config = FeatureConfig(
+        sha256=tensors_sha256(fitted.tensors), shrinkage=0.1, components=2, images=40, data="noise"
+    )
+    write_config(checkpoint_copy, checkpoint.config.model_copy(update={"features": config}))
+    return checkpoint_copy
+
+
+def test_a_checkpoint_loads_its_statistics(fitted_folder: Path) -> None:
+    distance = load_checkpoint(fitted_folder).feature_distance
+    assert distance is not None
+    assert len(distance.statistics.means) == 2
+
+
+def test_a_checkpoint_without_statistics_loads(checkpoint_folder: Path) -> None:
+    assert load_checkpoint(checkpoint_folder).feature_distance is None
+
+
+def test_a_missing_file_is_refused(fitted_folder: Path) -> None:
+    (fitted_folder / FILE).unlink()
+    with pytest.raises(CheckpointError, match=r"ood\.safetensors.*no such file"):
+        load_checkpoint(fitted_folder)
+
+
+def test_a_truncated_file_is_refused(fitted_folder: Path) -> None:
+    content = (fitted_folder / FILE).read_bytes()
+    (fitted_folder / FILE).write_bytes(content[: len(content) // 2])
+    with pytest.raises(CheckpointError, match=r"ood\.safetensors.*damaged or truncated"):
+        load_checkpoint(fitted_folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda s: FeatureStatistics(s.means + 1, s.covariance), "SHA-256"),
+        (lambda s: FeatureStatistics(s.means[:1], s.covariance), "means: expected shape"),
+        (lambda s: FeatureStatistics(s.means, s.covariance[:5]), "covariance: expected shape"),
+        (lambda s: FeatureStatistics(s.means, s.covariance / 0), "NaN or infinity"),
+    ],
+)
+def test_other_statistics_than_described_are_refused(
+    fitted_folder: Path, change, reason: str
+) -> None:
+    distance = load_checkpoint(fitted_folder).feature_distance
+    assert distance is not None
+    write_feature_statistics(fitted_folder, change(distance.statistics))
+    with pytest.raises(CheckpointError, match=reason):
+        load_checkpoint(fitted_folder)
+
+
+def test_statistics_that_are_no_covariance_are_refused(fitted_folder: Path) -> None:
+    checkpoint = load_checkpoint(fitted_folder)
+    assert checkpoint.feature_distance is not None
+    assert checkpoint.config.features is not None
+    stored = checkpoint.feature_distance.statistics
+    broken = FeatureStatistics(stored.means, -stored.covariance)
+    write_feature_statistics(fitted_folder, broken)
+    features = checkpoint.config.features.model_copy(
+        update={"sha256": tensors_sha256(broken.tensors)}
+    )
+    write_config(fitted_folder, checkpoint.config.model_copy(update={"features": features}))
+    with pytest.raises(CheckpointError, match="positive definite"):
+        load_checkpoint(fitted_folder)
