@@ -115,7 +115,7 @@ def evaluate_command(
     "--always-include-rare",
     is_flag=True,
     help="Put a class with too few calibration lesions for a coverage in every set (0.9 needs 9, "
-    "0.95 needs 19); otherwise it is an error. HAM10000 has 7 lesions of df for calibration.",
+    "0.95 needs 19); otherwise it is an error. HAM10000 has 8 of df and 9 of vasc.",
 )
 @skip_bad_option
 @device_option

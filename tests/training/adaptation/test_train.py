@@ -134,6 +134,18 @@ def test_calibrate_repeats_the_thresholds_of_training_and_sets_the_sampler(
         assert title in done.out, done.err
 
 
+def test_calibrate_adds_prediction_sets_for_predict(trained_copy: Path, labelled: Path) -> None:
+    done = run("calibrate", trained_copy, "--data", labelled, "--coverage", "0.5")
+    assert done.status == 0, done.err
+    assert "stoch 4: sets with coverage 0.5: 1 - p up to blue 0." in done.out
+    done = run("predict", trained_copy, labelled / "other", "--json", "--coverage", "0.5")
+    assert done.err == ""
+    assert all(json.loads(line)["prediction_set"] is not None for line in done.out.splitlines())
+    done = run("calibrate", trained_copy, "--data", labelled, "--coverage", "0.9")
+    assert (done.status, len(done.err.splitlines())) == (1, 1)
+    assert "expected at least 9 calibration images of each class" in done.err
+
+
 def test_predict_reads_the_checkpoint(trained: Path, labelled: Path) -> None:
     done = run("predict", trained, labelled / "other", "--json", "--mode", "stoch")
     assert done.status == 0, done.err

@@ -1,0 +1,264 @@
+"""Prediction sets fitted on calibration lesions, and their coverage of labelled images."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Generator, Tensor
+
+from eulerlora.checkpoint import read_config
+from eulerlora.config import PredictionSetCalibration
+from eulerlora.errors import DataError, SettingsError
+from eulerlora.model import EulerLoRA
+from tests.program import run
+from training.data.labelled_images import ImageParts, LabelledImage
+from training.data.sources import list_images
+from training.evaluation.calibration import calibrate
+from training.evaluation.inference import SamplingOptions
+from training.evaluation.prediction_sets import (
+    CoverageSettings,
+    Lesions,
+    check_lesions,
+    coverage_by_class,
+    data_sha256,
+    fit_prediction_sets,
+)
+
+CLASSES = ("bkl", "mel", "nv")
+DET = SamplingOptions("det")
+CPU = torch.device("cpu")
+
+
+def lesion_images(lesions: int, seed: int) -> list[LabelledImage]:
+    """Returns one to three images of each of `lesions` lesions, a third of them of each class."""
+    random = np.random.default_rng(seed)
+    return [
+        LabelledImage(f"{lesion}-{index}", torch.empty(0), lesion % 3, f"lesion {lesion}")
+        for lesion in range(lesions)
+        for index in range(random.integers(1, 4))
+    ]
+
+
+def predicted(images: Sequence[LabelledImage], seed: int) -> Tensor:
+    """Returns probabilities (n, 3) float64 that are informative about the labels."""
+    logits = torch.randn(len(images), 3, generator=Generator().manual_seed(seed)).double()
+    labels = torch.tensor([image.label for image in images])
+    logits[torch.arange(len(images)), labels] += 1.0
+    return logits.softmax(dim=1)
+
+
+def fitted(
+    images: Sequence[LabelledImage], probabilities: Tensor, settings: CoverageSettings
+) -> tuple[PredictionSetCalibration, ...]:
+    return fit_prediction_sets(
+        {DET: probabilities}, images, CLASSES, settings, "independent", "float32", "squares"
+    )
+
+
+def test_thresholds_are_ranks_of_the_largest_score_of_each_lesion() -> None:
+    images = lesion_images(90, seed=0)
+    probabilities = predicted(images, seed=1)
+    (calibration,) = fitted(images, probabilities, CoverageSettings((0.8,)))
+    for label, threshold in enumerate(calibration.thresholds):
+        worst: dict[str, float] = {}
+        for image, row in zip(images, probabilities.tolist(), strict=True):
+            if image.label == label:
+                assert image.cluster is not None
+                worst[image.cluster] = max(worst.get(image.cluster, 0), 1 - row[label])
+        ranked = sorted(worst.values())
+        assert len(ranked) == 30
+        assert threshold == ranked[math.ceil(31 * 0.8) - 1]
+    assert (calibration.unit, calibration.units) == ("lesion", (30, 30, 30))
+    assert (calibration.data, calibration.precision) == ("squares", "float32")
+
+
+def test_every_coverage_and_option_has_an_entry() -> None:
+    images = lesion_images(90, seed=0)
+    options = {DET: predicted(images, 1), SamplingOptions("stoch", 4): predicted(images, 2)}
+    calibrations = fit_prediction_sets(
+        options, images, CLASSES, CoverageSettings((0.8, 0.9)), "balanced", "float32", "squares"
+    )
+    assert [(entry.mode, entry.samples, entry.coverage) for entry in calibrations] == [
+        ("det", 1, 0.8), ("det", 1, 0.9), ("stoch", 4, 0.8), ("stoch", 4, 0.9),
+    ]  # fmt: skip
+    assert all(
+        low <= high
+        for low, high in zip(calibrations[0].thresholds, calibrations[1].thresholds, strict=True)
+    )
+    assert calibrations[0].thresholds != calibrations[2].thresholds
+
+
+def test_an_image_without_a_lesion_is_a_unit_by_itself() -> None:
+    images = [
+        LabelledImage("a", torch.empty(0), 0, "b"),
+        LabelledImage("b", torch.empty(0), 0),
+        LabelledImage("c", torch.empty(0), 1),
+        LabelledImage("d", torch.empty(0), 0, "b"),
+    ]
+    lesions = Lesions.of(images)
+    assert lesions.indices.tolist() == [0, 1, 2, 0]
+    assert lesions.labels.tolist() == [0, 0, 1]
+    assert (lesions.counts(3), lesions.unit) == ((2, 1, 0), "lesion")
+    assert Lesions.of(images[1:3]).unit == "image"
+
+
+def test_a_class_with_too_few_lesions_is_refused_by_name_and_number() -> None:
+    images = lesion_images(26, seed=0)  # 9 lesions of bkl and mel, 8 of nv
+    with pytest.raises(DataError) as refusal:
+        check_lesions(images, CLASSES, CoverageSettings((0.5, 0.9)))
+    assert str(refusal.value) == (
+        "coverage 0.9: expected at least 9 calibration lesions of each class, got 8 of nv; "
+        "--always-include-rare puts them in every set"
+    )
+    check_lesions(lesion_images(27, seed=0), CLASSES, CoverageSettings((0.5, 0.9)))
+    check_lesions(images, CLASSES, CoverageSettings())
+
+
+def test_a_rare_class_is_in_every_set_on_request() -> None:
+    images = lesion_images(26, seed=0)
+    settings = CoverageSettings((0.9,), always_include_rare=True)
+    (calibration,) = fitted(images, predicted(images, 1), settings)
+    assert calibration.thresholds[2] == 1
+    assert max(calibration.thresholds[:2]) < 1
+    assert calibration.units == (9, 9, 8)
+
+
+def test_sets_of_all_classes_are_refused() -> None:
+    images = lesion_images(12, seed=0)
+    with pytest.raises(DataError, match=r"got 4 of bkl, 4 of mel, 4 of nv$"):
+        check_lesions(images, CLASSES, CoverageSettings((0.9,), always_include_rare=True))
+
+
+@pytest.mark.parametrize("coverages", [(0.0,), (1.0,), (math.nan,), (0.9, 0.9)])
+def test_invalid_coverages_are_an_error(coverages: tuple[float, ...]) -> None:
+    with pytest.raises(SettingsError, match="coverage: expected"):
+        CoverageSettings(coverages)
+
+
+def test_the_digest_depends_on_names_labels_and_lesions_but_not_on_their_order() -> None:
+    images = lesion_images(9, seed=0)
+    digest = data_sha256(images, CLASSES)
+    assert data_sha256(images[::-1], CLASSES) == digest
+    assert data_sha256(images[1:], CLASSES) != digest
+    first = images[0]
+    for name, label, lesion in (("x", 0, first.cluster), (first.name, 1, first.cluster),
+                                (first.name, 0, None)):  # fmt: skip
+        changed = [LabelledImage(name, first.source, label, lesion), *images[1:]]
+        assert data_sha256(changed, CLASSES) != digest
+
+
+def test_a_lesion_is_covered_if_all_of_its_images_are() -> None:
+    images = [
+        LabelledImage(name, torch.empty(0), label, lesion)
+        for name, label, lesion in (
+            ("a", 0, "x"), ("b", 0, "x"), ("c", 0, "y"), ("d", 1, "z"), ("e", 1, "w"),
+        )
+    ]  # fmt: skip
+    probabilities = torch.tensor(
+        [[0.9, 0.1, 0], [0.1, 0.9, 0], [0.8, 0.1, 0.1], [0.2, 0.5, 0.3], [0, 0.2, 0.8]]
+    ).double()
+    calibration = PredictionSetCalibration(
+        coverage=0.9, mode="det", samples=1, sampler="independent", precision="float32",
+        thresholds=(0.5, 0.6, 1.0), unit="lesion", units=(9, 9, 1), data="squares",
+        data_sha256="0" * 64,
+    )  # fmt: skip
+    result = coverage_by_class(probabilities, images, CLASSES, calibration)
+    assert list(result.classes) == ["bkl", "mel"]
+    bkl, mel = result.classes["bkl"].lesions, result.classes["mel"].lesions
+    assert (bkl.hits, bkl.clusters, mel.hits, mel.clusters) == (1, 2, 1, 2)
+    exact = stats.binomtest(1, 2).proportion_ci(method="exact")
+    assert (bkl.low, bkl.high) == pytest.approx((exact.low, exact.high))
+    assert result.classes["bkl"].mean_size == 2  # {bkl, nv}, {mel, nv} and {bkl, nv}
+    assert (result.mean_size, result.empty, result.single) == (pytest.approx(9 / 5), 0, 0.2)
+    assert result.always_included == ("nv",)
+
+
+def test_new_lesions_of_every_class_are_covered_as_stated() -> None:
+    hits = dict.fromkeys(CLASSES, 0)
+    for trial in range(60):
+        images = lesion_images(300, seed=trial)
+        probabilities = predicted(images, seed=1000 + trial)
+        start = sum(int(image.name.split("-")[0]) < 90 for image in images)
+        (calibration,) = fitted(images[:start], probabilities[:start], CoverageSettings((0.8,)))
+        result = coverage_by_class(probabilities[start:], images[start:], CLASSES, calibration)
+        for name in CLASSES:
+            hits[name] += result.classes[name].lesions.hits
+    law = stats.betabinom(70, 25, 6)  # rank 25 of 30 calibration lesions, 70 new ones
+    assert law.mean() / 70 >= 0.8
+    for count in hits.values():
+        assert count / 60 == pytest.approx(law.mean(), abs=4 * law.std() / math.sqrt(60))
+
+
+@pytest.fixture
+def parts(image_folder: Path) -> ImageParts:
+    """Images in two parts, with a lesion for every two images of a class."""
+    named: dict[str, list[LabelledImage]] = {"train": [], "calibration": []}
+    for part, folder in (("train", "train"), ("calibration", "test")):
+        for index, (name, source) in enumerate(list_images(image_folder / folder).items()):
+            label = ("blue", "green", "red").index(name.split("/")[0])
+            named[part].append(LabelledImage(name, source, label, f"{name[:4]} {index // 2}"))
+    return ImageParts("squares", (), named)
+
+
+def test_calibrate_stores_sets_that_cover_its_images(
+    checkpoint_copy: Path, parts: ImageParts
+) -> None:
+    config = calibrate(checkpoint_copy, parts, CPU, [2, "auto"], coverage=CoverageSettings((0.5,)))
+    assert read_config(checkpoint_copy) == config
+    assert [(entry.mode, entry.samples) for entry in config.prediction_sets] == [
+        ("det", 1), ("stoch", 2),
+    ]  # fmt: skip
+    model = EulerLoRA.load(checkpoint_copy, "cpu")
+    images = parts.parts["calibration"]
+    for mode, samples in (("det", None), ("stoch", 2)):
+        prediction = model.predict([image.source for image in images], mode, samples, coverage=0.5)
+        sets = prediction.prediction_sets
+        assert sets is not None
+        assert (sets.unit, sets.calibrated_on) == ("lesion", "squares, calibration part")
+        covered = sum(
+            model.classes[image.label] in names
+            for image, names in zip(images, sets.labels, strict=True)
+        )
+        assert covered / len(images) >= 0.5
+    assert model.predict([images[0].source], "stoch", "auto", coverage=0.5).prediction_sets is None
+
+
+def test_a_calibration_without_coverage_removes_earlier_sets(
+    checkpoint_copy: Path, parts: ImageParts
+) -> None:
+    calibrate(checkpoint_copy, parts, CPU, [2], coverage=CoverageSettings((0.5,)))
+    assert calibrate(checkpoint_copy, parts, CPU, [2]).prediction_sets == ()
+    assert json.loads((checkpoint_copy / "config.json").read_text())["prediction_sets"] == []
+
+
+def test_a_refused_calibration_changes_no_file(checkpoint_copy: Path, parts: ImageParts) -> None:
+    before = {path.name: path.read_bytes() for path in checkpoint_copy.iterdir()}
+    with pytest.raises(
+        DataError, match=r"coverage 0\.99: expected at least 99 calibration lesions"
+    ):
+        calibrate(checkpoint_copy, parts, CPU, [2], coverage=CoverageSettings((0.99,)))
+    assert {path.name: path.read_bytes() for path in checkpoint_copy.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--coverage", "1.5"], "expected a number between 0 and 1, got 1.5"),
+        (["--coverage", "0.9,nan"], "expected a number between 0 and 1, got nan"),
+        (["--coverage", "0.9,,0.8"], "'' is not a valid float"),
+        (["--coverage", "0.9,0.90"], "expected different coverages, got 0.9,0.90"),
+        (["--always-include-rare"], "--always-include-rare requires --coverage"),
+    ],
+)
+def test_invalid_coverages_are_wrong_usage(
+    tmp_path: Path, options: list[str], message: str
+) -> None:
+    done = run("calibrate", tmp_path / "absent", "--data", tmp_path, *options)
+    assert done.status == 2
+    assert message in done.err
+    assert len(done.err.strip().splitlines()) == 1
