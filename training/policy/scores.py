@@ -8,9 +8,10 @@ import torch
 
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
+from eulerlora.ood_scores import OodScore, ood_scores
 from eulerlora.uncertainty import summarise
 from training.data.labelled_images import LabelledImage
-from training.evaluation.inference import SamplingOptions, predict_all
+from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
 from training.evaluation.intervals import Bools, Floats
 from training.evaluation.report_schema import MELANOMA
 from training.policy.threshold import Names
@@ -43,33 +44,60 @@ def score_images(
     malignant: Sequence[str],
     label: str,
 ) -> ScoredImages:
-    """Returns a model's scores of labelled images.
+    """Returns a model's scores of labelled images; arguments and errors as in `score_outputs`.
 
-    An image without a cluster is a lesion by itself. malignant: classes of the policy's group.
-    label: name of the progress bar. Raises DataError for a model without these classes or without
-    melanoma.
+    label: name of the progress bar.
     """
+    check_classes(model, malignant)
+    (outputs,) = predict_all(model, images, [options], label)
+    return score_outputs(model, outputs, images, options, malignant)
+
+
+def check_classes(model: EulerLoRA, malignant: Sequence[str]) -> None:
+    """Raises DataError for a model without the policy's malignant classes or without melanoma."""
     missing = [name for name in (*malignant, MELANOMA) if name not in model.classes]
     if missing:
         raise DataError(
             f"expected a model with the policy's classes {', '.join(missing)}, got "
             f"{model.config.name} with {', '.join(model.classes)}"
         )
-    (log_probabilities,) = predict_all(model, images, [options], label)
-    trajectories = log_probabilities.flatten(1, 2).exp()
+
+
+def score_outputs(
+    model: EulerLoRA,
+    outputs: ModelOutputs,
+    images: Sequence[LabelledImage],
+    options: SamplingOptions,
+    malignant: Sequence[str],
+) -> ScoredImages:
+    """Returns the scores from a model's outputs for labelled images.
+
+    An image without a cluster is a lesion by itself. options: of the outputs. malignant: classes
+    of the policy's group. Raises DataError as `check_classes`.
+    """
+    check_classes(model, malignant)
+    trajectories = outputs.log_probabilities.flatten(1, 2).exp()
     summary = summarise(trajectories)
-    group = [model.classes.index(name) for name in malignant]
-    threshold = model.config.threshold(options.mode, options.samples)
-    flagged = torch.ones(len(images)).bool() if threshold is None else summary.msp < threshold.msp
+    thresholds = model.config.threshold(options.mode, options.samples)
+    flags = ood_scores(outputs.scores(model.feature_distance), thresholds)
     labels = trajectories.argmax(dim=-1)  # (n, trajectories)
     disagree = (labels != labels[:, :1]).any(dim=1)
+    group = [model.classes.index(name) for name in malignant]
     true_labels = torch.tensor([image.label for image in images])
     return ScoredImages(
         scores=summary.probabilities[:, group].sum(dim=1).numpy(),
         entropy=summary.entropy.numpy(),
-        unfamiliar=np.zeros(len(images), bool),
-        doubtful=(flagged | disagree).numpy(),
+        unfamiliar=_flags(flags.get("feature_distance"), len(images), unknown=False),
+        doubtful=_flags(flags["msp"], len(images), unknown=True) | disagree.numpy(),
         melanoma=(true_labels == model.classes.index(MELANOMA)).numpy(),
         malignant=torch.isin(true_labels, torch.tensor(group)).numpy(),
         lesions=np.array([image.cluster or image.name for image in images]),
     )
+
+
+def _flags(score: OodScore | None, images: int, unknown: bool) -> Bools:
+    """Returns (n,) the flags of a score. unknown: value of all flags without a threshold."""
+    if score is None or score.flagged is None:
+        return np.full(images, unknown)
+    flags: Bools = score.flagged.numpy()
+    return flags

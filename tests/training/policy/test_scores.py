@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from eulerlora.checkpoint import load_checkpoint
+from eulerlora.config import ScoreThreshold
 from eulerlora.errors import DataError
+from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
 from eulerlora.model import EulerLoRA
 from training.data.labelled_images import LabelledImage
 from training.data.sources import list_images
-from training.evaluation.inference import SamplingOptions
+from training.evaluation.inference import SamplingOptions, predict_all
 from training.policy.scores import score_images
 
 
@@ -47,11 +49,46 @@ def test_scores_entropy_and_doubt_agree_with_predictions(
     assert len(set(actual.lesions.tolist())) == len(images) - 1
 
 
+def test_the_feature_distance_flags_as_in_predictions(
+    checkpoint_folder: Path, images: list[LabelledImage], image_folder: Path
+) -> None:
+    options = SamplingOptions("stoch", 4)
+    model = familiar_half(checkpoint_folder, images, options)
+    actual = score_images(model, images, options, ("mel",), "test")
+    paths = [image_folder / "test" / image.name for image in images]
+    predicted = model.predict(paths, "stoch", 4)
+    assert predicted.unfamiliar is not None
+    assert actual.unfamiliar.tolist() == predicted.unfamiliar.tolist()
+    assert actual.unfamiliar.any()
+    assert not actual.unfamiliar.all()
+
+
+def familiar_half(folder: Path, images: list[LabelledImage], options: SamplingOptions) -> EulerLoRA:
+    """Returns a model whose feature distance flags about half of the images."""
+    checkpoint = load_checkpoint(folder)
+    model = EulerLoRA(checkpoint, torch.device("cpu"))
+    (outputs,) = predict_all(model, images, [options], "test")
+    features = outputs.features.mean(dim=(1, 2))
+    statistics = FeatureStatistics(features[:1], torch.eye(features.shape[1]))
+    distance = FeatureDistance(statistics)
+    median = float(distance(features).median())
+    limit = ScoreThreshold(threshold=median, kept=0.5, upper_quartile=median)
+    thresholds = tuple(
+        threshold.model_copy(update={"feature_distance": limit})
+        for threshold in checkpoint.config.thresholds
+    )
+    config = checkpoint.config.model_copy(update={"thresholds": thresholds})
+    changed = replace(checkpoint, config=config, feature_distance=distance)
+    return EulerLoRA(changed, torch.device("cpu"))
+
+
 def test_without_an_ood_threshold_every_image_is_doubtful(
     model: EulerLoRA, images: list[LabelledImage]
 ) -> None:
     options = SamplingOptions("stoch", 3)
-    assert score_images(model, images[:3], options, ("mel",), "test").doubtful.all()
+    actual = score_images(model, images[:3], options, ("mel",), "test")
+    assert actual.doubtful.all()
+    assert not actual.unfamiliar.any()
 
 
 def test_a_model_without_the_policy_s_classes_is_refused(
