@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from PIL import Image
 
-from eulerlora.checkpoint import save_checkpoint
-from eulerlora.config import ClassName
+from eulerlora.checkpoint import read_config, save_checkpoint, write_config
+from eulerlora.config import ClassName, Threshold
 from eulerlora.model import EulerLoRA, Prediction
 from eulerlora_client.commands.policy import policy_command
 from eulerlora_client.contract import predictions as contract
@@ -21,6 +22,8 @@ from eulerlora_client.policy.policy import default_policy, default_policy_text, 
 from tests.conftest import THRESHOLDS, MakeConfig, MakeNetwork
 from tests.eulerlora_client.policy_inputs import GOOD, make_prediction
 from training.commands.policy import fit_command
+from training.data.datasets import checkpoint_dataset
+from training.evaluation.calibration import calibrate
 from training.policy.threshold import min_lesions
 
 ROOT = Path(__file__).parents[1]
@@ -48,15 +51,26 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def checkpoint(
-    tmp_path_factory: pytest.TempPathFactory, make_network: MakeNetwork, make_config: MakeConfig
+    data: Path, tmp_path_factory: pytest.TempPathFactory, make_network: MakeNetwork, make_config: MakeConfig
 ) -> Path:
-    """Returns a checkpoint whose provenance names `data`."""
+    """Returns a checkpoint, calibrated on `data`, that flags about a quarter of its images."""
     folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
     network = make_network()
     recipe = {"data": {"kind": "imagefolder", "path": "images"}}
-    changes = {"thresholds": THRESHOLDS, "provenance": {"recipe": recipe, "seed": 0}}
-    save_checkpoint(folder, network, make_config(network, **changes), "# tiny\n")
+    provenance = {"recipe": recipe, "seed": 0}
+    save_checkpoint(folder, network, make_config(network, provenance=provenance), "# tiny\n")
+    images = checkpoint_dataset(read_config(folder), data)
+    config = calibrate(folder, images, torch.device("cpu"), samples=(4,))
+    thresholds = tuple(map(_with_lower_distance, config.thresholds))
+    write_config(folder, config.model_copy(update={"thresholds": thresholds}))
     return folder
+
+
+def _with_lower_distance(threshold: Threshold) -> Threshold:
+    distance = threshold.feature_distance
+    assert distance is not None
+    lower = distance.model_copy(update={"threshold": distance.upper_quartile})
+    return threshold.model_copy(update={"feature_distance": lower})
 
 
 @pytest.fixture
@@ -102,7 +116,7 @@ def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy
         "12 of 12 lesions of mel with all images at or above it",
         "required: 0.75, established",
         f"entropy threshold: {after.uncertainty.entropy_nats} nats (reached by 0.000 of images)",
-        f"6 lesions of mel: {measured.found} urgent, 0 unfamiliar (seen by a person), ",
+        f"6 lesions of mel: {measured.found} urgent, {measured.unfamiliar} unfamiliar (seen by a ",
         f"sensitivity: {measured.sensitivity:.3f} (urgent or unfamiliar; exact 95% interval",
         f"{policy}: version {after.version}",
     ):
@@ -122,17 +136,19 @@ def test_the_client_decides_as_the_fit_counts(checkpoint: Path, data: Path, poli
     order = ("urgent", "unfamiliar", "refer", "routine")
     shares = (f"{name} {counts[Disposition(name)] / len(paths):.3f}" for name in order)
     assert ", ".join(shares) in printed
-    assert min(counts[Disposition.URGENT], counts[Disposition.REFER]) > 0
+    assert min(counts[Disposition(name)] for name in order[:3]) > 0
 
 
 def prediction_of(predicted: Prediction, index: int) -> contract.Prediction:
     """Returns the response of the service for one image."""
     trajectories = predicted.trajectories[index]
     assert predicted.ood is not None
+    assert predicted.unfamiliar is not None
     return make_prediction(
         probabilities=dict(zip(CLASSES, predicted.probabilities[index].tolist(), strict=True)),
         entropy=float(predicted.entropy[index]),
         ood=bool(predicted.ood[index]),
+        unfamiliar=bool(predicted.unfamiliar[index]),
         trajectory_labels=tuple(CLASSES[label] for label in trajectories.argmax(-1).tolist()),
     )
 
