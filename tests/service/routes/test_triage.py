@@ -1,6 +1,7 @@
 """POST /triage."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from eulerlora.checkpoint import Checkpoint
-from eulerlora.config import ClassName
+from eulerlora.config import ClassName, ScoreThreshold
+from eulerlora.feature_distance import FEATURES_PER_WIDTH, FeatureDistance, FeatureStatistics
 from eulerlora.model import EulerLoRA
 from eulerlora_client.policy.policy import Policy, default_policy
 from eulerlora_client.policy.quality import measure_quality
@@ -21,6 +23,7 @@ from service.audit.verification import records
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
+from tests.conftest import THRESHOLDS, TINY_BACKBONE
 from tests.service.audit_entries import SECRET
 
 NAMES = ("bkl", "mel", "nv", "bcc", "akiec")
@@ -39,11 +42,26 @@ def policy(urgent: float = 0.5, **quality: float) -> Policy:
 
 
 @pytest.fixture(scope="module")
-def five_classes(make_network, make_config) -> EulerLoRA:
+def checkpoint(make_network, make_config) -> Checkpoint:
+    """A checkpoint of five classes with feature statistics, but without a threshold for them."""
     network = make_network(classes=len(NAMES))
     names = tuple(ClassName(name=name, description=name.upper()) for name in NAMES)
-    checkpoint = Checkpoint(network, make_config(network, classes=names), "sha256:five")
+    features = FEATURES_PER_WIDTH * TINY_BACKBONE.width
+    distance = FeatureDistance(FeatureStatistics(torch.zeros(1, features), torch.eye(features)))
+    return Checkpoint(network, make_config(network, classes=names), "sha256:five", distance)
+
+
+@pytest.fixture(scope="module")
+def five_classes(checkpoint) -> EulerLoRA:
     return EulerLoRA(checkpoint, torch.device("cpu"))
+
+
+def with_distance_threshold(checkpoint: Checkpoint, threshold: float) -> EulerLoRA:
+    """Returns a model that flags a larger feature distance in mode det."""
+    limit = ScoreThreshold(threshold=threshold, kept=0.95, upper_quartile=threshold)
+    det = THRESHOLDS[0].model_copy(update={"feature_distance": limit})
+    config = checkpoint.config.model_copy(update={"thresholds": (det,)})
+    return EulerLoRA(replace(checkpoint, config=config), torch.device("cpu"))
 
 
 def app_of(model: EulerLoRA, chosen: Policy, audit: AuditLog | None = None) -> Any:
@@ -122,6 +140,33 @@ def test_quality_is_measured_on_the_original_image_and_decides_first(five_classe
     assert (body["quality"]["width"], body["quality"]["height"]) == (900, 700)
     assert body["disposition"] == "retake"
     assert {"too_dark", "malignant_group"} <= {reason["code"] for reason in body["reasons"]}
+
+
+def test_an_unfamiliar_image_is_not_urgent(checkpoint, png, encode) -> None:
+    dark = encode(Image.new("RGB", (300, 200), (3, 3, 3)), "PNG")
+    chosen = policy(urgent=1e-9)
+    with TestClient(app_of(with_distance_threshold(checkpoint, 0.0), chosen)) as client:
+        body, poor = (
+            client.post("/triage", content=content, headers=HEADERS).json()
+            for content in (png, dark)
+        )
+    for answer in (body, poor):
+        assert answer["prediction"]["unfamiliar"] is True
+        assert (answer["disposition"], answer["title"]) == ("unfamiliar", TITLES["unfamiliar"])
+        assert {"unfamiliar", "malignant_group"} <= {each["code"] for each in answer["reasons"]}
+    assert "retake" not in body["pathway"]
+    assert "retake" in poor["pathway"]
+    assert "too_dark" in {each["code"] for each in poor["reasons"]}
+
+
+def test_an_image_within_the_feature_threshold_is_decided_by_the_other_rules(
+    checkpoint, png
+) -> None:
+    familiar = with_distance_threshold(checkpoint, 1e9)
+    with TestClient(app_of(familiar, policy(urgent=1e-9))) as client:
+        body = client.post("/triage", content=png, headers=HEADERS).json()
+    assert body["prediction"]["unfamiliar"] is False
+    assert body["disposition"] == "urgent"
 
 
 def test_a_multipart_upload_is_accepted(urgent, png) -> None:
