@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         ModelDetails,
         ModelShift,
         ModelSummary,
+        ScoreThreshold,
         ShiftSignal,
         Threshold,
     )
@@ -124,6 +125,7 @@ __all__ = [
     "Reason",
     "RequestRefused",
     "RetryPolicy",
+    "ScoreThreshold",
     "ServiceFailed",
     "SettingsError",
     "ShiftSignal",

@@ -41,10 +41,24 @@ class ImageLimits(WireModel):
     max_pixels: PositiveInt
 
 
+class ScoreThreshold(WireModel):
+    """The value of a score above which an image is flagged.
+
+    kept: share of the in-distribution images that are not flagged. upper_quartile: value that at
+    most a quarter of them exceed.
+    """
+
+    threshold: float
+    kept: Probability
+    upper_quartile: float
+
+
 class Threshold(WireModel):
     """The MSP below which an image is flagged as out of distribution, for a mode and samples.
 
     kept: share of the `images` in-distribution images of `data` with an MSP at or above `msp`.
+    energy, feature_distance: thresholds of the other scores, null if they were not calibrated.
+    label_shares: share of the images with each label, in the order of the classes.
     """
 
     mode: Mode
@@ -53,6 +67,9 @@ class Threshold(WireModel):
     kept: Probability
     images: PositiveInt
     data: str
+    energy: ScoreThreshold | None = None
+    feature_distance: ScoreThreshold | None = None
+    label_shares: tuple[Probability, ...] | None = None
 
 
 class ShiftSignal(WireModel):

@@ -16,45 +16,64 @@ from eulerlora_client.contract.predictions import Prediction, PredictionWarning,
 from eulerlora_client.monitoring.shift import EventRate, ShiftMonitor, SignalState
 
 FEATURE_DISTANCE = "feature_distance"
+FEATURE_QUARTILE = "feature_distance_quartile"
 MSP = "msp"
 LABEL = "label"
+QUARTER = 0.25
 
 Rates = Mapping[str, tuple[EventRate, ...]]
 """The rates of the events of each signal, by the signal's name."""
 
 
-def calibrated_rates(threshold: Threshold) -> Rates:
-    """Returns the rates of the signals that the thresholds of a mode and samples describe."""
-    images = threshold.images
-    shares: dict[str, tuple[float, ...]] = {MSP: (1 - threshold.kept,)}
-    if threshold.feature_distance is not None:
-        shares[FEATURE_DISTANCE] = (1 - threshold.feature_distance.kept,)
-    if threshold.label_shares is not None:
-        shares[LABEL] = threshold.label_shares
-    return {
-        name: tuple(EventRate.calibrated(share, images) for share in events)
-        for name, events in shares.items()
-    }
+@dataclass(frozen=True)
+class Reference:
+    """What is expected of predictions with a mode and a number of samples."""
 
+    threshold: Threshold
+    rates: Rates
 
-def events_of(prediction: Prediction, rates: Rates) -> dict[str, int | None]:
-    """Returns the event of a picture by signal, for the signals that have rates and a value."""
-    events: dict[str, int | None] = {}
-    for name, flag in ((FEATURE_DISTANCE, prediction.unfamiliar), (MSP, prediction.ood)):
-        if name in rates and flag is not None:
-            events[name] = 0 if flag else None
-    if LABEL in rates:
-        events[LABEL] = prediction.classes.index(prediction.label)
-    return events
+    @classmethod
+    def of(cls, threshold: Threshold) -> Self:
+        """Returns the rates of all signals that the threshold describes."""
+        images = threshold.images
+        shares: dict[str, tuple[float, ...]] = {MSP: (1 - threshold.kept,)}
+        if threshold.feature_distance is not None:
+            shares[FEATURE_DISTANCE] = (1 - threshold.feature_distance.kept,)
+            shares[FEATURE_QUARTILE] = (QUARTER,)
+        if threshold.label_shares is not None:
+            shares[LABEL] = threshold.label_shares
+        rates = {
+            name: tuple(EventRate.calibrated(share, images) for share in events)
+            for name, events in shares.items()
+        }
+        return cls(threshold, rates)
+
+    def events(self, msp: float, distance: float | None, label: int) -> dict[str, int | None]:
+        """Returns the event of a picture for every signal that it has a value of.
+
+        msp, distance: its scores. label: index of its predicted class.
+        """
+        calibrated = self.threshold.feature_distance
+        flags = {MSP: msp < self.threshold.msp}
+        if calibrated is not None and distance is not None:
+            flags[FEATURE_DISTANCE] = distance > calibrated.threshold
+            flags[FEATURE_QUARTILE] = distance > calibrated.upper_quartile
+        events: dict[str, int | None] = {name: 0 if flag else None for name, flag in flags.items()}
+        if LABEL in self.rates:
+            events[LABEL] = label
+        return events
 
 
 @dataclass(frozen=True)
 class RevisionMonitor:
-    """The monitor of one revision. rates: by mode and samples. data: of the calibration."""
+    """The monitor of one revision.
+
+    references: by mode and samples. data: describes the calibration images.
+    """
 
     revision: str
     classes: tuple[str, ...]
-    rates: Mapping[tuple[str, int | Auto], Rates]
+    references: Mapping[tuple[str, int | Auto], Reference]
     data: str
     monitor: ShiftMonitor
 
@@ -64,19 +83,31 @@ class RevisionMonitor:
         thresholds = model.config.thresholds
         if not thresholds:
             return None
-        rates: dict[tuple[str, int | Auto], Rates] = {
-            (entry.mode, entry.samples): calibrated_rates(entry) for entry in thresholds
+        references: dict[tuple[str, int | Auto], Reference] = {
+            (entry.mode, entry.samples): Reference.of(entry) for entry in thresholds
         }
-        signals = {name: events for entry in rates.values() for name, events in entry.items()}
+        signals = {
+            name: rates
+            for reference in references.values()
+            for name, rates in reference.rates.items()
+        }
         monitor = ShiftMonitor(signals)
-        return cls(model.revision, tuple(model.classes), rates, thresholds[0].data, monitor)
+        return cls(model.revision, tuple(model.classes), references, thresholds[0].data, monitor)
 
     def record(self, prediction: Prediction) -> None:
         """Records a prediction; ignores one without thresholds for its mode and samples."""
         adaptive = prediction.standard_error is not None
-        rates = self.rates.get((prediction.mode, AUTO if adaptive else prediction.samples))
-        if rates is not None:
-            self.monitor.record(events_of(prediction, rates), rates)
+        samples = AUTO if adaptive else prediction.samples
+        reference = self.references.get((prediction.mode, samples))
+        if reference is not None:
+            scores = prediction.ood_scores
+            distance = None if scores is None else scores.feature_distance
+            events = reference.events(
+                prediction.msp,
+                None if distance is None else distance.value,
+                self.classes.index(prediction.label),
+            )
+            self.monitor.record(events, reference.rates)
 
     def state(self) -> ModelShift:
         """Returns the state for `/models/{name}`."""

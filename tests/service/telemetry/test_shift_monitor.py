@@ -8,9 +8,14 @@ import torch
 from eulerlora.checkpoint import Checkpoint
 from eulerlora.config import ScoreThreshold, Threshold
 from eulerlora.model import EulerLoRA
-from eulerlora_client.contract.predictions import Prediction, StandardError
+from eulerlora_client.contract.predictions import (
+    OodScore,
+    OodScores,
+    Prediction,
+    StandardError,
+)
 from eulerlora_client.monitoring.shift import EventRate
-from service.telemetry.shift_monitor import ShiftMonitors, calibrated_rates
+from service.telemetry.shift_monitor import Reference, ShiftMonitors
 
 DET = Threshold(mode="det", samples=1, msp=0.5, kept=0.9, images=500, data="training data")
 FULL = Threshold(
@@ -20,7 +25,7 @@ FULL = Threshold(
     kept=0.95,
     images=1000,
     data="training data",
-    feature_distance=ScoreThreshold(threshold=3.0, kept=0.94),
+    feature_distance=ScoreThreshold(threshold=3.0, kept=0.94, upper_quartile=2.0),
     label_shares=(0.1, 0.2, 0.7),
 )
 AUTO = FULL.model_copy(update={"samples": "auto", "kept": 0.9})
@@ -39,23 +44,27 @@ def make_model(make_network, make_config) -> Any:
     return create
 
 
-def prediction(label: str = "nv", **changes: Any) -> Prediction:
+def prediction(label: str = "nv", distance: float | None = 1.0, **changes: Any) -> Prediction:
     values = {
         "request_id": "r", "model": "tiny", "revision": "sha256:1", "mode": "stoch", "samples": 4,
         "trajectories": 8, "seed": 1, "label": label,
         "probabilities": {name: 0.8 if name == label else 0.1 for name in CLASSES},
         "entropy": 0.6, "expected_entropy": 0.5, "mutual_information": 0.1, "msp": 0.8,
-        "ood": False, "ood_threshold": 0.5, "warnings": (), "unfamiliar": False,
+        "ood": False, "ood_threshold": 0.5, "warnings": (),
     }  # fmt: skip
+    if distance is not None:
+        score = OodScore(value=distance, threshold=3.0, flagged=distance > 3)
+        values["ood_scores"] = OodScores(msp=score, energy=score, feature_distance=score)
     return Prediction.model_validate(values | changes)
 
 
 def test_the_expected_rates_are_those_of_the_calibration() -> None:
-    rates = calibrated_rates(FULL)
+    rates = Reference.of(FULL).rates
     assert rates["msp"] == (EventRate.calibrated(1 - 0.95, 1000),)
     assert rates["feature_distance"] == (EventRate.calibrated(1 - 0.94, 1000),)
+    assert rates["feature_distance_quartile"] == (EventRate.calibrated(0.25, 1000),)
     assert rates["label"] == tuple(EventRate.calibrated(share, 1000) for share in (0.1, 0.2, 0.7))
-    assert set(calibrated_rates(DET)) == {"msp"}
+    assert set(Reference.of(DET).rates) == {"msp"}
 
 
 def test_a_model_without_thresholds_has_no_state_and_no_warning(make_model) -> None:
@@ -76,19 +85,23 @@ def test_only_signals_with_calibration_data_exist(make_model) -> None:
 def test_each_picture_counts_in_the_signals_that_it_has(make_model) -> None:
     model = make_model(DET, FULL, AUTO)
     monitors = ShiftMonitors(lambda: {"tiny": model})
-    monitors.record(prediction("mel", ood=True))
-    monitors.record(prediction("mel", unfamiliar=True))
-    monitors.record(prediction(unfamiliar=None))  # such a picture says nothing about the features
-    monitors.record(prediction(mode="det", samples=1, ood=True))  # det has no other thresholds
+    monitors.record(prediction("mel", msp=0.4))
+    monitors.record(prediction("mel", distance=2.5))
+    monitors.record(prediction(distance=3.5))
+    monitors.record(prediction("mel", distance=None))  # it says nothing about the features
+    monitors.record(prediction(mode="det", samples=1, msp=0.4))  # det has no other thresholds
     monitors.record(prediction(samples=16))  # no thresholds
     state = monitors.states()["tiny"]
     signals = {signal.name: signal for signal in state.signals}
-    assert state.pictures == 4
-    assert (signals["msp"].pictures, signals["msp"].rate) == (4, 0.5)
-    assert (signals["feature_distance"].pictures, signals["feature_distance"].rate) == (2, 0.5)
-    assert (signals["label"].pictures, signals["label"].label) == (3, "mel")
-    assert signals["label"].rate == pytest.approx(2 / 3)
-    assert signals["label"].expected == 0.2
+    rates = {name: (signal.pictures, signal.rate) for name, signal in signals.items()}
+    assert state.pictures == 5
+    assert rates == {
+        "msp": (5, 2 / 5),
+        "feature_distance": (3, 1 / 3),
+        "feature_distance_quartile": (3, 2 / 3),
+        "label": (4, 3 / 4),
+    }
+    assert (signals["label"].label, signals["label"].expected) == ("mel", 0.2)
     assert signals["msp"].label is None
 
 
@@ -105,7 +118,7 @@ def test_an_alarm_adds_a_warning_that_names_the_data_and_the_command(make_model)
     monitors = ShiftMonitors(lambda: {"tiny": model})
     for _ in range(30):
         assert monitors.warnings("tiny", "sha256:1") == () or monitors.states()["tiny"].alarm
-        monitors.record(prediction(unfamiliar=True))
+        monitors.record(prediction(distance=4.0))
     (warning,) = monitors.warnings("tiny", "sha256:1")
     assert warning.code == "distribution_shift"
     assert "training data" in warning.message
@@ -120,10 +133,10 @@ def test_a_new_revision_starts_anew_and_answers_of_the_old_one_do_not_count(make
     served = {"tiny": make_model(FULL)}
     monitors = ShiftMonitors(lambda: served)
     for _ in range(30):
-        monitors.record(prediction(unfamiliar=True))
+        monitors.record(prediction(distance=4.0))
     assert monitors.warnings("tiny", "sha256:1")
     served["tiny"] = make_model(FULL, revision="sha256:2")
-    monitors.record(prediction(unfamiliar=True))
+    monitors.record(prediction(distance=4.0))
     assert monitors.states()["tiny"].pictures == 0
     assert monitors.warnings("tiny", "sha256:1") == monitors.warnings("tiny", "sha256:2") == ()
     monitors.record(prediction(revision="sha256:2"))
