@@ -131,17 +131,22 @@ def prediction_sets(
     )
 
 
-def calibration_for(
-    config: CheckpointConfig, coverage: float, options: RunOptions
-) -> PredictionSetCalibration | None:
-    """Returns the checkpoint's calibration for a coverage; None if it has none for the options.
+def calibrations_for(
+    config: CheckpointConfig, options: RunOptions
+) -> list[PredictionSetCalibration]:
+    """Returns the checkpoint's calibrations for predictions with these options.
 
     The sampler matters in mode `stoch` only.
     """
-    for calibration in config.prediction_sets:
-        if calibration.coverage == coverage and _applies(calibration, options):
-            return calibration
-    return None
+    return [entry for entry in config.prediction_sets if _applies(entry, options)]
+
+
+def calibration_for(
+    config: CheckpointConfig, coverage: float, options: RunOptions
+) -> PredictionSetCalibration | None:
+    """Returns the checkpoint's calibration for a coverage; None if it has none for the options."""
+    entries = calibrations_for(config, options)
+    return next((entry for entry in entries if entry.coverage == coverage), None)
 
 
 def missing_calibration(config: CheckpointConfig, coverage: float, options: RunOptions) -> str:

@@ -12,8 +12,11 @@ from torch import Tensor
 
 from eulerlora.config import PredictionSetCalibration
 from eulerlora.errors import DataError, SettingsError
+from eulerlora.model import EulerLoRA
 from eulerlora.prediction_sets import (
     ALWAYS_INCLUDED,
+    RunOptions,
+    calibrations_for,
     check_coverage,
     class_threshold,
     included_classes,
@@ -137,6 +140,21 @@ def fit_prediction_sets(
         for options, predicted in probabilities.items()
         for coverage in settings.coverages
     )
+
+
+def set_coverages(
+    model: EulerLoRA,
+    options: SamplingOptions,
+    sampler: Sampler,
+    probabilities: Tensor,
+    images: Sequence[LabelledImage],
+) -> list[SetCoverage]:
+    """Returns `coverage_by_class` for each coverage that the checkpoint has for these options."""
+    run = RunOptions(options.mode, options.samples, sampler, model.precision)
+    return [
+        coverage_by_class(probabilities, images, model.classes, calibration)
+        for calibration in calibrations_for(model.config, run)
+    ]
 
 
 def coverage_by_class(
