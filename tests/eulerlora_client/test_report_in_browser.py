@@ -91,7 +91,7 @@ def test_it_opens_the_most_urgent_first(opened: Any) -> None:
     heading = page.get_by_role("columnheader", name="Urgency")
     assert heading.get_attribute("aria-sort") == "descending"
     assert page.get_by_role("status").inner_text() == (
-        "10 of 10 shown, sorted by urgency, most urgent first."
+        "11 of 11 shown, sorted by urgency, most urgent first."
     )
 
 
@@ -102,7 +102,7 @@ def test_a_heading_sorts_by_its_values_and_missing_values_come_last(opened: Any,
         assert sort_by(page, VALUES[key]) == direction
         values = keys(page, key)
         known = [value for value in values if value is not None]
-        assert len(known) == 8
+        assert len(known) == 9
         assert values == [*sorted(known, reverse=reverse), None, None]
 
 
@@ -128,7 +128,7 @@ def test_urgency_can_be_reversed_and_restored(opened: Any) -> None:
 def test_the_keyboard_alone_sorts_and_filters(opened: Any) -> None:
     page = opened()
     reached = []
-    for _ in range(11):
+    for _ in range(12):
         page.keyboard.press("Tab")
         reached.append(
             page.evaluate("document.activeElement.closest('label, th, summary').innerText")
@@ -138,9 +138,9 @@ def test_the_keyboard_alone_sorts_and_filters(opened: Any) -> None:
         if "Routine" in reached[-1]:
             page.keyboard.press("Space")
     assert page.get_by_role("status").inner_text() == (
-        "9 of 10 shown, sorted by entropy, highest first."
+        "10 of 11 shown, sorted by entropy, highest first."
     )
-    assert len(set(reached)) == 11  # five boxes, the guide and five headings
+    assert len(set(reached)) == 12  # six boxes, the guide and five headings
 
 
 def test_unchecked_statuses_are_hidden(opened: Any) -> None:
@@ -148,18 +148,18 @@ def test_unchecked_statuses_are_hidden(opened: Any) -> None:
     for title in ("Prioritise", "Not assessed"):
         page.get_by_role("checkbox", name=title).uncheck()
     shown = page.locator("tbody.result:visible")
-    assert shown.count() == 5
+    assert shown.count() == 6
     assert shown.locator(".verdict").all_inner_texts() == [
-        *["Retake the image", "Refer for review", "Refer for review"],
+        *["Retake the image", "Unfamiliar image", "Refer for review", "Refer for review"],
         *["Retake the image", "Routine"],
     ]
     page.get_by_role("checkbox", name="Prioritise").check()
-    assert page.locator("tbody.result:visible").count() == 8
+    assert page.locator("tbody.result:visible").count() == 9
 
 
 def test_without_scripts_all_rows_are_visible_and_controls_are_not(opened: Any) -> None:
     page = opened(java_script_enabled=False)
-    assert page.locator("tbody.result").count() == 10
+    assert page.locator("tbody.result").count() == 11
     assert page.locator("button:enabled, input:visible").count() == 0
 
 
@@ -176,8 +176,8 @@ def test_it_fits_a_phone_and_stays_a_table_for_screen_readers(opened: Any) -> No
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
     tree = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
     roles = Counter(node["role"]["value"] for node in tree if not node["ignored"])
-    assert (roles["table"], roles["columnheader"], roles["rowheader"]) == (1, 5, 10)
-    assert roles["cell"] == 4 * 10 + 8  # and one for the evidence, if there is any
+    assert (roles["table"], roles["columnheader"], roles["rowheader"]) == (1, 5, 11)
+    assert roles["cell"] == 4 * 11 + 9  # and one for the evidence, if there is any
 
 
 def test_every_printed_page_has_the_warning(opened: Any, tmp_path: Path) -> None:
