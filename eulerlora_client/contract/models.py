@@ -72,6 +72,24 @@ class Threshold(WireModel):
     label_shares: tuple[Probability, ...] | None = None
 
 
+class PredictionSetOptions(WireModel):
+    """Options of a prediction for which `coverage` gives a prediction set.
+
+    unit: "lesion" or "image". units: number of calibration units in `data`, by class.
+    always_included: classes that are in every set, because they have too few units.
+    """
+
+    coverage: Probability
+    mode: Mode
+    samples: PositiveInt
+    sampler: str
+    precision: str
+    unit: str
+    units: dict[str, int]
+    always_included: tuple[str, ...]
+    data: str
+
+
 class ShiftSignal(WireModel):
     """One signal of the shift monitor, with the pictures since this revision is served.
 
@@ -121,6 +139,7 @@ class ModelDetails(WireModel):
     max_body_bytes: int
     max_samples: int
     thresholds: tuple[Threshold, ...]
+    prediction_sets: tuple[PredictionSetOptions, ...] = ()
     shift: ModelShift | None = None
     provenance: dict[str, Any]
 

@@ -1,9 +1,13 @@
 """`GET /models`, `/models/{name}`, `/livez`, `/readyz` and `/metrics`."""
 
+from collections.abc import Sequence
+
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import choose_encoder
 
+from eulerlora.config import PredictionSetCalibration
+from eulerlora.prediction_sets import ALWAYS_INCLUDED
 from eulerlora_client.contract.models import (
     ClassName,
     ImageLimits,
@@ -11,6 +15,7 @@ from eulerlora_client.contract.models import (
     ModelList,
     ModelShift,
     ModelSummary,
+    PredictionSetOptions,
     ServiceStatus,
     Threshold,
 )
@@ -70,8 +75,22 @@ def model_details(
         max_body_bytes=settings.bodies.max_bytes,
         max_samples=MAX_SAMPLES,
         thresholds=tuple(Threshold(**entry.model_dump()) for entry in config.thresholds),
+        prediction_sets=tuple(
+            _set_options(entry, served.model.classes) for entry in config.prediction_sets
+        ),
         shift=shift,
         provenance=config.provenance,
+    )
+
+
+def _set_options(
+    calibration: PredictionSetCalibration, classes: Sequence[str]
+) -> PredictionSetOptions:
+    limits = zip(classes, calibration.thresholds, strict=True)
+    return PredictionSetOptions(
+        **calibration.model_dump(exclude={"thresholds", "units", "data_sha256"}),
+        units=dict(zip(classes, calibration.units, strict=True)),
+        always_included=tuple(name for name, limit in limits if limit == ALWAYS_INCLUDED),
     )
 
 

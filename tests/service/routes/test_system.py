@@ -45,7 +45,7 @@ def test_a_model_has_classes_limits_thresholds_and_provenance(client, model) -> 
     body = response.json()
     assert set(body) == {
         "name", "revision", "classes", "adapters", "input_size", "image_limits",
-        "max_body_bytes", "max_samples", "thresholds", "shift", "provenance",
+        "max_body_bytes", "max_samples", "thresholds", "prediction_sets", "shift", "provenance",
     }  # fmt: skip
     assert (body["name"], body["revision"]) == ("tiny", model.revision)
     assert body["classes"] == [
