@@ -1,13 +1,21 @@
 """A synthetic evaluation report."""
 
 import numpy as np
+import torch
 
+from eulerlora.config import ScoreThreshold, Threshold
+from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
+from training.data.labelled_images import LabelledImage
+from training.evaluation.evaluate import EvaluatedSet, EvaluatedSets, Evaluation
+from training.evaluation.inference import ModelOutputs
 from training.evaluation.intervals import Estimate, Proportion, proportion
+from training.evaluation.ood_report import set_predictions
 from training.evaluation.report_schema import (
     CLEAN,
     ClassMetrics,
     GroupMetrics,
     ModeReport,
+    OodSetFacts,
     Report,
     Subset,
 )
@@ -20,6 +28,12 @@ def estimate(value: float) -> Estimate:
 def share(hits: int, images: int) -> Proportion | None:
     """Returns the share of hits among images of as many lesions."""
     return proportion(np.arange(images) < hits, np.arange(images))
+
+
+def ood_metrics(value: float, flagged: bool) -> dict[str, Estimate | None]:
+    share = {"flagged": estimate(value - 0.1)} if flagged else {}
+    metrics = {"auroc": value, "auprc": value + 0.01, "fpr_at_95_tpr": value + 0.02}
+    return {name: estimate(metric) for name, metric in metrics.items()} | share
 
 
 def group(images: int, clusters: int, target: int) -> GroupMetrics:
@@ -45,7 +59,11 @@ REPORT = Report(
     images=1234,
     clusters=800,
     target=("red",),
-    ood_images={"other": Subset(2_000, 10_000)},
+    ood_sets={
+        "haze": OodSetFacts("shifted", True, Subset(100, 100), "the data set itself"),
+        "other": OodSetFacts("far", False, Subset(2_000, 10_000), "everyday photographs"),
+        "close": OodSetFacts("near", False, Subset(30, 30), None),
+    },
     corrupted=Subset(100, 1234),
     modes=[
         ModeReport(
@@ -71,18 +89,26 @@ REPORT = Report(
                 "red": ClassMetrics(share(3, 12), share(9, 10), share(3, 4)),
                 "blue": ClassMetrics(None, None, None),
             },
+            difference={}
+            if mode == "det"
+            else {
+                "nll": Estimate(0.003, 0.001, 0.005),
+                "accuracy": Estimate(-0.002, -0.004, 0.001),
+                "brier": Estimate(0.001, 0.0, 0.002),
+            },
+            thresholds={} if threshold is None else {"msp": threshold, "feature_distance": 35.0},
+            flagged={}
+            if threshold is None
+            else {"msp": estimate(0.05), "feature_distance": estimate(0.06)},
             ood={
-                "other": {
-                    "auroc": estimate(0.91),
-                    "auprc": estimate(0.92),
-                    "fpr_at_95_tpr": estimate(0.93),
+                name: {
+                    "msp": ood_metrics(0.5, threshold is not None),
+                    "energy": ood_metrics(0.6, False),
+                    "feature_distance": ood_metrics(0.9, threshold is not None),
                 }
+                for name in ("haze", "other", "close")
             },
-            threshold=threshold,
-            flagged={
-                "test": None if threshold is None else estimate(0.05),
-                "other": None if threshold is None else estimate(0.75),
-            },
+            ood_accuracy={"haze": estimate(0.45), "other": None, "close": None},
             groups={
                 "size": {
                     "large": group(900, 700, 100),
@@ -95,3 +121,36 @@ REPORT = Report(
         for mode, samples, threshold in (("det", 1, 0.6), ("stoch", 4, None))
     ],
 )
+
+
+def synthetic_evaluation(report: Report) -> Evaluation:
+    """Returns a report with predictions for three images of two classes in each set."""
+    probabilities = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5]], dtype=torch.float64)
+    outputs = ModelOutputs(
+        log_probabilities=probabilities.log()[:, None, None],
+        log_partition=torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)[:, None, None],
+        features=torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]])[:, None, None],
+    )
+    distance = FeatureDistance(FeatureStatistics(torch.zeros(1, 2), torch.eye(2)))
+    thresholds = Threshold(
+        mode="det", samples=1, msp=0.55, kept=0.95, images=3, data="squares",
+        feature_distance=ScoreThreshold(threshold=2.5, kept=0.95, upper_quartile=2.0),
+    )  # fmt: skip
+    predictions = [set_predictions(outputs, distance, thresholds) for _ in report.modes]
+
+    def images(name: str, group: str, labels: tuple[int, ...]) -> EvaluatedSet:
+        shown = [
+            LabelledImage(f"{name}/{index}", b"", label, f"lesion {index}", {"size": "large"})
+            for index, label in enumerate(labels)
+        ]
+        return EvaluatedSet(name, group, shown, group != "far", predictions)
+
+    sets = EvaluatedSets(
+        test=images("test", "test", (0, 0, 1)),
+        ood={
+            name: images(name, facts.group, (-1, -1, -1)) for name, facts in report.ood_sets.items()
+        },
+        corrupted={"fog": images("fog", "corrupted", (0, 0, 1))},
+        chosen=np.arange(3),
+    )
+    return Evaluation(report, ("red", "blue"), sets)

@@ -161,8 +161,8 @@ def _evaluate(recipe: AdapterRecipe, sets: TrainingImages, out: Path, device: to
     calibrate(out, sets.images, device, settings.calibrated, settings.sampler)
     model = EulerLoRA(load_checkpoint(out), device)
     options = [SamplingOptions("det"), SamplingOptions("stoch", settings.samples)]
-    ood = {ood_set.name: ood_set.images for ood_set in sets.ood}
-    write_report(out / REPORT, evaluate(model, sets.images, ood, options, settings.ood_images))
+    evaluation = evaluate(model, sets.images, sets.ood, options, settings.ood_images)
+    write_report(out / REPORT, evaluation)
     write_model_card(out, out / REPORT)
 
 

@@ -1,63 +1,95 @@
 """Evaluation of a checkpoint on its test part, corruptions of it and out-of-distribution sets."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
-from torch import Tensor
 
 from eulerlora.model import EulerLoRA
+from eulerlora.ood_scores import ScoreName
 from eulerlora.settings import Sampler
-from eulerlora.uncertainty import Uncertainty, summarise
-from training.data.labelled_images import ImageParts, LabelledImage, evenly_spaced
+from training.data.labelled_images import ImageParts, LabelledImage, OodSet, evenly_spaced
 from training.evaluation.inference import SamplingOptions, predict_all
-from training.evaluation.intervals import Ints
+from training.evaluation.intervals import Estimates, Ints, cluster_indices
 from training.evaluation.mode_report import (
     GroundTruth,
     class_metrics,
     corruption_metrics,
-    flagged_share,
+    difference_estimates,
     ground_truth,
     group_metrics,
     metric_estimates,
-    ood_estimates,
 )
-from training.evaluation.report_schema import TEST, ModeReport, Report, Subset
+from training.evaluation.ood_report import (
+    SetPredictions,
+    accuracy,
+    flagged_shares,
+    ood_estimates,
+    resampling_units,
+    set_predictions,
+)
+from training.evaluation.prediction_sets import set_coverages
+from training.evaluation.report_schema import TEST, ModeReport, OodSetFacts, Report, Subset
 from training.evaluation.selective_prediction import error_ranking
-from training.ood.corruptions import CORRUPTIONS, corrupted_images
+from training.ood.corruptions import CORRUPTIONS, with_corruption
+from training.ood.resemblance import resemblance
+
+CORRUPTED = "corrupted"
+"""Group of the corrupted test images."""
 
 
 @dataclass(frozen=True)
-class Predictions:
-    """Predictions of a model in one mode; metrics and charts are computed from them.
+class EvaluatedSet:
+    """Images and their predictions.
 
-    log_probabilities: (n, trajectories, classes) of the test part. uncertainty: their summary.
-    ood: summaries by out-of-distribution set. corrupted: summaries by corruption.
+    group: `test`, `corrupted` or the group of an out-of-distribution set. of_test: True if the
+    images are made from those of the test part. predictions: for each of the report's modes.
     """
 
-    log_probabilities: Tensor
-    uncertainty: Uncertainty
-    ood: Mapping[str, Uncertainty]
-    corrupted: Mapping[str, Uncertainty]
+    name: str
+    group: str
+    images: Sequence[LabelledImage]
+    of_test: bool
+    predictions: Sequence[SetPredictions]
+
+    @property
+    def labels(self) -> Ints:
+        """(n,) class index of each image; OUTSIDE for none."""
+        return np.array([image.label for image in self.images])
+
+    @property
+    def clusters(self) -> list[str]:
+        """The names of the n images' clusters; an image without a cluster is one by itself."""
+        return [image.cluster or image.name for image in self.images]
+
+
+@dataclass(frozen=True)
+class EvaluatedSets:
+    """The test part, and the other sets by name. chosen: indices of the corrupted test images."""
+
+    test: EvaluatedSet
+    ood: Mapping[str, EvaluatedSet]
+    corrupted: Mapping[str, EvaluatedSet]
+    chosen: Ints
+
+    def __iter__(self) -> Iterator[EvaluatedSet]:
+        yield from (self.test, *self.ood.values(), *self.corrupted.values())
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A report and the predictions behind it, one for each of the report's modes.
-
-    classes: names in the order of the probabilities. labels: (n,) of the test part.
-    """
+    """A report and the predictions behind it. classes: in the order of the probabilities."""
 
     report: Report
     classes: tuple[str, ...]
-    labels: Ints
-    predictions: Sequence[Predictions]
+    sets: EvaluatedSets
 
 
 def evaluate(
     model: EulerLoRA,
     images: ImageParts,
-    ood: Mapping[str, Sequence[LabelledImage]],
+    ood: Sequence[OodSet],
     options: Sequence[SamplingOptions],
     ood_images: int | None = None,
     corrupted_images: int = 0,
@@ -65,106 +97,138 @@ def evaluate(
 ) -> Evaluation:
     """Evaluates a model on a data set's test part, once for each of `options`.
 
-    ood: out-of-distribution sets by name; at most `ood_images` of each are used, evenly spaced;
-    None uses all. corrupted_images: number of evenly spaced test images to which every corruption
-    of CORRUPTIONS is applied. sampler: for `stoch`; None uses the checkpoint's. Each image is
-    read once.
+    ood: sets with distinct names; at most `ood_images` of each are used, evenly spaced; None uses
+    all. corrupted_images: number of evenly spaced test images to which every corruption of
+    CORRUPTIONS is applied. sampler: for `stoch`; None uses the checkpoint's. Each image is read
+    once.
     """
     sampler = sampler or model.config.sampler
-    test = images.parts[TEST]
-    used = {name: evenly_spaced(outside, ood_images) for name, outside in ood.items()}
-    chosen = evenly_spaced(range(len(test)), corrupted_images)
-
-    def predict(shown: Sequence[LabelledImage], label: str) -> list[Tensor]:
-        return predict_all(model, shown, options, label, sampler)
-
-    predictions = _predictions(predict, test, used, [test[index] for index in chosen])
+    used = [replace(outside, images=evenly_spaced(outside.images, ood_images)) for outside in ood]
+    predict = partial(_evaluated, model, options, sampler)
+    sets = _evaluated_sets(predict, images.parts[TEST], used, corrupted_images)
     truth = ground_truth(images)
     report = Report(
         model=model.config.name,
         revision=model.revision,
         data=f"{images.name}, test part",
-        images=len(test),
+        images=len(truth.labels),
         clusters=len(set(truth.clusters.tolist())),
         target=images.target,
-        ood_images={name: Subset(len(used[name]), len(ood[name])) for name in ood},
-        corrupted=Subset(len(chosen), len(test)),
+        ood_sets={
+            outside.name: OodSetFacts(
+                group=outside.group,
+                generated=outside.generated,
+                used=Subset(len(outside.images), len(whole.images)),
+                resembles=resemblance(outside, model.config),
+            )
+            for outside, whole in zip(used, ood, strict=True)
+        },
+        corrupted=Subset(len(sets.chosen), len(truth.labels)),
         modes=[
-            _mode_report(model, mode, sampler, predicted, truth, np.array(chosen, dtype=np.int64))
-            for mode, predicted in zip(options, predictions, strict=True)
+            _mode_report(model, mode, sampler, index, sets, truth)
+            for index, mode in enumerate(options)
         ],
     )
-    return Evaluation(report, model.classes, truth.labels, predictions)
+    return Evaluation(report, model.classes, sets)
 
 
-def _predictions(
-    predict: Callable[[Sequence[LabelledImage], str], list[Tensor]],
+def _evaluated_sets(
+    predict: Callable[[str, str, Sequence[LabelledImage], bool], EvaluatedSet],
     test: Sequence[LabelledImage],
-    ood: Mapping[str, Sequence[LabelledImage]],
-    to_corrupt: Sequence[LabelledImage],
-) -> list[Predictions]:
-    """Returns the predictions for each mode. to_corrupt: the images that get corrupted."""
-    corruptions = {
-        corruption.name: corrupted_images(to_corrupt, corruption) for corruption in CORRUPTIONS
-    }
-    inside = predict(test, TEST)
-    outside = {name: predict(shown, name) for name, shown in ood.items()}
+    ood: Sequence[OodSet],
+    corrupted_images: int,
+) -> EvaluatedSets:
+    """predict: `_evaluated` with the model and its options."""
+    chosen = list(evenly_spaced(range(len(test)), corrupted_images))
     corrupted = {
-        name: predict(shown, name) for name, shown in corruptions.items() if len(to_corrupt)
+        corruption.name: with_corruption([test[index] for index in chosen], corruption)
+        for corruption in (CORRUPTIONS if chosen else ())
     }
-    return [
-        Predictions(
-            log_probabilities=inside[index].flatten(1, 2),
-            uncertainty=_summary(inside[index]),
-            ood={name: _summary(by_mode[index]) for name, by_mode in outside.items()},
-            corrupted={name: _summary(by_mode[index]) for name, by_mode in corrupted.items()},
+    return EvaluatedSets(
+        test=predict(TEST, TEST, test, True),
+        ood={
+            outside.name: predict(outside.name, outside.group, outside.images, outside.generated)
+            for outside in ood
+        },
+        corrupted={
+            name: predict(name, CORRUPTED, shown, True) for name, shown in corrupted.items()
+        },
+        chosen=np.array(chosen, dtype=np.int64),
+    )
+
+
+def _evaluated(
+    model: EulerLoRA,
+    options: Sequence[SamplingOptions],
+    sampler: Sampler,
+    name: str,
+    group: str,
+    images: Sequence[LabelledImage],
+    of_test: bool,
+) -> EvaluatedSet:
+    outputs = predict_all(model, images, options, name, sampler)
+    predictions = [
+        set_predictions(
+            output,
+            model.feature_distance,
+            model.config.threshold(choice.mode, choice.samples, sampler),
         )
-        for index in range(len(inside))
+        for choice, output in zip(options, outputs, strict=True)
     ]
-
-
-def _summary(log_probabilities: Tensor) -> Uncertainty:
-    """log_probabilities: (n, adapters, samples, classes)."""
-    return summarise(log_probabilities.flatten(1, 2).exp())
+    return EvaluatedSet(name, group, images, of_test, predictions)
 
 
 def _mode_report(
     model: EulerLoRA,
     options: SamplingOptions,
     sampler: Sampler,
-    predictions: Predictions,
+    index: int,
+    sets: EvaluatedSets,
     truth: GroundTruth,
-    corrupted: Ints,
 ) -> ModeReport:
-    """corrupted: indices of the corrupted images."""
-    threshold = model.config.threshold(options.mode, options.samples, sampler)
-    uncertainty, msp = predictions.uncertainty, predictions.uncertainty.msp.numpy()
-    outside = {name: summary.msp.numpy() for name, summary in predictions.ood.items()}
-    predicted = uncertainty.probabilities.argmax(dim=-1).numpy()
-    clean = Uncertainty(**{name: values[corrupted] for name, values in vars(uncertainty).items()})
+    """index: of the mode in the report."""
+    inside, first = sets.test.predictions[index], sets.test.predictions[0]
     return ModeReport(
         mode=options.mode,
         samples=options.samples,
         sampler=sampler if options.mode == "stoch" else None,
-        trajectories=predictions.log_probabilities.shape[1],
-        metrics=metric_estimates(predictions.log_probabilities, uncertainty, truth),
-        error_ranking=error_ranking(uncertainty, predicted != truth.labels, truth.clusters),
-        classes=class_metrics(predicted, truth, model.classes),
-        ood={name: ood_estimates(msp, scores, truth) for name, scores in outside.items()},
-        threshold=threshold,
-        flagged={
-            TEST: flagged_share(msp, threshold, truth.clusters),
-            **{
-                name: flagged_share(scores, threshold, np.arange(len(scores)))
-                for name, scores in outside.items()
-            },
+        trajectories=inside.log_probabilities.shape[1],
+        metrics=metric_estimates(inside.log_probabilities, inside.uncertainty, truth),
+        difference=difference_estimates(inside.log_probabilities, first.log_probabilities, truth)
+        if index
+        else {},
+        error_ranking=error_ranking(
+            inside.uncertainty, inside.labels != truth.labels, truth.clusters
+        ),
+        classes=class_metrics(inside.labels, truth, model.classes),
+        thresholds={
+            name: score.threshold
+            for name, score in inside.scores.items()
+            if score.threshold is not None
         },
-        groups=group_metrics(uncertainty, truth, threshold),
+        flagged=flagged_shares(inside.flags, truth.clusters),
+        ood={name: _ood_estimates(sets.test, outside, index) for name, outside in sets.ood.items()},
+        ood_accuracy={
+            name: accuracy(
+                outside.labels, outside.predictions[index], cluster_indices(outside.clusters)
+            )
+            for name, outside in sets.ood.items()
+        },
+        groups=group_metrics(inside.uncertainty, truth, inside.flags),
         corruptions=corruption_metrics(
-            clean,
-            predictions.corrupted,
-            truth.labels[corrupted],
-            np.unique(truth.clusters[corrupted], return_inverse=True)[1],
-            threshold,
+            inside.selected(sets.chosen),
+            {name: images.predictions[index] for name, images in sets.corrupted.items()},
+            truth.labels[sets.chosen],
+            np.unique(truth.clusters[sets.chosen], return_inverse=True)[1],
+        ),
+        prediction_sets=set_coverages(
+            model, options, sampler, inside.uncertainty.probabilities, sets.test.images
         ),
     )
+
+
+def _ood_estimates(
+    test: EvaluatedSet, outside: EvaluatedSet, index: int
+) -> dict[ScoreName, Estimates]:
+    units = resampling_units(test.clusters, outside.clusters, outside.of_test)
+    return ood_estimates(test.predictions[index], outside.predictions[index], units)

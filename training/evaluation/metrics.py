@@ -115,20 +115,22 @@ def ood_metrics(inside: Floats, outside: Floats, weights: Weights) -> dict[str, 
 
     inside, outside: (n,), (m,) scores of in- and out-of-distribution images. weights:
     (resamples, n + m). In-distribution is positive. AUPRC is the average precision. The FPR is
-    the lowest among thresholds with TPR >= 0.95; equal scores are accepted together.
+    the lowest among thresholds with TPR >= 0.95; equal scores are accepted together. All are NaN
+    for a resample without in-distribution images.
     """
     scores = np.concatenate([inside, outside])
     positive = np.arange(len(scores)) < len(inside)
     true_positives = sums_by_score(scores, weights * positive).cumsum(axis=1)
     false_positives = sums_by_score(scores, weights * ~positive).cumsum(axis=1)
-    tpr = true_positives / true_positives[:, -1:]
-    fpr = false_positives / false_positives[:, -1:]
+    tpr = ratio(true_positives, true_positives[:, -1:])
+    fpr = ratio(false_positives, false_positives[:, -1:])
     precision = np.nan_to_num(ratio(true_positives, true_positives + false_positives))
     first_sufficient = (tpr >= TPR).argmax(axis=1)
+    accepted = fpr[np.arange(len(fpr)), first_sufficient]
     return {
         "auroc": auroc(scores, positive, weights),
         "auprc": (np.diff(tpr, prepend=0) * precision).sum(axis=1),
-        "fpr_at_95_tpr": fpr[np.arange(len(fpr)), first_sufficient],
+        "fpr_at_95_tpr": np.where(np.isnan(tpr[:, -1]), np.nan, accepted),
     }
 
 

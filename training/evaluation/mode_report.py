@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from eulerlora.ood_scores import ScoreName
 from eulerlora.uncertainty import Uncertainty
 from training.data.labelled_images import ImageParts
 from training.evaluation.intervals import (
     Bools,
-    Estimate,
     Estimates,
     Floats,
     Ints,
@@ -23,10 +23,17 @@ from training.evaluation.metrics import (
     auroc,
     classification_metrics,
     macro_auroc,
-    ood_metrics,
     weighted_mean,
 )
-from training.evaluation.report_schema import CLEAN, MELANOMA, TEST, ClassMetrics, GroupMetrics
+from training.evaluation.ood_report import SetPredictions
+from training.evaluation.report_schema import (
+    CLEAN,
+    FLAG_METRICS,
+    MELANOMA,
+    TEST,
+    ClassMetrics,
+    GroupMetrics,
+)
 from training.evaluation.selective_prediction import risk_coverage, selective_metrics
 
 
@@ -77,6 +84,22 @@ def metric_estimates(
     return bootstrap(metrics, truth.clusters)
 
 
+def difference_estimates(
+    log_probabilities: Tensor, reference: Tensor, truth: GroundTruth
+) -> Estimates:
+    """Returns the classification metrics less those of a reference for the same images.
+
+    log_probabilities, reference: (n, trajectories, classes). Both are resampled together.
+    """
+
+    def metrics(weights: Weights) -> dict[str, Floats]:
+        ours = classification_metrics(log_probabilities, truth.labels, weights)
+        others = classification_metrics(reference, truth.labels, weights)
+        return {name: ours[name] - others[name] for name in ours}
+
+    return bootstrap(metrics, truth.clusters)
+
+
 def class_metrics(
     predicted: Ints, truth: GroundTruth, classes: Sequence[str]
 ) -> dict[str, ClassMetrics]:
@@ -96,35 +119,16 @@ def class_metrics(
     return first | by_class
 
 
-def ood_estimates(inside: Floats, outside: Floats, truth: GroundTruth) -> Estimates:
-    """Returns OOD metrics of the MSP: test part against another set.
-
-    inside: (n,). outside: (m,).
-    """
-    return bootstrap(
-        lambda weights: ood_metrics(inside, outside, weights),
-        truth.clusters,
-        np.arange(len(outside)),
-    )
-
-
-def flagged_share(msp: Floats, threshold: float | None, clusters: Ints) -> Estimate | None:
-    """Returns the share of images below the threshold, or None without a threshold."""
-    if threshold is None:
-        return None
-    flagged = msp < threshold
-    return bootstrap(lambda weights: {"flagged": weighted_mean(flagged, weights)}, clusters)[
-        "flagged"
-    ]
-
-
 def group_metrics(
-    uncertainty: Uncertainty, truth: GroundTruth, threshold: float | None
+    uncertainty: Uncertainty, truth: GroundTruth, flagged: Mapping[ScoreName, Bools]
 ) -> dict[str, dict[str, GroupMetrics]]:
-    """Returns the results by attribute, then by value in alphabetical order."""
+    """Returns the results by attribute, then by value in alphabetical order.
+
+    flagged: (n,) by score with a threshold.
+    """
     return {
         attribute: {
-            value: _group(uncertainty, truth, threshold, np.array(values) == value)
+            value: _group(uncertainty, truth, flagged, np.array(values) == value)
             for value in sorted(set(values))
         }
         for attribute, values in truth.groups.items()
@@ -132,25 +136,27 @@ def group_metrics(
 
 
 def corruption_metrics(
-    clean: Uncertainty,
-    corrupted: Mapping[str, Uncertainty],
+    clean: SetPredictions,
+    corrupted: Mapping[str, SetPredictions],
     labels: Ints,
     clusters: Ints,
-    threshold: float | None,
 ) -> dict[str, Estimates]:
     """Returns the metrics of the same images without corruption, then under each corruption."""
     if not corrupted:
         return {}
     return {
-        name: _corruption(clean, uncertainty, labels, clusters, threshold)
-        for name, uncertainty in {CLEAN: clean, **corrupted}.items()
+        name: _corruption(clean, predictions, labels, clusters)
+        for name, predictions in {CLEAN: clean, **corrupted}.items()
     }
 
 
 def _group(
-    uncertainty: Uncertainty, truth: GroundTruth, threshold: float | None, members: Bools
+    uncertainty: Uncertainty,
+    truth: GroundTruth,
+    flagged: Mapping[ScoreName, Bools],
+    members: Bools,
 ) -> GroupMetrics:
-    """members: (n,)."""
+    """flagged, members: (n,)."""
     labels = truth.labels[members]
     clusters = np.unique(truth.clusters[members], return_inverse=True)[1]
     probabilities = uncertainty.probabilities.numpy()[members]
@@ -167,9 +173,7 @@ def _group(
             if truth.target
             else macro_auroc(probabilities, labels, weights),
         }
-        if threshold is not None:
-            values["flagged"] = weighted_mean(msp < threshold, weights)
-        return values
+        return values | _flagged({score: flag[members] for score, flag in flagged.items()}, weights)
 
     return GroupMetrics(
         images=len(labels),
@@ -181,29 +185,31 @@ def _group(
 
 
 def _corruption(
-    clean: Uncertainty,
-    corrupted: Uncertainty,
-    labels: Ints,
-    clusters: Ints,
-    threshold: float | None,
+    clean: SetPredictions, corrupted: SetPredictions, labels: Ints, clusters: Ints
 ) -> Estimates:
-    msp = corrupted.msp.numpy()
-    all_msp = np.concatenate([clean.msp.numpy(), msp])
+    msp, correct = corrupted.uncertainty.msp.numpy(), corrupted.labels == labels
+    all_msp = np.concatenate([clean.uncertainty.msp.numpy(), msp])
     is_clean = np.arange(len(all_msp)) < len(msp)
 
     def metrics(weights: Weights) -> dict[str, Floats]:
         values = {
-            "accuracy": weighted_mean(_predicted(corrupted) == labels, weights),
+            "accuracy": weighted_mean(correct, weights),
             "msp": weighted_mean(msp, weights),
-            "entropy": weighted_mean(corrupted.entropy.numpy(), weights),
+            "entropy": weighted_mean(corrupted.uncertainty.entropy.numpy(), weights),
         }
         if corrupted is not clean:  # an image and its corruption are resampled together
             values["auroc"] = auroc(all_msp, is_clean, np.tile(weights, 2))
-        if threshold is not None:
-            values["flagged"] = weighted_mean(msp < threshold, weights)
-        return values
+        return values | _flagged(corrupted.flags, weights)
 
     return bootstrap(metrics, clusters)
+
+
+def _flagged(flagged: Mapping[ScoreName, Bools], weights: Weights) -> dict[str, Floats]:
+    return {
+        name: weighted_mean(flagged[score], weights)
+        for score, name in FLAG_METRICS.items()
+        if score in flagged
+    }
 
 
 def _predicted(uncertainty: Uncertainty) -> Ints:

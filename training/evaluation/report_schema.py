@@ -7,14 +7,18 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from eulerlora.errors import DataError
+from eulerlora.ood_scores import ScoreName
 from eulerlora.settings import Mode, Sampler
 from eulerlora.validation import first_fault
-from training.evaluation.intervals import Estimate, Estimates, Proportion
+from training.evaluation.intervals import Estimates, Proportion
+from training.recipe.schema import OodGroup
 
 TEST = "test"
 CLEAN = "none, the same images"
 """Row name of the uncorrupted images that the corruptions are compared with."""
 MELANOMA = "mel"
+FLAG_METRICS: Mapping[ScoreName, str] = {"msp": "flagged", "feature_distance": "unfamiliar"}
+"""Names of the flagged shares of groups and corruptions, by score."""
 JSON = "report.json"
 
 
@@ -37,7 +41,7 @@ class GroupMetrics:
     """Results of a subgroup of the test images.
 
     clusters: number of lesions, or of other units that share images. target: number of images of
-    the target classes. metrics: accuracy, MSP minus accuracy, AUROC and the flagged share.
+    the target classes. metrics: accuracy, MSP minus accuracy, AUROC and the flagged shares.
     sensitivity: share of the target images with the label of a target class; None without such
     images or without target classes.
     """
@@ -82,12 +86,14 @@ class SetCoverage:
 class ModeReport:
     """Results of a checkpoint in one mode.
 
-    sampler: None in `det`. metrics: of the test part. error_ranking: AUROC of wrong against right
-    labels and AURC, by score of uncertainty. classes: by label. ood: metrics by the name of the
-    out-of-distribution set. threshold: the checkpoint's OOD threshold for this mode, number
-    of samples and sampler, or None. flagged: share of each set below the threshold, test part
-    included. groups: by attribute, then by value. corruptions: metrics by corruption.
-    prediction_sets: on the test part, for each calibrated coverage.
+    sampler: None in `det`. metrics: of the test part. difference: metrics less those of the
+    report's first mode, for the same images; empty for the first mode. error_ranking: AUROC of
+    wrong against right labels and AURC, by score of uncertainty. classes: by label. thresholds:
+    the checkpoint's OOD thresholds for this mode, number of samples and sampler, by score.
+    flagged: share of the test part that is flagged, by score with a threshold. ood: metrics by
+    out-of-distribution set, then by score. ood_accuracy: of the sets whose images have classes.
+    groups: by attribute, then by value. corruptions: metrics by corruption. prediction_sets: on
+    the test part, for each calibrated coverage.
     """
 
     mode: Mode
@@ -95,11 +101,13 @@ class ModeReport:
     sampler: Sampler | None
     trajectories: int
     metrics: Estimates
+    difference: Estimates
     error_ranking: Mapping[str, Estimates]
     classes: Mapping[str, ClassMetrics]
-    ood: Mapping[str, Estimates]
-    threshold: float | None
-    flagged: Mapping[str, Estimate | None]
+    thresholds: Mapping[ScoreName, float]
+    flagged: Estimates
+    ood: Mapping[str, Mapping[ScoreName, Estimates]]
+    ood_accuracy: Estimates
     groups: Mapping[str, Mapping[str, GroupMetrics]]
     corruptions: Mapping[str, Estimates]
     prediction_sets: Sequence[SetCoverage] = ()
@@ -120,13 +128,33 @@ class Subset:
     images: int
     of: int
 
+    @property
+    def limited(self) -> bool:
+        """True if not all images were used."""
+        return self.images < self.of
+
+
+@dataclass(frozen=True)
+class OodSetFacts:
+    """An out-of-distribution set of a report.
+
+    group, generated: as in `OodSet`. used: images. resembles: what training was shown that the set
+    is or resembles; None if nothing is known (`training.ood.resemblance`).
+    """
+
+    group: OodGroup
+    generated: bool
+    used: Subset
+    resembles: str | None
+
 
 @dataclass(frozen=True)
 class Report:
     """Results of an evaluation and the data behind them.
 
     clusters: of the test images; equal to images if no clusters are known. target: classes whose
-    sensitivity is reported together. corrupted: test images that were corrupted.
+    sensitivity is reported together. ood_sets: by name. corrupted: test images that were
+    corrupted.
     """
 
     model: str
@@ -135,7 +163,7 @@ class Report:
     images: int
     clusters: int
     target: Sequence[str]
-    ood_images: Mapping[str, Subset]
+    ood_sets: Mapping[str, OodSetFacts]
     corrupted: Subset
     modes: Sequence[ModeReport]
 

@@ -30,9 +30,7 @@ class Corruption:
             return self.transform(pixels)
 
 
-def corrupted_images(
-    images: Sequence[LabelledImage], corruption: Corruption
-) -> list[LabelledImage]:
+def with_corruption(images: Sequence[LabelledImage], corruption: Corruption) -> list[LabelledImage]:
     """Returns images that are decoded and corrupted each time they are read."""
     return [replace(image, source=partial(_corrupted, image, corruption)) for image in images]
 

@@ -64,8 +64,8 @@ def _pretraining(config: CheckpointConfig) -> Iterator[ShownData]:
 def _training(facts: Mapping[str, Any]) -> Iterator[ShownData]:
     if "outliers" in facts:
         yield ShownData(facts["outliers"]["data"], "outlier exposure")
-    if "recipe" in facts:
-        yield ShownData(_data_name(facts["recipe"]["data"]), "training")
+    if isinstance(recipe := facts.get("recipe"), Mapping):  # other programs store other facts
+        yield ShownData(_data_name(recipe["data"]), "training")
 
 
 def _data_name(data: Mapping[str, Any]) -> str:

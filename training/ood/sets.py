@@ -9,7 +9,7 @@ from typing import get_args
 from eulerlora.errors import DataError, SettingsError
 from training.data.datasets import read_ood_set
 from training.data.labelled_images import LabelledImage, OodSet
-from training.ood.corruptions import corrupted_images
+from training.ood.corruptions import with_corruption
 from training.ood.generated import digits, noise, rendered_text, solid_colours
 from training.ood.shifts import SHIFTS
 from training.ood.skin import plain_skin
@@ -36,7 +36,7 @@ GENERATED: Mapping[str, GeneratedSet] = {
     "digits-8x8": GeneratedSet("far", lambda _: digits()),
     "plain-skin": GeneratedSet("far", plain_skin),
     **{
-        name: GeneratedSet("shifted", partial(corrupted_images, corruption=shift))
+        name: GeneratedSet("shifted", partial(with_corruption, corruption=shift))
         for name, shift in SHIFTS.items()
     },
 }

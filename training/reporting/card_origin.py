@@ -7,6 +7,7 @@ from typing import Any
 from eulerlora.config import CheckpointConfig, Provenance
 from training.data.progress import format_duration
 from training.evaluation.report_schema import Report
+from training.ood.sets import GENERATED
 from training.recipe.file import RECIPES
 
 REPRODUCIBILITY = (
@@ -58,6 +59,22 @@ def reproduction_steps(config: CheckpointConfig, report: Report | None, compared
         lines.append(f"eulerlora card run/ --report report/{comparison}")
     commands = "\n".join(lines)
     return f"{placeholders}.\n\n```\n{commands}\n```\n\n{REPRODUCIBILITY}"
+
+
+def site_calibration(site: Mapping[str, Any]) -> str:
+    """Returns Markdown on the local pictures that the thresholds were fitted on.
+
+    site: `provenance["site"]`, written by `eulerlora site fit`.
+    """
+    lesions = ", ".join(f"{count} of `{name}`" for name, count in site["lesions"].items())
+    unit = "lesions" if site["unit"] == "lesion" else "images, each counted as a lesion"
+    fitted = ", ".join(site["fitted"]) or "nothing"
+    return (
+        "`eulerlora site fit` fitted the thresholds of this checkpoint on local pictures, "
+        f"{site['data']}: {site['images']:,} images; {unit}: {lesions}. Fitted: {fitted}. The "
+        f"weights are those of revision {site['source']}. The results in other sections are on "
+        "the data that they name, not on local pictures."
+    )
 
 
 def pretraining(config: CheckpointConfig) -> Provenance | None:
@@ -126,11 +143,22 @@ def _evaluation_options(report: Report) -> str:
     for mode in report.modes:
         if mode.mode == "stoch":
             words += ["--samples", str(mode.samples)]
-    for name, subset in report.ood_images.items():
-        words += ["--ood", shlex.quote(f"DIR/{name}")]
-        if subset.images < subset.of:
-            words += ["--ood-images", str(subset.images)]
+    words += [word for argument in _ood_arguments(report) for word in ("--ood", argument)]
+    limited = {facts.used.images for facts in report.ood_sets.values() if facts.used.limited}
+    if limited:
+        words += ["--ood-images", str(max(limited))]
     return " ".join([*words, "--corrupted-images", str(report.corrupted.images)])
+
+
+def _ood_arguments(report: Report) -> list[str]:
+    """Returns the arguments of `--ood` that name the sets of a report."""
+    generated = {name for name, facts in report.ood_sets.items() if facts.generated}
+    arguments = ["generated"] if generated == GENERATED.keys() else sorted(generated)
+    return arguments + [
+        shlex.quote(f"{facts.group}:DIR/{name}")
+        for name, facts in report.ood_sets.items()
+        if not facts.generated
+    ]
 
 
 def _steps(stage: Mapping[str, Any]) -> str:

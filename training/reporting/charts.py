@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from eulerlora.ood_scores import ScoreName
 from training.evaluation.intervals import Floats, Ints
 from training.evaluation.metrics import CalibrationBins
 from training.evaluation.selective_prediction import RiskCoverage, selective_metrics
@@ -18,7 +19,12 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
 GREY = "#555555"
 LINES = ("-", "--", ":", "-.")
 MIN_SCALE_COVERAGE = 0.02
-MSP_BINS = 40
+SCORE_BINS = 40
+SCORE_AXES: Mapping[ScoreName, str] = {
+    "msp": "maximum softmax probability (MSP)",
+    "energy": "energy",
+    "feature_distance": "feature distance",
+}
 FEW_IMAGES = 10
 FAINT = 0.25
 MAX_LABELLED_CLASSES = 20
@@ -125,39 +131,52 @@ def risk_coverage_chart(curves: Mapping[str, RiskCoverage], title: str) -> Figur
     return figure
 
 
-def msp_histograms(
-    inside: Floats, outside: Mapping[str, Floats], threshold: float | None, title: str
+def score_histograms(
+    inside: Floats,
+    outside: Mapping[str, Floats],
+    score: ScoreName,
+    threshold: float | None,
+    title: str,
 ) -> Figure:
-    """Returns histograms of the MSP in the test part and in each out-of-distribution set.
+    """Returns histograms of an OOD score in the test part and in other sets.
 
-    inside: (n,). outside: (m,) by name of the set. threshold: images below it are flagged.
+    inside: (n,). outside: (m,) by name. threshold: images below an MSP of this value, or above
+    this value of another score, are flagged.
     """
     figure = _figure(6.4, 4.8, title)
     axes = figure.subplots()
-    edges = np.linspace(0, 1, MSP_BINS + 1).tolist()
+    edges = _score_edges(score, inside, *outside.values())
     axes.hist(
         inside, edges, weights=np.full(len(inside), 1 / len(inside)), color=COLOURS[0],
         alpha=0.4, label=f"test part ({len(inside):,} images)",
     )  # fmt: skip
     styles = cycle(LINES)
-    for (name, scores), colour, style in zip(
+    for (name, values), colour, style in zip(
         outside.items(), cycle(COLOURS[1:]), styles, strict=False
     ):
-        weights = np.full(len(scores), 1 / len(scores))
+        weights = np.full(len(values), 1 / len(values))
         axes.hist(
-            scores, edges, weights=weights, histtype="step", color=colour, linestyle=style,
-            linewidth=1.8, label=f"{name} ({len(scores):,} images)",
+            np.minimum(values, edges[-1]), edges, weights=weights, histtype="step", color=colour,
+            linestyle=style, linewidth=1.8, label=f"{name} ({len(values):,} images)",
         )  # fmt: skip
     if threshold is not None:
-        axes.axvline(
-            threshold, linewidth=1.2, color="black", label=f"flagged below {threshold:.3f}"
-        )
-    axes.set(
-        xlim=(0, 1), xlabel="maximum softmax probability (MSP)", ylabel="share of the set's images"
-    )
+        side = "below" if score == "msp" else "above"
+        label = f"flagged {side} {threshold:.3f}"
+        axes.axvline(threshold, linewidth=1.2, color="black", label=label)
+    axes.set(xlim=(edges[0], edges[-1]), xlabel=SCORE_AXES[score], ylabel="share of the images")
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     figure.legend(loc="outside lower center", ncols=2)
     return figure
+
+
+def _score_edges(score: ScoreName, *values: Floats) -> list[float]:
+    """Returns bin edges: from 0 to 1 for the MSP, else up to the 99th percentile of all values."""
+    low, high = 0.0, 1.0
+    if score != "msp":
+        everything = np.concatenate(values)
+        low, high = float(everything.min()), float(np.percentile(everything, 99))
+    edges: list[float] = np.linspace(low, high, SCORE_BINS + 1).tolist()
+    return edges
 
 
 def _figure(width_inches: float, height_inches: float, title: str) -> Figure:

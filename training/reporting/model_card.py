@@ -9,11 +9,16 @@ from eulerlora.checkpoint import read_config, stored_revision, write_card
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import DataError
 from training.evaluation.report_schema import Report, read_report
-from training.reporting.card_origin import pretraining, reproduction_steps, training_facts
+from training.reporting.card_origin import (
+    pretraining,
+    reproduction_steps,
+    site_calibration,
+    training_facts,
+)
 from training.reporting.card_texts import LICENCES, CardTexts, texts_of
 from training.reporting.chart_files import RELIABILITY
-from training.reporting.report import data_summary, result_sections
-from training.reporting.tables import enumeration, intervals_note, metrics_table
+from training.reporting.report import result_sections, summary_sections
+from training.reporting.tables import enumeration
 
 Section = tuple[str, str]
 """A title and Markdown."""
@@ -43,6 +48,7 @@ def model_card(config: CheckpointConfig, report: Report | None, comparison: str 
     """Returns Markdown: use and misuse, results (if there is a report), limits, data, origin."""
     texts = texts_of(config.provenance["recipe"]["data"]["kind"])
     sections: list[Section] = [
+        *site_sections(config),
         ("Intended use", texts.intended),
         ("Out-of-scope use", "Do not use the model for:\n\n" + _list(texts.misuses)),
         ("Classes", _list([f"`{label.name}`: {label.description}" for label in config.classes])),
@@ -57,6 +63,12 @@ def model_card(config: CheckpointConfig, report: Report | None, comparison: str 
     return "\n\n".join([*head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
 
 
+def site_sections(config: CheckpointConfig) -> list[Section]:
+    """Returns the section on local pictures, or an empty list if nothing was fitted on such."""
+    site = config.provenance.get("site")
+    return [] if site is None else [("Site calibration", site_calibration(site))]
+
+
 def _shape(config: CheckpointConfig) -> str:
     adapters, shape = config.adapters.settings, config.backbone.settings
     return (
@@ -67,8 +79,7 @@ def _shape(config: CheckpointConfig) -> str:
 
 
 def _results(report: Report) -> Iterator[Section]:
-    parts = [data_summary(report), metrics_table(report), intervals_note(report)]
-    yield "Results", "\n\n".join(parts)
+    yield "Results", "\n\n".join(summary_sections(report))
     titles = " and ".join(mode.title for mode in report.modes)
     yield (
         "Calibration",

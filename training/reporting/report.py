@@ -7,9 +7,12 @@ from eulerlora.atomic_files import atomic_write
 from training.evaluation.evaluate import Evaluation
 from training.evaluation.report_schema import JSON, ModeReport, Report, report_json
 from training.reporting.chart_files import chart_files, png
+from training.reporting.predictions_file import PREDICTIONS, predictions_csv
 from training.reporting.tables import (
     FEW_IMAGES,
     FEW_TARGETS,
+    FLAGGED,
+    METRICS,
     TOO_FEW,
     class_table,
     corruption_table,
@@ -18,15 +21,20 @@ from training.reporting.tables import (
     group_table,
     intervals_note,
     metrics_table,
+    ood_accuracy_table,
+    ood_set_table,
     ood_table,
+    prediction_set_table,
+    signed,
     subset_text,
 )
 
 MARKDOWN = "report.md"
+DIFFERENCES = ("nll", "accuracy", "brier")
 
 
 def write_report(folder: Path, evaluation: Evaluation) -> None:
-    """Writes `report.md`, its charts and `report.json` to a folder; creates it if missing.
+    """Writes `report.md`, charts, predictions and `report.json` to a folder; creates it if missing.
 
     `report.json` is removed first and written last: if it exists, the folder is complete.
     """
@@ -37,16 +45,24 @@ def write_report(folder: Path, evaluation: Evaluation) -> None:
     for chart in chart_files(evaluation):
         _write(folder / chart.name, png(chart.figure))
         sections.append(f"![{chart.alt_text}]({chart.name})")
+    _write(folder / PREDICTIONS, predictions_csv(evaluation))
+    sections += ["## Predictions", f"`{PREDICTIONS}` has a row for each image, set and mode."]
     _write(folder / MARKDOWN, ("\n\n".join(sections) + "\n").encode())
     _write(folder / JSON, report_json(report))
 
 
 def markdown(report: Report) -> str:
     """Returns all results as Markdown sections with level-2 headings."""
-    sections = [data_summary(report), metrics_table(report), intervals_note(report)]
+    sections = summary_sections(report)
     for title, text in result_sections(report):
         sections += [f"## {title}", text]
     return "\n\n".join(sections) + "\n"
+
+
+def summary_sections(report: Report) -> list[str]:
+    """Returns the paragraphs on the test part: data, metrics, differences between modes, notes."""
+    sections = [data_summary(report), metrics_table(report), difference_note(report)]
+    return [section for section in [*sections, intervals_note(report)] if section]
 
 
 def data_summary(report: Report) -> str:
@@ -59,11 +75,16 @@ def result_sections(report: Report) -> Iterator[tuple[str, str]]:
     """Yields title and text of the sections after the metrics; skips sections without results."""
     yield "Ranking of errors", f"{RANKING_NOTE}\n\n{error_ranking_table(report)}"
     yield "By class", _by_mode(report, lambda mode: class_table(report, mode))
+    if any(mode.prediction_sets for mode in report.modes):
+        tables = _by_mode(report, _set_table)
+        yield "Prediction sets", f"{SETS_NOTE}\n\n{tables}"
     if any(mode.groups for mode in report.modes):
         tables = _folded(report, lambda mode: group_table(report, mode))
         yield "By group", f"{_groups_note(report)}\n\n{tables}"
-    if report.ood_images:
-        yield "Out-of-distribution images", f"{OOD_NOTE}\n\n{ood_table(report)}"
+    if report.ood_sets:
+        tables = _folded(report, lambda mode: _ood_tables(report, mode))
+        text = [OOD_NOTE, ood_set_table(report), _resemblance_note(report), tables]
+        yield "Out-of-distribution images", "\n\n".join(text)
     if report.corrupted.images:
         tables = _folded(report, corruption_table)
         yield "Corrupted images", f"{_corruptions_note(report)}\n\n{tables}"
@@ -75,10 +96,72 @@ RANKING_NOTE = (
     "certain images, over all numbers of images; without any ranking it equals 1 - accuracy, and "
     "lower is better."
 )
-OOD_NOTE = (
-    "The score is the maximum softmax probability (MSP); images of the test part are positive. "
-    "`flagged` is the share of images below the OOD threshold."
+SETS_NOTE = (
+    "A lesion is covered if the prediction sets of all of its images contain its class; the "
+    "intervals are exact and by lesion. At least the stated share of the lesions of each class is "
+    "expected to be covered, on average over calibrations. `always`: the calibration had too few "
+    "lesions, so the class is in every set. The set size is a mean over images."
 )
+OOD_NOTE = (
+    "Sets are `far` (other subjects), `near` (similar subjects that belong to no class) or "
+    "`shifted` (the classes, from another camera or with changed colours). Scores: the maximum "
+    "softmax probability (MSP), which sets the flag `ood`; the energy, minus the log-sum-exp of "
+    "the logits; and the distance of the features to those of training images, which sets "
+    "`unfamiliar`. Images of the test part are positive in AUROC and in the FPR at 95% TPR. The "
+    "share flagged uses the checkpoint's thresholds."
+)
+
+
+def _set_table(mode: ModeReport) -> str:
+    return prediction_set_table(mode.prediction_sets) if mode.prediction_sets else "not calibrated"
+
+
+def _resemblance_note(report: Report) -> str:
+    """Returns which sets resemble what training was shown, and what that means."""
+    shown = [
+        name
+        for name, facts in report.ood_sets.items()
+        if facts.resembles is not None and facts.group != "shifted"
+    ]
+    basis = (
+        "The last column compares the names of the sets with the data in the checkpoint's "
+        "provenance (training, pretraining of the backbone, outlier exposure); an empty cell means "
+        "that no relation is known."
+    )
+    if not shown:
+        return basis
+    return (
+        f"{basis} The figures of {enumeration(shown, 'and')} are in-family figures: training was "
+        "shown the same or similar pictures, and other pictures can give lower ones."
+    )
+
+
+def _ood_tables(report: Report, mode: ModeReport) -> str:
+    metrics = [FLAGGED, "auroc", "fpr_at_95_tpr"] if mode.thresholds else ["auroc", "fpr_at_95_tpr"]
+    tables = [ood_table(report, mode, metric) for metric in metrics]
+    return "\n\n".join([*tables, *filter(None, [ood_accuracy_table(mode)])])
+
+
+def difference_note(report: Report) -> str:
+    """Returns the differences of the other modes from the first one, or an empty string."""
+    first, *others = report.modes
+    return "\n\n".join(_difference(first, mode) for mode in others)
+
+
+def _difference(first: ModeReport, mode: ModeReport) -> str:
+    nll = mode.difference.get("nll")
+    if nll is None:
+        return ""
+    relation = "an NLL that does not differ measurably from that"
+    if nll.low > 0 or nll.high < 0:
+        relation = f"a {'higher' if nll.low > 0 else 'lower'} NLL than that"
+    differences = enumeration(
+        [f"{METRICS[key]} {signed(mode.difference.get(key))}" for key in DIFFERENCES], "and"
+    )
+    return (
+        f"Mode {mode.title} has {relation} of mode {first.title}. Its metrics less those of "
+        f"{first.title}, for the same images: {differences}."
+    )
 
 
 def _by_mode(report: Report, table: Callable[[ModeReport], str]) -> str:

@@ -1,9 +1,19 @@
 """Markdown tables of a report; every estimate has its 95% confidence interval."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import get_args
 
+from eulerlora.ood_scores import ScoreName
 from training.evaluation.intervals import RESAMPLES, Estimate, Proportion
-from training.evaluation.report_schema import TEST, GroupMetrics, ModeReport, Report, Subset
+from training.evaluation.report_schema import (
+    FLAG_METRICS,
+    GroupMetrics,
+    ModeReport,
+    Report,
+    SetCoverage,
+    Subset,
+)
+from training.recipe.schema import OodGroup
 
 METRICS = {
     "accuracy": "accuracy",
@@ -23,8 +33,14 @@ CORRUPTION_METRICS = {
     "msp": "mean MSP",
     "entropy": "mean entropy (nats)",
     "auroc": "AUROC",
-    "flagged": "flagged",
 }
+SCORE_NAMES: Mapping[ScoreName, str] = {
+    "msp": "MSP",
+    "energy": "energy",
+    "feature_distance": "feature distance",
+}
+FLAGGED_NAMES = {name: f"flagged by {SCORE_NAMES[score]}" for score, name in FLAG_METRICS.items()}
+FLAGGED = "flagged"
 FEW_IMAGES = 50
 FEW_TARGETS = 10
 TOO_FEW = "too few"
@@ -37,8 +53,11 @@ def metrics_table(report: Report) -> str:
         [name, *(_estimate(mode.metrics.get(key)) for mode in modes)]
         for key, name in METRICS.items()
     ]
-    rows.append(["OOD threshold on MSP", *(_number(mode.threshold) for mode in modes)])
-    rows.append(["flagged, test part", *(_estimate(mode.flagged[TEST]) for mode in modes)])
+    for score, name in SCORE_NAMES.items():
+        if any(score in mode.thresholds for mode in modes):
+            limits = [_number(mode.thresholds.get(score)) for mode in modes]
+            shares = [_estimate(mode.flagged.get(score)) for mode in modes]
+            rows += [[f"OOD threshold, {name}", *limits], [f"flagged by {name}", *shares]]
     return table(["", *(mode.title for mode in modes)], rows)
 
 
@@ -90,9 +109,54 @@ def error_ranking_table(report: Report) -> str:
     return table(["", *(mode.title for mode in report.modes)], rows)
 
 
-def ood_table(report: Report) -> str:
-    """Returns the OOD metrics of the MSP, by out-of-distribution set."""
-    return table(["", *(mode.title for mode in report.modes)], _ood_rows(report))
+def ood_set_table(report: Report) -> str:
+    """Returns the out-of-distribution sets with their groups and what they resemble."""
+    rows = [
+        [name, facts.group, subset_text(facts.used), facts.resembles or ""]
+        for name, facts in report.ood_sets.items()
+    ]
+    return table(["set", "group", "images", "resembles what training was shown"], rows)
+
+
+def ood_table(report: Report, mode: ModeReport, metric: str) -> str:
+    """Returns a metric of each OOD score by set, sorted by group; `flagged` needs a threshold."""
+    scores = [
+        score
+        for score in SCORE_NAMES
+        if any(metric in by_score.get(score, {}) for by_score in mode.ood.values())
+    ]
+    head = [metric_name(metric), *(SCORE_NAMES[score] for score in scores)]
+    rows: list[list[str]] = []
+    if metric == FLAGGED:
+        rows.append(["test part", *(_estimate(mode.flagged.get(score)) for score in scores)])
+    for group, names in ood_groups(report).items():
+        rows.append([f"**{group}**", *("" for _ in scores)])
+        rows += [
+            [name, *(_estimate(mode.ood[name][score].get(metric)) for score in scores)]
+            for name in names
+        ]
+    return table(head, rows)
+
+
+def ood_accuracy_table(mode: ModeReport) -> str:
+    """Returns the accuracy on the sets that show the classes; empty without such sets."""
+    rows = [[name, _estimate(estimate)] for name, estimate in mode.ood_accuracy.items() if estimate]
+    test_part = ["test part", _estimate(mode.metrics.get("accuracy"))]
+    return table(["accuracy", ""], [test_part, *rows]) if rows else ""
+
+
+def ood_groups(report: Report) -> dict[str, list[str]]:
+    """Returns the names of the sets by group, in the order far, near, shifted."""
+    by_group: dict[str, list[str]] = {}
+    for group in get_args(OodGroup):
+        names = [name for name, facts in report.ood_sets.items() if facts.group == group]
+        by_group |= {group: names} if names else {}
+    return by_group
+
+
+def metric_name(metric: str) -> str:
+    """Returns the name of an OOD metric as a heading."""
+    return "share flagged" if metric == FLAGGED else OOD_METRICS[metric]
 
 
 def group_table(report: Report, mode: ModeReport) -> str:
@@ -101,7 +165,7 @@ def group_table(report: Report, mode: ModeReport) -> str:
     head = ["", "images", *(["lesions"] if report.clusters < report.images else []), "accuracy"]
     head += ["MSP - accuracy", f"AUROC, {target}" if report.target else "macro-AUROC"]
     head += [f"sensitivity, {target}"] if report.target else []
-    head += [] if mode.threshold is None else ["flagged"]
+    head += [FLAGGED_NAMES[name] for name in _flag_metrics(mode)]
     rows: list[list[str]] = []
     for attribute, groups in mode.groups.items():
         rows.append([f"**{attribute}**", *("" for _ in head[1:])])
@@ -111,11 +175,32 @@ def group_table(report: Report, mode: ModeReport) -> str:
 
 def corruption_table(mode: ModeReport) -> str:
     """Returns the metrics of a mode by corruption."""
+    columns = CORRUPTION_METRICS | {name: FLAGGED_NAMES[name] for name in _flag_metrics(mode)}
     rows = [
-        [name, *(_estimate(metrics.get(key)) for key in CORRUPTION_METRICS)]
+        [name, *(_estimate(metrics.get(key)) for key in columns)]
         for name, metrics in mode.corruptions.items()
     ]
-    return table(["corruption", *CORRUPTION_METRICS.values()], rows)
+    return table(["corruption", *columns.values()], rows)
+
+
+def prediction_set_table(sets: Sequence[SetCoverage]) -> str:
+    """Returns covered lesions and mean set size by class, with columns for each coverage.
+
+    sets: at least one, of the same images.
+    """
+    head = ["class", "lesions"]
+    for entry in sets:
+        head += [f"covered, stated {entry.coverage:g}", f"set size, {entry.coverage:g}"]
+    rows = [
+        [
+            name,
+            f"{first.lesions.clusters:,}",
+            *(cell for entry in sets for cell in _set_cells(entry, name)),
+        ]
+        for name, first in sets[0].classes.items()
+    ]
+    sizes = (cell for entry in sets for cell in ("", f"{entry.mean_size:.2f}"))
+    return table(head, [*rows, ["all images", "", *sizes]])
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -133,15 +218,7 @@ def enumeration(names: Sequence[str], conjunction: str) -> str:
 def subset_text(subset: Subset) -> str:
     """Returns the size of a subset, such as "500 of 2,003", or "2,003" for all images."""
     images = f"{subset.images:,}"
-    return images if subset.images == subset.of else f"{images} of {subset.of:,}"
-
-
-def _ood_rows(report: Report) -> Iterator[list[str]]:
-    for ood, subset in report.ood_images.items():
-        yield [f"**{ood}** ({subset_text(subset)} images)", *("" for _ in report.modes)]
-        for key, name in OOD_METRICS.items():
-            yield [name, *(_estimate(mode.ood[ood].get(key)) for mode in report.modes)]
-        yield ["flagged", *(_estimate(mode.flagged.get(ood)) for mode in report.modes)]
+    return f"{images} of {subset.of:,}" if subset.limited else images
 
 
 def _group_row(report: Report, mode: ModeReport, name: str, group: GroupMetrics) -> list[str]:
@@ -153,8 +230,26 @@ def _group_row(report: Report, mode: ModeReport, name: str, group: GroupMetrics)
         *(f"{count:,}" for count in counts),
         *(_estimate(group.metrics.get(key)) for key in keys),
         *([_proportion(group.sensitivity)] if report.target else []),
-        *([] if mode.threshold is None else [_estimate(group.metrics.get("flagged"))]),
+        *(_estimate(group.metrics.get(key)) for key in _flag_metrics(mode)),
     ]
+
+
+def _set_cells(sets: SetCoverage, name: str) -> list[str]:
+    result = sets.classes[name]
+    always = " always" if name in sets.always_included else ""
+    return [f"{_proportion(result.lesions)}{always}", f"{result.mean_size:.2f}"]
+
+
+def _flag_metrics(mode: ModeReport) -> list[str]:
+    """Returns the names of the flagged shares of the scores with a threshold."""
+    return [name for score, name in FLAG_METRICS.items() if score in mode.thresholds]
+
+
+def signed(estimate: Estimate | None) -> str:
+    """Returns a difference with a sign and its interval."""
+    if estimate is None:
+        return "n/a"
+    return f"{estimate.value:+.4f} [{estimate.low:+.4f}, {estimate.high:+.4f}]"
 
 
 def _row(cells: Sequence[str]) -> str:

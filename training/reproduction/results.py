@@ -61,7 +61,7 @@ def _column_title(table: Table, metric: str) -> str:
 
 
 def _results(table: Table, row: TableRow, run: TableRun) -> Mapping[str, Any]:
-    """Returns a run's metrics in the row's mode, with those of the table's OOD set."""
+    """Returns a run's metrics in the row's mode, with the MSP's on the table's OOD set."""
     mode = next(
         mode
         for mode in run.report()["modes"]
@@ -71,7 +71,7 @@ def _results(table: Table, row: TableRow, run: TableRun) -> Mapping[str, Any]:
     if table.ood is not None:
         index = ood_index(table.ood, run.recipe)
         assert index is not None  # checked by runs_of
-        metrics = {**metrics, **list(mode["ood"].values())[index]}
+        metrics = {**metrics, **list(mode["ood"].values())[index]["msp"]}
     return {name: estimate and estimate["value"] for name, estimate in metrics.items()}
 
 

@@ -183,7 +183,7 @@ def test_a_linear_probe_head_classifies_without_training_and_ood_images_are_limi
     assert done.status == 0, done.err
     report = json.loads((out / "report" / "report.json").read_text())
     assert all(mode["metrics"]["accuracy"]["value"] > 0.8 for mode in report["modes"])
-    assert report["ood_images"] == {"other": {"images": 2, "of": 5}}
+    assert report["ood_sets"]["other"]["used"] == {"images": 2, "of": 5}
 
 
 def test_outliers_lower_the_confidence_on_similar_images_and_are_recorded(
@@ -263,18 +263,25 @@ def test_ood_sets_of_the_same_name_get_distinct_names(
     sets = [labelled / "set" / "train" / "red", labelled / "set" / "test" / "red"]
     done = run(
         "evaluate", trained, "--data", labelled, "--mode", "det", "--out", out,
-        "--ood", sets[0], "--ood", sets[1], "--ood", labelled / "set" / "test",
+        "--ood", sets[0], "--ood", f"near:{sets[1]}", "--ood", labelled / "set" / "test",
+        "--ood", "darker",
         "--ood-images", "10", "--corrupted-images", "2",
     )  # fmt: skip
     assert done.status == 0, done.err
     report = json.loads((out / "report.json").read_text())
-    assert report["ood_images"] == {
-        "red": {"images": 10, "of": PER_CLASS["train"]},
-        "test/red": {"images": 6, "of": PER_CLASS["test"]},
-        "set/test": {"images": 10, "of": 3 * PER_CLASS["test"]},
+    facts = {
+        name: (facts["group"], facts["used"]["images"], facts["used"]["of"])
+        for name, facts in report["ood_sets"].items()
     }
-    assert report["modes"][0]["flagged"].keys() == {"test", *report["ood_images"]}
-    assert "**set/test** (10 of 18 images)" in done.out
+    assert facts == {
+        "red": ("far", 10, PER_CLASS["train"]),
+        "test/red": ("near", 6, PER_CLASS["test"]),
+        "set/test": ("far", 10, 3 * PER_CLASS["test"]),
+        "darker": ("shifted", 10, 3 * PER_CLASS["test"]),
+    }
+    assert report["modes"][0]["ood"].keys() == facts.keys()
+    assert "| set/test | far | 10 of 18 |" in done.out
+    assert (out / "predictions.csv.gz").is_file()
     assert "2 of 18 test images, evenly spaced" in done.out
 
 

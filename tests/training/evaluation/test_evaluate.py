@@ -10,12 +10,12 @@ import torch
 
 from eulerlora.config import ClassName
 from eulerlora.model import EulerLoRA
-from training.data.labelled_images import ImageParts, LabelledImage, evenly_spaced
+from training.data.labelled_images import ImageParts, LabelledImage, OodSet, evenly_spaced
 from training.data.sources import list_images, read_image
 from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.intervals import Estimates, proportion, unit_weights
-from training.evaluation.report_schema import CLEAN, TEST, Subset
+from training.evaluation.report_schema import CLEAN, OodSetFacts, Subset
 from training.evaluation.selective_prediction import risk_coverage, selective_metrics
 from training.ood.corruptions import CORRUPTIONS
 
@@ -51,16 +51,15 @@ def test_the_report_agrees_with_the_predictions_of_the_model(
 ) -> None:
     model = EulerLoRA.load(checkpoint_folder)
     test = labelled(image_folder / "test", [0, 2])  # no image of class 1
-    ood = {"other": labelled(image_folder / "other", [-1])}
+    ood = [OodSet("other", labelled(image_folder / "other", [-1]), group="near")]
     options = [DET, STOCH, SamplingOptions("stoch", 3)]
     evaluation = evaluate(model, dataset(model, test), ood, options)
     report = evaluation.report
     det, stoch, uncalibrated = report.modes
 
     paths = [image_folder / "test" / image.name for image in test]
-    for actual, predictions, mode in zip(
-        report.modes, evaluation.predictions, ("det", "stoch"), strict=False
-    ):
+    for index, (actual, mode) in enumerate(zip(report.modes, ("det", "stoch"), strict=False)):
+        predictions = evaluation.sets.test.predictions[index]
         prediction = model.predict(paths, mode)
         correct = np.array(
             [
@@ -70,27 +69,31 @@ def test_the_report_agrees_with_the_predictions_of_the_model(
         )
         assert value(actual.metrics, "accuracy") == pytest.approx(correct.mean())
         assert prediction.ood is not None
-        assert value(actual.flagged, TEST) == pytest.approx(float(prediction.ood.double().mean()))
-        assert actual.threshold == 0.5
+        assert value(actual.flagged, "msp") == pytest.approx(float(prediction.ood.double().mean()))
+        assert actual.thresholds == {"msp": 0.5}
         uncertainty = predictions.uncertainty
         torch.testing.assert_close(uncertainty.probabilities, prediction.probabilities)
         torch.testing.assert_close(uncertainty.msp, prediction.msp)
         outside = model.predict(sorted((image_folder / "other").iterdir()), mode)
-        torch.testing.assert_close(predictions.ood["other"].msp, outside.msp)
+        scores = evaluation.sets.ood["other"].predictions[index].scores
+        assert scores.keys() == outside.ood_scores.keys() == {"msp", "energy"}
+        for name, score in scores.items():
+            torch.testing.assert_close(score.value, outside.ood_scores[name].value)
         areas = selective_metrics(risk_coverage(prediction.msp.numpy(), ~correct, unit_weights(18)))
         assert value(actual.metrics, "aurc") == pytest.approx(areas["aurc"].item())
-        assert actual.ood["other"].keys() == {"auroc", "auprc", "fpr_at_95_tpr"}
+        assert actual.ood["other"]["msp"].keys() == {"auroc", "auprc", "fpr_at_95_tpr", "flagged"}
+        assert actual.ood["other"]["energy"].keys() == {"auroc", "auprc", "fpr_at_95_tpr"}
     of_class = correct[[image.label == 2 for image in test]]
     lesions = np.array([int(image.cluster) for image in test if image.label == 2])
     assert stoch.classes[model.classes[2]].sensitivity == proportion(of_class, lesions)
     assert stoch.classes[model.classes[1]].sensitivity is None
     assert (det.trajectories, stoch.trajectories, uncalibrated.trajectories) == (2, 8, 6)
-    assert uncalibrated.threshold is None
-    assert uncalibrated.flagged == {TEST: None, "other": None}
+    assert (uncalibrated.thresholds, uncalibrated.flagged) == ({}, {})
+    assert "flagged" not in uncalibrated.ood["other"]["msp"]
     assert (report.images, report.clusters) == (18, 9)
-    assert report.ood_images == {"other": Subset(5, 5)}
+    assert report.ood_sets == {"other": OodSetFacts("near", False, Subset(5, 5), None)}
     assert (report.corrupted, det.corruptions) == (Subset(0, 18), {})
-    assert evaluation.labels.tolist() == [image.label for image in test]
+    assert evaluation.sets.test.labels.tolist() == [image.label for image in test]
 
 
 def test_group_metrics_agree_with_predictions_for_the_group(
@@ -98,7 +101,7 @@ def test_group_metrics_agree_with_predictions_for_the_group(
 ) -> None:
     model = EulerLoRA.load(checkpoint_folder)
     test = labelled(image_folder / "test", [0, 1, 2])
-    (mode,) = evaluate(model, dataset(model, test), {}, [DET]).report.modes
+    (mode,) = evaluate(model, dataset(model, test), [], [DET]).report.modes
     assert {kind: list(groups) for kind, groups in mode.groups.items()} == {"kind": ["a", "b"]}
     for start, name in enumerate("ab"):
         members = test[start::2]
@@ -123,7 +126,7 @@ def test_corruption_metrics_agree_with_predictions_for_corrupted_images(
 ) -> None:
     model = EulerLoRA.load(checkpoint_folder)
     test = labelled(image_folder / "test", [0, 1, 2])
-    report = evaluate(model, dataset(model, test), {}, [DET], None, 6).report
+    report = evaluate(model, dataset(model, test), [], [DET], None, 6).report
     assert report.corrupted == Subset(6, 18)
     (mode,) = report.modes
     assert list(mode.corruptions) == [CLEAN, *(corruption.name for corruption in CORRUPTIONS)]
@@ -151,14 +154,15 @@ def test_the_sampler_can_be_chosen_and_is_reported(
     model = EulerLoRA.load(checkpoint_folder)
     test = labelled(image_folder / "test", [0, 2])
     images = dataset(model, test)
-    evaluation = evaluate(model, images, {}, [DET, STOCH], sampler="balanced")
+    evaluation = evaluate(model, images, [], [DET, STOCH], sampler="balanced")
     det, stoch = evaluation.report.modes
     assert (det.title, stoch.title) == ("det", "stoch, 4 balanced samples")
     assert (det.sampler, stoch.sampler) == (None, "balanced")
-    assert (det.threshold, stoch.threshold) == (0.5, None)
+    assert (det.thresholds, stoch.thresholds) == ({"msp": 0.5}, {})
     paths = [image_folder / "test" / image.name for image in test]
     expected = model.predict(paths, "stoch", 4, sampler="balanced").probabilities
-    torch.testing.assert_close(evaluation.predictions[1].uncertainty.probabilities, expected)
+    actual = evaluation.sets.test.predictions[1].uncertainty.probabilities
+    torch.testing.assert_close(actual, expected)
 
 
 def test_a_larger_ood_set_is_reduced_to_evenly_spaced_images(
@@ -166,18 +170,19 @@ def test_a_larger_ood_set_is_reduced_to_evenly_spaced_images(
 ) -> None:
     model = EulerLoRA.load(checkpoint_folder)
     test = labelled(image_folder / "test", [0, 1, 2])
-    ood = {
-        "train": labelled(image_folder / "train", [-1] * 3),
-        "other": labelled(image_folder / "other", [-1]),
-    }
+    train, other = (labelled(image_folder / name, [-1] * 3) for name in ("train", "other"))
+    ood = [OodSet("train", train), OodSet("other", other)]
     evaluation = evaluate(model, dataset(model, test), ood, [DET], ood_images=6)
-    assert evaluation.report.ood_images == {"train": Subset(6, 60), "other": Subset(5, 5)}
-    outside = evaluation.predictions[0].ood
-    assert {name: len(summary.msp) for name, summary in outside.items()} == {"train": 6, "other": 5}
-    assert evenly_spaced(ood["train"], 6) == ood["train"][::10]
-    positions = [ood["train"].index(image) for image in evenly_spaced(ood["train"], 7)]
+    used = {name: facts.used for name, facts in evaluation.report.ood_sets.items()}
+    assert used == {"train": Subset(6, 60), "other": Subset(5, 5)}
+    assert {name: len(part.images) for name, part in evaluation.sets.ood.items()} == {
+        "train": 6,
+        "other": 5,
+    }
+    assert evenly_spaced(train, 6) == train[::10]
+    positions = [train.index(image) for image in evenly_spaced(train, 7)]
     assert {b - a for a, b in pairwise([*positions, 60])} <= {8, 9}
-    assert evenly_spaced(ood["other"], None) == ood["other"]
+    assert evenly_spaced(other, None) == other
 
 
 def test_an_attribute_with_one_value_is_left_out(
@@ -185,5 +190,5 @@ def test_an_attribute_with_one_value_is_left_out(
 ) -> None:
     model = EulerLoRA.load(checkpoint_folder)
     test = labelled(image_folder / "test", [0, 1, 2])[::2]
-    (mode,) = evaluate(model, dataset(model, test), {}, [DET]).report.modes
+    (mode,) = evaluate(model, dataset(model, test), [], [DET]).report.modes
     assert mode.groups == {}

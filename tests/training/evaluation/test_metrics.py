@@ -180,6 +180,12 @@ def test_ood_metrics_agree_with_loops(seed: int) -> None:
     assert actual["auprc"] == pytest.approx(precision)
 
 
+def test_ood_metrics_of_a_resample_without_in_distribution_images_are_nan() -> None:
+    scores, weights = np.array([0.1, 0.2]), np.array([[0.0, 0.0, 1.0, 1.0]])
+    values = metrics.ood_metrics(scores, scores, weights)
+    assert all(np.isnan(value.item()) for value in values.values())
+
+
 def test_separated_sets_have_perfect_ood_metrics() -> None:
     actual = ood_metrics(torch.tensor([0.8, 0.9]), torch.tensor([0.1, 0.2, 0.3]))
     assert actual == {"auroc": 1.0, "auprc": 1.0, "fpr_at_95_tpr": 0.0}

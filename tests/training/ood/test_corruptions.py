@@ -10,7 +10,7 @@ from torch import Tensor
 
 from training.data.labelled_images import LabelledImage
 from training.data.sources import read_image
-from training.ood.corruptions import CORRUPTIONS, Corruption, corrupted_images
+from training.ood.corruptions import CORRUPTIONS, Corruption, with_corruption
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ def test_blur_agrees_with_scipy_with_sigma_relative_to_the_shorter_side() -> Non
         np.testing.assert_allclose(corruption.apply(pixels).numpy(), expected, atol=2.5)
 
 
-def test_corrupted_images_are_made_when_they_are_read(pixels: Tensor) -> None:
+def test_with_corruption_are_made_when_they_are_read(pixels: Tensor) -> None:
     images = [LabelledImage(str(label), pixels, label) for label in range(3)]
-    corrupted = corrupted_images(images, CORRUPTIONS[0])
+    corrupted = with_corruption(images, CORRUPTIONS[0])
     assert [(image.name, image.label) for image in corrupted] == [("0", 0), ("1", 1), ("2", 2)]
     changed = read_image(corrupted[1].name, corrupted[1].source)
     assert torch.equal(changed, CORRUPTIONS[0].apply(pixels))

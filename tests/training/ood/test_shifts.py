@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from training.data.labelled_images import LabelledImage
-from training.ood.corruptions import corrupted_images
+from training.ood.corruptions import with_corruption
 from training.ood.shifts import SHIFTS
 
 
@@ -70,6 +70,6 @@ def test_a_pasted_lesion_covers_an_ellipse_of_another_picture() -> None:
 
 def test_shifted_images_keep_label_cluster_and_groups(pixels: Tensor) -> None:
     image = LabelledImage("a", pixels, 2, "lesion 7", {"sex": "male"})
-    (shifted,) = corrupted_images([image], SHIFTS["darker"])
+    (shifted,) = with_corruption([image], SHIFTS["darker"])
     assert (shifted.name, shifted.label, shifted.cluster) == ("a", 2, "lesion 7")
     assert shifted.groups == image.groups

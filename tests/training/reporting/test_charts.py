@@ -8,9 +8,9 @@ from training.evaluation.metrics import calibration_bins
 from training.evaluation.selective_prediction import risk_coverage
 from training.reporting.charts import (
     confusion_chart,
-    msp_histograms,
     reliability_diagram,
     risk_coverage_chart,
+    score_histograms,
 )
 
 
@@ -70,7 +70,7 @@ def test_a_curve_without_errors_has_a_small_scale() -> None:
 
 def test_the_histograms_show_shares_of_each_set_and_the_threshold() -> None:
     inside, outside = np.array([1.0, 0.99, 0.5, 0.51]), {"other": np.array([0.3])}
-    figure = msp_histograms(inside, outside, 0.4, "title")
+    figure = score_histograms(inside, outside, "msp", 0.4, "title")
     (axes,) = figure.axes
     heights = [patch.get_height() for patch in axes.patches if hasattr(patch, "get_height")]
     assert sum(heights) == pytest.approx(1)
@@ -78,5 +78,18 @@ def test_the_histograms_show_shares_of_each_set_and_the_threshold() -> None:
     assert axes.lines[0].get_xdata() == [0.4, 0.4]
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert set(names) == {"test part (4 images)", "other (1 images)", "flagged below 0.400"}
-    (axes,) = msp_histograms(inside, outside, None, "title").axes
+    (axes,) = score_histograms(inside, outside, "msp", None, "title").axes
     assert not axes.lines
+
+
+def test_the_histogram_of_a_distance_ends_near_its_largest_value_and_keeps_all_images() -> None:
+    inside, outside = np.linspace(20, 40, 200), {"other": np.array([30.0, 1e6])}
+    figure = score_histograms(inside, outside, "feature_distance", 35.0, "title")
+    (axes,) = figure.axes
+    low, high = axes.get_xlim()
+    assert low == 20
+    assert high == pytest.approx(40, abs=1)
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "flagged above 35.000" in names
+    outline = axes.patches[-1].get_xy()  # of the other set: half of it in the last bin
+    assert outline[:, 1].max() == 0.5

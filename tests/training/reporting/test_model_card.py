@@ -125,8 +125,9 @@ def test_the_reproduction_commands_are_those_of_the_provenance() -> None:
         "--seed 0 "
         """--set 'training.loss='"'"'mean'"'"'' """
         "--set backbone.weights=$PWD/backbone/backbone.safetensors",
-        "eulerlora evaluate run/ --data DIR --mode both --samples 4 --ood DIR/other "
-        "--ood-images 2000 --corrupted-images 100 --out report/",
+        "eulerlora evaluate run/ --data DIR --mode both --samples 4 --ood haze "
+        "--ood far:DIR/other --ood near:DIR/close --ood-images 2000 --corrupted-images 100 "
+        "--out report/",
         "eulerlora card run/ --report report/",
     ):
         assert f"\n{line}\n" in card

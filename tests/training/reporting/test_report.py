@@ -5,15 +5,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 from matplotlib.figure import Figure
 
 from eulerlora import DataError
-from eulerlora.uncertainty import summarise
-from tests.training.synthetic_report import REPORT
-from training.evaluation.evaluate import Evaluation, Predictions
+from tests.training.synthetic_report import REPORT, synthetic_evaluation
+from training.evaluation.evaluate import Evaluation
+from training.evaluation.intervals import Estimate
 from training.evaluation.report_schema import ClassMetrics, Subset, read_report, report_json
 from training.reporting.report import markdown, write_report
 from training.reporting.tables import enumeration
@@ -21,11 +19,8 @@ from training.reporting.tables import enumeration
 
 @pytest.fixture(scope="module")
 def evaluation() -> Evaluation:
-    """Returns REPORT with predictions for the charts, which are unrelated to its metrics."""
-    probabilities = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5]], dtype=torch.float64)
-    summary = summarise(probabilities[:, None])
-    predictions = Predictions(probabilities[:, None].log(), summary, {"other": summary}, {})
-    return Evaluation(REPORT, ("red", "blue"), np.array([0, 0, 0]), [predictions, predictions])
+    """Returns REPORT with predictions for charts and table, which are unrelated to its metrics."""
+    return synthetic_evaluation(REPORT)
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +42,10 @@ def test_the_metrics_table_has_estimates_of_both_modes_with_intervals() -> None:
     assert "| accuracy | 0.510 [0.460, 0.560] | 0.540 [0.490, 0.590] |" in text
     assert "| AURC | 0.120 [0.070, 0.170] | 0.120 [0.070, 0.170] |" in text
     assert "| macro-AUROC | n/a | n/a |" in text
-    assert "| OOD threshold on MSP | 0.600 | n/a |" in text
-    assert "| flagged, test part | 0.050 [0.000, 0.100] | n/a |" in text
+    assert "| OOD threshold, MSP | 0.600 | n/a |" in text
+    assert "| flagged by MSP | 0.050 [0.000, 0.100] | n/a |" in text
+    assert "| OOD threshold, feature distance | 35.000 | n/a |" in text
+    assert "threshold, energy" not in text
     assert "1,000 resamples of the lesions" in text
 
 
@@ -79,12 +76,51 @@ def test_only_intervals_without_lesions_are_called_exact() -> None:
     assert "| red | 12 | 0.250 [" in unclustered
 
 
-def test_the_ood_table_names_the_number_of_images_used() -> None:
+def test_a_mode_is_compared_with_the_first_one_on_the_same_images() -> None:
     text = markdown(REPORT)
-    assert "| **other** (2,000 of 10,000 images) |  |  |" in text
-    assert "| AUROC | 0.910 [0.860, 0.960] | 0.910 [0.860, 0.960] |" in text
-    assert "| flagged | 0.750 [0.700, 0.800] | n/a |" in text
-    assert "Out-of-distribution" not in markdown(replace(REPORT, ood_images={}))
+    assert "Mode stoch, 4 samples has a higher NLL than that of mode det." in text
+    assert "NLL (nats) +0.0030 [+0.0010, +0.0050], accuracy -0.0020 [-0.0040, +0.0010] and" in text
+    det, stoch = REPORT.modes
+    equal = replace(stoch, difference=dict(stoch.difference) | {"nll": Estimate(0.1, -0.1, 0.2)})
+    text = markdown(replace(REPORT, modes=[det, equal]))
+    assert "Mode stoch, 4 samples has an NLL that does not differ measurably from that" in text
+    assert "less those" not in markdown(replace(REPORT, modes=[det]))
+
+
+def test_the_ood_section_lists_the_sets_by_group_with_all_scores() -> None:
+    text = markdown(REPORT)
+    assert "| other | far | 2,000 of 10,000 | everyday photographs |" in text
+    assert "| close | near | 30 |  |" in text
+    assert "The figures of other are in-family figures" in text
+    _, section = text.split("## Out-of-distribution images")
+    det = section.split("<summary>Mode stoch")[0]
+    names = ["other", "close", "haze"]  # far, near, shifted
+    for metric in ("AUROC", "FPR at 95% TPR"):
+        (table,) = (part for part in det.split("\n\n") if part.startswith(f"| {metric} |"))
+        lines = table.splitlines()
+        assert lines[0] == f"| {metric} | MSP | energy | feature distance |"
+        assert [line.split(" ")[1] for line in lines if "[" in line] == names
+    assert "| other | 0.500 [0.450, 0.550] | 0.600 [0.550, 0.650] | 0.900 [" in det
+    assert "Out-of-distribution" not in markdown(replace(REPORT, ood_sets={}))
+
+
+def test_the_share_flagged_is_shown_for_the_scores_with_a_threshold() -> None:
+    _, section = markdown(REPORT).split("## Out-of-distribution images")
+    det, stoch = section.split("<summary>Mode stoch, 4 samples</summary>")[:2]
+    assert "| share flagged | MSP | feature distance |" in det
+    assert "| test part | 0.050 [0.000, 0.100] | 0.060 [0.010, 0.110] |" in det
+    assert "| haze | 0.400 [0.350, 0.450] | 0.800 [0.750, 0.850] |" in det
+    assert "share flagged |" not in stoch
+
+
+def test_the_accuracy_of_sets_that_show_the_classes_is_beside_that_of_the_test_part() -> None:
+    text = markdown(REPORT)
+    assert "| test part | 0.510 [0.460, 0.560] |" in text
+    assert "| haze | 0.450 [0.400, 0.500] |" in text
+    unlabelled = [
+        replace(mode, ood_accuracy=dict.fromkeys(mode.ood_accuracy)) for mode in REPORT.modes
+    ]
+    assert "| accuracy |  |" not in markdown(replace(REPORT, modes=unlabelled))
 
 
 def test_groups_of_inconclusive_size_are_marked() -> None:
@@ -110,7 +146,7 @@ def test_the_corruption_table_explains_its_auroc() -> None:
     assert "an unchanged accuracy and an AUROC near 0.5" in text
     fog = rows(text, "fog")[0]
     assert fog.startswith("| fog | 0.400 [0.350, 0.450] | 0.600 [0.550, 0.650] | 1.100 [")
-    assert rows(text, "none, the same images")[0].count("n/a") == 2
+    assert rows(text, "none, the same images")[0].count("n/a") == 3
     assert "Corrupted" not in markdown(replace(REPORT, corrupted=Subset(0, 1234)))
 
 
@@ -125,7 +161,7 @@ def test_the_title_of_a_mode_has_singular_and_plural() -> None:
 
 def test_all_rows_of_a_table_have_the_same_number_of_cells() -> None:
     tables = [part for part in markdown(REPORT).split("\n\n") if part.startswith("|")]
-    assert len(tables) == 1 + 1 + 2 + 2 + 1 + 2
+    assert len(tables) == 1 + 1 + 2 + 2 + (1 + 4 + 3) + 2
     for table in tables:
         assert len({line.count("|") for line in table.splitlines()}) == 1
 
@@ -148,7 +184,12 @@ def test_the_json_has_null_for_undefined_values(written: Path) -> None:
     assert first["metrics"]["macro_auroc"] is None
     assert first["classes"]["red"]["sensitivity"]["hits"] == 3
     assert first["classes"]["blue"]["sensitivity"] is None
-    assert report["ood_images"] == {"other": {"images": 2_000, "of": 10_000}}
+    assert report["ood_sets"]["other"] == {
+        "group": "far",
+        "generated": False,
+        "used": {"images": 2_000, "of": 10_000},
+        "resembles": "everyday photographs",
+    }
 
 
 def test_a_written_report_can_be_read(written: Path) -> None:
@@ -170,8 +211,12 @@ def test_the_markdown_file_shows_all_results_and_charts(written: Path) -> None:
     assert text.startswith("# tiny on squares, test part\n")
     assert markdown(REPORT).strip() in text
     shown = set(re.findall(r"!\[.+\]\((.+)\)", text))
-    assert shown == {path.name for path in written.iterdir()} - {"report.md", "report.json"}
-    assert len(shown) == 6
+    assert shown == {path.name for path in written.iterdir()} - {
+        "report.md",
+        "report.json",
+        "predictions.csv.gz",
+    }
+    assert len(shown) == 8
 
 
 def test_an_interrupted_report_has_no_json(

@@ -1,0 +1,120 @@
+"""OOD scores: their directions, flags, and intervals that respect shared lesions."""
+
+import numpy as np
+import pytest
+import torch
+
+from eulerlora.config import ScoreThreshold, Threshold
+from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
+from training.evaluation.inference import ModelOutputs
+from training.evaluation.ood_report import (
+    SetPredictions,
+    accuracy,
+    flagged_shares,
+    ood_estimates,
+    resampling_units,
+    set_predictions,
+)
+
+DISTANCE = FeatureDistance(FeatureStatistics(torch.zeros(1, 2), torch.eye(2)))
+THRESHOLDS = Threshold(
+    mode="det", samples=1, msp=0.6, kept=0.95, images=4, data="squares",
+    energy=ScoreThreshold(threshold=-2.0, kept=0.95, upper_quartile=-3.0),
+    feature_distance=ScoreThreshold(threshold=1.5, kept=0.95, upper_quartile=1.0),
+)  # fmt: skip
+
+
+def predictions(
+    msp: list[float], partition: list[float], distance: list[float],
+    thresholds: Threshold | None = THRESHOLDS,
+) -> SetPredictions:  # fmt: skip
+    """Returns predictions of two classes with these scores; partition: log-sum-exp of logits."""
+    first = torch.tensor(msp, dtype=torch.float64)
+    features = torch.tensor([[value, 0.0] for value in distance])
+    outputs = ModelOutputs(
+        torch.stack([first, 1 - first], dim=1).log()[:, None, None],
+        torch.tensor(partition, dtype=torch.float64)[:, None, None],
+        features[:, None, None],
+    )
+    return set_predictions(outputs, DISTANCE, thresholds)
+
+
+INSIDE = predictions([0.9, 0.8, 0.7, 0.6], [8.0, 7.0, 6.0, 5.0], [0.1, 0.2, 0.3, 0.4])
+OUTSIDE = predictions([0.55, 0.51], [1.0, 3.0], [2.0, 1.0])
+
+
+def auroc_of(inside: SetPredictions, outside: SetPredictions) -> dict[str, float]:
+    units = [np.arange(len(part.labels)) for part in (inside, outside)]
+    estimates = ood_estimates(inside, outside, units)
+    return {
+        score: metrics["auroc"].value
+        for score, metrics in estimates.items()
+        if metrics["auroc"] is not None
+    }
+
+
+def test_every_score_separates_in_its_own_direction() -> None:
+    perfect = {"msp": 1.0, "energy": 1.0, "feature_distance": 1.0}
+    assert auroc_of(INSIDE, OUTSIDE) == perfect
+    assert auroc_of(OUTSIDE, INSIDE) == dict.fromkeys(perfect, 0.0)
+
+
+def test_images_beyond_a_threshold_are_flagged() -> None:
+    assert {score: flags.tolist() for score, flags in OUTSIDE.flags.items()} == {
+        "msp": [True, True],
+        "energy": [True, False],  # -1 and -3
+        "feature_distance": [True, False],
+    }
+    shares = flagged_shares(OUTSIDE.flags, np.arange(2))
+    assert {score: share and share.value for score, share in shares.items()} == {
+        "msp": 1.0,
+        "energy": 0.5,
+        "feature_distance": 0.5,
+    }
+
+
+def test_without_thresholds_nothing_is_flagged() -> None:
+    plain = predictions([0.5], [1.0], [2.0], thresholds=None)
+    assert plain.flags == {}
+    assert flagged_shares(plain.flags, np.arange(1)) == {}
+    estimates = ood_estimates(INSIDE, plain, resampling_units(list("abcd"), ["e"], False))
+    assert all("flagged" not in metrics for metrics in estimates.values())
+
+
+def test_some_of_the_images_can_be_selected() -> None:
+    chosen = INSIDE.selected(np.array([2, 0]))
+    assert chosen.uncertainty.msp.tolist() == pytest.approx([0.7, 0.9])
+    assert chosen.scores["energy"].value.tolist() == [-6.0, -8.0]
+    assert chosen.log_probabilities.shape[0] == 2
+    assert all(len(flags) == 2 for flags in chosen.flags.values())
+
+
+def test_changed_test_images_are_resampled_together_with_their_lesions() -> None:
+    (joint,) = resampling_units(["x", "y", "y"], ["x", "y"], shared=True)
+    assert joint.tolist() == [0, 1, 1, 0, 1]
+    inside, outside = resampling_units(["x", "y", "y"], ["x", "z"], shared=False)
+    assert (inside.tolist(), outside.tolist()) == ([0, 1, 1], [0, 1])
+
+
+def test_joint_resampling_gives_narrower_intervals_for_scores_that_move_with_the_lesion() -> None:
+    random = np.random.default_rng(0)
+    lesion = random.uniform(0.55, 0.9, 60)
+    values = [0.0] * 60
+    before = predictions(lesion.tolist(), values, values)
+    after = predictions((lesion - 0.01).tolist(), values, values)
+    names = [str(index) for index in range(60)]
+    widths = []
+    for shared in (True, False):
+        estimate = ood_estimates(before, after, resampling_units(names, names, shared))["msp"]
+        auroc = estimate["auroc"]
+        assert auroc is not None
+        widths.append(auroc.high - auroc.low)
+    assert widths[0] < 0.5 * widths[1]
+
+
+def test_accuracy_needs_a_class_for_every_image() -> None:
+    labels = np.array([0, 0, 1, 0])
+    estimate = accuracy(labels, INSIDE, np.arange(4))
+    assert estimate is not None
+    assert estimate.value == 0.75
+    assert accuracy(np.array([0, 0, -1, 0]), INSIDE, np.arange(4)) is None
