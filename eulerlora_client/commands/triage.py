@@ -47,6 +47,11 @@ class Samples(click.ParamType[int | Auto]):
 @click.option("--mode", type=click.Choice(["det", "stoch"]), default="stoch", show_default=True)
 @click.option("--samples", type=Samples(), help="Samples per adapter, with stoch; default: 4.")
 @click.option("--model", help="Name of a served model; default: the first one.")
+@click.option(
+    "--coverage",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Add a prediction set with this coverage, such as 0.9, to the output files.",
+)
 @click.option("--csv", type=OUTPUT_FILE, help="Write a CSV file.")
 @click.option("--json-lines", type=OUTPUT_FILE, help="Write a JSON object per line.")
 @click.option("--report", type=OUTPUT_FILE, help="Write a self-contained HTML report.")
@@ -65,6 +70,7 @@ def triage_command(
     mode: str,
     samples: int | Auto | None,
     model: str | None,
+    coverage: float | None,
     csv: Path | None,
     json_lines: Path | None,
     report: Path | None,
@@ -86,7 +92,7 @@ def triage_command(
     from eulerlora_client.report.outputs import Outputs  # noqa: PLC0415
     from eulerlora_client.sdk.requests import PredictOptions  # noqa: PLC0415
 
-    options = PredictOptions(mode, samples, model=model, detail=True)
+    options = PredictOptions(mode, samples, model=model, detail=True, coverage=coverage)
     key = read_key(key_file) if key_file else os.environ.get(KEY_VARIABLE) or None
     session = Session.create(url, key, policy_file, options, concurrency)
     settings_files = [path for path in (key_file, policy_file) if path is not None]

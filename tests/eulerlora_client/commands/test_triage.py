@@ -77,6 +77,20 @@ def test_every_image_of_a_folder_gets_a_decision(
         assert row["policy_hash"].startswith("sha256:")
 
 
+def test_the_coverage_is_asked_for(
+    folder: Path, server: ScriptedServer, policy: Path, tmp_path: Path
+) -> None:
+    sets = {"labels": ["mel"], "coverage": 0.9, "unit": "lesion", "calibrated_on": "here"}
+    details = (200, {}, json.dumps(DETAILS).encode())
+    server.reply(details, prediction_reply(prediction_set=sets))
+    file = tmp_path / "rows.csv"
+    arguments = ("--policy", policy, "--model", "tiny", "--coverage", "0.9", "--csv", file)
+    done = triage(folder / "1.png", "--url", server.url, *arguments)
+    assert done.status == 0, done.err
+    assert "coverage=0.9" in server.requests[-1].path
+    assert [row["prediction_set"] for row in rows_in(file)] == ["mel"]
+
+
 def test_a_bad_file_has_a_row_with_its_problem_and_the_status_is_1(
     folder: Path, url: str, policy: Path, tmp_path: Path
 ) -> None:

@@ -171,13 +171,23 @@ def test_an_unfamiliar_row_shows_its_distance_and_no_urgent_threshold(
     assert wording.REASONS[Reason.MALIGNANT_GROUP] in text
 
 
+@pytest.mark.parametrize(("labels", "text"), [(("mel", "nv"), "mel, nv"), ((), "no class")])
+def test_a_prediction_set_is_listed(
+    write: Write, policy: Policy, labels: tuple[str, ...], text: str
+) -> None:
+    sets = {"labels": labels, "coverage": 0.9, "unit": "lesion", "calibrated_on": "A < B"}
+    prediction = make_prediction(passes("mel", 7, 0.2, 0), prediction_set=sets)
+    document = write([triaged(Path("a.jpg"), prediction, SHARP, policy)])
+    expected = f"coverage of 90{NO_BREAK}% for images like those of A < B: {text}"
+    assert expected.replace(NO_BREAK, " ") in text_of(document).replace(NO_BREAK, " ")
+
+
 def test_without_a_distance_threshold_only_the_distance_is_shown(
     write: Write, policy: Policy
 ) -> None:
-    scores = {"feature_distance": {"value": 36.0, "threshold": None, "flagged": None}}
-    prediction = make_prediction(
-        passes("nv", 7, 0.2, 0), ood_scores={"msp": None, "energy": None} | scores
-    )
+    score = {"value": 36.0, "threshold": None, "flagged": None}
+    scores = dict.fromkeys(("msp", "energy", "feature_distance"), score)
+    prediction = make_prediction(passes("nv", 7, 0.2, 0), ood_scores=scores)
     text = text_of(write([triaged(Path("a.jpg"), prediction, SHARP, policy)]))
     assert "Feature distance 36.000" in text
     assert "36.000 , threshold" not in text
