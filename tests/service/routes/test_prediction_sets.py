@@ -66,6 +66,13 @@ def predicted(client: TestClient, png: bytes, query: str, route: str = "/predict
     return response.json()
 
 
+def missing_sets(body: Any) -> list[str]:
+    """Returns the messages of the warnings about prediction sets."""
+    return [
+        warning["message"] for warning in body["warnings"] if warning["code"] == "no_prediction_set"
+    ]
+
+
 @pytest.mark.parametrize("query", ["coverage=0.9", "coverage=0.90&mode=stoch&samples=2"])
 def test_the_set_holds_the_classes_within_their_thresholds(service, png, query) -> None:
     body = predicted(service, png, query)
@@ -83,7 +90,7 @@ def test_the_set_holds_the_classes_within_their_thresholds(service, png, query) 
         "calibrated_on": "HAM10000, calibration part",
     }
     assert "nv" in expected
-    assert body["warnings"] == []
+    assert missing_sets(body) == []
 
 
 def test_without_coverage_there_is_no_set(service, png) -> None:
@@ -101,16 +108,27 @@ def test_without_coverage_there_is_no_set(service, png) -> None:
 def test_options_without_calibration_give_null_and_a_warning(service, png, query) -> None:
     body = predicted(service, png, query)
     assert body["prediction_set"] is None
-    (warning,) = body["warnings"]
-    assert warning["code"] == "no_prediction_set"
-    assert "0.9 for det, float32; 0.9 for stoch, 2 samples, independent" in warning["message"]
+    (message,) = missing_sets(body)
+    assert "0.9 for det, float32; 0.9 for stoch, 2 samples, independent" in message
+
+
+def test_the_details_of_the_model_list_the_calibrated_options(service) -> None:
+    det, stoch = service.get("/models/tiny").json()["prediction_sets"]
+    assert det == {
+        "coverage": 0.9, "mode": "det", "samples": 1, "sampler": "independent",
+        "precision": "float32", "unit": "lesion",
+        "units": {"bkl": 60, "mel": 70, "nv": 3, "bcc": 20, "akiec": 30},
+        "always_included": ["nv"], "data": "HAM10000, calibration part",
+    }  # fmt: skip
+    assert stoch == det | {"mode": "stoch", "samples": 2}
 
 
 def test_another_precision_gives_null_and_a_warning(checkpoint, png) -> None:
     with TestClient(app_of(checkpoint, precision="bfloat16")) as client:
         body = predicted(client, png, "coverage=0.9")
     assert body["prediction_set"] is None
-    assert "coverage 0.9 for det, bfloat16" in body["warnings"][0]["message"]
+    (message,) = missing_sets(body)
+    assert "coverage 0.9 for det, bfloat16" in message
 
 
 def test_a_batch_has_a_set_for_each_image(service, png) -> None:
