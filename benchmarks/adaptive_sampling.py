@@ -1,7 +1,8 @@
 """Fixed numbers of samples and `auto`: `python -m benchmarks.adaptive_sampling`.
 
 Prints, for independent and balanced samples, the metrics of a checkpoint by number of samples, and
-the agreement with 64 other samples; draws both as a chart.
+the agreement with 64 other samples and the coverage of the stated errors; draws the first two as a
+chart.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from benchmarks.adaptive_sampling_tables import (
     chart,
     metrics_table,
 )
+from benchmarks.error_coverage import error_coverage_table
 from benchmarks.sampling import predict
 from eulerlora.adaptive_sampling import MAX_SAMPLES
 from eulerlora.checkpoint import DEFAULT_CHECKPOINT
@@ -70,6 +72,7 @@ def main(
     for sampler, sampled in measured.items():
         click.echo(f"\n{sampler}:\n\n{metrics_table(sampled, labels)}")
     click.echo(f"\n{agreement_table(measured)}")
+    click.echo(f"\n{error_coverage_table(measured)}")
     if chart_file is not None:
         chart(measured).savefig(chart_file)
 

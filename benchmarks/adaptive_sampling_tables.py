@@ -116,13 +116,19 @@ def adaptive_samples(probabilities: Tensor, threshold: float | None = None) -> T
     return samples_until_converged(probabilities, threshold)
 
 
+def reference_means(measured: Mapping[Sampler, SampledProbabilities]) -> Tensor:
+    """Returns (repeats, images, classes): means over the balanced samples of the other repeats."""
+    repeats = measured[REFERENCE].inside.mean(dim=(2, 3))
+    others: Tensor = (repeats.sum(dim=0) - repeats) / (len(repeats) - 1)
+    return others
+
+
 def agreement_table(measured: Mapping[Sampler, SampledProbabilities]) -> str:
     """Returns a Markdown table of the agreement with 64 other balanced samples.
 
     These are the samples of the other repeats, never those of the compared repeat.
     """
-    repeats = measured[REFERENCE].inside.mean(dim=(2, 3))
-    reference = Decisions.of((repeats.sum(dim=0) - repeats) / (len(repeats) - 1))
+    reference = Decisions.of(reference_means(measured))
     lines = [
         "| sampler | S | mean S | label | OOD flag | both | entropy, RMS difference | "
         + " | ".join(f"S = {count}" for count in ROUNDS)

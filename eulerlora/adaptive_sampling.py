@@ -1,6 +1,6 @@
 """Adaptive sampling, `samples="auto"`: rounds of samples until an image's answer converges.
 
-An answer is converged when its label, its OOD flag and its entropy are known to a stated standard
+An answer is converged when its label, its OOD flag and its entropy are known to a given standard
 error. The rule depends on the image's trajectories only; docs/sampling.md has its derivation.
 """
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from eulerlora.settings import Draw
+from eulerlora.student_t import student_t_quantile
 
 ROUNDS = (2, 4, 8, 12, 16)
 """Samples per adapter after each round. With balanced samples the variance of the mean is lowest at
@@ -22,10 +23,18 @@ MAX_SAMPLES = ROUNDS[-1]
 
 DECISION_Z = 2.0
 """Normal quantile: the standard errors by which the most probable class must lead, and by which the
-MSP must differ from the threshold. A value plus and minus so many errors is a 95% interval.
+MSP must differ from the threshold.
 """
 
 MAX_ENTROPY_ERROR_NATS = 0.06
+
+INTERVAL_ERRORS = 2.0
+"""Half the width of a stated 95% interval, in standard errors."""
+
+REPEATED_Z = 2.447
+"""Normal quantile of 95% intervals that hold at all `ROUNDS` together (Pocock's bound; Jennison and
+Turnbull, Group Sequential Methods, 1999, chapter 9), for information proportional to the samples.
+"""
 
 
 class AdaptiveSampling:
@@ -80,7 +89,7 @@ def round_draws(draw: Draw) -> Iterator[Draw]:
 
 @dataclass(frozen=True)
 class StandardErrors:
-    """Standard errors of statistics of the mean over samples, all of shape (...), by Student's t.
+    """Standard errors of statistics of the mean over samples, all of shape (...), float64.
 
     msp: of the probability of the most probable class. margin: of its difference to the
     probability of the second class. entropy: in nats, by the delta method.
@@ -92,24 +101,20 @@ class StandardErrors:
 
 
 def standard_errors(trajectories: Tensor) -> StandardErrors:
-    """Returns the standard errors of the mean over all trajectories, float64.
+    """Returns the standard errors of the mean over all trajectories, corrected for `auto`.
 
-    trajectories: (..., adapters, samples, classes) probabilities, at least two samples. The
-    adapters are fixed and their samples are random: Var = sum over a of s_a^2 / (adapters^2
-    samples), without bias for independent samples, and on average too large for balanced ones.
-    The root is multiplied by Student's quantile over `DECISION_Z`, because few samples give a
-    variance that is often too small: the mean plus and minus `DECISION_Z` errors is a 95% interval
-    for a fixed number of samples. docs/sampling.md has the measured coverage for `auto`, whose
-    choice of the number is not independent of the variance.
+    A statistic plus and minus `INTERVAL_ERRORS` errors is a 95% interval for independent normal
+    samples at whatever round the image stops: the errors are widened by Student's quantile at
+    `REPEATED_Z`, because the choice of the round depends on the samples, and few samples estimate
+    their variance badly. Balanced samples have smaller errors. docs/sampling.md has the measured
+    coverage. trajectories: (..., adapters, samples, classes) probabilities, at least two samples.
     """
-    exact = trajectories.double()
-    mean = exact.mean(dim=(-3, -2))
-    first, second = _probabilities_of(exact, mean.topk(2, dim=-1).indices)
-    slope = torch.xlogy(exact, mean[..., None, None, :]).sum(dim=-1)  # of the entropy, negative
+    errors = _errors_of_mean(trajectories)
+    widening = student_t_quantile(REPEATED_Z, _degrees_of_freedom(trajectories)) / INTERVAL_ERRORS
     return StandardErrors(
-        msp=_error_of_mean(first),
-        margin=_error_of_mean(first - second),
-        entropy=_error_of_mean(slope),
+        msp=widening * errors.msp,
+        margin=widening * errors.margin,
+        entropy=widening * errors.entropy,
     )
 
 
@@ -120,27 +125,14 @@ def is_converged(trajectories: Tensor, threshold: float | None) -> Tensor:
     gets no OOD flag.
     """
     mean = trajectories.double().mean(dim=(-3, -2))
-    errors = standard_errors(trajectories)
+    errors = _errors_of_mean(trajectories)
     first, second = mean.topk(2, dim=-1).values.unbind(dim=-1)
-    converged = errors.entropy <= MAX_ENTROPY_ERROR_NATS
-    converged &= first - second >= DECISION_Z * errors.margin
+    quantile = student_t_quantile(DECISION_Z, _degrees_of_freedom(trajectories))
+    converged = errors.entropy * quantile / DECISION_Z <= MAX_ENTROPY_ERROR_NATS
+    converged &= first - second >= quantile * errors.margin
     if threshold is not None:
-        converged &= (first - threshold).abs() >= DECISION_Z * errors.msp
+        converged &= (first - threshold).abs() >= quantile * errors.msp
     return converged | mean.isnan().any(dim=-1)
-
-
-def student_t_quantile(normal_quantile: float, degrees_of_freedom: int) -> float:
-    """Returns the quantile of Student's t at the probability of a normal quantile.
-
-    It accounts for the uncertainty of an error that is estimated from few samples.
-    degrees_of_freedom: at least 1. Abramowitz and Stegun, 26.7.5, to the second order. At a normal
-    quantile of 2, probability 0.954, it has the probability 0.916 for one degree of freedom, 0.943
-    for two and 0.953 for six.
-    """
-    z = normal_quantile
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    return z + first / degrees_of_freedom + second / degrees_of_freedom**2
 
 
 def samples_until_converged(trajectories: Tensor, threshold: float | None) -> Tensor:
@@ -155,15 +147,38 @@ def samples_until_converged(trajectories: Tensor, threshold: float | None) -> Te
     return counts
 
 
+def _errors_of_mean(trajectories: Tensor) -> StandardErrors:
+    """Returns the standard errors of the mean, by the variance of the samples of each adapter.
+
+    trajectories: as in `standard_errors`. The adapters are fixed and their samples are random:
+    Var = sum over a of s_a^2 / (adapters^2 samples). This is unbiased for independent samples and
+    on average too large for balanced ones.
+    """
+    exact = trajectories.double()
+    mean = exact.mean(dim=(-3, -2))
+    first, second = _probabilities_of(exact, mean.topk(2, dim=-1).indices)
+    slope = torch.xlogy(exact, mean[..., None, None, :]).sum(dim=-1)  # of the entropy, negative
+    return StandardErrors(
+        msp=_error_of_values(first),
+        margin=_error_of_values(first - second),
+        entropy=_error_of_values(slope),
+    )
+
+
+def _degrees_of_freedom(trajectories: Tensor) -> int:
+    """Returns those of the variance over samples. trajectories: as in `standard_errors`."""
+    adapters, samples = trajectories.shape[-3:-1]
+    return adapters * (samples - 1)
+
+
 def _probabilities_of(trajectories: Tensor, classes: Tensor) -> tuple[Tensor, ...]:
     """Returns the probabilities (..., adapters, samples) of each of the classes (..., n)."""
     indices = classes[..., None, None, :].expand(*trajectories.shape[:-1], -1)
     return trajectories.gather(-1, indices).unbind(dim=-1)
 
 
-def _error_of_mean(values: Tensor) -> Tensor:
+def _error_of_values(values: Tensor) -> Tensor:
     """Returns (...): the standard error of the mean of values (..., adapters, samples)."""
     adapters, samples = values.shape[-2:]
     variance = (values - values.mean(dim=-1, keepdim=True)).square().sum(dim=-1) / (samples - 1)
-    widening = student_t_quantile(DECISION_Z, adapters * (samples - 1)) / DECISION_Z
-    return widening * (variance.mean(dim=-1) / (adapters * samples)).sqrt()
+    return (variance.mean(dim=-1) / (adapters * samples)).sqrt()

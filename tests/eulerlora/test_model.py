@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Generator, Tensor
 
 import eulerlora
-from eulerlora.adaptive_sampling import MAX_ENTROPY_ERROR_NATS, MAX_SAMPLES
+from eulerlora.adaptive_sampling import MAX_SAMPLES, standard_errors
 from eulerlora.checkpoint import (
     DEFAULT_CHECKPOINT,
     Checkpoint,
@@ -275,9 +275,12 @@ def test_auto_runs_as_many_samples_in_a_batch_as_alone(
 
 def test_only_auto_has_standard_errors(model: EulerLoRA, varied: Tensor) -> None:
     actual = model.predict(varied, "stoch", "auto", seed=2)
-    converged = actual.samples < MAX_SAMPLES
     assert actual.standard_errors is not None
-    assert (actual.standard_errors.entropy[converged] <= MAX_ENTROPY_ERROR_NATS).all()
+    for index, trajectories in enumerate(actual.trajectories):
+        run = trajectories[~trajectories.isnan().any(dim=-1)]
+        expected = standard_errors(run.unflatten(0, (-1, int(actual.samples[index]))))
+        torch.testing.assert_close(actual.standard_errors.msp[index], expected.msp)
+        torch.testing.assert_close(actual.standard_errors.entropy[index], expected.entropy)
     assert actual.standard_errors.msp.shape == actual.samples.shape == (len(varied),)
     assert model.predict(varied[:2], "stoch", 3).standard_errors is None
     assert model.predict(varied[:2], "stoch", 3).samples.tolist() == [3, 3]
