@@ -104,7 +104,7 @@ def save_checkpoint(
     Raises CheckpointError if `folder` is not empty and StorageError for a full disk.
     """
     check_free(folder)
-    with storage_errors(folder), _atomic_folder(folder) as partial:
+    with storage_errors(folder), new_folder(folder) as partial:
         write_tensors(partial / ADAPTERS, dict(network.adapter_parameters()), dtype, {})
         if config.backbone.published is None:
             save_backbone(partial / BACKBONE, network.backbone, config.backbone.provenance, dtype)
@@ -130,7 +130,7 @@ def check_free(folder: Path) -> None:
 
 
 @contextmanager
-def _atomic_folder(folder: Path) -> Iterator[Path]:
+def new_folder(folder: Path) -> Iterator[Path]:
     """Yields a temporary folder that becomes `folder` when the block succeeds."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))

@@ -158,15 +158,16 @@ def compute_thresholds(
     data: str,
     distance: FeatureDistance | None,
     samples: Sequence[int | Auto] = SAMPLES,
+    tpr: float = TARGET_TPR,
 ) -> tuple[Threshold, ...]:
-    """Returns thresholds for each mode and number of samples, each with a TPR of at least 95%.
+    """Returns thresholds for each mode and number of samples, each with a TPR of at least `tpr`.
 
     All numbers of samples share one set of draws: the first s of the largest number, which have
     the distribution of s samples with both samplers. distance: None to leave out its thresholds.
     """
     return (
-        _threshold("det", 1, scored_images(outputs.det, distance, 1), data),
-        *stochastic_thresholds(outputs.stoch, distance, samples, data),
+        _threshold("det", 1, scored_images(outputs.det, distance, 1), data, tpr),
+        *stochastic_thresholds(outputs.stoch, distance, samples, data, tpr),
     )
 
 
@@ -175,14 +176,15 @@ def stochastic_thresholds(
     distance: FeatureDistance | None,
     samples: Sequence[int | Auto],
     data: str,
+    tpr: float = TARGET_TPR,
 ) -> list[Threshold]:
-    """Returns thresholds for each number of samples, `auto` last.
+    """Returns thresholds for each number of samples, `auto` last; arguments as above.
 
     outputs: with the largest of `samples`.
     """
     counts = [count for count in samples if isinstance(count, int)]
     thresholds = {
-        count: _threshold("stoch", count, scored_images(outputs, distance, count), data)
+        count: _threshold("stoch", count, scored_images(outputs, distance, count), data, tpr)
         for count in counts
     }
     if AUTO not in samples:
@@ -190,7 +192,7 @@ def stochastic_thresholds(
     # The same as CheckpointConfig.convergence_threshold, by which predictions decide.
     convergence = thresholds[max(counts)].msp if counts else None
     converged = _converged_images(outputs, distance, convergence)
-    return [*thresholds.values(), _threshold("stoch", AUTO, converged, data)]
+    return [*thresholds.values(), _threshold("stoch", AUTO, converged, data, tpr)]
 
 
 def scored_images(
@@ -211,9 +213,9 @@ def threshold_at_tpr(scores: Tensor, tpr: float) -> float:
     return float(scores.sort(descending=True).values[accepted - 1])
 
 
-def score_threshold(scores: Tensor) -> ScoreThreshold:
-    """Returns the lowest threshold that 95% of the scores do not exceed. scores: (n,)."""
-    threshold = -threshold_at_tpr(-scores, TARGET_TPR)
+def score_threshold(scores: Tensor, tpr: float = TARGET_TPR) -> ScoreThreshold:
+    """Returns the lowest threshold that a share `tpr` of the scores do not exceed. scores: (n,)."""
+    threshold = -threshold_at_tpr(-scores, tpr)
     return ScoreThreshold(
         threshold=threshold,
         kept=_share(scores <= threshold),
@@ -242,9 +244,11 @@ def _converged_images(
     )
 
 
-def _threshold(mode: Mode, samples: int | Auto, images: ScoredImages, data: str) -> Threshold:
+def _threshold(
+    mode: Mode, samples: int | Auto, images: ScoredImages, data: str, tpr: float
+) -> Threshold:
     msp, distances = images.scores["msp"], images.scores.get("feature_distance")
-    threshold = threshold_at_tpr(msp, TARGET_TPR)
+    threshold = threshold_at_tpr(msp, tpr)
     return Threshold(
         mode=mode,
         samples=samples,
@@ -252,8 +256,8 @@ def _threshold(mode: Mode, samples: int | Auto, images: ScoredImages, data: str)
         kept=_share(msp >= threshold),
         images=len(msp),
         data=data,
-        energy=score_threshold(images.scores["energy"]),
-        feature_distance=None if distances is None else score_threshold(distances),
+        energy=score_threshold(images.scores["energy"], tpr),
+        feature_distance=None if distances is None else score_threshold(distances, tpr),
         label_shares=tuple(_label_shares(images)),
     )
 

@@ -67,13 +67,13 @@ def site_calibration(site: Mapping[str, Any]) -> str:
     site: `provenance["site"]`, written by `eulerlora site fit`.
     """
     lesions = ", ".join(f"{count} of `{name}`" for name, count in site["lesions"].items())
-    unit = "lesions" if site["unit"] == "lesion" else "images, each counted as a lesion"
-    fitted = ", ".join(site["fitted"]) or "nothing"
+    unit = "lesions" if site["unit"] == "lesion" else "every image counts as a lesion"
+    results = "\n".join(f"- {part}: {result}" for part, result in site["results"].items())
     return (
-        "`eulerlora site fit` fitted the thresholds of this checkpoint on local pictures, "
-        f"{site['data']}: {site['images']:,} images; {unit}: {lesions}. Fitted: {fitted}. The "
-        f"weights are those of revision {site['source']}. The results in other sections are on "
-        "the data that they name, not on local pictures."
+        "`eulerlora site fit` fitted this checkpoint to local pictures, "
+        f"{site['data']}: {site['images']:,} images ({unit}: {lesions}).\n\n"
+        f"{results}\n\nThe weights are those of revision {site['source']}. The results in other "
+        "sections are on the data that they name, not on local pictures."
     )
 
 

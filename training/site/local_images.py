@@ -1,7 +1,7 @@
 """A site's labelled pictures: one folder per class, or a table `labels.csv`."""
 
 import csv
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -9,11 +9,13 @@ from typing import Literal
 
 from eulerlora.errors import DataError
 from training.data.cache import decoded_images
-from training.data.labelled_images import LabelledImage
+from training.data.labelled_images import LabelledImage, stratified_split
 from training.data.sources import OnBad, refuse
+from training.evaluation.intervals import Ints, cluster_indices
 
 LABELS = "labels.csv"
 PATH, LABEL, GROUP = "path", "label", "group"
+MIN_FOR_SPLIT = 2  # groups of a class
 
 Unit = Literal["lesion", "image"]
 
@@ -53,6 +55,22 @@ class LocalImages:
 
 
 @dataclass(frozen=True)
+class Group:
+    """The images of a lesion or patient. label: the class by which a split is stratified."""
+
+    label: int
+    images: Sequence[LabelledImage]
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """Two parts of the images without a common group: one to fit and one to measure."""
+
+    fit: Sequence[LabelledImage]
+    measure: Sequence[LabelledImage]
+
+
+@dataclass(frozen=True)
 class LocalLabel:
     """The label of a picture and its group, a lesion or a patient, if known."""
 
@@ -72,8 +90,7 @@ def read_local_images(folder: Path, names: LabelNames, skip_bad: bool = False) -
     skipped: dict[str, str] = {}
     on_bad: OnBad = skipped.__setitem__ if skip_bad else refuse
     decoded = decoded_images(folder)
-    tabular = (folder / LABELS).is_file()
-    if tabular:
+    if (folder / LABELS).is_file():
         labels = read_labels(folder / LABELS)
     else:
         labels = list(_folder_labels({*decoded.sources, *decoded.bad}, on_bad))
@@ -91,6 +108,36 @@ def read_local_images(folder: Path, names: LabelNames, skip_bad: bool = False) -
         raise DataError(f"{folder}: expected usable labelled pictures, got none")
     unit: Unit = "lesion" if any(row.group for row in labels) else "image"
     return LocalImages(folder.resolve().name, images, unit, len(labels) - len(used), skipped)
+
+
+def group_indices(images: Sequence[LabelledImage]) -> Ints:
+    """Returns (n,) the index of each image's group; an image without one is a group by itself."""
+    return cluster_indices([image.cluster or image.name for image in images])
+
+
+def split_groups(images: Sequence[LabelledImage], measured: float) -> HoldOut:
+    """Returns the images in two parts, stratified by class; the same parts every time.
+
+    measured: share of the groups in the second part, 0 to 1. Groups of a class with fewer than two
+    stay in the first. Raises DataError if there are too few groups.
+    """
+    members: dict[int, list[LabelledImage]] = defaultdict(list)
+    for index, image in zip(group_indices(images).tolist(), images, strict=True):
+        members[index].append(image)
+    totals = Counter(image.label for image in images)
+    groups = [
+        Group(min((image.label for image in group), key=totals.__getitem__), group)
+        for _, group in sorted(members.items())
+    ]
+    sizes = Counter(group.label for group in groups)
+    alone = [group for group in groups if sizes[group.label] < MIN_FOR_SPLIT]
+    several = [group for group in groups if sizes[group.label] >= MIN_FOR_SPLIT]
+    fit, measure = stratified_split(several, measured)
+    return HoldOut(_images([*fit, *alone]), _images(measure))
+
+
+def _images(groups: Sequence[Group]) -> list[LabelledImage]:
+    return sorted((image for group in groups for image in group.images), key=lambda i: i.name)
 
 
 def read_labels(path: Path) -> list[LocalLabel]:

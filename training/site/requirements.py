@@ -25,12 +25,14 @@ class Needs:
     """What a site wants to fit.
 
     kept: share of the lesions that the OOD thresholds keep. sensitivity: required of the urgent
-    threshold. coverages: of the prediction sets.
+    threshold. coverages: of the prediction sets. always_include_rare: True if a class with too few
+    lesions for a coverage is in every set.
     """
 
     kept: float
     sensitivity: float
     coverages: Sequence[float]
+    always_include_rare: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,10 +87,11 @@ def _parts(lesions: Mapping[str, int], units: str, needs: Needs) -> Iterator[Req
     yield Requirement(TEMPERATURE, MIN_TEMPERATURE, total, units)
     yield Requirement(FEATURES, MIN_FEATURES, total, units)
     yield Requirement(OOD, min_units(needs.kept), total, units)
-    fewest = min(lesions.values())
+    choose, classes = (max, "a class") if needs.always_include_rare else (min, "each class")
+    available = choose(lesions.values())
     for coverage in needs.coverages:
         part = sets_part(coverage)
-        yield Requirement(part, min_units(coverage), fewest, f"{units} of each class")
+        yield Requirement(part, min_units(coverage), available, f"{units} of {classes}")
     yield Requirement(URGENT, 1, melanomas, f"{units} of {MELANOMA}")
     bound, needed = bound_part(needs.sensitivity), min_lesions(needs.sensitivity)
     yield Requirement(bound, needed, melanomas, f"{units} of {MELANOMA} without a miss")

@@ -43,6 +43,14 @@ class TemperatureFit:
         """The fitted temperature if it helps, and 1 otherwise."""
         return self.fitted if self.helps else 1.0
 
+    @property
+    def summary(self) -> str:
+        """The result in words."""
+        return (
+            f"{self.temperature:g}: {self.fitted:g} lowers the NLL of other lesions by "
+            f"{self.improvement:.3f} (standard error {self.standard_error:.3f})"
+        )
+
 
 def fit_temperature(log_probabilities: Tensor, labels: Tensor, groups: Ints) -> TemperatureFit:
     """Returns the temperature of the lowest mean NLL of a lesion.

@@ -1,0 +1,68 @@
+"""A tiny checkpoint with feature statistics, and local pictures of its classes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from eulerlora.checkpoint import save_checkpoint, write_config
+from eulerlora.config import FeatureConfig
+from eulerlora.feature_distance import (
+    SHRINKAGE,
+    fit_feature_statistics,
+    write_feature_statistics,
+)
+from eulerlora.safetensor_files import tensors_sha256
+from tests.conftest import CLASSES, THRESHOLDS, config_of, random_network
+
+WIDTH = 3 * 16
+LESIONS = {"bkl": 12, "mel": 20, "nevus": 28}
+"""Lesions by local label, in `local_folder`; each has one or two pictures."""
+
+
+@pytest.fixture(scope="session")
+def site_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a checkpoint with feature statistics of random features, one mean for each class."""
+    folder = tmp_path_factory.mktemp("site") / "source"
+    network = random_network()
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(300) % len(CLASSES)
+    features = torch.randn(300, WIDTH, generator=generator)
+    statistics = fit_feature_statistics(features, labels, len(CLASSES))
+    recipe = {"data": {"kind": "imagefolder", "path": "images"}}
+    config = config_of(
+        network, thresholds=THRESHOLDS, provenance={"recipe": recipe, "seed": 0}, features=None
+    )
+    card = "# tiny\n\nA tiny checkpoint.\n\n## Classes\n\n- three\n"
+    save_checkpoint(folder, network, config, card)
+    write_feature_statistics(folder, statistics)
+    described = FeatureConfig(
+        sha256=tensors_sha256(statistics.tensors),
+        shrinkage=SHRINKAGE,
+        components=len(CLASSES),
+        images=300,
+        data="synthetic",
+    )
+    write_config(folder, config.model_copy(update={"features": described}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def local_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder with labels.csv and random pictures of LESIONS."""
+    folder = tmp_path_factory.mktemp("site") / "clinic"
+    folder.mkdir()
+    noise = np.random.default_rng(0)
+    rows = ["path,label,group"]
+    for label, count in LESIONS.items():
+        for lesion in range(count):
+            for picture in range(1 + lesion % 2):
+                name = f"{label}-{lesion}-{picture}.png"
+                pixels = noise.integers(0, 256, (4, 4, 3)).astype(np.uint8)
+                image = Image.fromarray(pixels).resize((48, 36), Image.Resampling.NEAREST)
+                image.save(folder / name)
+                rows.append(f"{name},{label},{label}-{lesion}")
+    (folder / "labels.csv").write_text("\n".join(rows) + "\n")
+    return folder
