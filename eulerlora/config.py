@@ -176,6 +176,16 @@ class CheckpointConfig(Settings):
                     f"{len(sets.thresholds)} and {len(sets.units)}"
                 )
 
+    @model_validator(mode="after")
+    def _different_prediction_sets(self) -> Self:
+        keys = [
+            (sets.coverage, sets.mode, sets.samples, sets.sampler, sets.precision)
+            for sets in self.prediction_sets
+        ]
+        if len(set(keys)) != len(keys):
+            raise ValueError("two prediction_sets are for the same coverage and options")
+        return self
+
     def threshold(
         self, mode: Mode, samples: int | Auto, sampler: Sampler | None = None
     ) -> Threshold | None:

@@ -168,3 +168,37 @@ def test_the_convergence_threshold_is_that_of_the_most_samples(make_network, mak
     assert actual.threshold("det", "auto") is None
     assert config("auto").convergence_threshold() is None
     assert config().convergence_threshold() is None
+
+
+def prediction_set(**changes: object) -> Fields:
+    fields = {
+        "coverage": 0.9, "mode": "det", "samples": 1, "sampler": "independent",
+        "precision": "float32", "thresholds": [0.5, 0.7, 1.0], "unit": "lesion",
+        "units": [20, 30, 4], "data": "x", "data_sha256": "0" * 64,
+    }  # fmt: skip
+    return fields | changes
+
+
+def test_prediction_sets_round_trip_and_older_checkpoints_have_none(fields: Fields) -> None:
+    sets = [prediction_set(), prediction_set(coverage=0.95)]
+    config = CheckpointConfig.model_validate_json(json.dumps(fields | {"prediction_sets": sets}))
+    assert json.loads(config.model_dump_json())["prediction_sets"] == sets
+    older = {name: value for name, value in fields.items() if name != "prediction_sets"}
+    assert CheckpointConfig.model_validate_json(json.dumps(older)).prediction_sets == ()
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        ([prediction_set(coverage=1)], "less than 1"),
+        ([prediction_set(thresholds=[0.5, 0.7])], "expected 3 thresholds and units, got 2 and 3"),
+        ([prediction_set(thresholds=[0.5, 0.7, 1.1])], "less than or equal to 1"),
+        ([prediction_set(data_sha256="x")], "data_sha256"),
+        ([prediction_set(), prediction_set()], "for the same coverage and options"),
+    ],
+)
+def test_invalid_prediction_sets_are_refused(
+    fields: Fields, sets: list[Fields], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        CheckpointConfig.model_validate_json(json.dumps(fields | {"prediction_sets": sets}))
