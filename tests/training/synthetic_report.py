@@ -15,8 +15,10 @@ from training.evaluation.report_schema import (
     ClassMetrics,
     GroupMetrics,
     ModeReport,
+    OodMetrics,
     OodSetFacts,
     Report,
+    ScoreMetrics,
     Subset,
 )
 
@@ -30,10 +32,9 @@ def share(hits: int, images: int) -> Proportion | None:
     return proportion(np.arange(images) < hits, np.arange(images))
 
 
-def ood_metrics(value: float, flagged: bool) -> dict[str, Estimate | None]:
-    share = {"flagged": estimate(value - 0.1)} if flagged else {}
+def score_metrics(value: float, flagged: Proportion | None) -> ScoreMetrics:
     metrics = {"auroc": value, "auprc": value + 0.01, "fpr_at_95_tpr": value + 0.02}
-    return {name: estimate(metric) for name, metric in metrics.items()} | share
+    return ScoreMetrics({name: estimate(metric) for name, metric in metrics.items()}, flagged)
 
 
 def group(images: int, clusters: int, target: int) -> GroupMetrics:
@@ -99,16 +100,18 @@ REPORT = Report(
             thresholds={} if threshold is None else {"msp": threshold, "feature_distance": 35.0},
             flagged={}
             if threshold is None
-            else {"msp": estimate(0.05), "feature_distance": estimate(0.06)},
+            else {"msp": share(61, 1234), "feature_distance": share(70, 1234)},
             ood={
-                name: {
-                    "msp": ood_metrics(0.5, threshold is not None),
-                    "energy": ood_metrics(0.6, False),
-                    "feature_distance": ood_metrics(0.9, threshold is not None),
-                }
+                name: OodMetrics(
+                    scores={
+                        "msp": score_metrics(0.5, threshold and share(4, 10)),
+                        "energy": score_metrics(0.6, None),
+                        "feature_distance": score_metrics(0.9, threshold and share(8, 10)),
+                    },
+                    accuracy=share(9, 20) if name == "haze" else None,
+                )
                 for name in ("haze", "other", "close")
             },
-            ood_accuracy={"haze": estimate(0.45), "other": None, "close": None},
             groups={
                 "size": {
                     "large": group(900, 700, 100),

@@ -68,7 +68,7 @@ def _mode(mode: str, samples: int, values: Metrics) -> dict[str, object]:
         "mode": mode,
         "samples": samples,
         "metrics": _estimates(list(METRICS), values),
-        "ood": {"SVHN": {"msp": _estimates(list(OOD_METRICS), values)}},
+        "ood": {"SVHN": {"scores": {"msp": {"metrics": _estimates(list(OOD_METRICS), values)}}}},
     }
 
 

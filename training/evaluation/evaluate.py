@@ -7,11 +7,10 @@ from functools import partial
 import numpy as np
 
 from eulerlora.model import EulerLoRA
-from eulerlora.ood_scores import ScoreName
 from eulerlora.settings import Sampler
 from training.data.labelled_images import ImageParts, LabelledImage, OodSet, evenly_spaced
 from training.evaluation.inference import SamplingOptions, predict_all
-from training.evaluation.intervals import Estimates, Ints, cluster_indices
+from training.evaluation.intervals import Ints
 from training.evaluation.mode_report import (
     GroundTruth,
     class_metrics,
@@ -22,15 +21,22 @@ from training.evaluation.mode_report import (
     metric_estimates,
 )
 from training.evaluation.ood_report import (
+    ResamplingUnits,
     SetPredictions,
     accuracy,
     flagged_shares,
-    ood_estimates,
-    resampling_units,
+    score_metrics,
     set_predictions,
 )
 from training.evaluation.prediction_sets import set_coverages
-from training.evaluation.report_schema import TEST, ModeReport, OodSetFacts, Report, Subset
+from training.evaluation.report_schema import (
+    TEST,
+    ModeReport,
+    OodMetrics,
+    OodSetFacts,
+    Report,
+    Subset,
+)
 from training.evaluation.selective_prediction import error_ranking
 from training.ood.corruptions import CORRUPTIONS, with_corruption
 from training.ood.resemblance import resemblance
@@ -206,14 +212,8 @@ def _mode_report(
             for name, score in inside.scores.items()
             if score.threshold is not None
         },
-        flagged=flagged_shares(inside.flags, truth.clusters),
-        ood={name: _ood_estimates(sets.test, outside, index) for name, outside in sets.ood.items()},
-        ood_accuracy={
-            name: accuracy(
-                outside.labels, outside.predictions[index], cluster_indices(outside.clusters)
-            )
-            for name, outside in sets.ood.items()
-        },
+        flagged=flagged_shares(inside, truth.clusters),
+        ood={name: _ood_metrics(sets.test, outside, index) for name, outside in sets.ood.items()},
         groups=group_metrics(inside.uncertainty, truth, inside.flags),
         corruptions=corruption_metrics(
             inside.selected(sets.chosen),
@@ -227,8 +227,11 @@ def _mode_report(
     )
 
 
-def _ood_estimates(
-    test: EvaluatedSet, outside: EvaluatedSet, index: int
-) -> dict[ScoreName, Estimates]:
-    units = resampling_units(test.clusters, outside.clusters, outside.of_test)
-    return ood_estimates(test.predictions[index], outside.predictions[index], units)
+def _ood_metrics(test: EvaluatedSet, outside: EvaluatedSet, index: int) -> OodMetrics:
+    """index: of the mode in the report."""
+    predictions = outside.predictions[index]
+    units = ResamplingUnits.of(test.clusters, outside.clusters, shared=outside.of_test)
+    return OodMetrics(
+        scores=score_metrics(test.predictions[index], predictions, units),
+        accuracy=accuracy(outside.labels, predictions, units.outside),
+    )

@@ -79,11 +79,9 @@ def auroc(scores: Floats, positive: Bools, weights: Weights) -> Floats:
 
     scores, positive: (n,). NaN if there are no positives or no negatives.
     """
-    positives = sums_by_score(scores, weights * positive)
-    negatives = sums_by_score(scores, weights * ~positive)
-    above = positives.cumsum(axis=1) - positives / 2
-    pairs = positives.sum(axis=1) * negatives.sum(axis=1)
-    return ratio((negatives * above).sum(axis=1), pairs)
+    return _pairwise_auroc(
+        sums_by_score(scores, weights * positive), sums_by_score(scores, weights * ~positive)
+    )
 
 
 def calibration_error(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:
@@ -120,15 +118,16 @@ def ood_metrics(inside: Floats, outside: Floats, weights: Weights) -> dict[str, 
     """
     scores = np.concatenate([inside, outside])
     positive = np.arange(len(scores)) < len(inside)
-    true_positives = sums_by_score(scores, weights * positive).cumsum(axis=1)
-    false_positives = sums_by_score(scores, weights * ~positive).cumsum(axis=1)
+    positives = sums_by_score(scores, weights * positive)
+    negatives = sums_by_score(scores, weights * ~positive)
+    true_positives, false_positives = positives.cumsum(axis=1), negatives.cumsum(axis=1)
     tpr = ratio(true_positives, true_positives[:, -1:])
     fpr = ratio(false_positives, false_positives[:, -1:])
     precision = np.nan_to_num(ratio(true_positives, true_positives + false_positives))
     first_sufficient = (tpr >= TPR).argmax(axis=1)
     accepted = fpr[np.arange(len(fpr)), first_sufficient]
     return {
-        "auroc": auroc(scores, positive, weights),
+        "auroc": _pairwise_auroc(positives, negatives),
         "auprc": (np.diff(tpr, prepend=0) * precision).sum(axis=1),
         "fpr_at_95_tpr": np.where(np.isnan(tpr[:, -1]), np.nan, accepted),
     }
@@ -143,6 +142,13 @@ def sums_by_score(scores: Floats, amounts: Floats) -> Floats:
     starts = np.flatnonzero(np.diff(scores[order], prepend=np.inf))
     sums: Floats = np.add.reduceat(amounts[..., order], starts, axis=-1)
     return sums
+
+
+def _pairwise_auroc(positives: Floats, negatives: Floats) -> Floats:
+    """positives, negatives: (resamples, distinct scores), weights at each score, highest first."""
+    above = positives.cumsum(axis=1) - positives / 2
+    pairs = positives.sum(axis=1) * negatives.sum(axis=1)
+    return ratio((negatives * above).sum(axis=1), pairs)
 
 
 def _bin_edges() -> Floats:

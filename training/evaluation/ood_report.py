@@ -1,6 +1,6 @@
-"""Out-of-distribution scores of evaluated images: flags by threshold, and metrics by set."""
+"""Out-of-distribution scores of evaluated images: predictions, flags and metrics of a set."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,15 +13,16 @@ from eulerlora.uncertainty import Uncertainty, summarise
 from training.evaluation.inference import ModelOutputs
 from training.evaluation.intervals import (
     Bools,
-    Estimate,
-    Estimates,
     Floats,
     Ints,
+    Proportion,
     Weights,
     bootstrap,
     cluster_indices,
+    proportion,
 )
-from training.evaluation.metrics import ood_metrics, weighted_mean
+from training.evaluation.metrics import ood_metrics
+from training.evaluation.report_schema import ScoreMetrics
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,30 @@ class SetPredictions:
         )
 
 
+@dataclass(frozen=True)
+class ResamplingUnits:
+    """The clusters of two sets.
+
+    outside: (m,) cluster indices of the second set. resampled: the arrays for `bootstrap`: one of
+    both sets if they show the same clusters, else one for each, resampled independently.
+    """
+
+    outside: Ints
+    resampled: tuple[Ints, ...]
+
+    @classmethod
+    def of(cls, inside: Sequence[str], outside: Sequence[str], shared: bool) -> "ResamplingUnits":
+        """Returns the units from the cluster names of both sets' images.
+
+        shared: True if an equal name means the same cluster; its images in both sets are then
+        resampled together.
+        """
+        indices = cluster_indices(outside)
+        if shared:
+            return cls(indices, (cluster_indices([*inside, *outside]),))
+        return cls(indices, (cluster_indices(inside), indices))
+
+
 def set_predictions(
     outputs: ModelOutputs, distance: FeatureDistance | None, thresholds: Threshold | None
 ) -> SetPredictions:
@@ -82,58 +107,38 @@ def set_predictions(
     return SetPredictions(trajectories, uncertainty, scores)
 
 
-def flagged_shares(flagged: Mapping[ScoreName, Bools], clusters: Ints) -> Estimates:
-    """Returns the share of flagged images by score. flagged: (n,) by score. clusters: (n,)."""
-
-    def shares(weights: Weights) -> dict[str, Floats]:
-        return {name: weighted_mean(values, weights) for name, values in flagged.items()}
-
-    return bootstrap(shares, clusters) if flagged else {}
+def flagged_shares(
+    predictions: SetPredictions, clusters: Ints
+) -> dict[ScoreName, Proportion | None]:
+    """Returns the share of flagged images by score with a threshold. clusters: (n,)."""
+    return {score: proportion(flags, clusters) for score, flags in predictions.flags.items()}
 
 
-def ood_estimates(
-    inside: SetPredictions, outside: SetPredictions, units: Sequence[Ints]
-) -> dict[ScoreName, Estimates]:
-    """Returns AUROC, AUPRC and FPR at 95% TPR of each score, and the share of `outside` flagged.
-
-    The n images of `inside` are positive. units: as returned by `resampling_units`.
-    """
-    flagged = outside.flags
+def score_metrics(
+    inside: SetPredictions, outside: SetPredictions, units: ResamplingUnits
+) -> dict[ScoreName, ScoreMetrics]:
+    """Returns the metrics of each score; the images of `inside` are positive."""
+    flagged = flagged_shares(outside, units.outside)
 
     def metrics(score: ScoreName, weights: Weights) -> dict[str, Floats]:
-        positives, negatives = familiarity(inside, score), familiarity(outside, score)
-        values = ood_metrics(positives, negatives, weights)
-        if score in flagged:
-            values["flagged"] = weighted_mean(flagged[score], weights[:, len(positives) :])
-        return values
+        return ood_metrics(familiarity(inside, score), familiarity(outside, score), weights)
 
-    return {score: bootstrap(partial(metrics, score), *units) for score in outside.scores}
+    return {
+        score: ScoreMetrics(
+            bootstrap(partial(metrics, score), *units.resampled), flagged.get(score)
+        )
+        for score in outside.scores
+    }
+
+
+def accuracy(labels: Ints, predictions: SetPredictions, clusters: Ints) -> Proportion | None:
+    """Returns the accuracy, or None if not all images have a class. labels, clusters: (n,)."""
+    if (labels < 0).any():
+        return None
+    return proportion(predictions.labels == labels, clusters)
 
 
 def familiarity(predictions: SetPredictions, score: ScoreName) -> Floats:
     """Returns (n,) the score with the sign that makes it high in distribution."""
     values: Floats = predictions.scores[score].value.numpy()
     return values if score == "msp" else -values
-
-
-def resampling_units(
-    inside: Sequence[str], outside: Sequence[str], shared: bool
-) -> tuple[Ints, ...]:
-    """Returns the clusters to resample, from the cluster names of both sets' images.
-
-    shared: True if both sets show the same clusters; then images of a cluster in one set and in
-    the other are resampled together. Otherwise the sets are resampled independently.
-    """
-    if shared:
-        return (cluster_indices([*inside, *outside]),)
-    return cluster_indices(inside), cluster_indices(outside)
-
-
-def accuracy(labels: Ints, predictions: SetPredictions, clusters: Ints) -> Estimate | None:
-    """Returns the accuracy, or None if not all images have a class. labels, clusters: (n,)."""
-    if (labels < 0).any():
-        return None
-    correct = predictions.labels == labels
-    return bootstrap(lambda weights: {"accuracy": weighted_mean(correct, weights)}, clusters)[
-        "accuracy"
-    ]

@@ -83,6 +83,29 @@ class SetCoverage:
 
 
 @dataclass(frozen=True)
+class ScoreMetrics:
+    """Results of an OOD score: the test part against another set.
+
+    metrics: AUROC, AUPRC and FPR at 95% TPR. flagged: share of the other set beyond the threshold;
+    None without a threshold.
+    """
+
+    metrics: Estimates
+    flagged: Proportion | None
+
+
+@dataclass(frozen=True)
+class OodMetrics:
+    """Results for an out-of-distribution set.
+
+    scores: by OOD score. accuracy: None if not all images belong to a class.
+    """
+
+    scores: Mapping[ScoreName, ScoreMetrics]
+    accuracy: Proportion | None
+
+
+@dataclass(frozen=True)
 class ModeReport:
     """Results of a checkpoint in one mode.
 
@@ -90,10 +113,9 @@ class ModeReport:
     report's first mode, for the same images; empty for the first mode. error_ranking: AUROC of
     wrong against right labels and AURC, by score of uncertainty. classes: by label. thresholds:
     the checkpoint's OOD thresholds for this mode, number of samples and sampler, by score.
-    flagged: share of the test part that is flagged, by score with a threshold. ood: metrics by
-    out-of-distribution set, then by score. ood_accuracy: of the sets whose images have classes.
-    groups: by attribute, then by value. corruptions: metrics by corruption. prediction_sets: on
-    the test part, for each calibrated coverage.
+    flagged: share of the test part that is flagged, by score with a threshold. ood: by
+    out-of-distribution set. groups: by attribute, then by value. corruptions: metrics by
+    corruption. prediction_sets: on the test part, for each calibrated coverage.
     """
 
     mode: Mode
@@ -105,9 +127,8 @@ class ModeReport:
     error_ranking: Mapping[str, Estimates]
     classes: Mapping[str, ClassMetrics]
     thresholds: Mapping[ScoreName, float]
-    flagged: Estimates
-    ood: Mapping[str, Mapping[ScoreName, Estimates]]
-    ood_accuracy: Estimates
+    flagged: Mapping[ScoreName, Proportion | None]
+    ood: Mapping[str, OodMetrics]
     groups: Mapping[str, Mapping[str, GroupMetrics]]
     corruptions: Mapping[str, Estimates]
     prediction_sets: Sequence[SetCoverage] = ()

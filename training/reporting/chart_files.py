@@ -22,7 +22,8 @@ from training.reporting.charts import (
     risk_coverage_chart,
     score_histograms,
 )
-from training.reporting.tables import SCORE_NAMES, ood_groups
+from training.reporting.ood_tables import ood_groups
+from training.reporting.tables import SCORE_NAMES
 
 PIXELS_PER_INCH = 120
 RELIABILITY = "reliability.png"

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from eulerlora.atomic_files import atomic_write
 from training.evaluation.evaluate import Evaluation
+from training.evaluation.predictions_file import PREDICTIONS, predictions_csv
 from training.evaluation.report_schema import JSON, ModeReport, Report, report_json
 from training.reporting.chart_files import chart_files, png
-from training.reporting.predictions_file import PREDICTIONS, predictions_csv
+from training.reporting.ood_tables import flagged_table, ood_set_table, ood_table
 from training.reporting.tables import (
     FEW_IMAGES,
     FEW_TARGETS,
-    FLAGGED,
     METRICS,
     TOO_FEW,
     class_table,
@@ -21,9 +21,6 @@ from training.reporting.tables import (
     group_table,
     intervals_note,
     metrics_table,
-    ood_accuracy_table,
-    ood_set_table,
-    ood_table,
     prediction_set_table,
     signed,
     subset_text,
@@ -137,9 +134,8 @@ def _resemblance_note(report: Report) -> str:
 
 
 def _ood_tables(report: Report, mode: ModeReport) -> str:
-    metrics = [FLAGGED, "auroc", "fpr_at_95_tpr"] if mode.thresholds else ["auroc", "fpr_at_95_tpr"]
-    tables = [ood_table(report, mode, metric) for metric in metrics]
-    return "\n\n".join([*tables, *filter(None, [ood_accuracy_table(mode)])])
+    tables = [ood_table(report, mode, metric) for metric in ("auroc", "fpr_at_95_tpr")]
+    return "\n\n".join([flagged_table(report, mode), *tables])
 
 
 def difference_note(report: Report) -> str:

@@ -1,7 +1,6 @@
 """Markdown tables of a report; every estimate has its 95% confidence interval."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import get_args
 
 from eulerlora.ood_scores import ScoreName
 from training.evaluation.intervals import RESAMPLES, Estimate, Proportion
@@ -13,7 +12,6 @@ from training.evaluation.report_schema import (
     SetCoverage,
     Subset,
 )
-from training.recipe.schema import OodGroup
 
 METRICS = {
     "accuracy": "accuracy",
@@ -40,7 +38,6 @@ SCORE_NAMES: Mapping[ScoreName, str] = {
     "feature_distance": "feature distance",
 }
 FLAGGED_NAMES = {name: f"flagged by {SCORE_NAMES[score]}" for score, name in FLAG_METRICS.items()}
-FLAGGED = "flagged"
 FEW_IMAGES = 50
 FEW_TARGETS = 10
 TOO_FEW = "too few"
@@ -50,13 +47,13 @@ def metrics_table(report: Report) -> str:
     """Returns the metrics of the test part, one column for each mode."""
     modes = report.modes
     rows = [
-        [name, *(_estimate(mode.metrics.get(key)) for mode in modes)]
+        [name, *(estimate_text(mode.metrics.get(key)) for mode in modes)]
         for key, name in METRICS.items()
     ]
     for score, name in SCORE_NAMES.items():
         if any(score in mode.thresholds for mode in modes):
             limits = [_number(mode.thresholds.get(score)) for mode in modes]
-            shares = [_estimate(mode.flagged.get(score)) for mode in modes]
+            shares = [proportion_text(mode.flagged.get(score)) for mode in modes]
             rows += [[f"OOD threshold, {name}", *limits], [f"flagged by {name}", *shares]]
     return table(["", *(mode.title for mode in modes)], rows)
 
@@ -87,9 +84,9 @@ def class_table(report: Report, mode: ModeReport) -> str:
         [
             name,
             *_counts(metrics.sensitivity, clustered),
-            _proportion(metrics.sensitivity),
-            _proportion(metrics.specificity),
-            _proportion(metrics.predictive_value),
+            proportion_text(metrics.sensitivity),
+            proportion_text(metrics.specificity),
+            proportion_text(metrics.predictive_value),
         ]
         for name, metrics in mode.classes.items()
     ]
@@ -101,62 +98,12 @@ def error_ranking_table(report: Report) -> str:
     rows = [
         [
             f"{metric}, {score}",
-            *(_estimate(mode.error_ranking[score_key].get(key)) for mode in report.modes),
+            *(estimate_text(mode.error_ranking[score_key].get(key)) for mode in report.modes),
         ]
         for key, metric in RANKING_METRICS.items()
         for score_key, score in ERROR_SCORES.items()
     ]
     return table(["", *(mode.title for mode in report.modes)], rows)
-
-
-def ood_set_table(report: Report) -> str:
-    """Returns the out-of-distribution sets with their groups and what they resemble."""
-    rows = [
-        [name, facts.group, subset_text(facts.used), facts.resembles or ""]
-        for name, facts in report.ood_sets.items()
-    ]
-    return table(["set", "group", "images", "resembles what training was shown"], rows)
-
-
-def ood_table(report: Report, mode: ModeReport, metric: str) -> str:
-    """Returns a metric of each OOD score by set, sorted by group; `flagged` needs a threshold."""
-    scores = [
-        score
-        for score in SCORE_NAMES
-        if any(metric in by_score.get(score, {}) for by_score in mode.ood.values())
-    ]
-    head = [metric_name(metric), *(SCORE_NAMES[score] for score in scores)]
-    rows: list[list[str]] = []
-    if metric == FLAGGED:
-        rows.append(["test part", *(_estimate(mode.flagged.get(score)) for score in scores)])
-    for group, names in ood_groups(report).items():
-        rows.append([f"**{group}**", *("" for _ in scores)])
-        rows += [
-            [name, *(_estimate(mode.ood[name][score].get(metric)) for score in scores)]
-            for name in names
-        ]
-    return table(head, rows)
-
-
-def ood_accuracy_table(mode: ModeReport) -> str:
-    """Returns the accuracy on the sets that show the classes; empty without such sets."""
-    rows = [[name, _estimate(estimate)] for name, estimate in mode.ood_accuracy.items() if estimate]
-    test_part = ["test part", _estimate(mode.metrics.get("accuracy"))]
-    return table(["accuracy", ""], [test_part, *rows]) if rows else ""
-
-
-def ood_groups(report: Report) -> dict[str, list[str]]:
-    """Returns the names of the sets by group, in the order far, near, shifted."""
-    by_group: dict[str, list[str]] = {}
-    for group in get_args(OodGroup):
-        names = [name for name, facts in report.ood_sets.items() if facts.group == group]
-        by_group |= {group: names} if names else {}
-    return by_group
-
-
-def metric_name(metric: str) -> str:
-    """Returns the name of an OOD metric as a heading."""
-    return "share flagged" if metric == FLAGGED else OOD_METRICS[metric]
 
 
 def group_table(report: Report, mode: ModeReport) -> str:
@@ -177,7 +124,7 @@ def corruption_table(mode: ModeReport) -> str:
     """Returns the metrics of a mode by corruption."""
     columns = CORRUPTION_METRICS | {name: FLAGGED_NAMES[name] for name in _flag_metrics(mode)}
     rows = [
-        [name, *(_estimate(metrics.get(key)) for key in columns)]
+        [name, *(estimate_text(metrics.get(key)) for key in columns)]
         for name, metrics in mode.corruptions.items()
     ]
     return table(["corruption", *columns.values()], rows)
@@ -228,16 +175,16 @@ def _group_row(report: Report, mode: ModeReport, name: str, group: GroupMetrics)
     return [
         f"{name} ({TOO_FEW})" if few else name,
         *(f"{count:,}" for count in counts),
-        *(_estimate(group.metrics.get(key)) for key in keys),
-        *([_proportion(group.sensitivity)] if report.target else []),
-        *(_estimate(group.metrics.get(key)) for key in _flag_metrics(mode)),
+        *(estimate_text(group.metrics.get(key)) for key in keys),
+        *([proportion_text(group.sensitivity)] if report.target else []),
+        *(estimate_text(group.metrics.get(key)) for key in _flag_metrics(mode)),
     ]
 
 
 def _set_cells(sets: SetCoverage, name: str) -> list[str]:
     result = sets.classes[name]
     always = " always" if name in sets.always_included else ""
-    return [f"{_proportion(result.lesions)}{always}", f"{result.mean_size:.2f}"]
+    return [f"{proportion_text(result.lesions)}{always}", f"{result.mean_size:.2f}"]
 
 
 def _flag_metrics(mode: ModeReport) -> list[str]:
@@ -260,7 +207,7 @@ def _number(value: float | None) -> str:
     return "n/a" if value is None else f"{value:.3f}"
 
 
-def _estimate(estimate: Estimate | None) -> str:
+def estimate_text(estimate: Estimate | None) -> str:
     if estimate is None:
         return "n/a"
     return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
@@ -272,7 +219,7 @@ def _counts(proportion: Proportion | None, clustered: bool) -> list[str]:
     return [f"{count:,}" for count in (counts if clustered else counts[:1])]
 
 
-def _proportion(proportion: Proportion | None) -> str:
+def proportion_text(proportion: Proportion | None) -> str:
     if proportion is None:
         return "n/a"
     interval = f"[{proportion.low:.3f}, {proportion.high:.3f}]"

@@ -71,7 +71,7 @@ def _results(table: Table, row: TableRow, run: TableRun) -> Mapping[str, Any]:
     if table.ood is not None:
         index = ood_index(table.ood, run.recipe)
         assert index is not None  # checked by runs_of
-        metrics = {**metrics, **list(mode["ood"].values())[index]["msp"]}
+        metrics = {**metrics, **list(mode["ood"].values())[index]["scores"]["msp"]["metrics"]}
     return {name: estimate and estimate["value"] for name, estimate in metrics.items()}
 
 

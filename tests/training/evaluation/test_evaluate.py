@@ -69,7 +69,9 @@ def test_the_report_agrees_with_the_predictions_of_the_model(
         )
         assert value(actual.metrics, "accuracy") == pytest.approx(correct.mean())
         assert prediction.ood is not None
-        assert value(actual.flagged, "msp") == pytest.approx(float(prediction.ood.double().mean()))
+        flagged = actual.flagged["msp"]
+        assert flagged is not None
+        assert flagged.hits == int(prediction.ood.sum())
         assert actual.thresholds == {"msp": 0.5}
         uncertainty = predictions.uncertainty
         torch.testing.assert_close(uncertainty.probabilities, prediction.probabilities)
@@ -81,15 +83,18 @@ def test_the_report_agrees_with_the_predictions_of_the_model(
             torch.testing.assert_close(score.value, outside.ood_scores[name].value)
         areas = selective_metrics(risk_coverage(prediction.msp.numpy(), ~correct, unit_weights(18)))
         assert value(actual.metrics, "aurc") == pytest.approx(areas["aurc"].item())
-        assert actual.ood["other"]["msp"].keys() == {"auroc", "auprc", "fpr_at_95_tpr", "flagged"}
-        assert actual.ood["other"]["energy"].keys() == {"auroc", "auprc", "fpr_at_95_tpr"}
+        other = actual.ood["other"].scores
+        assert other["msp"].metrics.keys() == {"auroc", "auprc", "fpr_at_95_tpr"}
+        assert other["msp"].flagged is not None
+        assert other["msp"].flagged.hits == int(outside.ood.sum())
+        assert other["energy"].flagged is None
     of_class = correct[[image.label == 2 for image in test]]
     lesions = np.array([int(image.cluster) for image in test if image.label == 2])
     assert stoch.classes[model.classes[2]].sensitivity == proportion(of_class, lesions)
     assert stoch.classes[model.classes[1]].sensitivity is None
     assert (det.trajectories, stoch.trajectories, uncalibrated.trajectories) == (2, 8, 6)
     assert (uncalibrated.thresholds, uncalibrated.flagged) == ({}, {})
-    assert "flagged" not in uncalibrated.ood["other"]["msp"]
+    assert uncalibrated.ood["other"].scores["msp"].flagged is None
     assert (report.images, report.clusters) == (18, 9)
     assert report.ood_sets == {"other": OodSetFacts("near", False, Subset(5, 5), None)}
     assert (report.corrupted, det.corruptions) == (Subset(0, 18), {})

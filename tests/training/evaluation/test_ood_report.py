@@ -8,11 +8,11 @@ from eulerlora.config import ScoreThreshold, Threshold
 from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
 from training.evaluation.inference import ModelOutputs
 from training.evaluation.ood_report import (
+    ResamplingUnits,
     SetPredictions,
     accuracy,
     flagged_shares,
-    ood_estimates,
-    resampling_units,
+    score_metrics,
     set_predictions,
 )
 
@@ -44,13 +44,14 @@ OUTSIDE = predictions([0.55, 0.51], [1.0, 3.0], [2.0, 1.0])
 
 
 def auroc_of(inside: SetPredictions, outside: SetPredictions) -> dict[str, float]:
-    units = [np.arange(len(part.labels)) for part in (inside, outside)]
-    estimates = ood_estimates(inside, outside, units)
-    return {
-        score: metrics["auroc"].value
-        for score, metrics in estimates.items()
-        if metrics["auroc"] is not None
-    }
+    names = list("abcdefgh")
+    units = ResamplingUnits.of(names[: len(inside.labels)], names[: len(outside.labels)], False)
+    aurocs = {}
+    for score, results in score_metrics(inside, outside, units).items():
+        estimate = results.metrics["auroc"]
+        assert estimate is not None
+        aurocs[score] = estimate.value
+    return aurocs
 
 
 def test_every_score_separates_in_its_own_direction() -> None:
@@ -65,20 +66,20 @@ def test_images_beyond_a_threshold_are_flagged() -> None:
         "energy": [True, False],  # -1 and -3
         "feature_distance": [True, False],
     }
-    shares = flagged_shares(OUTSIDE.flags, np.arange(2))
-    assert {score: share and share.value for score, share in shares.items()} == {
-        "msp": 1.0,
-        "energy": 0.5,
-        "feature_distance": 0.5,
+    shares = flagged_shares(OUTSIDE, np.arange(2))
+    assert {score: share and share.hits for score, share in shares.items()} == {
+        "msp": 2,
+        "energy": 1,
+        "feature_distance": 1,
     }
 
 
 def test_without_thresholds_nothing_is_flagged() -> None:
     plain = predictions([0.5], [1.0], [2.0], thresholds=None)
     assert plain.flags == {}
-    assert flagged_shares(plain.flags, np.arange(1)) == {}
-    estimates = ood_estimates(INSIDE, plain, resampling_units(list("abcd"), ["e"], False))
-    assert all("flagged" not in metrics for metrics in estimates.values())
+    assert flagged_shares(plain, np.arange(1)) == {}
+    results = score_metrics(INSIDE, plain, ResamplingUnits.of(list("abcd"), ["e"], False))
+    assert all(result.flagged is None for result in results.values())
 
 
 def test_some_of_the_images_can_be_selected() -> None:
@@ -90,10 +91,11 @@ def test_some_of_the_images_can_be_selected() -> None:
 
 
 def test_changed_test_images_are_resampled_together_with_their_lesions() -> None:
-    (joint,) = resampling_units(["x", "y", "y"], ["x", "y"], shared=True)
-    assert joint.tolist() == [0, 1, 1, 0, 1]
-    inside, outside = resampling_units(["x", "y", "y"], ["x", "z"], shared=False)
-    assert (inside.tolist(), outside.tolist()) == ([0, 1, 1], [0, 1])
+    joint = ResamplingUnits.of(["x", "y", "y"], ["x", "y"], shared=True)
+    assert [indices.tolist() for indices in joint.resampled] == [[0, 1, 1, 0, 1]]
+    separate = ResamplingUnits.of(["x", "y", "y"], ["x", "z"], shared=False)
+    assert [indices.tolist() for indices in separate.resampled] == [[0, 1, 1], [0, 1]]
+    assert separate.outside.tolist() == [0, 1]
 
 
 def test_joint_resampling_gives_narrower_intervals_for_scores_that_move_with_the_lesion() -> None:
@@ -105,8 +107,8 @@ def test_joint_resampling_gives_narrower_intervals_for_scores_that_move_with_the
     names = [str(index) for index in range(60)]
     widths = []
     for shared in (True, False):
-        estimate = ood_estimates(before, after, resampling_units(names, names, shared))["msp"]
-        auroc = estimate["auroc"]
+        units = ResamplingUnits.of(names, names, shared)
+        auroc = score_metrics(before, after, units)["msp"].metrics["auroc"]
         assert auroc is not None
         widths.append(auroc.high - auroc.low)
     assert widths[0] < 0.5 * widths[1]
@@ -116,5 +118,5 @@ def test_accuracy_needs_a_class_for_every_image() -> None:
     labels = np.array([0, 0, 1, 0])
     estimate = accuracy(labels, INSIDE, np.arange(4))
     assert estimate is not None
-    assert estimate.value == 0.75
+    assert estimate.share == 0.75
     assert accuracy(np.array([0, 0, -1, 0]), INSIDE, np.arange(4)) is None

@@ -43,7 +43,7 @@ def test_the_metrics_table_has_estimates_of_both_modes_with_intervals() -> None:
     assert "| AURC | 0.120 [0.070, 0.170] | 0.120 [0.070, 0.170] |" in text
     assert "| macro-AUROC | n/a | n/a |" in text
     assert "| OOD threshold, MSP | 0.600 | n/a |" in text
-    assert "| flagged by MSP | 0.050 [0.000, 0.100] | n/a |" in text
+    assert "| flagged by MSP | 0.049 [0.038, 0.063] (61/1,234) | n/a |" in text
     assert "| OOD threshold, feature distance | 35.000 | n/a |" in text
     assert "threshold, energy" not in text
     assert "1,000 resamples of the lesions" in text
@@ -104,23 +104,18 @@ def test_the_ood_section_lists_the_sets_by_group_with_all_scores() -> None:
     assert "Out-of-distribution" not in markdown(replace(REPORT, ood_sets={}))
 
 
-def test_the_share_flagged_is_shown_for_the_scores_with_a_threshold() -> None:
+def test_shares_flagged_have_counts_and_stand_beside_the_accuracy_of_labelled_sets() -> None:
     _, section = markdown(REPORT).split("## Out-of-distribution images")
     det, stoch = section.split("<summary>Mode stoch, 4 samples</summary>")[:2]
-    assert "| share flagged | MSP | feature distance |" in det
-    assert "| test part | 0.050 [0.000, 0.100] | 0.060 [0.010, 0.110] |" in det
-    assert "| haze | 0.400 [0.350, 0.450] | 0.800 [0.750, 0.850] |" in det
-    assert "share flagged |" not in stoch
-
-
-def test_the_accuracy_of_sets_that_show_the_classes_is_beside_that_of_the_test_part() -> None:
-    text = markdown(REPORT)
-    assert "| test part | 0.510 [0.460, 0.560] |" in text
-    assert "| haze | 0.450 [0.400, 0.500] |" in text
-    unlabelled = [
-        replace(mode, ood_accuracy=dict.fromkeys(mode.ood_accuracy)) for mode in REPORT.modes
-    ]
-    assert "| accuracy |  |" not in markdown(replace(REPORT, modes=unlabelled))
+    assert "|  | flagged by MSP | flagged by feature distance | accuracy |" in det
+    (test_part,) = rows(det, "test part")
+    assert test_part.startswith("| test part | 0.049 [0.038, 0.063] (61/1,234) | 0.057 [")
+    assert test_part.endswith(" | 0.510 [0.460, 0.560] |")
+    haze, other = (rows(det, name)[1] for name in ("haze", "other"))
+    assert haze.startswith("| haze | 0.400 [0.122, 0.738] (4/10) | 0.800 [0.444, 0.975] (8/10) |")
+    assert haze.endswith("| 0.450 [0.231, 0.685] (9/20) |")
+    assert other.endswith("| n/a |")
+    assert "flagged by" not in stoch.split("## Corrupted")[0]
 
 
 def test_groups_of_inconclusive_size_are_marked() -> None:
@@ -161,7 +156,7 @@ def test_the_title_of_a_mode_has_singular_and_plural() -> None:
 
 def test_all_rows_of_a_table_have_the_same_number_of_cells() -> None:
     tables = [part for part in markdown(REPORT).split("\n\n") if part.startswith("|")]
-    assert len(tables) == 1 + 1 + 2 + 2 + (1 + 4 + 3) + 2
+    assert len(tables) == 1 + 1 + 2 + 2 + (1 + 3 + 3) + 2
     for table in tables:
         assert len({line.count("|") for line in table.splitlines()}) == 1
 

@@ -22,10 +22,10 @@ from training.data.sources import list_images
 from training.evaluation.evaluate import Evaluation, evaluate
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.intervals import Estimates
+from training.evaluation.predictions_file import predictions_csv
 from training.evaluation.report_schema import TEST, ModeReport
 from training.ood.corruptions import CORRUPTIONS
 from training.ood.sets import read_ood_sets
-from training.reporting.predictions_file import predictions_csv
 
 OPTIONS = [SamplingOptions("det"), SamplingOptions("stoch", 4)]
 Rows = list[dict[str, str]]
@@ -159,17 +159,20 @@ def test_ood_metrics_and_flagged_shares_follow_from_the_rows(
             is_test = np.arange(len(test.rows) + len(outside.rows)) < len(test.rows)
             for score in SCORES:
                 values = np.concatenate([test.column(score), outside.column(score)])
-                metrics = mode.ood[name][score]
+                results = mode.ood[name].scores[score]
                 expected = roc_auc_score(is_test if score == "msp" else ~is_test, values)
-                assert value(metrics, "auroc") == pytest.approx(expected)
+                assert value(results.metrics, "auroc") == pytest.approx(expected)
                 flagged = outside.column(f"flagged_{score}")
                 threshold = mode.thresholds[score]
                 below, above = outside.column(score) < threshold, outside.column(score) > threshold
                 assert flagged.tolist() == (below if score == "msp" else above).tolist()
-                assert value(metrics, "flagged") == pytest.approx(flagged.mean())
+                assert results.flagged is not None
+                assert results.flagged.hits == flagged.sum()
         for score in SCORES:
             shares = test.column(f"flagged_{score}")
-            assert value(mode.flagged, score) == pytest.approx(shares.mean())
+            share = mode.flagged[score]
+            assert share is not None
+            assert share.share == pytest.approx(shares.mean())
         assert 0 < test.column("flagged_feature_distance").mean() < 1
 
 
@@ -180,11 +183,14 @@ def test_the_accuracy_of_shifted_sets_and_corruptions_follows_from_the_rows(
         for name in ("colour-inverted", CORRUPTIONS[0].name):
             shifted = part(rows, name, mode)
             predicted = np.array(evaluation.classes)[shifted.probabilities.argmax(axis=1)]
-            metrics = mode.corruptions.get(name)
-            estimate = mode.ood_accuracy[name] if metrics is None else metrics["accuracy"]
-            assert estimate is not None
-            assert estimate.value == pytest.approx(accuracy_score(shifted.labels, predicted))
-        assert mode.ood_accuracy["other"] is None
+            expected = accuracy_score(shifted.labels, predicted)
+            if name in mode.corruptions:
+                assert value(mode.corruptions[name], "accuracy") == pytest.approx(expected)
+            else:
+                share = mode.ood[name].accuracy
+                assert share is not None
+                assert share.share == pytest.approx(expected)
+        assert mode.ood["other"].accuracy is None
 
 
 def test_the_difference_between_modes_follows_from_rows_of_equal_images(
