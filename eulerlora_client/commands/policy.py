@@ -1,6 +1,6 @@
 """The commands `eulerlora policy show` and `eulerlora policy check`.
 
-The training distribution adds `fit`; the group passes it the text of the packaged policy.
+The training distribution adds `fit`; the group passes it `packaged_policy`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora_client.commands.program import Program
+from eulerlora_client.commands.program import Program, packaged_policy
 
 if TYPE_CHECKING:
     from eulerlora_client.policy.policy import Policy
@@ -23,17 +23,13 @@ if TYPE_CHECKING:
 @click.pass_context
 def policy_command(context: click.Context) -> None:
     """Show, check and fit the triage policy."""
-    from eulerlora_client.policy.policy import default_policy_text  # noqa: PLC0415 - fast --help
-
-    context.obj = default_policy_text()
+    context.obj = packaged_policy
 
 
 @click.command("show")
 def show_command() -> None:
     """Print the packaged policy, which is the default."""
-    from eulerlora_client.policy.policy import default_policy_text  # noqa: PLC0415 - fast --help
-
-    click.echo(default_policy_text(), nl=False)
+    click.echo(packaged_policy(), nl=False)
 
 
 @click.command("check")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +55,7 @@ CALIBRATION = "calibration"
 @device_option
 @click.pass_obj
 def fit_command(
-    packaged: str,
+    packaged: Callable[[], str],
     checkpoint: Path,
     data: Path,
     policy: Path,
@@ -73,7 +73,7 @@ def fit_command(
     this evidence to the policy file. A data set without a calibration part is fitted on its test
     part, and nothing is measured.
     \f
-    packaged: text of the packaged policy.
+    packaged: returns the text of the packaged policy.
     """
     set_openmp_wait_policy()
     # These import torch.
@@ -92,7 +92,7 @@ def fit_command(
         raise click.UsageError("expected --samples only with --mode stoch, got --mode det")
     options = SamplingOptions(mode, 1 if mode == "det" else samples or 4)
     if not policy.exists():
-        create(policy, packaged)
+        create(policy, packaged())
     malignant = malignant_classes(policy)
     model = EulerLoRA.load(checkpoint, device)
     images = checkpoint_dataset(model.config, data, skip_bad)
