@@ -75,18 +75,19 @@ def evaluate_command(
     from training.evaluation.evaluate import evaluate  # noqa: PLC0415
     from training.evaluation.inference import SamplingOptions  # noqa: PLC0415
     from training.evaluation.report_schema import TEST  # noqa: PLC0415
-    from training.ood.sets import read_ood_sets  # noqa: PLC0415
+    from training.ood.sets import ood_sources, read_ood_sets  # noqa: PLC0415
     from training.reporting.report import markdown, write_report  # noqa: PLC0415
 
     if mode == "det" and samples is not None:
         raise click.UsageError("expected --samples only with --mode stoch or both, got --mode det")
+    sources = ood_sources(ood)
     model = EulerLoRA.load(checkpoint, device)
     options = [
         SamplingOptions("det") if name == "det" else SamplingOptions("stoch", samples or 4)
         for name in MODES[mode]
     ]
     images = checkpoint_dataset(model.config, data, skip_bad)
-    sets = read_ood_sets(ood, images.parts[TEST], skip_bad)
+    sets = read_ood_sets(sources, images.parts[TEST], skip_bad)
     report_skipped(images, *sets)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # fails before the long work rather than after it

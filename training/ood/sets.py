@@ -44,77 +44,85 @@ GENERATED: Mapping[str, GeneratedSet] = {
 
 
 @dataclass(frozen=True)
-class OodArgument:
-    """A parsed argument of `--ood`. group: None if the argument names none."""
+class OodSource:
+    """Where a set comes from. source: the name of a generated set, or an absolute path."""
 
-    group: OodGroup | None
-    source: str
+    source: str | Path
+    group: OodGroup
 
-    @classmethod
-    def parse(cls, argument: str) -> "OodArgument":
-        """Returns the parts of `[far:|near:|shifted:]SOURCE`. Raises SettingsError."""
-        prefix, colon, source = argument.partition(":")
-        if not colon or "/" in prefix:
-            return cls(None, argument)
-        for group in GROUPS:
-            if group == prefix:
-                return cls(group, source)
-        raise SettingsError(
-            f"--ood {argument}: expected the group {', '.join(GROUPS[:-1])} or {GROUPS[-1]} before "
-            f"the colon, got {prefix!r}; write ./{argument} for a path with a colon"
-        )
+
+def ood_sources(arguments: Sequence[str]) -> list[OodSource]:
+    """Returns the sources of all sets, in the order of the arguments and each once.
+
+    arguments: `[GROUP:]SET`; a set is the name of a generated one, `generated` for all of them, or
+    a folder or archive, which is `far` by default. Raises SettingsError for an unknown group or a
+    set in two groups, DataError for an unknown set.
+    """
+    chosen: dict[str | Path, OodSource] = {}
+    for argument in arguments:
+        for source in _sources(argument):
+            other = chosen.setdefault(source.source, source)
+            if other != source:
+                raise SettingsError(
+                    f"--ood {argument}: expected one group, got {other.group} and {source.group}"
+                )
+    return list(chosen.values())
 
 
 def read_ood_sets(
-    arguments: Sequence[str], test: Sequence[LabelledImage], skip_bad: bool = False
+    sources: Sequence[OodSource], test: Sequence[LabelledImage], skip_bad: bool = False
 ) -> list[OodSet]:
-    """Returns the sets of all arguments, in their order, with distinct names.
+    """Returns the sets with distinct names.
 
-    arguments: `[GROUP:]SOURCE`; a source is the name of a generated set, `generated` for all of
-    them, or a folder or archive, which is `far` by default. test: the test part of the data set,
-    from which the shifted and some other generated sets are made. All arguments are checked
-    before an image is read. Raises SettingsError or DataError.
+    test: the test part of the data set, from which the shifted and some other generated sets are
+    made. skip_bad: skip unusable images. Raises DataError.
     """
-    parsed = [OodArgument.parse(argument) for argument in arguments]
-    chosen: dict[Path | str, OodGroup] = {}  # a generated set by name, another one by path
-    for argument in parsed:
-        for source, group in _sources(argument).items():
-            if chosen.setdefault(source, group) != group:
-                raise SettingsError(
-                    f"--ood {source}: expected one group, got {chosen[source]} and {group}"
-                )
-    names = _distinct_names([source for source in chosen if isinstance(source, Path)])
+    names = _distinct_names([item.source for item in sources if isinstance(item.source, Path)])
     return [
-        _read(source, names[source], group, skip_bad)
-        if isinstance(source, Path)
-        else OodSet(source, GENERATED[source].images(test), group=group, generated=True)
-        for source, group in chosen.items()
+        _read(item.source, names[item.source], item.group, skip_bad)
+        if isinstance(item.source, Path)
+        else OodSet(item.source, GENERATED[item.source].images(test), {}, item.group, True)
+        for item in sources
     ]
 
 
-def _sources(argument: OodArgument) -> dict[Path | str, OodGroup]:
-    """Returns the group of every set of an argument."""
-    if argument.source == ALL_GENERATED:
-        return {
-            name: generated.group
-            for name, generated in GENERATED.items()
-            if argument.group in (None, generated.group)
-        }
-    if argument.source in GENERATED:
-        group = GENERATED[argument.source].group
-        if argument.group not in (None, group):
+def _sources(argument: str) -> list[OodSource]:
+    """Returns the sources of one argument."""
+    group, name = _parsed(argument)
+    if name == ALL_GENERATED:
+        return [
+            OodSource(generated, made.group)
+            for generated, made in GENERATED.items()
+            if group in (None, made.group)
+        ]
+    if name in GENERATED:
+        made = GENERATED[name]
+        if group not in (None, made.group):
             raise SettingsError(
-                f"--ood {argument.group}:{argument.source}: expected group {group} for this "
-                "generated set"
+                f"--ood {argument}: expected group {made.group} for this generated set, got {group}"
             )
-        return {argument.source: group}
-    path = Path(argument.source)
-    if not argument.source or not path.exists():
+        return [OodSource(name, made.group)]
+    path = Path(name)
+    if not name or not path.exists():
         raise DataError(
-            f"--ood {argument.source}: expected a folder, an archive or one of {ALL_GENERATED}, "
+            f"--ood {argument}: expected a folder, an archive or one of {ALL_GENERATED}, "
             f"{', '.join(GENERATED)}; got no such file"
         )
-    return {path.absolute(): argument.group or "far"}
+    return [OodSource(path.absolute(), group or "far")]
+
+
+def _parsed(argument: str) -> tuple[OodGroup | None, str]:
+    """Returns group and set of `[GROUP:]SET`; a prefix with a slash belongs to a path."""
+    prefix, colon, name = argument.partition(":")
+    if not colon or "/" in prefix:
+        return None, argument
+    for group in GROUPS:
+        if group == prefix:
+            return group, name
+    raise SettingsError(
+        f"--ood {argument}: expected the group {', '.join(GROUPS[:-1])} or {GROUPS[-1]} before "
+        f"the colon, got {prefix!r}; write ./{argument} for a path with a colon"
+    )
 
 
 def _read(path: Path, name: str, group: OodGroup, skip_bad: bool) -> OodSet:

@@ -1,6 +1,8 @@
-"""Usage errors of `eulerlora evaluate`."""
+"""Usage errors of `eulerlora evaluate`: one line each, and nothing is written."""
 
 from pathlib import Path
+
+import pytest
 
 from tests.program import run
 
@@ -12,3 +14,22 @@ def test_samples_with_mode_det_are_refused_before_the_checkpoint_is_read(tmp_pat
     assert done.status == 2
     assert "expected --samples only with --mode stoch or both, got --mode det" in done.err
     assert len(done.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("absent", "--ood absent: expected a folder, an archive or one of generated, noise, "),
+        ("closer:noise", "--ood closer:noise: expected the group far, near or shifted before the"),
+        ("near:noise", "--ood near:noise: expected group far for this generated set, got near"),
+    ],
+)
+def test_a_wrong_set_is_refused_before_the_checkpoint_is_read(
+    tmp_path: Path, argument: str, message: str
+) -> None:
+    out = tmp_path / "report"
+    done = run("evaluate", tmp_path / "absent", "--data", tmp_path, "--ood", argument, "--out", out)
+    assert done.status == 1
+    assert message in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert not out.exists()

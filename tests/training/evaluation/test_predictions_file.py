@@ -25,7 +25,7 @@ from training.evaluation.intervals import Estimates
 from training.evaluation.predictions_file import predictions_csv
 from training.evaluation.report_schema import TEST, ModeReport
 from training.ood.corruptions import CORRUPTIONS
-from training.ood.sets import read_ood_sets
+from training.ood.sets import ood_sources, read_ood_sets
 
 OPTIONS = [SamplingOptions("det"), SamplingOptions("stoch", 4)]
 Rows = list[dict[str, str]]
@@ -63,7 +63,7 @@ def evaluation(checkpoint_folder: Path, image_folder: Path) -> Evaluation:
     model = model_with_all_scores(checkpoint_folder, test)
     classes = tuple(ClassName(name=name, description=name) for name in model.classes)
     arguments = [f"near:{image_folder / 'other'}", "colour-inverted"]
-    ood = read_ood_sets(arguments, test)
+    ood = read_ood_sets(ood_sources(arguments), test)
     return evaluate(model, ImageParts("squares", classes, {"test": test}), ood, OPTIONS, None, 4)
 
 

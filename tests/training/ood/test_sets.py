@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from eulerlora.errors import DataError, EulerLoRAError, SettingsError
-from training.data.labelled_images import OUTSIDE, LabelledImage
-from training.ood.sets import GENERATED, read_ood_sets
+from training.data.labelled_images import OUTSIDE, LabelledImage, OodSet
+from training.ood.sets import GENERATED, ood_sources, read_ood_sets
 from training.ood.shifts import SHIFTS
 
 TEST = [
@@ -17,14 +17,18 @@ TEST = [
 ]
 
 
+def sets(arguments: Sequence[str]) -> list[OodSet]:
+    return read_ood_sets(ood_sources(arguments), TEST)
+
+
 def groups(arguments: Sequence[str]) -> dict[str, str]:
-    return {ood_set.name: ood_set.group for ood_set in read_ood_sets(arguments, TEST)}
+    return {ood_set.name: ood_set.group for ood_set in sets(arguments)}
 
 
 def test_a_path_is_far_unless_its_group_is_given(image_folder: Path) -> None:
     other, red = image_folder / "other", image_folder / "train" / "red"
     assert groups([str(other), f"near:{red}"]) == {"other": "far", "red": "near"}
-    (ood_set,) = read_ood_sets([f"shifted:{other}"], TEST)
+    (ood_set,) = sets([f"shifted:{other}"])
     assert (ood_set.group, ood_set.generated, len(ood_set.images)) == ("shifted", False, 5)
     assert {image.label for image in ood_set.images} == {OUTSIDE}
 
@@ -43,7 +47,7 @@ def test_generated_stands_for_all_generated_sets_or_those_of_a_group() -> None:
 
 
 def test_shifted_sets_show_the_test_images_with_their_labels() -> None:
-    (ood_set,) = read_ood_sets(["colour-inverted"], TEST)
+    (ood_set,) = sets(["colour-inverted"])
     assert ood_set.generated
     assert [(image.name, image.label) for image in ood_set.images] == [("a", 1), ("b", 0)]
     assert [image.cluster for image in ood_set.images] == ["lesion", None]
@@ -82,7 +86,7 @@ def test_an_unknown_set_or_group_is_refused_in_one_line(
     argument: str, error: type[EulerLoRAError], message: str
 ) -> None:
     with pytest.raises(error) as raised:
-        read_ood_sets([argument], TEST)
+        ood_sources([argument])
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -91,13 +95,7 @@ def test_a_folder_without_images_and_a_set_in_two_groups_are_refused(
     image_folder: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match="expected images"):
-        read_ood_sets([str(tmp_path)], TEST)
+        sets([str(tmp_path)])
     other = image_folder / "other"
     with pytest.raises(SettingsError, match="expected one group, got far and near"):
-        read_ood_sets([str(other), f"near:{other}"], TEST)
-
-
-def test_arguments_are_checked_before_images_are_read(tmp_path: Path) -> None:
-    (tmp_path / "broken.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match="absent: expected a folder"):
-        read_ood_sets([str(tmp_path), "absent"], TEST)
+        sets([str(other), f"near:{other}"])
