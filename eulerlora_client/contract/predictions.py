@@ -11,7 +11,8 @@ class StandardError(WireModel):
 
     msp: of the highest probability. entropy: in nats. The value plus and minus two errors is a 95%
     interval that accounts for the adaptive number of samples. With the embedded model
-    it covers at least 97% of the answers of both samplers (docs/sampling.md).
+    it covers 97% of the answers with independent samples and 99% with balanced ones; of those that
+    stop after two independent samples, 93% (docs/sampling.md).
     """
 
     msp: Nats
@@ -25,7 +26,6 @@ class WarningCode(StrEnum):
     DECLARED_TYPE_DIFFERS = "declared_type_differs"
     SAMPLES_REDUCED = "samples_reduced"
     NO_OOD_THRESHOLD = "no_ood_threshold"
-    NO_FEATURE_STATISTICS = "no_feature_statistics"
     NO_PREDICTION_SET = "no_prediction_set"
     SITE_NOT_CHECKED = "site_not_checked"
     DISTRIBUTION_SHIFT = "distribution_shift"
@@ -84,7 +84,8 @@ class Prediction(WireModel):
     probabilities: by class name, in the order of the model's classes. msp: the highest of them.
     samples: per adapter, 1 in mode det; with `samples=auto` the number that was drawn. ood,
     ood_threshold: null if the checkpoint has no threshold for this mode and number of samples.
-    ood_scores, unfamiliar: all out-of-distribution scores, and the flag of the feature distance.
+    ood_scores: all out-of-distribution scores. unfamiliar: the flag of the feature distance; absent
+    if the checkpoint has no feature statistics.
     prediction_set: only with `coverage`. standard_error: only with `samples=auto`.
     trajectory_probabilities: (trajectories, classes), only with `detail=trajectories`. A null has
     its reason in the warnings.
