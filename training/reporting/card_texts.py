@@ -49,7 +49,7 @@ HAM10000 = CardTexts(
         "images other than dermatoscopic images, such as phone photographs, clinical photographs "
         "or histology;",
         "conditions outside the seven classes: the model always assigns one of the seven, and the "
-        "out-of-distribution flag misses many such images;",
+        "flags for out-of-distribution images miss some of them;",
         "skin types, ages or body sites with few training images: HAM10000 is mostly from light "
         "skin, and section By group gives the number of test images;",
         "estimates of prevalence: the class frequencies are those of an archive, not of a clinic;",
@@ -62,9 +62,12 @@ HAM10000 = CardTexts(
         "consensus or confocal microscopy, and almost all of these are `nv`.",
         INTERVALS,
         "Small classes and groups have wide intervals: read the interval before the value.",
-        "The OOD threshold keeps 95% of in-distribution images. This does not determine the share "
+        "Each OOD threshold keeps 95% of in-distribution images. This does not determine the share "
         "of out-of-distribution images that it flags; section Out-of-distribution images gives "
-        "that share for the listed sets only.",
+        "that share for the listed sets only, and says which of them resemble what training was "
+        "shown.",
+        "The flags do not detect every change of camera or light: the sets of group `shifted` show "
+        "how the accuracy falls and how many images are flagged.",
     ),
     licence=LICENCES["ham10000"],
 )
