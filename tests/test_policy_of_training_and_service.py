@@ -14,6 +14,7 @@ from PIL import Image
 
 from eulerlora.checkpoint import read_config, save_checkpoint, write_config
 from eulerlora.config import ClassName, Threshold
+from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA, Prediction
 from eulerlora_client.commands.policy import policy_command
 from eulerlora_client.contract import predictions as contract
@@ -51,7 +52,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def checkpoint(
-    data: Path, tmp_path_factory: pytest.TempPathFactory, make_network: MakeNetwork, make_config: MakeConfig
+    data: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    make_network: MakeNetwork,
+    make_config: MakeConfig,
 ) -> Path:
     """Returns a checkpoint, calibrated on `data`, that flags about a quarter of its images."""
     folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
@@ -177,6 +181,17 @@ def test_a_missing_policy_file_starts_as_the_packaged_policy(
     assert fitted.quality == packaged.quality
     assert fitted.evidence is not None
     assert fitted.evidence.model == "tiny"
+
+
+def test_a_model_of_other_classes_leaves_no_policy_file(
+    checkpoint: Path, data: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "new.toml"
+    arguments = ["fit", checkpoint, "--data", data, "--policy", path, "--device", "cpu"]
+    done = CliRunner().invoke(policy_command, list(map(str, arguments)))
+    assert isinstance(done.exception, DataError)
+    assert "expected a model with the policy's classes bcc, akiec" in str(done.exception)
+    assert not path.exists()
 
 
 def test_too_few_melanomas_do_not_establish_the_sensitivity(

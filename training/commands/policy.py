@@ -83,7 +83,12 @@ def fit_command(
     from training.evaluation.inference import SamplingOptions  # noqa: PLC0415
     from training.evaluation.report_schema import TEST  # noqa: PLC0415
     from training.policy.evidence import MeasuredOn, evidence_table  # noqa: PLC0415
-    from training.policy.file import create, malignant_classes, set_thresholds  # noqa: PLC0415
+    from training.policy.file import (  # noqa: PLC0415
+        create,
+        read_rules,
+        read_text,
+        set_thresholds,
+    )
     from training.policy.fit import fit_policy  # noqa: PLC0415
     from training.policy.measurement import measure_policy  # noqa: PLC0415
     from training.policy.scores import score_images  # noqa: PLC0415
@@ -91,9 +96,8 @@ def fit_command(
     if mode == "det" and samples is not None:
         raise click.UsageError("expected --samples only with --mode stoch, got --mode det")
     options = SamplingOptions(mode, 1 if mode == "det" else samples or 4)
-    if not policy.exists():
-        create(policy, packaged())
-    malignant = malignant_classes(policy)
+    text = read_text(policy) if policy.exists() else packaged()
+    malignant = read_rules(text, str(policy)).malignant
     model = EulerLoRA.load(checkpoint, device)
     images = checkpoint_dataset(model.config, data, skip_bad)
     report_skipped(images)
@@ -108,6 +112,8 @@ def fit_command(
     if part != TEST:
         measured = MeasuredOn(f"{images.name}, {TEST} part", measure_policy(scored(TEST), fit))
     evidence = evidence_table(model, options, fit, name, measured)
+    if not policy.exists():
+        create(policy, text)
     version = set_thresholds(policy, fit.urgent, fit.entropy_nats, evidence)
     click.echo("\n".join([*_fit_lines(fit, name), *_measured_lines(measured)]))
     settings = dataset_settings(model.config)

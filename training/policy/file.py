@@ -45,14 +45,6 @@ def read_rules(text: str, name: str) -> PolicyRules:
         raise _not_a_policy(name) from error
 
 
-def malignant_classes(path: Path) -> tuple[str, ...]:
-    """Returns the classes of a policy file whose probabilities are summed.
-
-    Raises SettingsError with the path.
-    """
-    return read_rules(read_text(path), str(path)).malignant
-
-
 def read_text(path: Path) -> str:
     """Returns the text of a policy file. Raises SettingsError with the path."""
     try:

@@ -7,7 +7,7 @@ import pytest
 
 from eulerlora.errors import SettingsError, StorageError
 from tests.full_disk import file_size_limit
-from training.policy.file import malignant_classes, set_thresholds
+from training.policy.file import PolicyRules, read_rules, set_thresholds
 
 TEXT = """\
 # our clinic's policy
@@ -43,8 +43,16 @@ unfamiliar = 1
 """
 
 
-def test_the_malignant_classes_are_read(policy: Path) -> None:
-    assert malignant_classes(policy) == ("mel", "bcc")
+def test_the_rules_are_read() -> None:
+    assert read_rules(TEXT, "policy.toml") == PolicyRules(("mel", "bcc"), 0.1, 1.2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("[malignant]", "[benign]"), ("1.2", '"much"'), ("urgent = 0.1", "")]
+)
+def test_a_text_without_the_rules_is_refused(old: str, new: str) -> None:
+    with pytest.raises(SettingsError, match=r"^policy\.toml: expected a triage policy"):
+        read_rules(TEXT.replace(old, new), "policy.toml")
 
 
 def test_setting_the_thresholds_changes_them_and_version_and_evidence_only(policy: Path) -> None:
