@@ -17,7 +17,7 @@ from torch import Tensor
 from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
 from training.data.labelled_images import SPLIT_SEED
 from training.evaluation.calibration import threshold_at_tpr
-from training.evaluation.intervals import Ints
+from training.metrics.intervals import Ints
 
 FOLDS = 2
 

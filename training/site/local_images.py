@@ -11,7 +11,7 @@ from eulerlora.errors import DataError
 from training.data.cache import decoded_images
 from training.data.labelled_images import LabelledImage, stratified_split
 from training.data.sources import OnBad, refuse
-from training.evaluation.intervals import Ints, cluster_indices
+from training.metrics.intervals import Ints, cluster_indices
 
 LABELS = "labels.csv"
 PATH, LABEL, GROUP = "path", "label", "group"

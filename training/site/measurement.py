@@ -7,9 +7,9 @@ from eulerlora.model import EulerLoRA
 from eulerlora.ood_scores import ScoreName, ood_scores
 from training.data.labelled_images import LabelledImage
 from training.evaluation.inference import SamplingOptions, predict_all
-from training.evaluation.intervals import Proportion, proportion
 from training.evaluation.prediction_sets import set_coverages
 from training.evaluation.report_schema import MELANOMA, SetCoverage
+from training.metrics.intervals import Proportion, proportion
 from training.policy.fit import PolicyFit
 from training.policy.measurement import PolicyMeasurement, measure_policy
 from training.policy.scores import score_outputs

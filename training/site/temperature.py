@@ -14,7 +14,7 @@ from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
 from training.data.labelled_images import SPLIT_SEED
-from training.evaluation.intervals import Floats, Ints
+from training.metrics.intervals import Floats, Ints
 
 FOLDS = 5
 LOWEST, HIGHEST = 0.05, 20.0
