@@ -68,6 +68,8 @@ def prediction_of(
     adaptive = request.samples == AUTO
     ood = image_scores(output, uncertainty.msp, served.model, draw, adaptive)
     optional: dict[str, Any] = {}
+    if ood.scores.feature_distance is not None:
+        optional["unfamiliar"] = ood.unfamiliar
     if request.query.detail is not None:
         optional["trajectory_probabilities"] = trajectories.tolist()
     if adaptive:
@@ -93,7 +95,6 @@ def prediction_of(
         ood=ood.scores.msp.flagged,
         ood_threshold=ood.scores.msp.threshold,
         ood_scores=ood.scores,
-        unfamiliar=ood.unfamiliar,
         warnings=(*warnings, *ood.warnings, *request.warnings),
         **optional,
     )

@@ -64,12 +64,8 @@ def _warnings(scores: OodScores, settings: str) -> Iterator[PredictionWarning]:
             code=WarningCode.NO_OOD_THRESHOLD,
             message=f"the checkpoint has no OOD threshold for mode {settings}",
         )
-    if scores.feature_distance is None:
-        yield PredictionWarning(
-            code=WarningCode.NO_FEATURE_STATISTICS,
-            message="the checkpoint has no feature statistics, so unfamiliar is unknown",
-        )
-    elif scores.feature_distance.flagged is None:
+    distance = scores.feature_distance
+    if distance is not None and distance.flagged is None:
         yield PredictionWarning(
             code=WarningCode.NO_OOD_THRESHOLD,
             message=f"the checkpoint has no threshold of feature_distance for mode {settings}",

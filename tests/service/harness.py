@@ -126,7 +126,8 @@ class PipelineHarness:
 
     @contextmanager
     def running(self) -> Iterator["PipelineHarness"]:
-        hook = self.served.model.network.register_forward_pre_hook(self._block)
+        backbone = self.served.model.network.backbone
+        hook = backbone.conv_proj.register_forward_pre_hook(self._block)
         try:
             with self.batcher.running():
                 try:

@@ -64,7 +64,7 @@ def test_an_image_with_non_finite_logits_is_a_counted_500_and_the_others_are_unc
         images, *rest = inputs
         return (images.masked_fill(is_black(images)[:, None, None, None], torch.nan), *rest)
 
-    handle = broken_model.network.register_forward_pre_hook(insert_nan)
+    handle = broken_model.network.backbone.conv_proj.register_forward_pre_hook(insert_nan)
     first, bad, last = batch_results(client, png, black, other)
     assert (bad["status"], bad["code"]) == (500, "model_failure")
     for before, after in ((one, first), (two, last)):
@@ -91,7 +91,7 @@ def test_an_image_that_fails_its_batch_gets_a_problem_and_the_others_a_predictio
         if is_black(inputs[0]).any():
             raise error
 
-    handle = broken_model.network.register_forward_pre_hook(fail)
+    handle = broken_model.network.backbone.conv_proj.register_forward_pre_hook(fail)
     first, bad = batch_results(client, png, black)
     assert (bad["status"], bad["code"]) == (status, code)
     assert first["probabilities"] == pytest.approx(one["probabilities"], abs=1e-6)

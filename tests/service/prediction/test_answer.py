@@ -8,6 +8,7 @@ from scipy.stats import entropy as scipy_entropy
 
 from eulerlora.checkpoint import Checkpoint
 from eulerlora.config import Threshold
+from eulerlora.inference import ImageOutput
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw
 from eulerlora_client.contract.predictions import Prediction, PredictionWarning
@@ -54,7 +55,9 @@ def body_of(
     """Returns the body for trajectories (trajectories, classes) of probabilities."""
     query = PredictQuery(mode=draw.mode, detail="trajectories" if detailed else None)
     request = PredictRequest(query, served, draw.samples, "the-id", warnings=(OF_REQUEST,))
-    result = InferenceResult(trajectories.log(), queued_s=0, ran_s=0)
+    features = torch.zeros(len(trajectories), 3 * served.model.config.backbone.settings.width)
+    output = ImageOutput(trajectories.log(), trajectories.sum(dim=-1), features)
+    result = InferenceResult(output, queued_s=0, ran_s=0)
     return prediction_of(SampledResult(result, draw), request, (OF_IMAGE,))
 
 

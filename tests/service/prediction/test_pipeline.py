@@ -1,6 +1,7 @@
 """The request path: capacity, load, revisions, the audit log, and device faults."""
 
 import asyncio
+from functools import partial
 from io import BytesIO
 
 import pytest
@@ -183,7 +184,7 @@ def test_after_a_lost_device_every_request_is_not_ready(harness, png) -> None:
         raise torch.AcceleratorError("CUDA error: device-side assert triggered")
 
     with harness() as running:
-        hook = running.served.model.network.register_forward_pre_hook(lose)
+        hook = running.served.model.network.backbone.conv_proj.register_forward_pre_hook(lose)
         try:
             for _ in range(2):
                 with pytest.raises(NotReady):
@@ -194,8 +195,8 @@ def test_after_a_lost_device_every_request_is_not_ready(harness, png) -> None:
 
 
 def test_a_batch_without_memory_is_split_and_a_single_image_fails(harness, png) -> None:
-    def fill(_: object, inputs: tuple[torch.Tensor, ...]) -> None:
-        if len(inputs[0]) > 2 or len(inputs[1]) > 100:
+    def fill(limit: int, _: object, inputs: tuple[torch.Tensor, ...]) -> None:
+        if len(inputs[0]) > limit:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     async def scenario(harness: PipelineHarness) -> None:
@@ -210,9 +211,12 @@ def test_a_batch_without_memory_is_split_and_a_single_image_fails(harness, png) 
         await predict_one(harness, png)
 
     with harness() as running:
-        hook = running.served.model.network.register_forward_pre_hook(fill)
+        network = running.served.model.network
+        images = network.backbone.conv_proj.register_forward_pre_hook(partial(fill, 2))
+        rows = network.heads.register_forward_pre_hook(partial(fill, 100))
         try:
             asyncio.run(scenario(running))
         finally:
-            hook.remove()
+            images.remove()
+            rows.remove()
     assert running.passes[:4] == [1, 4, 2, 2]

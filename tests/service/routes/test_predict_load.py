@@ -61,7 +61,7 @@ def test_a_result_is_the_same_alone_and_in_a_mixed_batch(
         alone = [post_image(request) for request in requests]
         for _ in requests:
             assert submitted.acquire(timeout=TIMEOUT_S)
-        model.network.register_forward_pre_hook(block)
+        model.network.backbone.conv_proj.register_forward_pre_hook(block)
         gate.clear()
         blocking = pool.submit(post_image, requests[0])
         assert entered.wait(TIMEOUT_S)
@@ -105,7 +105,7 @@ def test_a_disconnect_in_the_queue_prevents_the_run(live, model, png, monkeypatc
     url = f"http://127.0.0.1:{live}/predict"
     sent = {"content": png, "headers": {"Content-Type": "image/png"}}
     head = f"POST /predict HTTP/1.1\r\nHost: test\r\nContent-Length: {len(png)}\r\n"
-    handle = model.network.register_forward_pre_hook(block)
+    handle = model.network.backbone.conv_proj.register_forward_pre_hook(block)
     try:
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(httpx.post, url, **sent, timeout=TIMEOUT_S)
@@ -132,7 +132,7 @@ def test_under_overload_requests_are_accepted_or_refused_immediately(model, make
 
     sent = {"content": png, "headers": {"Content-Type": "image/png"}}
     with TestClient(make_app(model, max_waiting_rows=8)) as client, ThreadPoolExecutor(12) as pool:
-        handle = model.network.register_forward_pre_hook(block)
+        handle = model.network.backbone.conv_proj.register_forward_pre_hook(block)
         try:
             futures = [pool.submit(client.post, "/predict", **sent)]
             assert entered.wait(TIMEOUT_S)
