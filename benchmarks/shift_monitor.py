@@ -49,10 +49,13 @@ def main(predictions: Path, checkpoint: Path, mode: Mode, samples: str, orders: 
     if threshold is None:
         raise click.ClickException(f"{checkpoint}: no thresholds for {mode} with {count} samples")
     reference = Reference.of(threshold)
+    sets = events_by_set(predictions, config, reference, mode, count)
+    if not sets:
+        raise click.ClickException(f"{predictions}: no predictions in {mode} with {count} samples")
     limit = ShiftMonitor(reference.rates).limit
     click.echo(f"{orders} orders; an alarm needs evidence of {limit:.2f}\n")
     click.echo("| " + " | ".join(HEADER) + " |\n|---" + "|---:" * (len(HEADER) - 1) + "|")
-    for name, pictures in events_by_set(predictions, config, reference, mode, count).items():
+    for name, pictures in sets.items():
         result = replay(pictures, reference, orders)
         click.echo("| " + " | ".join(cells(name, pictures, result)) + " |")
 

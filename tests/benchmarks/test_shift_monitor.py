@@ -46,6 +46,15 @@ def test_options_without_thresholds_are_refused(predictions, checkpoint_folder) 
     assert "no thresholds for stoch with 16 samples" in done.output
 
 
+def test_a_file_without_the_mode_is_refused(tmp_path, checkpoint_folder) -> None:
+    path = tmp_path / "predictions.csv.gz"
+    with gzip.open(path, "wt") as file:
+        file.write("set,mode,samples\ntest,det,1\n")
+    done = CliRunner().invoke(main, [str(path), "--checkpoint", str(checkpoint_folder)])
+    assert done.exit_code == 1
+    assert "no predictions in stoch with 4 samples" in done.output
+
+
 def test_the_alarm_is_counted_in_pictures(checkpoint_folder) -> None:
     threshold = read_config(checkpoint_folder).threshold("stoch", 4)
     assert threshold is not None
