@@ -13,8 +13,8 @@ from eulerlora.adaptive_sampling import ROUNDS, samples_until_converged
 from eulerlora.settings import Sampler
 from eulerlora.uncertainty import summarise
 from training.evaluation.calibration import TARGET_TPR, threshold_at_tpr
-from training.evaluation.intervals import unit_weights
-from training.evaluation.metrics import classification_metrics, ood_metrics
+from training.metrics.classification import classification_metrics, ood_metrics
+from training.metrics.intervals import unit_weights
 from training.reporting.charts import COLOURS
 
 COUNTS = (1, *ROUNDS)

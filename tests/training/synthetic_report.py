@@ -8,7 +8,6 @@ from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
 from training.data.labelled_images import LabelledImage
 from training.evaluation.evaluate import EvaluatedSet, EvaluatedSets, Evaluation
 from training.evaluation.inference import ModelOutputs
-from training.evaluation.intervals import Estimate, Proportion, proportion
 from training.evaluation.ood_report import set_predictions
 from training.evaluation.report_schema import (
     CLEAN,
@@ -21,6 +20,7 @@ from training.evaluation.report_schema import (
     ScoreMetrics,
     Subset,
 )
+from training.metrics.intervals import Estimate, Proportion, proportion
 
 
 def estimate(value: float) -> Estimate:

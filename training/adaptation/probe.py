@@ -15,8 +15,8 @@ from eulerlora.preprocess import resize
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.data.labelled_images import ImageParts, LabelledImage
 from training.data.sources import read_image
-from training.evaluation.intervals import Floats, Ints, unit_weights
-from training.evaluation.metrics import macro_auroc
+from training.metrics.classification import macro_auroc
+from training.metrics.intervals import Floats, Ints, unit_weights
 
 BATCH = 256
 INVERSE_PENALTY = 0.01

@@ -49,7 +49,9 @@ MODES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     help="Sampler in mode stoch; the checkpoint's by default.",
 )
 @click.option(
-    "--out", type=PATH, help="Folder for report.json, report.md, charts and predictions.csv.gz."
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for report.json, report.md, charts and predictions.csv.gz.",
 )
 @skip_bad_option
 @device_option

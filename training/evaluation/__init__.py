@@ -1,1 +1,1 @@
-"""Metrics, calibration and evaluation of checkpoints."""
+"""Calibration and evaluation of checkpoints."""

@@ -10,7 +10,6 @@ from eulerlora.model import EulerLoRA
 from eulerlora.settings import Sampler
 from training.data.labelled_images import ImageParts, LabelledImage, OodSet, evenly_spaced
 from training.evaluation.inference import SamplingOptions, predict_all
-from training.evaluation.intervals import Ints
 from training.evaluation.mode_report import (
     GroundTruth,
     class_metrics,
@@ -37,7 +36,8 @@ from training.evaluation.report_schema import (
     Report,
     Subset,
 )
-from training.evaluation.selective_prediction import error_ranking
+from training.metrics.intervals import Ints
+from training.metrics.selective_prediction import error_ranking
 from training.ood.corruptions import CORRUPTIONS, with_corruption
 from training.ood.resemblance import resemblance
 

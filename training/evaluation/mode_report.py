@@ -9,22 +9,6 @@ from torch import Tensor
 from eulerlora.ood_scores import ScoreName
 from eulerlora.uncertainty import Uncertainty
 from training.data.labelled_images import ImageParts
-from training.evaluation.intervals import (
-    Bools,
-    Estimates,
-    Floats,
-    Ints,
-    Weights,
-    bootstrap,
-    cluster_indices,
-    proportion,
-)
-from training.evaluation.metrics import (
-    auroc,
-    classification_metrics,
-    macro_auroc,
-    weighted_mean,
-)
 from training.evaluation.ood_report import SetPredictions
 from training.evaluation.report_schema import (
     CLEAN,
@@ -34,7 +18,23 @@ from training.evaluation.report_schema import (
     ClassMetrics,
     GroupMetrics,
 )
-from training.evaluation.selective_prediction import risk_coverage, selective_metrics
+from training.metrics.classification import (
+    auroc,
+    classification_metrics,
+    macro_auroc,
+    weighted_mean,
+)
+from training.metrics.intervals import (
+    Bools,
+    Estimates,
+    Floats,
+    Ints,
+    Weights,
+    bootstrap,
+    cluster_indices,
+    proportion,
+)
+from training.metrics.selective_prediction import risk_coverage, selective_metrics
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ from eulerlora.feature_distance import FeatureDistance
 from eulerlora.ood_scores import OodScore, OodScores, ScoreName, ood_scores
 from eulerlora.uncertainty import Uncertainty, summarise
 from training.evaluation.inference import ModelOutputs
-from training.evaluation.intervals import (
+from training.evaluation.report_schema import ScoreMetrics
+from training.metrics.classification import ood_metrics
+from training.metrics.intervals import (
     Bools,
     Floats,
     Ints,
@@ -21,8 +23,6 @@ from training.evaluation.intervals import (
     cluster_indices,
     proportion,
 )
-from training.evaluation.metrics import ood_metrics
-from training.evaluation.report_schema import ScoreMetrics
 
 
 @dataclass(frozen=True)

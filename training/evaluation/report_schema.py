@@ -10,7 +10,7 @@ from eulerlora.errors import DataError
 from eulerlora.ood_scores import ScoreName
 from eulerlora.settings import Mode, Sampler
 from eulerlora.validation import first_fault
-from training.evaluation.intervals import Estimates, Proportion
+from training.metrics.intervals import Estimates, Proportion
 from training.recipe.schema import OodGroup
 
 TEST = "test"

@@ -7,8 +7,8 @@ import numpy as np
 
 from eulerlora.model import EulerLoRA
 from training.evaluation.inference import SamplingOptions
-from training.evaluation.intervals import CONFIDENCE
 from training.evaluation.report_schema import MELANOMA
+from training.metrics.intervals import CONFIDENCE
 from training.policy.fit import PolicyFit
 from training.policy.measurement import PolicyMeasurement
 

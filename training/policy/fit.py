@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eulerlora.errors import DataError
-from training.evaluation.intervals import Floats
+from training.metrics.intervals import Floats
 from training.policy.scores import ScoredImages
 from training.policy.threshold import (
     Sensitivity,

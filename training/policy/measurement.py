@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from eulerlora.errors import DataError
-from training.evaluation.intervals import clopper_pearson
+from training.metrics.intervals import clopper_pearson
 from training.policy.fit import PolicyFit
 from training.policy.scores import ScoredImages
 from training.policy.threshold import lesions_with_all

@@ -12,8 +12,8 @@ from eulerlora.ood_scores import OodScore, ood_scores
 from eulerlora.uncertainty import summarise
 from training.data.labelled_images import LabelledImage
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
-from training.evaluation.intervals import Bools, Floats
 from training.evaluation.report_schema import MELANOMA
+from training.metrics.intervals import Bools, Floats
 from training.policy.threshold import Names
 
 

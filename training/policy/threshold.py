@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv
 
-from training.evaluation.intervals import CONFIDENCE, Bools, Floats
+from training.metrics.intervals import CONFIDENCE, Bools, Floats
 
 SIGNIFICANT_DIGITS = 4
 

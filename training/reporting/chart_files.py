@@ -12,10 +12,10 @@ from sklearn.metrics import confusion_matrix
 from eulerlora.ood_scores import ScoreName
 from eulerlora.uncertainty import Uncertainty
 from training.evaluation.evaluate import Evaluation
-from training.evaluation.intervals import Ints, unit_weights
-from training.evaluation.metrics import calibration_bins
 from training.evaluation.report_schema import FLAG_METRICS, ModeReport
-from training.evaluation.selective_prediction import RiskCoverage, risk_coverage
+from training.metrics.classification import calibration_bins
+from training.metrics.intervals import Ints, unit_weights
+from training.metrics.selective_prediction import RiskCoverage, risk_coverage
 from training.reporting.charts import (
     confusion_chart,
     reliability_diagram,

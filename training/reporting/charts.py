@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from eulerlora.ood_scores import ScoreName
-from training.evaluation.intervals import Floats, Ints
-from training.evaluation.metrics import CalibrationBins
-from training.evaluation.selective_prediction import RiskCoverage, selective_metrics
+from training.metrics.classification import CalibrationBins
+from training.metrics.intervals import Floats, Ints
+from training.metrics.selective_prediction import RiskCoverage, selective_metrics
 
 # The Okabe-Ito palette, which colour-blind readers can distinguish: blue, vermilion, green,
 # orange, purple, sky blue.

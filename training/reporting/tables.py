@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from eulerlora.ood_scores import ScoreName
-from training.evaluation.intervals import RESAMPLES, Estimate, Proportion
 from training.evaluation.report_schema import (
     FLAG_METRICS,
     GroupMetrics,
@@ -12,6 +11,7 @@ from training.evaluation.report_schema import (
     SetCoverage,
     Subset,
 )
+from training.metrics.intervals import RESAMPLES, Estimate, Proportion
 
 METRICS = {
     "accuracy": "accuracy",

@@ -33,3 +33,13 @@ def test_a_wrong_set_is_refused_before_the_checkpoint_is_read(
     assert message in done.err
     assert len(done.err.strip().splitlines()) == 1
     assert not out.exists()
+
+
+def test_a_file_in_place_of_the_output_folder_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    out.write_text("a file")
+    done = run("evaluate", tmp_path / "absent", "--data", tmp_path, "--out", out)
+    assert done.status == 2
+    assert "Directory" in done.err
+    assert "is a file" in done.err
+    assert len(done.err.strip().splitlines()) == 1

@@ -14,9 +14,9 @@ from training.data.labelled_images import ImageParts, LabelledImage, OodSet, eve
 from training.data.sources import list_images, read_image
 from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
-from training.evaluation.intervals import Estimates, proportion, unit_weights
 from training.evaluation.report_schema import CLEAN, OodSetFacts, Subset
-from training.evaluation.selective_prediction import risk_coverage, selective_metrics
+from training.metrics.intervals import Estimates, proportion, unit_weights
+from training.metrics.selective_prediction import risk_coverage, selective_metrics
 from training.ood.corruptions import CORRUPTIONS
 
 DET = SamplingOptions("det")

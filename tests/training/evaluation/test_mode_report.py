@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from training.evaluation.intervals import Proportion
 from training.evaluation.mode_report import GroundTruth, class_metrics
+from training.metrics.intervals import Proportion
 
 CLASSES = ("bkl", "nv", "mel", "df")
 

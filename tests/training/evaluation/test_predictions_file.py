@@ -21,9 +21,9 @@ from training.data.labelled_images import ImageParts, LabelledImage
 from training.data.sources import list_images
 from training.evaluation.evaluate import Evaluation, evaluate
 from training.evaluation.inference import SamplingOptions, predict_all
-from training.evaluation.intervals import Estimates
 from training.evaluation.predictions_file import predictions_csv
 from training.evaluation.report_schema import TEST, ModeReport
+from training.metrics.intervals import Estimates
 from training.ood.corruptions import CORRUPTIONS
 from training.ood.sets import ood_sources, read_ood_sets
 

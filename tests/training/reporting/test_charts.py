@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from training.evaluation.intervals import unit_weights
-from training.evaluation.metrics import calibration_bins
-from training.evaluation.selective_prediction import risk_coverage
+from training.metrics.classification import calibration_bins
+from training.metrics.intervals import unit_weights
+from training.metrics.selective_prediction import risk_coverage
 from training.reporting.charts import (
     confusion_chart,
     reliability_diagram,

@@ -1,7 +1,7 @@
 """The table of prediction sets in a report."""
 
-from training.evaluation.intervals import Proportion
 from training.evaluation.report_schema import ClassCoverage, SetCoverage
+from training.metrics.intervals import Proportion
 from training.reporting.tables import prediction_set_table
 
 

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from eulerlora import DataError
 from tests.training.synthetic_report import REPORT, synthetic_evaluation
 from training.evaluation.evaluate import Evaluation
-from training.evaluation.intervals import Estimate
 from training.evaluation.report_schema import ClassMetrics, Subset, read_report, report_json
+from training.metrics.intervals import Estimate
 from training.reporting.report import markdown, write_report
 from training.reporting.tables import enumeration
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from training.evaluation.intervals import Bools, Floats, Ints, Weights, ratio
+from training.metrics.intervals import Bools, Floats, Ints, Weights, ratio
 
 ECE_BINS = 10
 TPR = 0.95

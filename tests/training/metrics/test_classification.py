@@ -10,14 +10,14 @@ from torch import Tensor
 from torchmetrics.functional import classification as reference
 from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
-from training.evaluation import metrics
-from training.evaluation.intervals import unit_weights
-from training.evaluation.metrics import (
+from training.metrics import classification
+from training.metrics.classification import (
     calibration_bins,
     calibration_error,
     macro_auroc,
     macro_f1,
 )
+from training.metrics.intervals import unit_weights
 
 CLASSES = 5
 
@@ -25,14 +25,14 @@ CLASSES = 5
 def classification_metrics(log_probabilities: Tensor, labels: Tensor) -> dict[str, float]:
     """Returns the metrics with unit weights."""
     weights = unit_weights(len(labels))
-    values = metrics.classification_metrics(log_probabilities, labels.numpy(), weights)
+    values = classification.classification_metrics(log_probabilities, labels.numpy(), weights)
     return {name: value.item() for name, value in values.items()}
 
 
 def ood_metrics(inside: Tensor, outside: Tensor) -> dict[str, float]:
     """Returns the metrics with unit weights."""
     weights = unit_weights(len(inside) + len(outside))
-    values = metrics.ood_metrics(inside.double().numpy(), outside.double().numpy(), weights)
+    values = classification.ood_metrics(inside.double().numpy(), outside.double().numpy(), weights)
     return {name: value.item() for name, value in values.items()}
 
 
@@ -182,7 +182,7 @@ def test_ood_metrics_agree_with_loops(seed: int) -> None:
 
 def test_ood_metrics_of_a_resample_without_in_distribution_images_are_nan() -> None:
     scores, weights = np.array([0.1, 0.2]), np.array([[0.0, 0.0, 1.0, 1.0]])
-    values = metrics.ood_metrics(scores, scores, weights)
+    values = classification.ood_metrics(scores, scores, weights)
     assert all(np.isnan(value.item()) for value in values.values())
 
 
@@ -198,7 +198,7 @@ def test_a_weight_of_two_equals_two_copies_of_an_image(
     random = np.random.default_rng(seed)
     weights = random.integers(0, 4, (6, 300)).astype(float)
     log_probabilities, labels = predictions
-    actual = metrics.classification_metrics(log_probabilities, labels.numpy(), weights)
+    actual = classification.classification_metrics(log_probabilities, labels.numpy(), weights)
     for row, times in enumerate(weights):
         drawn = np.repeat(np.arange(300), times.astype(int))
         expected = classification_metrics(log_probabilities[drawn], labels[drawn])
@@ -211,7 +211,7 @@ def test_a_weight_of_two_equals_two_copies_in_ood_metrics(seed: int) -> None:
     scores = np.round(random.random(80) * 12) / 12
     weights = random.integers(0, 3, (6, 80)).astype(float)
     weights[:, [0, 50]] = 1
-    actual = metrics.ood_metrics(scores[:50], scores[50:], weights)
+    actual = classification.ood_metrics(scores[:50], scores[50:], weights)
     for row, times in enumerate(weights.astype(int)):
         inside, outside = (
             torch.from_numpy(np.repeat(scores[part], times[part]))
@@ -225,7 +225,7 @@ def test_weighted_auroc_agrees_with_scikit_learn() -> None:
     random = np.random.default_rng(0)
     scores, positive = np.round(random.random(90), 1), random.random(90) < 0.3
     weights = random.random((4, 90))
-    for row, actual in zip(weights, metrics.auroc(scores, positive, weights), strict=True):
+    for row, actual in zip(weights, classification.auroc(scores, positive, weights), strict=True):
         assert actual == pytest.approx(roc_auc_score(positive, scores, sample_weight=row))
 
 

@@ -6,7 +6,8 @@ from functools import partial
 import numpy as np
 
 from eulerlora.uncertainty import Uncertainty
-from training.evaluation.intervals import (
+from training.metrics.classification import auroc, sums_by_score
+from training.metrics.intervals import (
     Bools,
     Estimates,
     Floats,
@@ -15,7 +16,6 @@ from training.evaluation.intervals import (
     bootstrap,
     ratio,
 )
-from training.evaluation.metrics import auroc, sums_by_score
 
 
 @dataclass(frozen=True)

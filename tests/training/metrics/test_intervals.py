@@ -5,7 +5,8 @@ import pytest
 from scipy.stats import binomtest, norm, t
 from scipy.stats import bootstrap as scipy_bootstrap
 
-from training.evaluation.intervals import (
+from training.metrics.classification import weighted_mean
+from training.metrics.intervals import (
     Bools,
     Estimate,
     Floats,
@@ -19,7 +20,6 @@ from training.evaluation.intervals import (
     ratio,
     unit_weights,
 )
-from training.evaluation.metrics import weighted_mean
 
 
 def mean_of(values: Floats, *clusters: Ints) -> Estimate:

@@ -8,10 +8,10 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from eulerlora.uncertainty import Uncertainty, summarise
-from training.evaluation import selective_prediction
-from training.evaluation.intervals import Bools, Estimate, Floats, unit_weights
-from training.evaluation.metrics import sums_by_score
-from training.evaluation.selective_prediction import RiskCoverage, error_ranking
+from training.metrics import selective_prediction
+from training.metrics.classification import sums_by_score
+from training.metrics.intervals import Bools, Estimate, Floats, unit_weights
+from training.metrics.selective_prediction import RiskCoverage, error_ranking
 
 
 def risk_coverage(scores: Floats, wrong: Bools) -> RiskCoverage:

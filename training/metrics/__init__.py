@@ -1,0 +1,1 @@
+"""Metrics of predictions, with confidence intervals by lesion."""
