@@ -11,11 +11,12 @@ import torch
 from scipy import stats
 from torch import Generator, Tensor
 
-from eulerlora.checkpoint import read_config
+from eulerlora.checkpoint import DEFAULT_CHECKPOINT, read_config
 from eulerlora.config import PredictionSetCalibration
 from eulerlora.errors import DataError, SettingsError
 from eulerlora.model import EulerLoRA
 from tests.program import run
+from training.data.ham10000 import METADATA, lesion_split, read_metadata
 from training.data.labelled_images import ImageParts, LabelledImage
 from training.data.sources import list_images
 from training.evaluation.calibration import calibrate
@@ -262,3 +263,34 @@ def test_invalid_coverages_are_wrong_usage(
     assert done.status == 2
     assert message in done.err
     assert len(done.err.strip().splitlines()) == 1
+
+
+@pytest.fixture(scope="module")
+def ham10000(real_data: Path) -> tuple[list[LabelledImage], list[str]]:
+    """The calibration part of HAM10000 without its pixels, and the class names."""
+    rows, names = read_metadata(real_data / METADATA)
+    return [
+        LabelledImage(row.image_id, torch.empty(0), row.label, row.lesion_id)
+        for row in lesion_split(rows)["calibration"]
+    ], names
+
+
+@pytest.mark.data
+def test_the_calibration_part_of_ham10000_has_too_few_lesions_of_df(ham10000) -> None:
+    images, names = ham10000
+    with pytest.raises(
+        DataError, match="at least 9 calibration lesions of each class, got 8 of df;"
+    ):
+        check_lesions(images, names, CoverageSettings((0.9,)))
+    with pytest.raises(DataError, match=r"at least 19 .* got 8 of df, 9 of vasc;"):
+        check_lesions(images, names, CoverageSettings((0.95,)))
+
+
+@pytest.mark.data
+def test_the_packaged_sets_state_their_calibration_lesions(ham10000) -> None:
+    images, names = ham10000
+    sets = read_config(DEFAULT_CHECKPOINT).prediction_sets
+    assert {entry.coverage for entry in sets} == {0.9, 0.95}
+    for entry in sets:
+        assert entry.units == Lesions.of(images).counts(len(names))
+        assert entry.data_sha256 == data_sha256(images, names)
