@@ -7,8 +7,8 @@ from eulerlora.config import ScoreThreshold, Threshold
 from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
 from training.data.labelled_images import LabelledImage
 from training.evaluation.evaluate import EvaluatedSet, EvaluatedSets, Evaluation
+from training.evaluation.evaluated_sets import set_predictions
 from training.evaluation.inference import ModelOutputs
-from training.evaluation.ood_report import set_predictions
 from training.evaluation.report_schema import (
     CLEAN,
     ClassMetrics,

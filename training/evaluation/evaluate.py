@@ -1,6 +1,6 @@
 """Evaluation of a checkpoint on its test part, corruptions of it and out-of-distribution sets."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -9,6 +9,15 @@ import numpy as np
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Sampler
 from training.data.labelled_images import ImageParts, LabelledImage, OodSet, evenly_spaced
+from training.evaluation.evaluated_sets import (
+    EvaluatedSet,
+    EvaluatedSets,
+    ResamplingUnits,
+    accuracy,
+    flagged_shares,
+    score_metrics,
+    set_predictions,
+)
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.mode_report import (
     GroundTruth,
@@ -19,14 +28,6 @@ from training.evaluation.mode_report import (
     group_metrics,
     metric_estimates,
 )
-from training.evaluation.ood_report import (
-    ResamplingUnits,
-    SetPredictions,
-    accuracy,
-    flagged_shares,
-    score_metrics,
-    set_predictions,
-)
 from training.evaluation.prediction_sets import set_coverages
 from training.evaluation.report_schema import (
     TEST,
@@ -36,51 +37,12 @@ from training.evaluation.report_schema import (
     Report,
     Subset,
 )
-from training.metrics.intervals import Ints
 from training.metrics.selective_prediction import error_ranking
 from training.ood.corruptions import CORRUPTIONS, with_corruption
 from training.ood.resemblance import resemblance
 
 CORRUPTED = "corrupted"
 """Group of the corrupted test images."""
-
-
-@dataclass(frozen=True)
-class EvaluatedSet:
-    """Images and their predictions.
-
-    group: `test`, `corrupted` or the group of an out-of-distribution set. of_test: True if the
-    images are made from those of the test part. predictions: for each of the report's modes.
-    """
-
-    name: str
-    group: str
-    images: Sequence[LabelledImage]
-    of_test: bool
-    predictions: Sequence[SetPredictions]
-
-    @property
-    def labels(self) -> Ints:
-        """(n,) class index of each image; OUTSIDE for none."""
-        return np.array([image.label for image in self.images])
-
-    @property
-    def clusters(self) -> list[str]:
-        """The names of the n images' clusters; an image without a cluster is one by itself."""
-        return [image.cluster or image.name for image in self.images]
-
-
-@dataclass(frozen=True)
-class EvaluatedSets:
-    """The test part, and the other sets by name. chosen: indices of the corrupted test images."""
-
-    test: EvaluatedSet
-    ood: Mapping[str, EvaluatedSet]
-    corrupted: Mapping[str, EvaluatedSet]
-    chosen: Ints
-
-    def __iter__(self) -> Iterator[EvaluatedSet]:
-        yield from (self.test, *self.ood.values(), *self.corrupted.values())
 
 
 @dataclass(frozen=True)

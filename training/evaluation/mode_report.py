@@ -9,7 +9,7 @@ from torch import Tensor
 from eulerlora.ood_scores import ScoreName
 from eulerlora.uncertainty import Uncertainty
 from training.data.labelled_images import ImageParts
-from training.evaluation.ood_report import SetPredictions
+from training.evaluation.evaluated_sets import SetPredictions
 from training.evaluation.report_schema import (
     CLEAN,
     FLAG_METRICS,

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from io import BytesIO, TextIOWrapper
 
 from eulerlora.ood_scores import SCORES
-from training.evaluation.evaluate import EvaluatedSet, Evaluation
-from training.evaluation.ood_report import SetPredictions
+from training.evaluation.evaluate import Evaluation
+from training.evaluation.evaluated_sets import EvaluatedSet, SetPredictions
 from training.evaluation.report_schema import ModeReport
 
 PREDICTIONS = "predictions.csv.gz"

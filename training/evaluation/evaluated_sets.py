@@ -1,15 +1,17 @@
-"""Out-of-distribution scores of evaluated images: predictions, flags and metrics of a set."""
+"""The sets of an evaluation: images, predictions, and the metrics of their OOD scores."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 from torch import Tensor
 
 from eulerlora.config import Threshold
 from eulerlora.feature_distance import FeatureDistance
 from eulerlora.ood_scores import OodScore, OodScores, ScoreName, ood_scores
 from eulerlora.uncertainty import Uncertainty, summarise
+from training.data.labelled_images import LabelledImage
 from training.evaluation.inference import ModelOutputs
 from training.evaluation.report_schema import ScoreMetrics
 from training.metrics.classification import ood_metrics
@@ -67,6 +69,44 @@ class SetPredictions:
                 for name, score in self.scores.items()
             },
         )
+
+
+@dataclass(frozen=True)
+class EvaluatedSet:
+    """Images and their predictions.
+
+    group: `test`, `corrupted` or the group of an out-of-distribution set. of_test: True if the
+    images are made from those of the test part. predictions: for each of the report's modes.
+    """
+
+    name: str
+    group: str
+    images: Sequence[LabelledImage]
+    of_test: bool
+    predictions: Sequence[SetPredictions]
+
+    @property
+    def labels(self) -> Ints:
+        """(n,) class index of each image; OUTSIDE for none."""
+        return np.array([image.label for image in self.images])
+
+    @property
+    def clusters(self) -> list[str]:
+        """The names of the n images' clusters; an image without a cluster is one by itself."""
+        return [image.cluster or image.name for image in self.images]
+
+
+@dataclass(frozen=True)
+class EvaluatedSets:
+    """The test part, and the other sets by name. chosen: indices of the corrupted test images."""
+
+    test: EvaluatedSet
+    ood: Mapping[str, EvaluatedSet]
+    corrupted: Mapping[str, EvaluatedSet]
+    chosen: Ints
+
+    def __iter__(self) -> Iterator[EvaluatedSet]:
+        yield from (self.test, *self.ood.values(), *self.corrupted.values())
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ import torch
 
 from eulerlora.config import ScoreThreshold, Threshold
 from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
-from training.evaluation.inference import ModelOutputs
-from training.evaluation.ood_report import (
+from training.evaluation.evaluated_sets import (
     ResamplingUnits,
     SetPredictions,
     accuracy,
@@ -15,6 +14,7 @@ from training.evaluation.ood_report import (
     score_metrics,
     set_predictions,
 )
+from training.evaluation.inference import ModelOutputs
 
 DISTANCE = FeatureDistance(FeatureStatistics(torch.zeros(1, 2), torch.eye(2)))
 THRESHOLDS = Threshold(
