@@ -28,12 +28,12 @@ EIGHT = PredictQuery(mode="stoch", samples=8)
 
 @pytest.fixture
 def calibrated(make_network, make_config) -> EulerLoRA:
-    """A model with thresholds for stoch with 1, 2 and 4 samples."""
+    """A model with thresholds for det, and for stoch with 1, 2, 4 and 8 samples."""
     network = make_network()
     thresholds = tuple(
         Threshold(mode="stoch", samples=samples, msp=samples / 10, kept=0.9, images=9, data="test")
-        for samples in (1, 2, 4)
-    )
+        for samples in (1, 2, 4, 8)
+    ) + (Threshold(mode="det", samples=1, msp=0.1, kept=0.9, images=9, data="test"),)
     checkpoint = Checkpoint(network, make_config(network, thresholds=thresholds), "sha256:0")
     return EulerLoRA(checkpoint, torch.device("cpu"))
 
@@ -125,7 +125,7 @@ def test_under_load_a_request_gets_fewer_samples_and_a_warning(harness, calibrat
         full, reduced, det = [(await task).prediction for task in tasks]
         assert (full.samples, full.trajectories, full.warnings) == (8, 16, ())
         assert (reduced.samples, reduced.trajectories) == (4, 8)
-        assert (full.ood_threshold, reduced.ood_threshold) == (None, 0.4)
+        assert (full.ood_threshold, reduced.ood_threshold) == (0.8, 0.4)
         (warning,) = reduced.warnings
         assert warning.code == WarningCode.SAMPLES_REDUCED
         assert warning.message == "samples reduced from 8 to 4 under load"
