@@ -60,6 +60,7 @@ def test_a_recipe_gives_a_calibrated_checkpoint_that_classifies_the_test_images(
         "config.json",
         "known_answer.json",
         "known_answer.png",
+        "ood.safetensors",
         "reliability.png",
         "report",
     ]
@@ -72,6 +73,7 @@ def test_a_recipe_gives_a_calibrated_checkpoint_that_classifies_the_test_images(
         ]
         assert sum(correct) / len(correct) > 0.8
         assert prediction.ood is not None
+        assert prediction.unfamiliar is not None
 
     config = json.loads((trained / "config.json").read_text())
     assert config["classes"][2] == {"name": "red", "description": "a red square"}
