@@ -130,9 +130,9 @@ def three_parts(
 
 
 def stratified_split(
-    items: Sequence[LabelledItem], second: float
+    items: Sequence[LabelledItem], second: float, seed: int = SPLIT_SEED
 ) -> tuple[Sequence[LabelledItem], Sequence[LabelledItem]]:
-    """Returns the items in two parts, stratified by class; the same parts every time.
+    """Returns the items in two parts, stratified by class; the same parts for the same seed.
 
     second: size of the second part, a fraction of all items, or as an int a count. Raises
     DataError if a class has too few items.
@@ -140,7 +140,7 @@ def stratified_split(
     labels = [item.label for item in items]
     try:
         first_part, second_part = train_test_split(
-            list(items), test_size=second, stratify=labels, random_state=SPLIT_SEED
+            list(items), test_size=second, stratify=labels, random_state=seed
         )
     except ValueError as error:
         raise DataError(

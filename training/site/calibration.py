@@ -87,7 +87,7 @@ def calibrate_site(
     rules = read_rules(settings.policy, settings.policy_name)
     checkpoint = load_checkpoint(source)
     split = _split(local, settings.hold_out)
-    site = _site_images(checkpoint, local, split.fit, settings)
+    site = site_images(checkpoint, local, split.fit, settings)
     old = EulerLoRA(checkpoint, device)
     if site.parts[URGENT].met:
         check_classes(old, rules.malignant)
@@ -119,13 +119,13 @@ def _split(local: LocalImages, hold_out: float | None) -> HoldOut:
     return HoldOut(local.images, ()) if hold_out is None else split_groups(local.images, hold_out)
 
 
-def _site_images(
+def site_images(
     checkpoint: Checkpoint,
     local: LocalImages,
     images: Sequence[LabelledImage],
     settings: SiteSettings,
 ) -> SiteImages:
-    """Returns the pictures of the fit with their requirements. Raises DataError if none is met."""
+    """Returns the pictures of a fit with their requirements. Raises DataError if none is met."""
     names = [label.name for label in checkpoint.config.classes]
     lesions = dict(zip(names, Lesions.of(images).counts(len(names)), strict=True))
     parts = requirements(lesions, local.unit, settings.needs)

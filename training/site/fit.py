@@ -74,15 +74,27 @@ class SiteFit:
 
 
 def fit_site(checkpoint: Checkpoint, site: SiteImages, device: torch.device) -> SiteFit:
-    """Fits the parts whose requirement is met.
+    """Fits the parts whose requirement is met."""
+    return fit_outputs(checkpoint, site_outputs(checkpoint, site.images, device), site)
+
+
+def site_outputs(
+    checkpoint: Checkpoint, images: Sequence[LabelledImage], device: torch.device
+) -> CalibrationOutputs:
+    """Returns the outputs of pictures at temperature 1.
 
     The seeds come from a revision without thresholds, so a second fit gives the same ones.
     """
-    source = checkpoint.config
-    base = source.model_copy(update={"temperature": 1.0, "thresholds": (), "prediction_sets": ()})
-    model = EulerLoRA(replace(checkpoint, config=base, revision=revision_of(base)), device)
-    outputs = CalibrationOutputs.of(model, site.images, SAMPLES)
-    fit = _with_temperature(SiteFit(source, checkpoint.feature_distance, outputs, {}), site)
+    update = {"temperature": 1.0, "thresholds": (), "prediction_sets": ()}
+    config = checkpoint.config.model_copy(update=update)
+    model = EulerLoRA(replace(checkpoint, config=config, revision=revision_of(config)), device)
+    return CalibrationOutputs.of(model, images, SAMPLES)
+
+
+def fit_outputs(checkpoint: Checkpoint, outputs: CalibrationOutputs, site: SiteImages) -> SiteFit:
+    """Fits the parts whose requirement is met; outputs: of `site_outputs`."""
+    source = SiteFit(checkpoint.config, checkpoint.feature_distance, outputs, {})
+    fit = _with_temperature(source, site)
     for step in (_with_feature_means, _with_thresholds, _with_prediction_sets):
         fit = step(fit, site)
     return fit
@@ -100,8 +112,7 @@ def _with_temperature(fit: SiteFit, site: SiteImages) -> SiteFit:
     sets = fit.config.prediction_sets if temperature == fit.config.temperature else ()
     config = fit.config.model_copy(update={"temperature": temperature, "prediction_sets": sets})
     outputs = CalibrationOutputs(
-        _at_temperature(fit.outputs.det, temperature),
-        _at_temperature(fit.outputs.stoch, temperature),
+        outputs_at(fit.outputs.det, temperature), outputs_at(fit.outputs.stoch, temperature)
     )
     return replace(fit, config=config, outputs=outputs)
 
@@ -160,7 +171,7 @@ def _with_prediction_sets(fit: SiteFit, site: SiteImages) -> SiteFit:
     return replace(fit, config=config.model_copy(update=update))
 
 
-def _at_temperature(outputs: ModelOutputs, temperature: float) -> ModelOutputs:
+def outputs_at(outputs: ModelOutputs, temperature: float) -> ModelOutputs:
     """Returns the outputs of the logits divided by `temperature`; outputs: at temperature 1."""
     logits = outputs.log_probabilities + outputs.log_partition.unsqueeze(-1)
     return ModelOutputs(

@@ -9,7 +9,7 @@ from typing import Literal
 
 from eulerlora.errors import DataError
 from training.data.cache import decoded_images
-from training.data.labelled_images import LabelledImage, stratified_split
+from training.data.labelled_images import SPLIT_SEED, LabelledImage, stratified_split
 from training.data.sources import OnBad, refuse
 from training.metrics.intervals import Ints, cluster_indices
 
@@ -115,8 +115,10 @@ def group_indices(images: Sequence[LabelledImage]) -> Ints:
     return cluster_indices([image.cluster or image.name for image in images])
 
 
-def split_groups(images: Sequence[LabelledImage], measured: float) -> HoldOut:
-    """Returns the images in two parts, stratified by class; the same parts every time.
+def split_groups(
+    images: Sequence[LabelledImage], measured: float, seed: int = SPLIT_SEED
+) -> HoldOut:
+    """Returns the images in two parts, stratified by class; the same parts for the same seed.
 
     measured: share of the groups in the second part, 0 to 1. Groups of a class with fewer than two
     stay in the first. Raises DataError if there are too few groups.
@@ -132,7 +134,7 @@ def split_groups(images: Sequence[LabelledImage], measured: float) -> HoldOut:
     sizes = Counter(group.label for group in groups)
     alone = [group for group in groups if sizes[group.label] < MIN_FOR_SPLIT]
     several = [group for group in groups if sizes[group.label] >= MIN_FOR_SPLIT]
-    fit, measure = stratified_split(several, measured)
+    fit, measure = stratified_split(several, measured, seed)
     return HoldOut(_images([*fit, *alone]), _images(measure))
 
 

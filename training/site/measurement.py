@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from eulerlora.model import EulerLoRA
 from eulerlora.ood_scores import ScoreName, ood_scores
 from training.data.labelled_images import LabelledImage
-from training.evaluation.inference import SamplingOptions, predict_all
+from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
 from training.evaluation.prediction_sets import set_coverages
 from training.evaluation.report_schema import MELANOMA, SetCoverage
 from training.metrics.intervals import Proportion, proportion
@@ -64,6 +64,17 @@ def measure_site(
 ) -> SiteMeasurement:
     """Returns the results of a model on at least one picture. options: of its predictions."""
     (outputs,) = predict_all(model, images, [options], "measure")
+    return measure_outputs(model, outputs, images, options, policy)
+
+
+def measure_outputs(
+    model: EulerLoRA,
+    outputs: ModelOutputs,
+    images: Sequence[LabelledImage],
+    options: SamplingOptions,
+    policy: SitePolicy | None,
+) -> SiteMeasurement:
+    """Returns the results from a model's outputs; arguments as in `measure_site`."""
     thresholds = model.config.threshold(options.mode, options.samples)
     flags = ood_scores(outputs.scores(model.feature_distance), thresholds)
     groups = group_indices(images)
