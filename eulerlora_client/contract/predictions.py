@@ -27,7 +27,6 @@ class WarningCode(StrEnum):
     SAMPLES_REDUCED = "samples_reduced"
     NO_OOD_THRESHOLD = "no_ood_threshold"
     NO_PREDICTION_SET = "no_prediction_set"
-    SITE_NOT_CHECKED = "site_not_checked"
     DISTRIBUTION_SHIFT = "distribution_shift"
 
 
