@@ -24,6 +24,11 @@ export function button(label, action, attributes = {}) {
   return element;
 }
 
+/** Creates a titled part of a card. */
+export function part(title, ...content) {
+  return html("section", { class: "part" }, html("h4", {}, title), content);
+}
+
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;

@@ -10,6 +10,7 @@ import { updateOverview } from "./overview.js";
 import { Problem, sentence } from "./problems.js";
 import { taskQueue } from "./queue.js";
 import { Service } from "./service.js";
+import { showShiftNotice } from "./shift.js";
 
 const CONCURRENT_REQUESTS = 2;
 const MAX_RETRIES = 5;
@@ -25,7 +26,10 @@ const modelsWithoutPolicy = new Set(); // models that the triage policy does not
 let policyProblem = "";
 let models = [];
 
-const controls = new Controls(() => cards.forEach(submit));
+const controls = new Controls(() => {
+  cards.forEach(submit);
+  updateShiftNotice();
+});
 const keyForm = new KeyForm(async (key) => {
   service.key = key;
   await loadModels();
@@ -37,6 +41,7 @@ async function loadModels() {
   models = await service.models();
   controls.setModels(models);
   byId("trouble").textContent = "";
+  showShiftNotice(models.find(({ name }) => name === controls.options().model));
 }
 
 function add(files) {
@@ -83,6 +88,7 @@ function submit(card) {
     controllers.delete(card);
     update();
     announce(card.announcement());
+    if (controllers.size === 0) updateShiftNotice();
   });
 }
 
@@ -153,6 +159,16 @@ function update() {
 
 function announce(text) {
   byId("announcements").append(html("p", {}, text));
+}
+
+/** Requests the state of the shift monitor of the selected model. */
+async function updateShiftNotice() {
+  if (models.length === 0) return;
+  try {
+    showShiftNotice(await service.model(controls.options().model));
+  } catch (error) {
+    if (!(error instanceof Problem)) throw error; // the next image shows the server's problems
+  }
 }
 
 async function showSelectedModel() {

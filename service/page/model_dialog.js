@@ -1,6 +1,7 @@
 /* The dialog with details and intended use of a model. */
 
 import { byId, html } from "./dom.js";
+import { shiftSection } from "./shift.js";
 import { count, exact, percent } from "./text.js";
 
 /** Opens the dialog. details: the response of GET /models/{name}. */
@@ -20,8 +21,9 @@ export function showModel(details, warning) {
     factList(details.classes.map(({ name, description }) => [name, description])),
     html("h3", {}, "Facts"),
     factList(modelFacts(details)),
-    html("h3", {}, "Thresholds for unfamiliar images"),
+    html("h3", {}, "Thresholds for images unlike the training images"),
     thresholdTable(details.thresholds),
+    ...(details.shift ? [html("h3", {}, "Shift monitor"), ...shiftSection(details.shift)] : []),
   );
   byId("model-close").onclick = () => byId("model-dialog").close();
   byId("model-dialog").showModal();
@@ -48,9 +50,9 @@ function modelFacts(details) {
 
 function thresholdTable(thresholds) {
   if (thresholds.length === 0) {
-    return html("p", {}, "This model has no thresholds and flags no image as unfamiliar.");
+    return html("p", {}, "This model has no thresholds and flags no image.");
   }
-  const head = ["Passes", "Highest probability below", "Familiar images not flagged", "Measured on"];
+  const head = ["Passes", "Highest probability below", "Feature distance above", "Measured on"];
   return html(
     "table",
     {},
@@ -63,13 +65,21 @@ function thresholdTable(thresholds) {
           "tr",
           {},
           html("th", { scope: "row" }, passesOf(threshold)),
-          html("td", {}, exact(threshold.msp)),
-          html("td", {}, percent(threshold.kept)),
+          html("td", {}, withKept(threshold.msp, threshold.kept)),
+          html("td", {}, distanceThreshold(threshold.feature_distance)),
           html("td", {}, `${threshold.data}; ${count(threshold.images, "image")}`),
         ),
       ),
     ),
   );
+}
+
+function distanceThreshold(limit) {
+  return limit ? withKept(limit.threshold, limit.kept) : "no threshold";
+}
+
+function withKept(threshold, kept) {
+  return `${exact(threshold)}; ${percent(kept)} of these images are not flagged`;
 }
 
 function passesOf({ mode, samples }) {

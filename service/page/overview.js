@@ -4,9 +4,12 @@ import { byId, html } from "./dom.js";
 import { icon } from "./icons.js";
 import { count } from "./text.js";
 
-const BY_URGENCY = ["routine", "problem", "prediction", "retake", "refer", "urgent"];
+const BY_URGENCY = [
+  "routine", "problem", "prediction", "retake", "refer", "unfamiliar", "urgent",
+];
 const LABELS = [
   ["urgent", "to prioritise"],
+  ["unfamiliar", "unfamiliar"],
   ["refer", "to refer for review"],
   ["retake", "to retake"],
   ["routine", "routine"],

@@ -1,11 +1,14 @@
 /* The content of a card with a result: the disposition first, then the evidence. */
 
 import { classChart, classTable, entropyChart, legend, thresholdChart } from "./charts.js";
-import { html } from "./dom.js";
+import { html, part } from "./dom.js";
+import { familiarityPart } from "./familiarity.js";
 import { icon } from "./icons.js";
-import { agreement, decimal, exact, passes, percent, shortened } from "./text.js";
+import { agreement, decimal, passes, percent, shortened } from "./text.js";
 
+const TITLE = "Class probabilities";
 const MARK = "malignant group";
+const UNFAMILIAR = "This image is unfamiliar to the model: its figures say nothing about this image.";
 
 /** The disposition with its reasons, or the reason why there is none. */
 export function verdict(result) {
@@ -29,7 +32,8 @@ export function verdict(result) {
   );
 }
 
-/** Class probabilities of every pass. descriptions: map from class name to description. */
+/** Class probabilities of every pass; collapsed for an unfamiliar image. descriptions: map from
+ * class name to description. */
 export function classes(result, descriptions) {
   const { prediction } = result;
   const nameOf = (name) => shortened(descriptions.get(name) ?? name);
@@ -44,8 +48,7 @@ export function classes(result, descriptions) {
       marked: malignant.includes(name),
     }))
     .sort((one, other) => other.probability - one.probability);
-  return part(
-    "Class probabilities",
+  const chart = [
     html("p", { class: "note" }, agreement(prediction, nameOf)),
     classChart(rows, MARK),
     html(
@@ -56,7 +59,13 @@ export function classes(result, descriptions) {
       html("span", { class: "swatch point", "aria-hidden": "true" }),
       "one pass; a wide spread means that the passes disagree",
     ),
-    html("details", {}, html("summary", {}, "Show as a table"), classTable(rows)),
+    collapsed("Show as a table", classTable(rows)),
+  ];
+  if (!prediction.unfamiliar) return part(TITLE, chart);
+  return part(
+    TITLE,
+    html("p", { class: "note" }, html("strong", {}, UNFAMILIAR)),
+    collapsed("Show the probabilities", chart),
   );
 }
 
@@ -77,18 +86,20 @@ export function details(result) {
   ].filter((section) => section !== null);
 }
 
-function malignantPart({ malignant, policy }) {
+function malignantPart({ malignant, policy, prediction }) {
   if (malignant === null) return null;
   const { probability, urgent } = malignant;
   const side = probability >= urgent ? "at or above" : "below";
+  const compared = prediction.unfamiliar
+    ? "which says nothing about an unfamiliar image."
+    : `${side} the urgent threshold of ${percent(urgent)}.`;
   return part(
     "Malignant group",
     html(
       "p",
       { class: "note" },
       html("strong", {}, percent(probability)),
-      ` for ${malignant.classes.join(", ")} together, ${side} the urgent threshold of `,
-      `${percent(urgent)}.`,
+      ` for ${malignant.classes.join(", ")} together, ${compared}`,
     ),
     thresholdChart({ probability, threshold: urgent, flagged: "above" }),
     policy.notice === null ? null : html("p", { class: "note" }, policy.notice),
@@ -125,25 +136,6 @@ function entropyPart(prediction, classes) {
   );
 }
 
-function familiarityPart({ msp, ood, ood_threshold: threshold }) {
-  const verdicts = {
-    true: ", below the threshold: unlike the training images.",
-    false: ", not below the threshold: not flagged as unfamiliar.",
-    null: ". There is no threshold for this number of samples.",
-  };
-  const compared = threshold === null ? "" : ` against ${exact(threshold)}`;
-  return part(
-    "Familiarity of the image",
-    html(
-      "p",
-      { class: "note" },
-      html("strong", {}, `Highest probability (MSP) ${exact(msp)}`),
-      `${compared}${verdicts[ood]}`,
-    ),
-    thresholdChart({ probability: msp, threshold, flagged: "below" }),
-  );
-}
-
 function warningsPart(warnings) {
   if (warnings.length === 0) return null;
   return part(
@@ -176,6 +168,6 @@ function originPart({ prediction, policy, quality }) {
   );
 }
 
-function part(title, ...content) {
-  return html("section", { class: "part" }, html("h4", {}, title), content);
+function collapsed(summary, content) {
+  return html("details", {}, html("summary", {}, summary), content);
 }

@@ -19,6 +19,7 @@ POINTS = len(CONFIG.classes) * CONFIG.adapters.settings.adapters  # per sample
 CLASSES = "Class probabilities"
 SUMMARY_LABELS = {
     "urgent": "to prioritise",
+    "unfamiliar": "unfamiliar",
     "refer": "to refer for review",
     "retake": "to retake",
     "routine": "routine",
@@ -77,7 +78,7 @@ def test_three_images_are_summarised_and_can_be_removed(go) -> None:
 
 
 def test_several_images_are_listed_in_order_of_urgency(go) -> None:
-    dispositions = ["routine", "refer", "retake", "urgent"]
+    dispositions = ["routine", "refer", "retake", "unfamiliar", "urgent"]
 
     def decide(route: Any) -> None:
         response = route.fetch()
@@ -95,13 +96,13 @@ def test_several_images_are_listed_in_order_of_urgency(go) -> None:
         visit.add(lesion("1.jpg"))
         expect(visit.card("1.jpg")).to_contain_text(CLASSES)
         expect(order).to_be_hidden()
-        visit.add(*(lesion(f"{number}.jpg") for number in (2, 3, 4)), broken("broken.jpg"))
+        visit.add(*(lesion(f"{number}.jpg") for number in (2, 3, 4, 5)), broken("broken.jpg"))
         links = order.get_by_role("link")
-        expect(links).to_have_count(5)
+        expect(links).to_have_count(6)
         states = [link.get_attribute("data-state") for link in links.all()]
-        assert states == ["urgent", "retake", "refer", "problem", "routine"]
-        expect(links.nth(3)).to_have_text("Not assessed broken.jpg")
-        links.nth(3).press("Enter")
+        assert states == ["urgent", "retake", "unfamiliar", "refer", "problem", "routine"]
+        expect(links.nth(4)).to_have_text("Not assessed broken.jpg")
+        links.nth(4).press("Enter")
         expect(visit.page.get_by_role("heading", name="broken.jpg")).to_be_focused()
 
 
