@@ -3,6 +3,7 @@
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -58,11 +59,11 @@ def test_the_json_block_is_the_answer_to_the_curl_call() -> None:
         assert actual[key] == approximately(expected[key]), key
 
 
-def approximately(value: object) -> object:
-    """Returns a value that equals `value` up to rounding, for a float or a dict of floats."""
-    numbers = value.values() if isinstance(value, dict) else [value]
-    is_numeric = all(isinstance(number, float) for number in numbers)
-    return pytest.approx(value, abs=1e-3) if is_numeric else value
+def approximately(value: Any) -> Any:
+    """Returns a value that equals `value` up to the rounding of its numbers."""
+    if isinstance(value, dict):
+        return {key: approximately(entry) for key, entry in value.items()}
+    return pytest.approx(value, abs=1e-3) if isinstance(value, float) else value
 
 
 def test_the_predict_command_answers_for_the_example_image(
