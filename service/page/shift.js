@@ -16,7 +16,7 @@ export function showShiftNotice({ name, shift, thresholds }) {
   const notice = shift?.alarm
     ? `The images here differ from those that the thresholds of ${name} were checked on ` +
       `(${thresholds[0].data}). Do not rely on the suggested pathways until a site calibration ` +
-      "(eulerlora site fit) has checked the thresholds on images of this site. About the model " +
+      "(eulerlora site fit) has checked the thresholds on images of this site. “About the model” " +
       "shows the measurements."
     : "";
   if (byId("shift").textContent !== notice) byId("shift").textContent = notice;

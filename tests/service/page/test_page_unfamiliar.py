@@ -57,7 +57,7 @@ def test_the_model_dialog_lists_the_thresholds_and_the_signals_of_the_monitor(go
     with go() as visit:
         visit.page.get_by_role("button", name="About the model").click()
         dialog = visit.page.get_by_role("dialog")
-        expect(dialog).to_contain_text("No difference is established.")
+        expect(dialog).to_contain_text("compared with the calibration images")
         expect(dialog.get_by_role("row", name="unfamiliar image")).to_be_visible()
         for threshold in read_config(DEFAULT_CHECKPOINT).thresholds:
             assert threshold.feature_distance is not None
