@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from eulerlora.atomic_files import open_output
 from eulerlora.errors import DataError, ImageError, SettingsError
 from eulerlora.image_files import EXTENSIONS, image_files, read_pixels
 from eulerlora.model import EulerLoRA, ModelInput, PredictOptions
+from eulerlora.ood_scores import ScoreName
 from eulerlora.prediction import Prediction
 
 MAX_BATCH_IMAGES = 32  # limits the memory of a batch on a device without a limit of rows per pass
@@ -23,6 +26,9 @@ FIELDS = (
     "expected_entropy",
     "mutual_information",
     "ood",
+    "energy",
+    "feature_distance",
+    "unfamiliar",
 )
 PREDICTION_SET = "prediction_set"
 LIST_SEPARATOR = "; "
@@ -102,17 +108,18 @@ def json_line(prediction: FilePrediction) -> str:
 
 
 def text_line(prediction: FilePrediction) -> str:
-    """Returns a prediction as a line for people: file, label, MSP, entropy, OOD flag and set.
+    """Returns a prediction as a line for people: file, label, MSP, entropy, flags and set.
 
     Bytes of a file name that are not UTF-8 are escaped.
     """
     fields = prediction.fields
     name = str(fields["file"]).encode(errors="backslashreplace").decode()
-    flag = "  out of distribution" if fields["ood"] else ""
+    flags = "  out of distribution" if fields["ood"] else ""
+    flags += "  unfamiliar" if fields["unfamiliar"] else ""
     labels = fields.get(PREDICTION_SET)
     included = f"  {{{', '.join(labels)}}}" if isinstance(labels, list) else ""
     summary = f"{fields['label']} {fields['msp']:.3f}, H {fields['entropy']:.3f}"
-    return f"{name}: {summary}{flag}{included}"
+    return f"{name}: {summary}{flags}{included}"
 
 
 def write_csv(
@@ -167,7 +174,10 @@ def _file_prediction(
         "entropy": float(prediction.entropy[index]),
         "expected_entropy": float(prediction.expected_entropy[index]),
         "mutual_information": float(prediction.mutual_information[index]),
-        "ood": None if prediction.ood is None else bool(prediction.ood[index]),
+        "ood": _flag(prediction.ood, index),
+        "energy": _score(prediction, "energy", index),
+        "feature_distance": _score(prediction, "feature_distance", index),
+        "unfamiliar": _flag(prediction.unfamiliar, index),
     }
     if (errors := prediction.standard_errors) is not None:
         fields["msp_standard_error"] = float(errors.msp[index])
@@ -177,3 +187,13 @@ def _file_prediction(
         fields[PREDICTION_SET] = None if sets is None else list(sets.labels[index])
     probabilities = dict(zip(classes, prediction.probabilities[index].tolist(), strict=True))
     return FilePrediction(fields, probabilities)
+
+
+def _flag(flags: Tensor | None, index: int) -> bool | None:
+    return None if flags is None else bool(flags[index])
+
+
+def _score(prediction: Prediction, name: ScoreName, index: int) -> float | None:
+    """Returns the value of an OOD score; None if the checkpoint does not have it."""
+    score = prediction.ood_scores.get(name)
+    return None if score is None else float(score.value[index])
