@@ -30,10 +30,11 @@ EIGHT = PredictQuery(mode="stoch", samples=8)
 def calibrated(make_network, make_config) -> EulerLoRA:
     """A model with thresholds for det, and for stoch with 1, 2, 4 and 8 samples."""
     network = make_network()
+    options = (("det", 1), ("stoch", 1), ("stoch", 2), ("stoch", 4), ("stoch", 8))
     thresholds = tuple(
-        Threshold(mode="stoch", samples=samples, msp=samples / 10, kept=0.9, images=9, data="test")
-        for samples in (1, 2, 4, 8)
-    ) + (Threshold(mode="det", samples=1, msp=0.1, kept=0.9, images=9, data="test"),)
+        Threshold(mode=mode, samples=samples, msp=samples / 10, kept=0.9, images=9, data="test")
+        for mode, samples in options
+    )
     checkpoint = Checkpoint(network, make_config(network, thresholds=thresholds), "sha256:0")
     return EulerLoRA(checkpoint, torch.device("cpu"))
 
