@@ -32,6 +32,7 @@ RECORDED_FIELDS = {
     "mutual_information",
     "msp",
     "ood",
+    "unfamiliar",
 }
 
 logger = logging.getLogger(__name__)

@@ -110,5 +110,5 @@ def test_the_openapi_document_describes_many_files(client) -> None:
     (form,) = operation["requestBody"]["content"].values()
     assert form["schema"]["properties"]["files"]["type"] == "array"
     assert {parameter["name"] for parameter in operation["parameters"]} == {
-        "mode", "samples", "seed", "model", "detail",
+        "mode", "samples", "seed", "model", "coverage", "detail",
     }  # fmt: skip

@@ -66,7 +66,7 @@ HAM10000 = CardTexts(
         "of out-of-distribution images that it flags; section Out-of-distribution images gives "
         "that share for the listed sets only, and says which of them resemble what training was "
         "shown.",
-        "The flags do not detect every change of camera or light: the sets of group `shifted` show "
+        "The flags miss some changes of camera and light: the sets of group `shifted` show "
         "how the accuracy falls and how many images are flagged.",
     ),
     licence=LICENCES["ham10000"],

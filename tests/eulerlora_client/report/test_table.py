@@ -14,11 +14,11 @@ from eulerlora_client.triage.run import TriageRow
 from tests.eulerlora_client.runs import decided, mel_policy, undecided
 
 ROWS = [
-    decided("routine.png", Disposition.ROUTINE, 0.05),
+    decided("routine.png", Disposition.ROUTINE, 0.01),
     undecided("broken.png"),
-    decided("retake.png", Disposition.RETAKE, 0.05, Reason.TOO_DARK),
+    decided("retake.png", Disposition.RETAKE, 0.01, Reason.TOO_DARK),
     decided("urgent.png", Disposition.URGENT, 0.3, Reason.MALIGNANT_GROUP),
-    decided("refer.png", Disposition.REFER, 0.05, Reason.HIGH_ENTROPY, Reason.OUT_OF_DISTRIBUTION),
+    decided("refer.png", Disposition.REFER, 0.01, Reason.HIGH_ENTROPY, Reason.OUT_OF_DISTRIBUTION),
     decided("more urgent.png", Disposition.URGENT, 0.6, Reason.MALIGNANT_GROUP),
 ]
 ORDER = ["more urgent", "urgent", "refer", "retake", "broken", "routine"]
@@ -124,7 +124,7 @@ def test_a_terminal_shows_each_status_in_its_style(monkeypatch: pytest.MonkeyPat
 
 def test_every_line_of_a_folded_cell_has_the_style(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    rows = [decided("long-" * 40, Disposition.REFER, 0.05, Reason.HIGH_ENTROPY)]
+    rows = [decided("long-" * 40, Disposition.REFER, 0.01, Reason.HIGH_ENTROPY)]
     coloured = printed_on_terminal(rows, monkeypatch, 80)
     parts = re.findall(r"\x1b\[33m([^\x1b]*)\x1b\[0m", coloured)
     assert "long-" * 40 in "".join(part for part in parts if part not in ("nv 0.800", "0.50"))

@@ -63,7 +63,7 @@ def test_every_file_is_sent_and_gets_a_decision(files: list[Path]) -> None:
     assert {row.decision.disposition for row in rows if row.decision} == {Disposition.URGENT}
     assert [content for content, _ in client.requests] == [path.read_bytes() for path in files]
     assert client.requests[0][1] == {
-        "mode": "stoch", "samples": 2, "seed": None, "model": None, "detail": True
+        "mode": "stoch", "samples": 2, "seed": None, "model": None, "detail": True, "coverage": None
     }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from service.telemetry.events import Timing
 KEYS = {
     "request_id", "model", "revision", "mode", "samples", "trajectories", "seed", "label",
     "probabilities", "entropy", "expected_entropy", "mutual_information", "msp", "ood",
-    "ood_threshold", "warnings",
+    "ood_threshold", "ood_scores", "warnings",
 }  # fmt: skip
 TIMEOUT_S = 120
 STOCH = {"mode": "stoch", "samples": 4}
@@ -207,6 +207,6 @@ def test_the_openapi_document_describes_uploads_and_problems(client) -> None:
         "multipart/form-data", "image/jpeg", "image/png", "image/webp",
     }  # fmt: skip
     assert {parameter["name"] for parameter in operation["parameters"]} == {
-        "mode", "samples", "seed", "model", "detail",
+        "mode", "samples", "seed", "model", "coverage", "detail",
     }  # fmt: skip
     assert {"200", "400", "404", "413", "415", "422", "500"} <= set(operation["responses"])

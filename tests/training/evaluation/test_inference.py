@@ -22,8 +22,9 @@ def test_trajectories_equal_those_of_predict(checkpoint_folder: Path, image_fold
     outputs = predict_all(model, images, options, "test")
     for (mode, samples), output in zip(modes, outputs, strict=True):
         expected = model.predict(paths, mode, None if mode == "det" else samples).trajectories
-        assert output.shape == (18, 2, samples, 3)
-        torch.testing.assert_close(output.exp().flatten(1, 2), expected, atol=1e-6, rtol=0)
+        trajectories = output.log_probabilities
+        assert trajectories.shape == (18, 2, samples, 3)
+        torch.testing.assert_close(trajectories.exp().flatten(1, 2), expected, atol=1e-6, rtol=0)
 
 
 def test_every_image_is_read_once_for_all_modes(
