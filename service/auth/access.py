@@ -1,11 +1,9 @@
 """Authentication and rate limits, decided from the request headers before the body is read."""
 
 import time
+from collections import defaultdict, deque
 from collections.abc import Iterable
 
-from limits import RateLimitItemPerMinute
-from limits.aio.storage import MemoryStorage
-from limits.aio.strategies import MovingWindowRateLimiter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from eulerlora_client.contract.problems import NotAuthenticated, Problem, QuotaExceeded
@@ -13,6 +11,7 @@ from service.auth.key_file import Client
 from service.auth.keys import Keys
 from service.http.problem_responses import problem_response
 
+WINDOW_S = 60.0
 OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/livez", "/readyz", "/metrics"})
 OPEN_FOLDERS = ("/page/",)
 
@@ -35,7 +34,7 @@ class AccessMiddleware:
             await self.app(scope, receive, send)
             return
         try:
-            client = await self._authenticate(scope["headers"])
+            client = self._authenticate(scope["headers"])
         except Problem as problem:
             refusal = problem_response(problem, scope["state"]["request_id"])
             await refusal(scope, receive, send)
@@ -43,31 +42,35 @@ class AccessMiddleware:
         scope["state"]["client"] = client.client
         await self.app(scope, receive, send)
 
-    async def _authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> Client:
+    def _authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> Client:
         client = self._keys.client_of(sent_key(headers))
         if client is None:
             raise NotAuthenticated("the key is unknown")
-        await self._quotas.count(client)
+        self._quotas.count(client)
         return client
 
 
 class Quotas:
-    """Counts the requests of every client in a moving window of one minute, in memory."""
+    """Counts the requests of every client in a moving window of one minute, in memory.
+
+    Times are monotonic: a change of the system's clock does not affect a quota.
+    """
 
     def __init__(self) -> None:
-        self._window = MovingWindowRateLimiter(MemoryStorage())
+        self._times: defaultdict[str, deque[float]] = defaultdict(deque)  # oldest first, in seconds
 
-    async def count(self, client: Client) -> None:
+    def count(self, client: Client) -> None:
         """Counts one request. Raises QuotaExceeded if the client has reached its limit."""
-        if client.requests_per_minute is None:
+        limit = client.requests_per_minute
+        if limit is None:
             return
-        limit = RateLimitItemPerMinute(client.requests_per_minute)
-        if not await self._window.hit(limit, client.client):
-            window = await self._window.get_window_stats(limit, client.client)
-            raise QuotaExceeded(
-                f"at most {client.requests_per_minute} requests a minute",
-                retry_after_s=window.reset_time - time.time(),
-            )
+        times, now = self._times[client.client], time.monotonic()
+        while times and times[0] <= now - WINDOW_S:
+            times.popleft()
+        if len(times) >= limit:
+            free_at = times[len(times) - limit] + WINDOW_S  # the limit may have been lowered
+            raise QuotaExceeded(f"at most {limit} requests a minute", retry_after_s=free_at - now)
+        times.append(now)
 
 
 def is_open(path: str) -> bool:

@@ -58,16 +58,28 @@ class Client(Settings):
 
 
 def read_clients(path: Path) -> tuple[Client, ...]:
-    """Returns the clients in a key file, in file order; () for an empty file.
+    """Returns the clients in a key file, as `parse_clients` does. Raises SettingsError."""
+    return parse_clients(path, read_content(path))
+
+
+def read_content(path: Path) -> bytes:
+    """Returns the content of a key file. Raises SettingsError if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{path}: not a readable key file ({error.strerror})") from error
+
+
+def parse_clients(path: Path, content: bytes) -> tuple[Client, ...]:
+    """Returns the clients in the content of a key file, in file order; () for an empty file.
 
     Raises SettingsError, which names file and line, for invalid JSON, an invalid client, and a
     duplicate name or key.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise SettingsError(f"{path}: not a readable key file ({reason})") from error
+        lines = content.decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: not a readable key file (not UTF-8)") from error
     clients: list[Client] = []
     names: set[str] = set()
     hashes: set[str] = set()

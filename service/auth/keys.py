@@ -14,7 +14,12 @@ import time
 from pathlib import Path
 
 from eulerlora.errors import SettingsError
-from service.auth.key_file import Client, read_clients, warn_if_world_readable
+from service.auth.key_file import (
+    Client,
+    parse_clients,
+    read_content,
+    warn_if_world_readable,
+)
 
 PREFIX = "elk_"
 KEY_BYTES = 32
@@ -34,9 +39,10 @@ def key_hash(key: bytes) -> bytes:
 
 
 class Keys:
-    """Looks up clients by key; reads the key file again when it changes.
+    """Looks up clients by key; applies changes of the key file.
 
-    check_interval_s: minimum time between two checks of the file. Raises SettingsError if the
+    A change is found by content: an edit can keep size, inode and modification time.
+    check_interval_s: minimum time between two reads of the file. Raises SettingsError if the
     file is invalid at construction. If a later version is invalid, the previous clients stay
     valid, and the error is logged once per version.
     """
@@ -45,8 +51,8 @@ class Keys:
         self.path = path
         self._check_interval_s = check_interval_s
         self._checked_at = time.monotonic()
-        self._fingerprint = _fingerprint(path)
-        self._clients = _clients_by_hash(path)
+        self._content: bytes | None = read_content(path)
+        self._clients = _clients_by_hash(path, self._content)
 
     def client_of(self, key: bytes) -> Client | None:
         """Returns the client of a key, or None. Compares every stored hash in constant time."""
@@ -60,32 +66,24 @@ class Keys:
         return owner
 
     def reload_if_changed(self) -> None:
-        """Reads the file again if it has changed since the last time."""
+        """Reads the file again and applies its content if it has changed since the last time."""
         self._checked_at = time.monotonic()
-        fingerprint = _fingerprint(self.path)  # before reading, so that no later change is missed
-        if fingerprint == self._fingerprint:
-            return
-        self._fingerprint = fingerprint
+        before, self._content = self._content, None
         try:
-            self._clients = _clients_by_hash(self.path)
+            self._content = read_content(self.path)
+            if self._content == before:
+                return
+            self._clients = _clients_by_hash(self.path, self._content)
         except (SettingsError, OSError) as error:
-            logger.error("%s; the previous keys stay valid", error)
+            if self._content is not None or before is not None:
+                logger.error("%s; the previous keys stay valid", error)
         else:
             logger.info("%s: reloaded, %d active keys", self.path, len(self._clients))
 
 
-def _clients_by_hash(path: Path) -> tuple[tuple[bytes, Client], ...]:
-    clients = read_clients(path)
+def _clients_by_hash(path: Path, content: bytes) -> tuple[tuple[bytes, Client], ...]:
+    clients = parse_clients(path, content)
     if not clients:
         logger.warning("%s: contains no clients; every request will be refused", path)
     warn_if_world_readable(path)
     return tuple((bytes.fromhex(key.sha256), client) for client in clients for key in client.keys)
-
-
-def _fingerprint(path: Path) -> tuple[int, ...] | None:
-    """Returns inode, size and modification time of the file; None if it cannot be accessed."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns

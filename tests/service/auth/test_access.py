@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import limits.aio.storage.memory
 import pytest
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -16,8 +15,9 @@ from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
+from eulerlora_client.contract.problems import QuotaExceeded
 from service.auth import access
-from service.auth.access import AccessMiddleware
+from service.auth.access import AccessMiddleware, Quotas
 from service.auth.key_file import write_clients
 from service.auth.keys import Keys
 from service.telemetry.request_id import RequestIdMiddleware
@@ -52,11 +52,9 @@ def get(application: RequestIdMiddleware) -> Get:
 
 @pytest.fixture
 def clock(monkeypatch) -> SimpleNamespace:
-    """The clock of the quotas; a test sets `now` (seconds)."""
+    """The clock of the quotas, which must be monotonic; a test sets `now` (seconds)."""
     clock = SimpleNamespace(now=1_000_000.0)
-    fake = SimpleNamespace(time=lambda: clock.now)
-    monkeypatch.setattr(limits.aio.storage.memory, "time", fake)
-    monkeypatch.setattr(access, "time", fake)
+    monkeypatch.setattr(access, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
 
@@ -153,6 +151,20 @@ def test_a_request_over_the_limit_is_429_with_the_exact_retry_after(get: Get, cl
         assert response.headers["Retry-After"] == "20"
     clock.now += 20.001
     assert [get(headers=headers).status_code for _ in range(2)] == [200, 429]
+
+
+def test_a_lowered_limit_applies_to_the_requests_that_were_counted_before(clock) -> None:
+    quotas = Quotas()
+    high = client_with("clinic", "key").model_copy(update={"requests_per_minute": 4})
+    for _ in range(4):
+        quotas.count(high)
+        clock.now += 10
+    low = high.model_copy(update={"requests_per_minute": 2})
+    with pytest.raises(QuotaExceeded) as caught:
+        quotas.count(low)
+    assert caught.value.retry_after_s == 40  # until only one of the last two is in the window
+    clock.now += 40
+    quotas.count(low)
 
 
 def test_the_quota_of_one_client_does_not_affect_another(get: Get, clock) -> None:

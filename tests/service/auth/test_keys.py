@@ -12,7 +12,7 @@ import pytest
 from eulerlora.errors import SettingsError
 from service.auth import keys as keys_module
 from service.auth.key_file import write_clients
-from service.auth.keys import Keys, new_key
+from service.auth.keys import Keys, key_hash, new_key
 from tests.service.key_clients import client
 
 
@@ -68,6 +68,20 @@ def test_a_changed_file_applies_without_a_restart(path: Path, keys: Keys) -> Non
     write_clients(path, [client("clinic", "new"), client("ward", "third")])
     sent = ("old", "new", "third", "other")
     assert [name_of(keys, key) for key in sent] == [None, "clinic", "ward", None]
+
+
+def test_an_edit_that_keeps_size_inode_and_times_applies(path: Path, keys: Keys) -> None:
+    before = path.stat()
+    hashes = [key_hash(key).hex().encode() for key in (b"other", b"third")]
+    with path.open("r+b") as file:
+        content = file.read()
+        file.seek(0)
+        file.write(content.replace(*hashes))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = path.stat()
+    for field in ("st_size", "st_ino", "st_mtime_ns"):
+        assert getattr(after, field) == getattr(before, field)
+    assert [name_of(keys, key) for key in ("other", "third")] == [None, "lab"]
 
 
 def test_the_file_is_not_read_within_the_check_interval(path: Path) -> None:
