@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
-from prometheus_client.exposition import choose_encoder
 
 from eulerlora.config import PredictionSetCalibration
 from eulerlora.prediction_sets import ALWAYS_INCLUDED
@@ -124,10 +123,7 @@ def metrics_routes(metrics: Metrics) -> APIRouter:
     )
     async def scrape(request: Request) -> Response:
         """Returns all metrics in the text format of Prometheus, or as OpenMetrics on request."""
-        try:
-            encoder, content_type = choose_encoder(request.headers.get("Accept", ""))
-        except TypeError:  # prometheus_client fails on a malformed version in the Accept header
-            encoder, content_type = choose_encoder("")
-        return Response(encoder(metrics.registry), headers={"Content-Type": content_type})
+        exposition = metrics.exposition(request.headers.get("Accept", ""))
+        return Response(exposition.content, headers={"Content-Type": exposition.content_type})
 
     return router

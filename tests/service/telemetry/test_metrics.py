@@ -3,14 +3,16 @@
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from starlette.testclient import TestClient
 
+from service.telemetry import metrics as metrics_module
 from service.telemetry.events import CompletedRequest
 from service.telemetry.metric_families import REASONS
-from service.telemetry.metrics import Metrics
+from service.telemetry.metrics import CACHE_S, Metrics
 from tests.service.observed import (
     BODY,
     COMPLETED,
@@ -181,3 +183,31 @@ def table(metrics: Metrics) -> list[str]:
             f"| `{family.name}{suffix}` | {family.type} | {shown} | {family.documentation} |"
         )
     return sorted(lines)
+
+
+@pytest.fixture
+def clock(monkeypatch) -> SimpleNamespace:
+    """The clock of the cache; a test sets `now` (seconds)."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(metrics_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def test_scrapes_within_a_second_share_one_text(metrics, state, clock) -> None:
+    first = metrics.exposition("").content
+    assert b"eulerlora_queue_rows 0.0" in first
+    state.rows = 24
+    clock.now += CACHE_S / 2
+    assert metrics.exposition("").content is first
+    clock.now += CACHE_S / 2
+    assert b"eulerlora_queue_rows 24.0" in metrics.exposition("").content
+
+
+def test_requests_for_many_versions_share_one_text_for_each_format(metrics, clock) -> None:
+    openmetrics = {
+        id(metrics.exposition(f"application/openmetrics-text; version={number}.0.0").content)
+        for number in range(1, 100)
+    }
+    plain = {id(metrics.exposition(f"text/plain; version={number}").content) for number in range(9)}
+    assert len(openmetrics) == len(plain) == 1
+    assert openmetrics != plain
