@@ -20,14 +20,10 @@ if TYPE_CHECKING:
         Threshold,
     )
     from eulerlora_client.contract.predictions import (
-        OodScore,
-        OodScores,
         Prediction,
         PredictionBatch,
-        PredictionSet,
         PredictionWarning,
         ProblemDocument,
-        StandardError,
         WarningCode,
     )
     from eulerlora_client.contract.problems import (
@@ -66,12 +62,14 @@ if TYPE_CHECKING:
         UnusableImage,
         UploadTooSlow,
     )
+    from eulerlora_client.contract.scores import OodScore, OodScores, PredictionSet, StandardError
     from eulerlora_client.contract.triage import (
         Disposition,
         ImageQuality,
         MalignantGroup,
         PolicyReference,
         Reason,
+        TriageBatch,
         TriageReason,
         TriageResult,
     )
@@ -135,6 +133,7 @@ __all__ = [
     "Threshold",
     "TimedOut",
     "Timeouts",
+    "TriageBatch",
     "TriageClient",
     "TriageReason",
     "TriageResult",
@@ -151,8 +150,8 @@ __all__ = [
 ]
 
 MODULES = (
-    "contract.models", "contract.predictions", "contract.problems", "contract.triage", "errors",
-    "sdk.async_client", "sdk.client", "sdk.images", "sdk.retry",
+    "contract.models", "contract.predictions", "contract.problems", "contract.scores",
+    "contract.triage", "errors", "sdk.async_client", "sdk.client", "sdk.images", "sdk.retry",
 )  # fmt: skip
 
 

@@ -4,17 +4,17 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from eulerlora_client.contract.fields import PositiveInt, Probability, WireModel
+from eulerlora_client.contract.fields import PositiveInt, Probability, Revision, WireModel
 from eulerlora_client.contract.sampling import Auto, Mode
 
 
 class ModelSummary(WireModel):
     """One served model."""
 
-    name: str
-    revision: str
+    name: Annotated[str, Field(description="The value of the parameter `model`.")]
+    revision: Revision
     classes: tuple[str, ...]
-    default: bool
+    default: Annotated[bool, Field(description="It answers requests without `model`.")]
 
 
 class ModelList(WireModel):
@@ -24,127 +24,133 @@ class ModelList(WireModel):
 
 
 class ClassName(WireModel):
-    """A class of a model: its short name, and a description for people."""
+    """A class of a model."""
 
     name: str
-    description: str
+    description: Annotated[str, Field(description="For people.")]
 
 
 class ImageLimits(WireModel):
-    """The image sizes that the service decodes.
+    """The image sizes that the service decodes."""
 
-    min_side, max_side: width and height in pixels. max_pixels: width times height.
-    """
-
-    min_side: PositiveInt
-    max_side: PositiveInt
-    max_pixels: PositiveInt
+    min_side: Annotated[PositiveInt, Field(description="Least width and height, in pixels.")]
+    max_side: Annotated[PositiveInt, Field(description="Greatest width and height, in pixels.")]
+    max_pixels: Annotated[PositiveInt, Field(description="Greatest width times height.")]
 
 
 class ScoreThreshold(WireModel):
-    """The value of a score above which an image is flagged.
+    """The value of a score above which an image is flagged."""
 
-    kept: share of the in-distribution images that are not flagged. upper_quartile: value that at
-    most a quarter of them exceed.
-    """
-
-    threshold: float
-    kept: Probability
-    upper_quartile: float
+    threshold: Annotated[float, Field(description="In the unit of the score.")]
+    kept: Annotated[
+        Probability,
+        Field(description="Share of the in-distribution images that are not flagged."),
+    ]
+    upper_quartile: Annotated[
+        float, Field(description="Value of the score that at most a quarter of them exceed.")
+    ]
 
 
 class Threshold(WireModel):
-    """The MSP below which an image is flagged as out of distribution, for a mode and samples.
-
-    kept: share of the `images` in-distribution images of `data` with an MSP at or above `msp`.
-    energy, feature_distance: thresholds of the other scores, null if they were not calibrated.
-    label_shares: share of the images with each label, in the order of the classes.
-    """
+    """The MSP below which an image is flagged as out of distribution, for a mode and samples."""
 
     mode: Mode
     samples: PositiveInt | Auto
-    msp: Probability
-    kept: Probability
-    images: PositiveInt
-    data: str
-    energy: ScoreThreshold | None = None
-    feature_distance: ScoreThreshold | None = None
-    label_shares: tuple[Probability, ...] | None = None
+    msp: Annotated[Probability, Field(description="The threshold.")]
+    kept: Annotated[
+        Probability, Field(description="Share of the images with an MSP at or above it.")
+    ]
+    images: Annotated[PositiveInt, Field(description="Number of in-distribution images.")]
+    data: Annotated[str, Field(description="Where the images come from.")]
+    energy: Annotated[
+        ScoreThreshold | None, Field(description="Null if it was not calibrated.")
+    ] = None
+    feature_distance: Annotated[
+        ScoreThreshold | None, Field(description="Null if it was not calibrated.")
+    ] = None
+    label_shares: Annotated[
+        tuple[Probability, ...] | None,
+        Field(description="Share of the images with each label, in the order of the classes."),
+    ] = None
 
 
 class PredictionSetOptions(WireModel):
-    """Options of a prediction for which `coverage` gives a prediction set.
-
-    unit: "lesion" or "image". units: number of calibration units in `data`, by class.
-    always_included: classes that are in every set, because they have too few units.
-    """
+    """Options of a prediction for which `coverage` gives a prediction set."""
 
     coverage: Probability
     mode: Mode
     samples: PositiveInt
     sampler: str
     precision: str
-    unit: str
-    units: dict[str, int]
-    always_included: tuple[str, ...]
-    data: str
+    unit: Annotated[str, Field(description="`lesion` or `image`.")]
+    units: Annotated[
+        dict[str, int], Field(description="Number of calibration units in `data`, by class.")
+    ]
+    always_included: Annotated[
+        tuple[str, ...],
+        Field(description="Classes in every set, because they have too few units."),
+    ]
+    data: Annotated[str, Field(description="The calibration data.")]
 
 
 class ShiftSignal(WireModel):
-    """One signal of the shift monitor, with the pictures since this revision is served.
+    """One signal of the shift monitor, with the pictures since this revision is served."""
 
-    name: "feature_distance" (the picture is `unfamiliar`), "msp" (it is `ood`), or "label" (the
-    predicted class). label: the class with the most evidence; null for other signals. pictures:
-    pictures with this signal. rate: share of them with the event. expected: its share among the
-    calibration images. tolerated: the highest rate that is no shift. evidence: log10 of the
-    statistic of the test (docs/monitoring.md). alarm: the evidence has reached its limit.
-    """
-
-    name: str
-    label: str | None
-    pictures: int
-    rate: Probability
-    expected: Probability
-    tolerated: Probability
-    evidence: float
-    alarm: bool
+    name: Annotated[
+        str,
+        Field(
+            description="`feature_distance` (the picture is `unfamiliar`), "
+            "`feature_distance_quartile`, `msp` (it is `ood`), or `label` (the predicted class)."
+        ),
+    ]
+    label: Annotated[
+        str | None,
+        Field(description="The class with the most evidence; null for other signals."),
+    ]
+    pictures: Annotated[int, Field(description="Number of pictures with this signal.")]
+    rate: Annotated[Probability, Field(description="Share of them with the event.")]
+    expected: Annotated[Probability, Field(description="Its share among calibration images.")]
+    tolerated: Annotated[Probability, Field(description="The highest rate that is no shift.")]
+    evidence: Annotated[
+        float, Field(description="Log10 of the statistic of the test (docs/monitoring.md).")
+    ]
+    alarm: Annotated[bool, Field(description="The evidence has reached its limit.")]
 
 
 class ModelShift(WireModel):
-    """Comparison of the pictures since this revision is served with the calibration images.
+    """Comparison of the pictures since this revision is served with the calibration images."""
 
-    signals: those that the checkpoint has calibration data for. alarm: one of them has an alarm.
-    limit: the evidence that sets an alarm.
-    """
-
-    pictures: int
-    alarm: bool
-    limit: float
-    signals: tuple[ShiftSignal, ...]
+    pictures: Annotated[int, Field(description="Number of pictures.")]
+    alarm: Annotated[bool, Field(description="One of the signals has an alarm.")]
+    limit: Annotated[float, Field(description="The evidence that sets an alarm (log10).")]
+    signals: Annotated[
+        tuple[ShiftSignal, ...],
+        Field(description="Those that the checkpoint has calibration data for."),
+    ]
 
 
 class ModelDetails(WireModel):
-    """Details of a served model: classes, input limits, thresholds, shift and provenance.
-
-    max_body_bytes: of a request body. max_samples: per adapter. shift: null if the checkpoint has
-    no thresholds.
-    """
+    """Details of a served model: classes, input limits, thresholds, shift and provenance."""
 
     name: str
-    revision: str
+    revision: Revision
     classes: tuple[ClassName, ...]
-    adapters: int
-    input_size: int
+    adapters: Annotated[int, Field(description="Number of adapters.")]
+    input_size: Annotated[int, Field(description="Side of the network's input, in pixels.")]
     image_limits: ImageLimits
-    max_body_bytes: int
-    max_samples: int
+    max_body_bytes: Annotated[int, Field(description="Greatest size of one upload, in bytes.")]
+    max_samples: Annotated[int, Field(description="Greatest number of samples per adapter.")]
     thresholds: tuple[Threshold, ...]
     prediction_sets: tuple[PredictionSetOptions, ...] = ()
-    shift: ModelShift | None = None
-    provenance: dict[str, Any]
+    shift: Annotated[
+        ModelShift | None, Field(description="Null if the checkpoint has no thresholds.")
+    ] = None
+    provenance: Annotated[
+        dict[str, Any], Field(description="Recipe, seed, commit and data of the training run.")
+    ]
 
 
 class ServiceStatus(WireModel):
-    """The response of a probe: "alive" or "ready"."""
+    """The response of a probe."""
 
-    status: str
+    status: Annotated[str, Field(description="`alive` or `ready`.")]

@@ -1,28 +1,31 @@
 """Response bodies of `/predict` and `/predict/batch`."""
 
 from enum import StrEnum
+from typing import Annotated
 
-from eulerlora_client.contract.fields import Nats, Probability, WireModel
-from eulerlora_client.contract.sampling import Mode
+from pydantic import Field
 
-
-class StandardError(WireModel):
-    """Standard errors of a result with `samples=auto`, compared with unlimited samples.
-
-    msp: of the highest probability. entropy: in nats. The value plus and minus two errors is a 95%
-    interval that accounts for the adaptive number of samples. With the embedded model
-    it covers 97% of the answers with independent samples and 99% with balanced ones; of those that
-    stop after two independent samples, 93% (docs/sampling.md).
-    """
-
-    msp: Nats
-    entropy: Nats
+from eulerlora_client.contract.fields import (
+    Index,
+    ItemId,
+    Nats,
+    PositiveInt,
+    Probability,
+    RequestId,
+    Revision,
+    WireModel,
+)
+from eulerlora_client.contract.problems import SENT_BY_SERVICE
+from eulerlora_client.contract.sampling import MAX_SEED, Mode
+from eulerlora_client.contract.scores import OodScores, PredictionSet, StandardError
 
 
 class WarningCode(StrEnum):
     """The codes of the warnings that this version of the service gives."""
 
     CONVERTED_TO_RGB = "converted_to_rgb"
+    CONVERTED_TO_SRGB = "converted_to_srgb"
+    PROFILE_IGNORED = "profile_ignored"
     DECLARED_TYPE_DIFFERS = "declared_type_differs"
     SAMPLES_REDUCED = "samples_reduced"
     NO_OOD_THRESHOLD = "no_ood_threshold"
@@ -31,86 +34,102 @@ class WarningCode(StrEnum):
 
 
 class PredictionWarning(WireModel):
-    """A stable code (`WarningCode`; later servers may have more) and its text for people."""
+    """A warning about an answer: a stable code and a text for people."""
 
-    code: str
-    message: str
-
-
-class OodScore(WireModel):
-    """An out-of-distribution score of one image.
-
-    threshold, flagged: null if the checkpoint has no threshold of this score for the mode and the
-    number of samples. `msp` is flagged below its threshold, the other scores above theirs.
-    """
-
-    value: float
-    threshold: float | None
-    flagged: bool | None
-
-
-class OodScores(WireModel):
-    """The out-of-distribution scores of one image.
-
-    msp: the highest probability. energy: minus the mean over trajectories of the log-sum-exp of
-    their logits. feature_distance: Mahalanobis distance of the image's features to the nearest
-    class of the training data; null if the checkpoint has no feature statistics.
-    """
-
-    msp: OodScore
-    energy: OodScore
-    feature_distance: OodScore | None
-
-
-class PredictionSet(WireModel):
-    """A set of classes that contains the true one with a stated probability.
-
-    labels: class names in the order of the model's classes; may be empty. coverage: for each class,
-    the least probability that the sets of all images of a new lesion of this class contain it, if
-    the lesion comes from the distribution of the calibration data. unit: "lesion", or "image" if
-    the calibration data do not state lesions. calibrated_on: the calibration data.
-    """
-
-    labels: tuple[str, ...]
-    coverage: Probability
-    unit: str
-    calibrated_on: str
+    code: Annotated[
+        str,
+        Field(
+            description="Stable; later versions of the service may have more codes.",
+            json_schema_extra={"enum": [code.value for code in WarningCode]},
+        ),
+    ]
+    message: Annotated[str, Field(description="For people; may change.")]
 
 
 class Prediction(WireModel):
-    """The result for one image. Entropies are in nats.
+    """The result for one image. A null has its reason in the warnings.
 
-    probabilities: by class name, in the order of the model's classes. msp: the highest of them.
-    samples: per adapter, 1 in mode det; with `samples=auto` the number that was drawn. ood,
-    ood_threshold: null if the checkpoint has no threshold for this mode and number of samples.
-    ood_scores: all out-of-distribution scores. unfamiliar: the flag of the feature distance; absent
-    if the checkpoint has no feature statistics.
-    prediction_set: only with `coverage`. standard_error: only with `samples=auto`.
-    trajectory_probabilities: (trajectories, classes), only with `detail=trajectories`. A null has
-    its reason in the warnings.
+    Fields with a default are absent unless the request asks for them or the model supports them.
     """
 
-    request_id: str
-    model: str
-    revision: str
-    mode: Mode
-    samples: int
-    trajectories: int
-    seed: int
-    label: str
-    probabilities: dict[str, Probability]
-    entropy: Nats
-    expected_entropy: Nats
-    mutual_information: Nats
-    msp: Probability
-    ood: bool | None
-    ood_threshold: float | None
+    request_id: RequestId
+    model: Annotated[str, Field(description="Name of the model.")]
+    revision: Revision
+    mode: Annotated[Mode, Field(description="`det`: one pass per adapter; `stoch`: sampled.")]
+    samples: Annotated[
+        PositiveInt,
+        Field(
+            description="Samples per adapter that ran: 1 in mode det; with `samples=auto` the "
+            "number that was drawn; fewer than requested with the warning `samples_reduced`."
+        ),
+    ]
+    trajectories: Annotated[PositiveInt, Field(description="Adapters times samples.")]
+    seed: Annotated[
+        int,
+        Field(
+            description="Seed of the draws; repeats the answer with the same image and model.",
+            json_schema_extra={"minimum": 0, "maximum": MAX_SEED},
+        ),
+    ]
+    label: Annotated[str, Field(description="The class with the highest probability.")]
+    probabilities: Annotated[
+        dict[str, Probability],
+        Field(
+            description="Mean over trajectories, by class name, in the order of the model's "
+            "classes; the sum is 1 within 1e-5."
+        ),
+    ]
+    entropy: Annotated[Nats, Field(description="Entropy of the mean prediction, in nats.")]
+    expected_entropy: Annotated[
+        Nats, Field(description="Mean over trajectories of their entropies, in nats.")
+    ]
+    mutual_information: Annotated[
+        Nats,
+        Field(description="Entropy minus expected entropy, in nats: trajectories disagree."),
+    ]
+    msp: Annotated[Probability, Field(description="The highest probability.")]
+    ood: Annotated[
+        bool | None,
+        Field(
+            description="`msp` is below `ood_threshold`; null, with the warning "
+            "`no_ood_threshold`, if the checkpoint has no threshold for this mode and number of "
+            "samples."
+        ),
+    ]
+    ood_threshold: Annotated[
+        float | None, Field(description="Limit of `msp`, 0 to 1; null if `ood` is.")
+    ]
     warnings: tuple[PredictionWarning, ...]
-    ood_scores: OodScores | None = None
-    unfamiliar: bool | None = None
-    prediction_set: PredictionSet | None = None
-    standard_error: StandardError | None = None
-    trajectory_probabilities: tuple[tuple[Probability, ...], ...] | None = None
+    ood_scores: Annotated[
+        OodScores | None, Field(description="All out-of-distribution scores.")
+    ] = None
+    unfamiliar: Annotated[
+        bool | None,
+        Field(
+            description="The flag of `feature_distance`: the image differs from the training "
+            "images. Null, with a warning, without a threshold; absent if the checkpoint has no "
+            "feature statistics."
+        ),
+    ] = None
+    prediction_set: Annotated[
+        PredictionSet | None,
+        Field(
+            description="Only with `coverage`; null, with the warning `no_prediction_set`, if the "
+            "checkpoint is not calibrated for it."
+        ),
+    ] = None
+    standard_error: Annotated[
+        StandardError | None, Field(description="Only with `samples=auto`.")
+    ] = None
+    trajectory_probabilities: Annotated[
+        tuple[tuple[Probability, ...], ...] | None,
+        Field(
+            description="Trajectories x classes, in the order of the class names; only with "
+            "`detail=trajectories`."
+        ),
+    ] = None
+    index: Index = None
+    item_id: ItemId = None
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -125,17 +144,30 @@ class Prediction(WireModel):
 
 
 class ProblemDocument(WireModel):
-    """A problem document (RFC 9457) with a stable code and the request's id."""
+    """A problem document (RFC 9457)."""
 
-    type: str
-    title: str
-    status: int
-    detail: str
-    code: str
-    request_id: str
+    type: Annotated[str, Field(description="A URN that ends with the code.")]
+    title: Annotated[str, Field(description="The kind of problem, for people; may change.")]
+    status: Annotated[int, Field(description="The HTTP status; in a batch, of this item alone.")]
+    detail: Annotated[
+        str, Field(description="This occurrence, for people; may change. Repeats no input.")
+    ]
+    code: Annotated[
+        str,
+        Field(
+            description="Stable; later versions of the service may have more codes.",
+            json_schema_extra={"enum": sorted(kind.code for kind in SENT_BY_SERVICE)},
+        ),
+    ]
+    request_id: RequestId
+    index: Index = None
+    item_id: ItemId = None
 
 
 class PredictionBatch(WireModel):
-    """The results for many images, in their order."""
+    """The results for many images."""
 
-    results: tuple[Prediction | ProblemDocument, ...]
+    results: Annotated[
+        tuple[Prediction | ProblemDocument, ...],
+        Field(description="A prediction or a problem for each image, in order."),
+    ]

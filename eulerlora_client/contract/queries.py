@@ -1,9 +1,10 @@
-"""Query parameters of `/predict` and `/triage`."""
+"""Query parameters of `/predict`, `/triage` and their batches."""
 
 import re
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MAX_SEED, Auto, Mode
 
@@ -38,7 +39,7 @@ Samples = Annotated[
 
 
 class TriageQuery(BaseModel):
-    """Parameters of `/triage`; any other parameter is an error."""
+    """Parameters of `/triage` and `/triage/batch`; any other parameter is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -46,21 +47,22 @@ class TriageQuery(BaseModel):
         Mode, Field(description="det: one pass per adapter; stoch: sampled passes.")
     ] = "det"
     samples: Annotated[
-        Samples | None,
+        Samples | SkipJsonSchema[None],
         Field(
             description="Samples per adapter; only with stoch, default 4. auto: draws samples "
             "until the label, the OOD flag and the entropy have converged, at most 16."
         ),
     ] = None
     seed: Annotated[
-        Seed | None,
+        Seed | SkipJsonSchema[None],
         Field(description="Seed of the draws; derived from the image by default."),
     ] = None
     model: Annotated[
-        str | None, Field(description="Name of a served model; the first one by default.")
+        str | SkipJsonSchema[None],
+        Field(description="Name of a served model; the first one by default."),
     ] = None
     coverage: Annotated[
-        Coverage | None,
+        Coverage | SkipJsonSchema[None],
         Field(
             description="Adds prediction_set: the classes that remain possible at this coverage, "
             "such as 0.9. It is null, with a warning, if the checkpoint is not calibrated for it."
@@ -69,8 +71,9 @@ class TriageQuery(BaseModel):
 
 
 class PredictQuery(TriageQuery):
-    """Parameters of `/predict`; any other parameter is an error."""
+    """Parameters of `/predict` and `/predict/batch`; any other parameter is an error."""
 
     detail: Annotated[
-        Literal["trajectories"] | None, Field(description="Adds trajectory_probabilities.")
+        Literal["trajectories"] | SkipJsonSchema[None],
+        Field(description="Adds trajectory_probabilities."),
     ] = None

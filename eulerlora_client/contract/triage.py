@@ -1,9 +1,12 @@
-"""Response body of `/triage`, with the codes for dispositions and reasons."""
+"""Response bodies of `/triage` and `/triage/batch`, with the codes for dispositions and reasons."""
 
 from enum import StrEnum
+from typing import Annotated
 
-from eulerlora_client.contract.fields import Probability, WireModel
-from eulerlora_client.contract.predictions import Prediction
+from pydantic import Field
+
+from eulerlora_client.contract.fields import Index, ItemId, PositiveInt, Probability, WireModel
+from eulerlora_client.contract.predictions import Prediction, ProblemDocument
 
 
 class Disposition(StrEnum):
@@ -33,57 +36,81 @@ class Reason(StrEnum):
 
 
 class ImageQuality(WireModel):
-    """Quality measurements of one image.
+    """Quality measurements of one image."""
 
-    width, height: of the original image, in pixels. brightness: mean luma, 0 (black) to 1
-    (white). dark_share, bright_share: share of clipped pixels, 0 to 1 (luma at most 5, or at
-    least 250, of 255). sharpness: variance of the Laplacian of the luma, in squared levels of
-    255; 0 for a uniform image.
-    """
-
-    width: int
-    height: int
-    brightness: float
-    dark_share: float
-    bright_share: float
-    sharpness: float
+    width: Annotated[PositiveInt, Field(description="Of the original image, in pixels.")]
+    height: Annotated[PositiveInt, Field(description="Of the original image, in pixels.")]
+    brightness: Annotated[Probability, Field(description="Mean luma, from 0 (black) to 1 (white).")]
+    dark_share: Annotated[
+        Probability, Field(description="Share of pixels with a luma of at most 5 of 255.")
+    ]
+    bright_share: Annotated[
+        Probability, Field(description="Share of pixels with a luma of at least 250 of 255.")
+    ]
+    sharpness: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="Variance of the Laplacian of the luma, in squared levels of 255; 0 for a "
+            "uniform image.",
+        ),
+    ]
 
 
 class TriageReason(WireModel):
-    """A rule that applies: its code, and its text for people."""
+    """A rule that applies."""
 
     code: Reason
-    words: str
+    words: Annotated[str, Field(description="For people; may change.")]
 
 
 class PolicyReference(WireModel):
-    """The policy that decided.
+    """The policy that decided."""
 
-    notice: a text if the urgent threshold was not set for this model, mode and samples.
-    """
-
-    version: int
-    hash: str
-    notice: str | None
+    version: Annotated[int, Field(description="Raised with every change of the policy.")]
+    hash: Annotated[str, Field(description="SHA-256 of the policy's values.")]
+    notice: Annotated[
+        str | None,
+        Field(
+            description="A text if the urgent threshold was not set for this model, mode and "
+            "samples."
+        ),
+    ]
 
 
 class MalignantGroup(WireModel):
-    """The malignant classes, their summed probability, and the threshold for urgent."""
+    """The malignant classes of the policy."""
 
     classes: tuple[str, ...]
-    probability: float
-    urgent: Probability
+    probability: Annotated[float, Field(description="Sum of their probabilities, 0 to 1.")]
+    urgent: Annotated[
+        Probability, Field(description="The probability at and above which the image is urgent.")
+    ]
 
 
 class TriageResult(WireModel):
     """The suggested next step for an image, its reasons, and the prediction behind it."""
 
     disposition: Disposition
-    title: str
-    pathway: str
-    reasons: tuple[TriageReason, ...]
-    warning: str
+    title: Annotated[str, Field(description="The disposition, for people.")]
+    pathway: Annotated[str, Field(description="The suggested next step, for people.")]
+    reasons: Annotated[
+        tuple[TriageReason, ...],
+        Field(description="Every rule that applies, in the order of the rules; none for routine."),
+    ]
+    warning: Annotated[str, Field(description="To be shown with every result.")]
     policy: PolicyReference
     malignant: MalignantGroup
     quality: ImageQuality
     prediction: Prediction
+    index: Index = None
+    item_id: ItemId = None
+
+
+class TriageBatch(WireModel):
+    """The results for many images."""
+
+    results: Annotated[
+        tuple[TriageResult | ProblemDocument, ...],
+        Field(description="A disposition or a problem for each image, in order."),
+    ]

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eulerlora_client.contract.predictions import OodScore, Prediction
+from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.scores import OodScore
 
 FULL = 100.0
 TOP, SPREAD = 20.0, 60.0  # vertical range of points, so that none is cut off

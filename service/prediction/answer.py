@@ -9,14 +9,9 @@ from torch import Tensor
 from eulerlora.adaptive_sampling import standard_errors
 from eulerlora.settings import AUTO
 from eulerlora.uncertainty import summarise
-from eulerlora_client.contract.predictions import (
-    Prediction,
-    PredictionSet,
-    PredictionWarning,
-    ProblemDocument,
-    StandardError,
-)
+from eulerlora_client.contract.predictions import Prediction, PredictionWarning, ProblemDocument
 from eulerlora_client.contract.problems import InternalError, ModelFailure, Problem
+from eulerlora_client.contract.scores import PredictionSet, StandardError
 from eulerlora_client.contract.triage import ImageQuality
 from eulerlora_client.policy.policy import Decision, Policy
 from service.http.problem_responses import problem_document

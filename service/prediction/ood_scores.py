@@ -9,12 +9,8 @@ from eulerlora import ood_scores as scoring
 from eulerlora.inference import ImageOutput
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import AUTO, Draw
-from eulerlora_client.contract.predictions import (
-    OodScore,
-    OodScores,
-    PredictionWarning,
-    WarningCode,
-)
+from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
+from eulerlora_client.contract.scores import OodScore, OodScores
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from eulerlora.prediction_sets import (
     prediction_sets,
 )
 from eulerlora.settings import AUTO, Draw
-from eulerlora_client.contract.predictions import PredictionSet, PredictionWarning, WarningCode
+from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
+from eulerlora_client.contract.scores import PredictionSet
 from service.prediction.request import PredictRequest
 
 

@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from eulerlora_client.contract.predictions import Prediction, ProblemDocument
+from eulerlora_client.contract.fields import item_id
+from eulerlora_client.contract.predictions import Prediction, PredictionBatch, ProblemDocument
+from eulerlora_client.contract.triage import TriageBatch, TriageResult
+from service.telemetry.request_id import WELL_FORMED
 
 CONTRACT: dict[str, Any] = json.loads("""
 {
@@ -19,6 +22,21 @@ CONTRACT: dict[str, Any] = json.loads("""
   "warnings": []
 }
 """)
+PROBLEM = {
+    "type": "urn:x", "title": "t", "status": 422, "detail": "d", "code": "unusable_image",
+    "request_id": "an-id",
+}  # fmt: skip
+TRIAGE: dict[str, Any] = {
+    "disposition": "urgent", "title": "t", "pathway": "p", "warning": "w",
+    "reasons": [{"code": "malignant_group", "words": "w"}],
+    "policy": {"version": 1, "hash": "sha256:0", "notice": None},
+    "malignant": {"classes": ["mel"], "probability": 0.3, "urgent": 0.2},
+    "quality": {
+        "width": 64, "height": 48, "brightness": 0.5, "dark_share": 0.0, "bright_share": 0.0,
+        "sharpness": 90.5,
+    },
+    "prediction": CONTRACT,
+}  # fmt: skip
 
 
 def test_the_example_of_the_contract_is_a_prediction_with_the_same_keys() -> None:
@@ -26,6 +44,7 @@ def test_the_example_of_the_contract_is_a_prediction_with_the_same_keys() -> Non
     assert json.loads(prediction.model_dump_json(exclude_unset=True)) == CONTRACT
     optional = {
         "ood_scores", "unfamiliar", "prediction_set", "standard_error", "trajectory_probabilities",
+        "index", "item_id",
     }  # fmt: skip
     assert set(Prediction.model_fields) - set(CONTRACT) == optional
 
@@ -66,5 +85,26 @@ def test_a_trajectory_has_the_label_of_its_highest_probability() -> None:
 
 def test_a_problem_document_has_the_members_of_rfc_9457_a_code_and_a_request_id() -> None:
     assert set(ProblemDocument.model_fields) == {
-        "type", "title", "status", "detail", "code", "request_id",
+        "type", "title", "status", "detail", "code", "request_id", "index", "item_id",
     }  # fmt: skip
+
+
+def test_the_results_of_a_batch_are_predictions_or_problems_with_their_items() -> None:
+    item = {"index": 1, "item_id": "an-id:1"}
+    batch = PredictionBatch.model_validate({"results": [CONTRACT, PROBLEM | item]})
+    good, bad = batch.results
+    assert isinstance(good, Prediction) and isinstance(bad, ProblemDocument)
+    assert (good.index, bad.index, bad.item_id) == (None, 1, "an-id:1")
+
+
+def test_the_results_of_a_triage_batch_are_dispositions_or_problems() -> None:
+    batch = TriageBatch.model_validate({"results": [PROBLEM, TRIAGE | {"index": 1}]})
+    bad, good = batch.results
+    assert isinstance(bad, ProblemDocument) and isinstance(good, TriageResult)
+    assert (good.disposition, good.index, good.prediction.label) == ("urgent", 1, "nv")
+
+
+@pytest.mark.parametrize("request_id", ["an-id", "a.1", "1"])
+def test_the_id_of_an_item_names_its_request_and_is_the_id_of_no_request(request_id: str) -> None:
+    assert item_id(request_id, 3).rsplit(":", 1) == [request_id, "3"]
+    assert not WELL_FORMED.fullmatch(item_id(request_id, 3))

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from eulerlora_client.contract.predictions import Prediction, StandardError
+from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.scores import StandardError
 from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason
 from eulerlora_client.errors import SettingsError
 from eulerlora_client.policy.policy import (

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from eulerlora_client.contract.predictions import OodScore
+from eulerlora_client.contract.scores import OodScore
 from eulerlora_client.report.charts import class_bars, entropy_split, points_path, relative_distance
 from tests.eulerlora_client.triage_rows import CLASSES, make_prediction, passes
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from eulerlora_client.contract.predictions import StandardError
+from eulerlora_client.contract.scores import StandardError
 from eulerlora_client.report.html import describe_settings
 from eulerlora_client.report.rows import counts_by_settings, ranks_by_name, sort_keys
 from eulerlora_client.triage.ranking import ranked

@@ -8,12 +8,8 @@ import torch
 from eulerlora.checkpoint import Checkpoint
 from eulerlora.config import ScoreThreshold, Threshold
 from eulerlora.model import EulerLoRA
-from eulerlora_client.contract.predictions import (
-    OodScore,
-    OodScores,
-    Prediction,
-    StandardError,
-)
+from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.scores import OodScore, OodScores, StandardError
 from eulerlora_client.monitoring.shift import EventRate
 from service.telemetry.shift_monitor import Reference, ShiftMonitors
 
