@@ -1,7 +1,9 @@
-"""Images -> RGB -> (3, size, size) in [0, 1]: the same for training, evaluation and service."""
+"""Images -> sRGB -> (3, size, size) in [0, 1]: the same for training, evaluation and service."""
 
 import struct
+import zlib
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
+from eulerlora.colour_profiles import PROFILE, ProfileError, is_srgb, to_srgb
 from eulerlora.errors import ImageError
 
 TO_UPRIGHT = {
@@ -30,36 +33,78 @@ to_unit_range = v2.ToDtype(torch.float32, scale=True)
 """uint8 pixels -> float32 in [0, 1], scaled by 1/255; floating-point pixels are not scaled."""
 
 
+# Exceptions of Pillow's parsers for malformed files; the list is a result of fuzzing.
+PARSER_ERRORS = (
+    OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, OverflowError, TypeError,
+    struct.error, zlib.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
+)  # fmt: skip
+
+
+class Conversion(StrEnum):
+    """The codes of image warnings."""
+
+    CONVERTED_TO_RGB = "converted_to_rgb"
+    CONVERTED_TO_SRGB = "converted_to_srgb"
+    PROFILE_IGNORED = "profile_ignored"
+
+
+@dataclass(frozen=True)
+class ImageWarning:
+    """A conversion of an image, with its text for the user."""
+
+    code: Conversion
+    message: str
+
+
 @dataclass(frozen=True)
 class RgbImage:
-    """An upright RGB image.
+    """An upright sRGB image.
 
-    pixels: (3, height, width) uint8. warnings: the conversions that were made, for the user.
+    pixels: (3, height, width) uint8. warnings: the conversions that were made.
     """
 
     pixels: Tensor
-    warnings: tuple[str, ...]
+    warnings: tuple[ImageWarning, ...]
 
 
 def upright_rgb(image: Image.Image) -> RgbImage:
-    """Returns the image as viewers show it: EXIF orientation applied, in RGB.
+    """Returns the image as viewers show it: EXIF orientation applied, in sRGB.
 
-    16-bit gray is scaled to 8 bits. Transparent images are composited on white. Palette, CMYK and
-    gray are converted by Pillow. Raises ImageError for a mode that cannot be converted to RGB and
-    for a fully transparent image.
+    16-bit gray is scaled to 8 bits. Colours are converted through the embedded ICC profile; without
+    one, palette, CMYK and gray are converted by Pillow. Transparent images are composited on white.
+    Raises ImageError for an image that is damaged, that has no RGB form or that is fully
+    transparent.
     """
+    _load(image)
     transposition = upright_transposition(image)
     upright = image if transposition is None else image.transpose(transposition)
     transparent = upright.has_transparency_data
-    unconverted = upright.mode in ("RGB", "L") and not transparent
-    warnings = () if unconverted else (f"converted from {upright.mode} to RGB",)
+    warnings: list[ImageWarning] = []
+    if transparent or upright.mode not in ("RGB", "L"):
+        message = f"converted from {upright.mode} to RGB"
+        warnings.append(ImageWarning(Conversion.CONVERTED_TO_RGB, message))
     if upright.mode in SIXTEEN_BIT_MODES:
         upright = _to_eight_bits(upright)
     try:
+        upright, warning = _with_srgb_colours(upright, image.info.get(PROFILE, b""))
         rgb = _composite_on_white(upright) if transparent else upright.convert("RGB")
     except ValueError as error:
         raise ImageError(f"images of mode {upright.mode} cannot be converted to RGB") from error
-    return RgbImage(channels_first(np.array(rgb)), warnings)
+    return RgbImage(channels_first(np.array(rgb)), (*warnings, *warning))
+
+
+def is_upright_srgb(image: Image.Image) -> bool:
+    """Returns True if `upright_rgb` changes no pixel of an RGB image.
+
+    Reads only the header. True if the image has no EXIF orientation, no transparent colour and no
+    colour profile but that of sRGB.
+    """
+    return (
+        image.mode == "RGB"
+        and not image.has_transparency_data
+        and is_srgb(image.info.get(PROFILE, b""))
+        and upright_transposition(image) is None
+    )
 
 
 def channels_first(rgb: npt.NDArray[np.uint8]) -> Tensor:
@@ -79,6 +124,31 @@ def upright_transposition(image: Image.Image) -> Image.Transpose | None:
     return TO_UPRIGHT.get(orientation or 1)
 
 
+def _load(image: Image.Image) -> None:
+    """Decodes the pixels. Raises ImageError if the file is damaged or contradicts itself."""
+    try:
+        image.load()
+    except PARSER_ERRORS as error:
+        raise ImageError("the image is damaged or truncated") from error
+    if image.mode in ("P", "PA") and image.palette is None:
+        raise ImageError("the image has indexed colours but no palette")
+
+
+def _with_srgb_colours(
+    image: Image.Image, profile: bytes | None
+) -> tuple[Image.Image, tuple[ImageWarning, ...]]:
+    """Returns the image with the colours of its profile in sRGB, and a warning of the change."""
+    try:
+        converted = to_srgb(image, profile)
+    except ProfileError as error:
+        message = f"the colour profile is ignored: {error}"
+        return image, (ImageWarning(Conversion.PROFILE_IGNORED, message),)
+    if converted is None:
+        return image, ()
+    message = "converted from the embedded colour profile to sRGB"
+    return converted, (ImageWarning(Conversion.CONVERTED_TO_SRGB, message),)
+
+
 def _to_eight_bits(image: Image.Image) -> Image.Image:
     """Scales 16-bit gray to 8 bits; a gray level declared transparent becomes an alpha channel."""
     wide = np.asarray(image).astype(np.int64)
@@ -91,8 +161,11 @@ def _to_eight_bits(image: Image.Image) -> Image.Image:
 
 def _composite_on_white(image: Image.Image) -> Image.Image:
     layers = image.convert("RGBA")
-    if layers.getchannel("A").getextrema()[1] == 0:
+    lowest, highest = layers.getchannel("A").getextrema()
+    if highest == 0:
         raise ImageError("the image is fully transparent")
+    if lowest == 255:
+        return layers.convert("RGB")
     white = Image.new("RGBA", layers.size, "white")
     return Image.alpha_composite(white, layers).convert("RGB")
 

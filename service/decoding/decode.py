@@ -1,7 +1,5 @@
 """Decodes an image file; the header is checked for format and size before a decoder runs."""
 
-import struct
-import zlib
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import PurePath
@@ -13,7 +11,13 @@ from PIL import Image
 from torch import Tensor
 
 from eulerlora.errors import ImageError
-from eulerlora.preprocess import RgbImage, channels_first, upright_rgb, upright_transposition
+from eulerlora.preprocess import (
+    PARSER_ERRORS,
+    RgbImage,
+    channels_first,
+    is_upright_srgb,
+    upright_rgb,
+)
 from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
 from eulerlora_client.contract.problems import UnsupportedMedia, UnusableImage
 from service.settings import ImageLimits
@@ -32,12 +36,6 @@ NEUTRAL = {"", "application/octet-stream"}
 
 PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 PNG_BIT_DEPTH_AT = 24
-
-# Exceptions of Pillow's parsers for malformed files; the list is a result of fuzzing.
-PARSER_ERRORS = (
-    OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, OverflowError, TypeError,
-    struct.error, zlib.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
-)  # fmt: skip
 
 
 def sniff(data: bytes) -> Format | None:
@@ -93,8 +91,8 @@ def decode(data: bytes, limits: ImageLimits, declared: Declared | None = None) -
     except PARSER_ERRORS as error:
         raise _broken(file_format) from error
     warnings = [
-        PredictionWarning(code=WarningCode.CONVERTED_TO_RGB, message=message)
-        for message in image.warnings
+        PredictionWarning(code=WarningCode(warning.code), message=warning.message)
+        for warning in image.warnings
     ]
     if declared is not None and declared.disagrees(file_format):
         message = f"declared as another type, decoded as {file_format}"
@@ -111,7 +109,7 @@ def _decode(data: bytes, file_format: Format, limits: ImageLimits) -> RgbImage:
     with Image.open(BytesIO(data), formats=[file_format]) as image:
         check_size(image.size, limits)  # the last of several headers counts
         if file_format == "JPEG":
-            if image.mode == "RGB" and upright_transposition(image) is None:
+            if is_upright_srgb(image):
                 return RgbImage(channels_first(simplejpeg.decode_jpeg(data)), ())
             _check_jpeg(data)
         elif getattr(image, "is_animated", False):

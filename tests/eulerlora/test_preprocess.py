@@ -11,7 +11,7 @@ from torch.nn import functional
 from torchvision.transforms import v2
 
 from eulerlora.errors import ImageError
-from eulerlora.preprocess import resize, upright_rgb
+from eulerlora.preprocess import RgbImage, is_upright_srgb, resize, upright_rgb
 
 ORIENTATION = 0x0112
 # EXIF 2.3, "Orientation": which visual side the stored rows and columns start from
@@ -34,6 +34,10 @@ def noise(*shape: int, high: int = 256) -> np.ndarray:
 def array(image: Tensor) -> np.ndarray:
     """(height, width, 3)"""
     return image.permute(1, 2, 0).numpy()
+
+
+def messages(image: RgbImage) -> list[str]:
+    return [warning.message for warning in image.warnings]
 
 
 def as_stored(upright: np.ndarray, orientation: int) -> np.ndarray:
@@ -145,7 +149,7 @@ def test_a_palette_is_converted_to_its_colours() -> None:
     image.putpalette(colours.flatten().tolist())
     actual = upright_rgb(reopened(image))
     assert np.array_equal(array(actual.pixels), colours[indices])
-    assert actual.warnings == ("converted from P to RGB",)
+    assert messages(actual) == ["converted from P to RGB"]
 
 
 def test_a_transparent_palette_entry_becomes_white() -> None:
@@ -211,12 +215,85 @@ def test_cmyk_is_converted_with_black_multiplied_in() -> None:
     actual = upright_rgb(Image.frombytes("CMYK", (9, 8), inks.tobytes()))
     paper = 255.0 - inks
     assert np.abs(array(actual.pixels) - paper[..., :3] * paper[..., 3:] / 255).max() <= 1
-    assert actual.warnings == ("converted from CMYK to RGB",)
+    assert messages(actual) == ["converted from CMYK to RGB"]
+
+
+def ycck_jpeg(stored: np.ndarray, transform: int) -> bytes:
+    """Returns a JPEG with these four components and an Adobe marker; transform: 0 CMYK, 2 YCCK.
+
+    Pillow writes inverted inks without a transform, so that the components are as stored here.
+    """
+    file = io.BytesIO()
+    inks = Image.frombytes("CMYK", stored.shape[1::-1], (255 - stored).tobytes())
+    inks.save(file, "JPEG", quality=100, subsampling=0)
+    content = bytearray(file.getvalue())
+    flag = content.index(b"\xff\xee\0\x0eAdobe") + 15
+    assert content[flag] == 0
+    content[flag] = transform
+    return bytes(content)
+
+
+def smooth(seed: int, *shape: int) -> np.ndarray:
+    """Returns blurred noise, which a JPEG of the best quality changes by few levels."""
+    layers = np.random.default_rng(seed).integers(0, 256, (4, 4, shape[-1])).astype(np.uint8)
+    channels = [Image.fromarray(layers[..., k]).resize(shape[1::-1]) for k in range(shape[-1])]
+    return np.stack([np.asarray(channel) for channel in channels], axis=-1)
+
+
+def test_a_cmyk_jpeg_stores_inverted_inks() -> None:
+    stored = smooth(0, 32, 48, 4)
+    actual = upright_rgb(Image.open(io.BytesIO(ycck_jpeg(stored, 0))))
+    expected = stored[..., :3] * (stored[..., 3:] / 255)
+    assert np.abs(array(actual.pixels) - expected).max() <= 4
+
+
+def test_a_ycck_jpeg_is_converted_as_adobe_s_technical_note_5116_says() -> None:
+    stored = smooth(1, 32, 48, 4)
+    stored[..., 1:3] = 96 + stored[..., 1:3] // 4  # chroma of colours that exist
+    actual = upright_rgb(Image.open(io.BytesIO(ycck_jpeg(stored, 2))))
+    luma, blue, red, key = np.moveaxis(stored.astype(float) - [0, 128, 128, 0], -1, 0)
+    complement = np.stack(
+        [
+            luma + 1.402 * red,
+            luma - 0.344136 * blue - 0.714136 * red,
+            luma + 1.772 * blue,
+        ],
+        axis=-1,
+    )
+    inverted_inks = 255 - np.clip(complement, 0, 255)
+    expected = inverted_inks * (key[..., None] / 255)
+    assert np.abs(array(actual.pixels) - expected).max() <= 6
+    assert np.ptp(expected, axis=(0, 1)).min() > 60
 
 
 def test_a_mode_without_an_rgb_form_is_an_image_error() -> None:
     with pytest.raises(ImageError, match="La"):
         upright_rgb(Image.new("La", (4, 4)))
+
+
+def test_a_palette_without_colours_is_an_image_error() -> None:
+    image = Image.new("P", (4, 4))
+    image.palette = None
+    with pytest.raises(ImageError, match="no palette"):
+        upright_rgb(image)
+
+
+def test_a_damaged_file_is_an_image_error_when_its_pixels_are_read() -> None:
+    file = io.BytesIO()
+    Image.fromarray(noise(40, 60, 3)).save(file, "PNG")
+    image = Image.open(io.BytesIO(file.getvalue()[:500]))
+    with pytest.raises(ImageError, match="damaged or truncated"):
+        upright_rgb(image)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_the_header_shows_that_a_plain_image_is_returned_as_decoded(kind: str) -> None:
+    plain = reopened(Image.fromarray(noise(4, 6, 3)), kind)
+    assert is_upright_srgb(plain)
+    assert np.array_equal(array(upright_rgb(plain).pixels), np.asarray(plain))
+    turned = reopened(Image.fromarray(noise(4, 6, 3)), kind, exif=tagged(6))
+    assert not is_upright_srgb(turned)
+    assert not is_upright_srgb(Image.new("L", (4, 4)))
 
 
 @pytest.mark.parametrize("shape", [(450, 600), (60, 33), (32, 32), (7, 300)])

@@ -12,10 +12,12 @@ import torch
 from PIL import Image
 
 from eulerlora.image_files import read_pixels
+from eulerlora.preprocess import Conversion
 from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
 from eulerlora_client.contract.problems import Problem, UnsupportedMedia, UnusableImage
 from service.decoding.decode import MEDIA_TYPES, Declared, check_size, decode, sniff
 from service.settings import ImageLimits
+from tests.icc_profiles import DISPLAY_P3, SRGB, in_srgb, rgb_profile
 
 LIMITS = ImageLimits()
 UPRIGHT = {  # EXIF tag 274 -> the operation that makes the stored pixels upright
@@ -466,6 +468,42 @@ def test_other_colour_modes_are_converted_to_rgb_with_a_warning(
     assert np.array_equal(pixels_of(data), np.asarray(stored.convert("RGB")))
     assert len(image.warnings) == 1
     assert mode in image.warnings[0].message
+
+
+@pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
+def test_colours_of_a_profile_are_converted_to_srgb_with_a_warning(
+    photo, encode, file_format
+) -> None:
+    data = encode(photo, file_format, icc_profile=rgb_profile(DISPLAY_P3))
+    image = decode(data, LIMITS)
+    expected = in_srgb(pixels_of(encode(photo, file_format)), DISPLAY_P3)
+    assert np.abs(pixels_of(data) - expected).max() <= 1
+    assert [warning.code for warning in image.warnings] == [WarningCode.CONVERTED_TO_SRGB]
+    assert torch.equal(image.pixels, read_pixels(BytesIO(data), "photo"))
+
+
+@pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
+def test_a_broken_profile_is_ignored_with_a_warning(photo, encode, file_format) -> None:
+    image = decode(encode(photo, file_format, icc_profile=b"broken"), LIMITS)
+    assert torch.equal(image.pixels, decode(encode(photo, file_format), LIMITS).pixels)
+    assert [warning.code for warning in image.warnings] == [WarningCode.PROFILE_IGNORED]
+
+
+def test_a_plain_jpeg_with_a_profile_of_srgb_is_decoded_without_a_conversion(
+    photo, encode, monkeypatch
+) -> None:
+    plain, tagged = encode(photo, "JPEG"), encode(photo, "JPEG", icc_profile=rgb_profile(SRGB))
+    expected = pixels_of(plain)
+    monkeypatch.setattr(
+        "service.decoding.decode.upright_rgb", lambda *_: pytest.fail("it was converted")
+    )
+    image = decode(tagged, LIMITS)
+    assert image.warnings == ()
+    assert np.array_equal(image.pixels.permute(1, 2, 0), expected)
+
+
+def test_every_code_of_a_conversion_is_one_of_the_contract() -> None:
+    assert {str(code) for code in Conversion} <= set(WarningCode)
 
 
 def test_gray_is_converted_to_rgb_without_a_warning(photo, encode) -> None:
