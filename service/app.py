@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from anyio.to_thread import run_sync
@@ -21,7 +20,7 @@ from service.decoding.pool import Decoder
 from service.http import problem_responses as problems
 from service.http.admission import AdmissionMiddleware
 from service.http.body_limits import BodyLimitsMiddleware
-from service.http.protocol import ConnectionLimitsMiddleware
+from service.http.headers import HeadersMiddleware, HeadMiddleware, HostRules
 from service.inference.batcher import Batcher
 from service.inference.engine import InferenceItem
 from service.inference.models import ServedModel, ServedModels
@@ -30,10 +29,12 @@ from service.inference.throughput import ThroughputEstimate
 from service.lifecycle.phase import Lifecycle
 from service.lifecycle.supervisor import Service
 from service.prediction.pipeline import Pipeline
+from service.routes.documentation import documentation_routes
+from service.routes.openapi import API_KEY, DESCRIPTION
 from service.routes.page import page_routes
 from service.routes.predict import BATCH_PATH, PREDICT_PATH, predict_routes
 from service.routes.system import metrics_routes, model_routes, probe_routes
-from service.routes.triage import TRIAGE_PATH, triage_routes
+from service.routes.triage import TRIAGE_BATCH_PATH, TRIAGE_PATH, triage_routes
 from service.settings import ServiceSettings
 from service.telemetry.events import Gauges
 from service.telemetry.metrics import Metrics
@@ -50,13 +51,21 @@ class Options:
     """Optional parts of the service.
 
     keys: API keys that requests must present. audit: the log of decisions. traces: the provider of
-    trace spans. policy: a triage policy that replaces the packaged one.
+    trace spans. policy: a triage policy that replaces the packaged one. hosts: the names that
+    requests may use for the service, None for all. Without keys, requests of the pages of other
+    sites are refused.
     """
 
     keys: Keys | None = None
     audit: AuditLog | None = None
     traces: "TracerProvider | None" = None
     policy: Policy | None = None
+    hosts: frozenset[str] | None = None
+
+    @property
+    def host_rules(self) -> HostRules:
+        """The checks of the headers Host and Origin."""
+        return HostRules(self.hosts, same_origin=self.keys is None)
 
 
 def create_service(
@@ -91,14 +100,20 @@ def create_service(
     )
 
     lifespan = _lifespan(decoder, batcher, options.audit)
-    app = FastAPI(title="EulerLoRA", version=version("eulerlora"), lifespan=lifespan)
+    app = FastAPI(
+        **DESCRIPTION,
+        lifespan=lifespan,
+        redirect_slashes=False,  # a redirect would send key and image to what Host names
+    )
     problems.install(app)
-    app.include_router(predict_routes(pipeline))
-    app.include_router(triage_routes(pipeline, models, options.policy or default_policy()))
-    app.include_router(model_routes(models, settings, shift))
+    keyed = partial(app.include_router, dependencies=API_KEY if options.keys is not None else ())
+    keyed(predict_routes(pipeline))
+    keyed(triage_routes(pipeline, models, options.policy or default_policy()))
+    keyed(model_routes(models, settings, shift))
     app.include_router(probe_routes(lifecycle))
     app.include_router(metrics_routes(metrics))
     app.include_router(page_routes())
+    app.include_router(documentation_routes())
     _add_middlewares(app, settings, queue, observer, options)
 
     max_rows_per_pass = max(served.engine.max_rows_per_pass for served in models.values())
@@ -151,17 +166,22 @@ def _add_middlewares(
     options: Options,
 ) -> None:
     """Adds the middlewares, innermost first; the routes must exist already."""
+    app.add_middleware(HeadMiddleware)
     app.add_middleware(
         BodyLimitsMiddleware,
         settings=settings.bodies,
-        max_bytes_by_path={BATCH_PATH: settings.bodies.max_batch_bytes},
+        max_bytes_by_path=dict.fromkeys(
+            (BATCH_PATH, TRIAGE_BATCH_PATH), settings.bodies.max_batch_bytes
+        ),
     )
     app.add_middleware(
-        AdmissionMiddleware, queue=queue, paths=(PREDICT_PATH, BATCH_PATH, TRIAGE_PATH)
+        AdmissionMiddleware,
+        queue=queue,
+        paths=(PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH),
     )
     if options.keys is not None:
         app.add_middleware(AccessMiddleware, keys=options.keys)
-    app.add_middleware(ConnectionLimitsMiddleware, settings=settings.connections)
+    app.add_middleware(HeadersMiddleware, settings=settings.connections, rules=options.host_rules)
     app.add_middleware(problems.DefectMiddleware)
     app.add_middleware(ObservationMiddleware, observer=observer, paths=served_paths(app))
     if options.traces is not None:

@@ -26,9 +26,10 @@ from eulerlora_client.policy.policy import read_policy
 from service.app import Options, create_service
 from service.audit.log import AuditLog, AuditSettings
 from service.audit.secret import read_secret
-from service.auth.exposure import check_exposure
+from service.auth.exposure import allowed_hosts, check_exposure
 from service.auth.keys import Keys
-from service.http.protocol import MAX_HEADER_BYTES, protocol_of
+from service.http.headers import MAX_HEADER_BYTES
+from service.http.protocol import protocol_of
 from service.lifecycle.gate import Gate
 from service.lifecycle.loading import is_loading, load_checked
 from service.lifecycle.phase import Lifecycle
@@ -92,7 +93,7 @@ def run(options: ServeOptions) -> None:
     with ExitStack() as resources:
         listener = resources.enter_context(listen(options.host, options.port))
         url = server_url(options.host, listener.getsockname()[1])
-        app_options = _app_options(options, resources)
+        app_options = _app_options(options, settings, resources)
         parts = Parts(
             load=partial(load_checked, device=device, runtime=runtime),
             create=lambda models: create_service(models, settings, lifecycle, app_options),
@@ -173,12 +174,13 @@ def server_url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _app_options(options: ServeOptions, resources: ExitStack) -> Options:
+def _app_options(options: ServeOptions, settings: ServiceSettings, resources: ExitStack) -> Options:
     return Options(
         keys=None if options.keys is None else Keys(options.keys),
         audit=None if options.audit is None else open_log(options.audit, options.audit_secret),
         traces=resources.enter_context(traces()) if options.trace else None,
         policy=None if options.policy is None else read_policy(options.policy),
+        hosts=allowed_hosts(options.host, options.keys is not None, settings.allowed_hosts),
     )
 
 

@@ -15,6 +15,8 @@ from eulerlora.validation import Settings, first_fault
 PREFIX = "EULERLORA_SERVE_"
 NESTED = "__"
 
+HOST_NAME = r"[A-Za-z0-9._:-]+"  # a name, an IPv4 address, or an IPv6 address without brackets
+HostNames = Annotated[str, Field(pattern=rf"^({HOST_NAME}(,{HOST_NAME})*)?$")]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
@@ -22,11 +24,15 @@ class ImageLimits(Settings):
     """Limits on the dimensions of an image, checked from its header.
 
     min_side, max_side: of width and height, in pixels. max_pixels: of width times height.
+    max_jpeg_pixels: the same for a JPEG, which is decoded to `max_pixels` or less.
+    max_request_pixels: of all images of a request.
     """
 
     min_side: PositiveInt = 32
     max_side: PositiveInt = 8192
     max_pixels: PositiveInt = 24_000_000
+    max_jpeg_pixels: PositiveInt = 64_000_000
+    max_request_pixels: PositiveInt = 512_000_000
 
 
 class BodySettings(Settings):
@@ -34,8 +40,8 @@ class BodySettings(Settings):
 
     max_bytes: of one body. max_batch_bytes, max_files: of a body with many images.
     upload_timeout_s: from the headers to the last byte. stall_timeout_s: between two pieces of a
-    body. max_bytes_in_flight: of the bodies of all requests without a response; a body without a
-    length counts as its limit.
+    body. max_bytes_in_flight: received bytes of the bodies of all requests without a response; a
+    client may use as many as it leaves free.
     """
 
     max_bytes: PositiveInt = 20 * 1024 * 1024
@@ -50,12 +56,16 @@ class ConnectionSettings(Settings):
     """Limits on connections.
 
     header_timeout_s: from the opening of a connection, or the first byte of its next request, to
-    the end of the headers. max_connections: above this number only probes get a response.
+    the end of the headers. idle_timeout_s: from a response to the next request; should be longer
+    than that of a proxy in front, which otherwise sends requests on connections that are being
+    closed. max_connections: above this number, a new connection closes the one that has been idle
+    longest since its last response; if there is none, only probes get a response.
     spare_files: open files that are reserved for other purposes than connections; if connections
     use all others, a new one closes the one that has been idle longest.
     """
 
     header_timeout_s: Seconds = 10
+    idle_timeout_s: Seconds = 75
     max_connections: PositiveInt = 512
     spare_files: PositiveInt = 128
 
@@ -68,13 +78,22 @@ class ConnectionSettings(Settings):
 class DecodingSettings(Settings):
     """Limits on image decoding.
 
-    workers: the number of decoder processes. timeout_s: per image. memory_bytes: of one worker,
-    in addition to its use when idle.
+    workers: the number of decoder processes. timeout_s: per image. cpu_s, cpu_s_per_megabyte: CPU
+    time of an image and, in addition, of a megabyte (1e6 bytes) of its file. memory_bytes: of one
+    worker, in addition to its use when idle. client_s_per_minute: CPU seconds of decoding for the
+    images of one client.
     """
 
     workers: Annotated[int, Field(ge=1, le=64)] = 2
     timeout_s: Seconds = 10
+    cpu_s: Seconds = 1
+    cpu_s_per_megabyte: Seconds = 0.2
     memory_bytes: PositiveInt = 1024**3
+    client_s_per_minute: Seconds = 60
+
+    def cpu_budget_s(self, file_bytes: int) -> float:
+        """Returns the CPU seconds that decoding a file may take."""
+        return self.cpu_s + self.cpu_s_per_megabyte * file_bytes / 1e6
 
 
 class LifeSettings(Settings):
@@ -95,10 +114,14 @@ class ServiceSettings(BaseSettings):
     """All settings of the service.
 
     max_batch_rows: rows (image, trajectory) in one forward pass; a single item may exceed it.
+    max_pass_ms: estimated time of a forward pass of several items, for which others wait.
     max_batch_s: a longer forward pass means a lost device. max_waiting_rows: rows of requests that
-    are queued or being decoded. deadline_s: from the moment when the body is complete; a request
-    that is estimated to end later is refused, and one that has not started by then does not run.
+    are queued or being decoded; a client may use as many as it leaves free. deadline_s: from the
+    moment when the body is complete; a request that is estimated to end later is refused, and one
+    that has not started by then does not run.
     fewer_samples: under load, run requests with fewer samples and report it in the response.
+    allowed_hosts: the host names of the service, separated by commas; requests that name another
+    one are refused. Empty: `service.auth.exposure.allowed_hosts` decides.
     """
 
     model_config = SettingsConfigDict(
@@ -116,9 +139,11 @@ class ServiceSettings(BaseSettings):
     life: LifeSettings = LifeSettings()
     max_batch_rows: PositiveInt = 128
     max_batch_s: Seconds = 60
-    max_waiting_rows: PositiveInt = 1024
+    max_pass_ms: PositiveInt = 50
+    max_waiting_rows: PositiveInt = 3072
     deadline_s: Seconds = 10
     fewer_samples: bool = False
+    allowed_hosts: HostNames = ""
 
 
 def settings_of_environment() -> ServiceSettings:

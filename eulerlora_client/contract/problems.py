@@ -15,12 +15,14 @@ Problem
 │   │   ├── MalformedRequest   malformed_request
 │   │   └── MalformedBody      malformed_body
 │   ├── NotAuthenticated 401 not_authenticated
+│   ├── ForeignOrigin    403 foreign_origin
 │   ├── NotFound         404 not_found
 │   │   └── UnknownModel       unknown_model
 │   ├── MethodNotAllowed 405 method_not_allowed
 │   ├── UploadTooSlow    408 upload_too_slow
 │   ├── BodyTooLarge     413 body_too_large
 │   ├── UnsupportedMedia 415 unsupported_media
+│   ├── MisdirectedRequest  421 misdirected_request
 │   ├── Unprocessable    422 unprocessable
 │   │   ├── InvalidParameter   invalid_parameter
 │   │   ├── InvalidUpload      invalid_upload
@@ -146,6 +148,12 @@ class NotAuthenticated(RequestRefused):
     status, code, title = 401, "not_authenticated", "An API key is required"
 
 
+class ForeignOrigin(RequestRefused):
+    """The page of another site sent the request to a service without keys."""
+
+    status, code, title = 403, "foreign_origin", "Requests of other sites are refused"
+
+
 class NotFound(RequestRefused):
     """No resource has this address."""
 
@@ -180,6 +188,12 @@ class UnsupportedMedia(RequestRefused):
     """The body is neither multipart nor a JPEG, PNG or WebP image."""
 
     status, code, title = 415, "unsupported_media", "The media type is not supported"
+
+
+class MisdirectedRequest(RequestRefused):
+    """The request names a host that is not one of the service."""
+
+    status, code, title = 421, "misdirected_request", "The host is not one of this service"
 
 
 class Unprocessable(RequestRefused):

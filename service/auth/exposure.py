@@ -1,8 +1,10 @@
-"""The check that an address other than loopback is only served with API keys."""
+"""Who may reach the service: keys for addresses other than loopback, and allowed host names."""
 
 from ipaddress import IPv6Address, ip_address
 
 from eulerlora.errors import SettingsError
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def check_exposure(host: str, has_keys: bool, open_to_all: bool) -> str | None:
@@ -22,6 +24,20 @@ def check_exposure(host: str, has_keys: bool, open_to_all: bool) -> str | None:
     raise SettingsError(
         f"--host {host} requires --keys FILE, or --open to serve everyone without keys"
     )
+
+
+def allowed_hosts(host: str, has_keys: bool, names: str) -> frozenset[str] | None:
+    """Returns the host names that requests may use, in lower case; None for all.
+
+    names: the setting ALLOWED_HOSTS. If it is empty, a loopback address without keys is served
+    under its own names only: otherwise any web site could point its own name to this machine and
+    use the service through a visitor's browser (DNS rebinding).
+    """
+    if names:
+        return frozenset(names.lower().split(","))
+    if not has_keys and is_loopback(host):
+        return LOOPBACK_NAMES | {host.lower()}
+    return None
 
 
 def is_loopback(host: str) -> bool:

@@ -1,7 +1,9 @@
 """uvicorn's HTTP/1.1 protocol (h11) with timeouts, connection limits and problem documents.
 
 uvicorn alone has no timeout for incomplete headers, for the unread rest of a body after the
-response, and for clients that do not read a response; it reports protocol errors in plain text.
+response, and for clients that do not read a response; it reports protocol errors in plain text. It
+closes a connection with unread data, whereupon the system discards a response that the client has
+not read yet.
 """
 
 import asyncio
@@ -11,30 +13,21 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import h11
-from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from eulerlora_client.contract.problems import (
     HeadersTooLarge,
     MalformedRequest,
-    Overloaded,
     Problem,
 )
-from service.http.problem_responses import (
-    MEDIA_TYPE,
-    problem_document,
-    problem_headers,
-    problem_response,
-)
+from service.http.headers import OPEN_CONNECTIONS, TOO_LARGE
+from service.http.problem_responses import MEDIA_TYPE, problem_document, problem_headers
 from service.settings import ConnectionSettings
 from service.telemetry.request_id import HEADER
 
-PROBES = frozenset({"/livez", "/readyz", "/metrics"})
-OPEN_CONNECTIONS = "open_connections"  # key in the request state
-MAX_HEADER_BYTES = 16 * 1024  # of target, header names and header values
-TOO_LARGE = f"expected headers of at most {MAX_HEADER_BYTES:,} bytes"
-RETRY_AFTER_S = 1.0
 WRITE_TIMEOUT_S = 60.0  # for a client to read a response that exceeds the socket buffers
+LINGER_S = 5.0  # for a client to stop sending a body after the response
+LINGER_BYTES = 64 * 1024 * 1024  # that such a client may still send; they are discarded
 
 
 def protocol_of(
@@ -44,34 +37,93 @@ def protocol_of(
 
     on_problem: called with the code of every problem that never reaches the application.
     """
-    attributes = {"settings": settings, "idle": {}, "on_problem": staticmethod(on_problem)}
+    attributes = {
+        "settings": settings,
+        "idle": {},
+        "kept": {},
+        "on_problem": staticmethod(on_problem),
+    }
     return type("Protocol", (Protocol,), attributes)
+
+
+class LingeringTransport:
+    """A transport whose `close` first lets the client read the response (RFC 9112, 9.6).
+
+    If the request has an unread body, it closes the sending side and discards what arrives.
+    linger: returns True if it has taken over the closing of the transport.
+    """
+
+    def __init__(self, transport: asyncio.Transport, linger: Callable[[], bool]) -> None:
+        self._transport = transport
+        self._linger = linger
+        self._closing = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        """Returns True after `close`, also while data is discarded."""
+        return self._closing or self._transport.is_closing()
+
+    def close(self) -> None:
+        """Closes the transport, at once or after it has discarded the rest of a body."""
+        if self.is_closing():
+            return
+        self._closing = True
+        if not self._linger():
+            self._transport.close()
 
 
 class Protocol(H11Protocol):
     """A connection with timeouts for reading headers and for writing responses.
 
-    Relies on these internal names of uvicorn: `conn`, `app`, `connections`, `cycle`,
-    `handle_events`, `send_400_response` and `timeout_keep_alive_task`.
+    Relies on these internal names of uvicorn: `conn`, `app`, `connections`, `cycle`, `flow`,
+    `handle_events`, `send_400_response`, `on_response_complete`, `timeout_keep_alive`,
+    `timeout_keep_alive_task`, `timeout_keep_alive_handler` and `_unset_keepalive_if_required`.
     """
 
     settings: ClassVar[ConnectionSettings] = ConnectionSettings()
     idle: ClassVar[dict["Protocol", None]] = {}  # connections without a request, oldest first
+    kept: ClassVar[dict["Protocol", None]] = {}  # idle after a response, oldest first
     on_problem: Callable[[str], None]  # a class attribute
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.app = _with_connection_count(self.app, self.connections)
+        self.timeout_keep_alive = self.settings.idle_timeout_s  # type: ignore[assignment]  # floats work too
         self._header_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
+        self._discardable = LINGER_BYTES
+        self._lingers = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._start_header_timer()
+        super().connection_made(LingeringTransport(transport, self._linger))  # type: ignore[arg-type]
+        self._start_header_timer(self.settings.header_timeout_s)
+        if len(self.connections) > self.settings.max_connections and self.kept:
+            next(iter(self.kept)).close_idle()
         if len(self.connections) > self.settings.most_connections():
             next(iter(self.idle)).transport.abort()
 
+    def data_received(self, data: bytes) -> None:
+        if not self._lingers:
+            super().data_received(data)
+            return
+        self._discardable -= len(data)
+        if self._discardable < 0:
+            self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.timeout_keep_alive_task is not None:
+            self.kept[self] = None
+
+    def close_idle(self) -> None:
+        """Closes a connection that waits for its next request."""
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_handler()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._unset_keepalive_if_required()
         self._stop_header_timer()
         self._stop_write_timer()
         super().connection_lost(exc)
@@ -89,7 +141,8 @@ class Protocol(H11Protocol):
         if self.conn.our_state not in (h11.IDLE, h11.DONE):
             self._stop_header_timer()
         elif self.timeout_keep_alive_task is None and self._header_timer is None:
-            self._start_header_timer()  # also for an unread rest of a body
+            # Also for an unread rest of a body.
+            self._start_header_timer(self.settings.header_timeout_s)
 
     def send_400_response(self, msg: str) -> None:
         """Responds to a protocol error; uvicorn calls it while it handles h11's exception."""
@@ -109,7 +162,7 @@ class Protocol(H11Protocol):
     def _send(self, problem: Problem) -> None:
         request_id = uuid.uuid4().hex
         document = problem_document(problem, request_id)
-        body = document.model_dump_json().encode()
+        body = document.model_dump_json(exclude_unset=True).encode()
         headers = {
             **problem_headers(problem),
             "Content-Type": MEDIA_TYPE,
@@ -125,12 +178,24 @@ class Protocol(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
         self.on_problem(problem.code)
 
-    def _start_header_timer(self) -> None:
+    def _linger(self) -> bool:
+        """Ends the response and discards the rest of the request; False if there is none."""
+        if self.conn.their_state not in (h11.SEND_BODY, h11.ERROR):
+            return False
+        self._lingers = True
+        self._start_header_timer(LINGER_S)
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        return True
+
+    def _unset_keepalive_if_required(self) -> None:
+        self.kept.pop(self, None)
+        super()._unset_keepalive_if_required()
+
+    def _start_header_timer(self, seconds: float) -> None:
         self._stop_header_timer()
         self.idle[self] = None
-        self._header_timer = self.loop.call_later(
-            self.settings.header_timeout_s, self.transport.abort
-        )
+        self._header_timer = self.loop.call_later(seconds, self.transport.abort)
 
     def _stop_header_timer(self) -> None:
         self.idle.pop(self, None)
@@ -142,37 +207,6 @@ class Protocol(H11Protocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
-
-
-class ConnectionLimitsMiddleware:
-    """Refuses too large headers with 431, and requests over too many connections with 503.
-
-    h11 limits only incomplete headers, so headers that arrive in one piece are checked here. Probes
-    are exempt from the limit on connections.
-    """
-
-    def __init__(self, app: ASGIApp, settings: ConnectionSettings) -> None:
-        self.app = app
-        self._settings = settings
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        state = scope.get("state", {})
-        app = self.app
-        if scope["type"] == "http" and header_bytes(scope) > MAX_HEADER_BYTES:
-            app = problem_response(HeadersTooLarge(TOO_LARGE), state["request_id"])
-        elif (
-            state.get(OPEN_CONNECTIONS, 0) > self._settings.max_connections
-            and scope["path"] not in PROBES
-        ):
-            problem = Overloaded("too many open connections", RETRY_AFTER_S)
-            app = problem_response(problem, state["request_id"], closes=True)
-        await app(scope, receive, send)
-
-
-def header_bytes(scope: Scope) -> int:
-    """Returns the total size of target, header names and header values."""
-    target = len(scope["raw_path"]) + len(scope["query_string"])
-    return target + sum(len(name) + len(value) for name, value in scope["headers"])
 
 
 def _with_connection_count(app: Any, connections: set[Any]) -> Any:

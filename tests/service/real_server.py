@@ -16,17 +16,12 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
 from service.http.body_limits import BodyLimitsMiddleware
-from service.http.protocol import (
-    MAX_HEADER_BYTES,
-    ConnectionLimitsMiddleware,
-    Protocol,
-    protocol_of,
-)
+from service.http.headers import MAX_HEADER_BYTES, HeadersMiddleware
+from service.http.protocol import Protocol, protocol_of
 from service.settings import BodySettings, ConnectionSettings
 
 SOCKET_TIMEOUT_S = 120.0
-KEEP_ALIVE_S = 600  # a busy machine may need more than uvicorn's default of five seconds
-LONG_TIMEOUTS = ConnectionSettings(header_timeout_s=SOCKET_TIMEOUT_S)
+LONG_TIMEOUTS = ConnectionSettings(header_timeout_s=SOCKET_TIMEOUT_S, idle_timeout_s=600)
 PROBE = b"GET /readyz HTTP/1.1\r\nHost: test\r\n\r\n"
 
 
@@ -55,7 +50,7 @@ def serve_with_limits(
 ) -> Iterator[int]:
     """Yields the port of a server that enforces the limits while the context is open."""
     app.user_middleware += [
-        Middleware(ConnectionLimitsMiddleware, settings=connections),
+        Middleware(HeadersMiddleware, settings=connections),
         Middleware(BodyLimitsMiddleware, settings=bodies, max_bytes_by_path={}),
     ]
     with run_server(app, protocol_of(connections)) as port:
@@ -77,7 +72,6 @@ def run_server(app: ASGIApp, protocol: type[Protocol] | None = None) -> Iterator
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         log_config=None,
         server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

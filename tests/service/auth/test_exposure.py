@@ -3,7 +3,7 @@
 import pytest
 
 from eulerlora.errors import SettingsError
-from service.auth.exposure import check_exposure
+from service.auth.exposure import allowed_hosts, check_exposure
 
 LOOPBACK = ["127.0.0.1", "127.8.9.10", "localhost", "LOCALHOST", "::1", "::ffff:127.0.0.1"]
 EXPOSED = ["0.0.0.0", "::", "", "192.168.1.7", "10.0.0.1", "fe80::1%eth0", "::ffff:10.0.0.1"]
@@ -40,3 +40,21 @@ def test_keys_allow_every_address_without_a_warning(host: str) -> None:
 def test_keys_together_with_open_are_refused() -> None:
     with pytest.raises(SettingsError, match="at most one"):
         check_exposure("127.0.0.1", has_keys=True, open_to_all=True)
+
+
+@pytest.mark.parametrize("host", LOOPBACK)
+def test_a_keyless_loopback_address_is_served_under_its_own_names_only(host: str) -> None:
+    names = allowed_hosts(host, has_keys=False, names="")
+    assert names == {"localhost", "127.0.0.1", "::1", host.lower()}
+    assert allowed_hosts(host, has_keys=True, names="") is None
+
+
+@pytest.mark.parametrize("host", EXPOSED + NAMES)
+def test_other_addresses_are_served_under_every_name(host: str) -> None:
+    assert allowed_hosts(host, has_keys=False, names="") is None
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_the_setting_replaces_the_names(has_keys: bool) -> None:
+    names = allowed_hosts("127.0.0.1", has_keys, "Clinic.example,10.0.0.7")
+    assert names == {"clinic.example", "10.0.0.7"}

@@ -32,6 +32,7 @@ HEADER_TIMEOUT_S = 1.0
 MAX_CONNECTIONS = 15
 HALF = b"GET /models HTTP/1.1\r\nHost: te"
 VALID_POST = b"POST /predict HTTP/1.1\r\nHost: t\r\nContent-Length: 1\r\n\r\nx"
+MODELS = b"GET /models HTTP/1.1\r\nHost: test\r\n\r\n"
 UNREAD_POST = b"POST /nowhere HTTP/1.1\r\nHost: t\r\nContent-Length: 9999\r\n\r\nx"
 
 
@@ -70,11 +71,14 @@ def still_serves(port) -> Iterator[None]:
          400, "malformed_request"),
         (b"\x16\x03\x01 secret garbage\r\n\r\n", 400, "malformed_request"),
         (b"GET /models HTTP/1.1\r\nHost: t\r\nno colon\r\n\r\n", 400, "malformed_request"),
+        (b"POST /predict HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n"
+         b"\r\n0\r\n\r\nGET /models HTTP/1.1\r\nHost: t\r\n\r\n", 400, "malformed_request"),
         (b"POST /predict HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: gzip\r\n\r\n",
          400, "malformed_request"),
     ],
     ids=["200 kB header", "no Host", "two Hosts", "duplicate Content-Length",
-         "negative Content-Length", "garbage request line", "garbage header", "unknown encoding"],
+         "negative Content-Length", "garbage request line", "garbage header",
+         "two lengths of a body", "unknown encoding"],
 )  # fmt: skip
 def test_malformed_http_is_refused_with_a_problem(port, request_bytes, status, code) -> None:
     with connect(port) as connection:
@@ -168,6 +172,64 @@ def test_an_idle_connection_stays_open_after_the_header_timeout(short_header_tim
         assert read_response(connection).status == 200
 
 
+def test_a_connection_is_closed_after_the_idle_timeout() -> None:
+    settings = LONG_TIMEOUTS.model_copy(update={"idle_timeout_s": 0.2})
+    with run_server(plain_app(), protocol_of(settings)) as port, connect(port) as connection:
+        connection.sendall(PROBE)
+        assert read_response(connection).status == 200
+        assert is_closed(connection)
+
+
+def test_the_idle_timeout_exceeds_that_of_common_proxies() -> None:
+    assert ConnectionSettings().idle_timeout_s > 60
+
+
+def test_a_new_connection_replaces_the_one_that_is_idle_longest() -> None:
+    few = LONG_TIMEOUTS.model_copy(update={"max_connections": 3})
+    with serve_with_limits(plain_app(), few, BodySettings()) as port, ExitStack() as stack:
+        first, second, third = (stack.enter_context(connect(port)) for _ in range(3))
+        for connection in (second, first, third, second):
+            connection.sendall(MODELS)
+            assert read_response(connection).status == 200
+        assert exchange(port, MODELS).status == 200
+        assert is_closed(first)
+        for connection in (second, third):
+            connection.sendall(MODELS)
+            assert read_response(connection).status == 200
+
+
+REFUSED_AT_ONCE = [
+    b"POST /predict HTTP/1.1\r\nHost: t\r\nContent-Length: 30000000\r\n\r\n",
+    b"POST /predict HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"1c9c380\r\n",
+    b"not HTTP\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("head", REFUSED_AT_ONCE, ids=["too large", "two lengths", "garbage"])
+def test_a_client_that_reads_only_after_its_whole_body_gets_the_problem(port, head) -> None:
+    with connect(port) as connection:
+        connection.sendall(head + bytes(30_000_000))  # fails if the server resets the connection
+        response = read_response(connection)
+        assert response.status in (400, 413)
+        assert response.headers["connection"] == "close"
+        assert response.problem["code"] in ("malformed_request", "body_too_large")
+        assert is_closed(connection)
+
+
+@pytest.mark.parametrize(("name", "limit"), [("LINGER_S", 0.2), ("LINGER_BYTES", 1000)])
+def test_a_refused_client_that_continues_to_send_is_disconnected(monkeypatch, name, limit) -> None:
+    monkeypatch.setattr(http_protocol, name, limit)
+    with serve_with_limits(plain_app(), LONG_TIMEOUTS, BodySettings()) as port:
+        with connect(port) as connection:
+            connection.sendall(REFUSED_AT_ONCE[0])
+            assert read_response(connection).status == 413
+            with pytest.raises(ConnectionError):
+                while True:
+                    connection.sendall(bytes(100))
+        assert exchange(port, PROBE).status == 200
+
+
 def test_pipelined_requests_are_answered_in_order(port) -> None:
     with connect(port) as connection:
         connection.sendall(PROBE * 3)
@@ -180,14 +242,14 @@ def test_too_many_connections_get_503_except_for_probes() -> None:
     with serve_with_limits(plain_app(), few, BodySettings()) as port, ExitStack() as stack:
         for _ in range(MAX_CONNECTIONS):
             stack.enter_context(connect(port))
-        refused = exchange(port, b"GET /models HTTP/1.1\r\nHost: test\r\n\r\n")
+        refused = exchange(port, MODELS)
         assert (refused.status, refused.problem["code"]) == (503, "overloaded")
         assert int(refused.headers["retry-after"]) >= 1
         assert refused.headers["connection"] == "close"
         for path in PROBES:
             assert exchange(port, PROBE.replace(b"/readyz", path.encode())).status == 200
         stack.close()
-        while exchange(port, b"GET /models HTTP/1.1\r\nHost: test\r\n\r\n").status != 200:
+        while exchange(port, MODELS).status != 200:
             pass  # until the server has processed the disconnects
 
 
@@ -235,7 +297,14 @@ def test_a_response_that_the_client_does_not_read_is_aborted(monkeypatch) -> Non
 
 def test_uvicorn_has_the_internal_names_that_the_protocol_uses() -> None:
     instance_names = set(H11Protocol.__init__.__code__.co_names)
-    assert {"conn", "app", "connections", "cycle", "timeout_keep_alive_task"} <= instance_names
-    assert "handle_events" in H11Protocol.data_received.__code__.co_names
+    assert {
+        "conn", "app", "connections", "cycle", "flow", "timeout_keep_alive",
+        "timeout_keep_alive_task",
+    } <= instance_names  # fmt: skip
+    assert {"handle_events", "_unset_keepalive_if_required"} <= set(
+        H11Protocol.data_received.__code__.co_names
+    )
+    assert "timeout_keep_alive_handler" in H11Protocol.on_response_complete.__code__.co_names
+    assert "on_response_complete" in H11Protocol.handle_events.__code__.co_names
     assert "send_400_response" in H11Protocol.handle_events.__code__.co_names
     assert protocol_of(ConnectionSettings()).idle is not protocol_of(ConnectionSettings()).idle
