@@ -21,6 +21,7 @@ from eulerlora.config import (
     CheckpointConfig,
     ClassName,
     Preprocessing,
+    ScoreThreshold,
     Threshold,
 )
 from eulerlora.safetensor_files import tensors_sha256
@@ -32,8 +33,11 @@ TINY_BACKBONE = BackboneSettings(
 )
 TINY_ADAPTERS = AdapterSettings(adapters=2, rank=4, min_rank=2)
 CLASSES = ("bkl", "mel", "nv")
+ENERGY = ScoreThreshold(threshold=50.0, kept=0.95, upper_quartile=40.0)
 THRESHOLDS = tuple(
-    Threshold(mode=mode, samples=samples, msp=0.5, kept=0.95, images=100, data="synthetic")
+    Threshold(
+        mode=mode, samples=samples, msp=0.5, kept=0.95, images=100, data="synthetic", energy=ENERGY
+    )
     for mode, samples in (("det", 1), ("stoch", 4))
 )
 

@@ -52,10 +52,10 @@ class OodScores(WireModel):
         OodScore | None,
         Field(
             description="Mahalanobis distance of the image's features to the nearest class of the "
-            "training data, in standard deviations; null, with a warning, if the checkpoint has no "
-            "feature statistics."
+            "training data, in standard deviations; absent if the checkpoint has no feature "
+            "statistics."
         ),
-    ]
+    ] = None
 
 
 class PredictionSet(WireModel):

@@ -21,6 +21,7 @@ from service.audit.secret import image_hash, secret_id
 
 RECORDED_FIELDS = {
     "request_id",
+    "item_id",
     "model",
     "revision",
     "mode",

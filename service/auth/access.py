@@ -13,7 +13,7 @@ from service.http.problem_responses import problem_response
 
 WINDOW_S = 60.0
 OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/livez", "/readyz", "/metrics"})
-OPEN_FOLDERS = ("/page/",)
+OPEN_FOLDERS = ("/page/", "/docs/")
 
 
 class AccessMiddleware:

@@ -4,7 +4,6 @@ import logging
 import math
 import re
 from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -53,16 +52,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _on_defect)
 
 
-def documented_problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Returns the OpenAPI description of problem responses with these statuses."""
-    schema = {"$ref": f"#/components/schemas/{ProblemDocument.__name__}"}
-    content = {MEDIA_TYPE: {"schema": schema}}
-    return {
-        status: {"description": HTTPStatus(status).phrase, "content": content}
-        for status in statuses
-    }
-
-
 def problem_document(problem: Problem, request_id: str) -> ProblemDocument:
     """Returns the problem document for the response to a request."""
     assert problem.status is not None, "client-side problems have no response"
@@ -104,7 +93,9 @@ class _ProblemResponse(JSONResponse):
     """A problem document; stores its code in the request state for logs, metrics and traces."""
 
     def __init__(self, document: ProblemDocument, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(document.model_dump(), document.status, headers, MEDIA_TYPE)
+        super().__init__(
+            document.model_dump(exclude_unset=True), document.status, headers, MEDIA_TYPE
+        )
         self.code = document.code
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

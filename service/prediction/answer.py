@@ -9,6 +9,7 @@ from torch import Tensor
 from eulerlora.adaptive_sampling import standard_errors
 from eulerlora.settings import AUTO
 from eulerlora.uncertainty import summarise
+from eulerlora_client.contract.fields import item_id
 from eulerlora_client.contract.predictions import Prediction, PredictionWarning, ProblemDocument
 from eulerlora_client.contract.problems import InternalError, ModelFailure, Problem
 from eulerlora_client.contract.scores import PredictionSet, StandardError
@@ -62,7 +63,7 @@ def prediction_of(
     msp = uncertainty.msp.item()
     adaptive = request.samples == AUTO
     ood = image_scores(output, uncertainty.msp, served.model, draw, adaptive)
-    optional: dict[str, Any] = {}
+    optional = batch_item(request.request_id, request.index)
     if ood.scores.feature_distance is not None:
         optional["unfamiliar"] = ood.unfamiliar
     if request.query.detail is not None:
@@ -104,17 +105,24 @@ def triage_decision(
     return TriageDecision(quality, policy.decide(prediction, quality))
 
 
-def batch_result(result: Predicted | BaseException, request_id: str) -> Predicted | ProblemDocument:
+def batch_result(
+    result: Predicted | BaseException, request_id: str, index: int
+) -> Predicted | ProblemDocument:
     """Returns a batch's entry for one image; logs unexpected exceptions."""
     if isinstance(result, Predicted):
         return result
-    if isinstance(result, Problem):
-        return problem_document(result, request_id)
     if not isinstance(result, Exception):
         raise result
-    logger.error("request %s failed for one image", request_id, exc_info=result)
-    problem = InternalError("the failure was logged under the request id")
-    return problem_document(problem, request_id)
+    if not isinstance(result, Problem):
+        logger.error("request %s failed for image %d", request_id, index, exc_info=result)
+        result = InternalError("the failure was logged under the request id")
+    document = problem_document(result, request_id)
+    return document.model_copy(update=batch_item(request_id, index))
+
+
+def batch_item(request_id: str, index: int | None) -> dict[str, Any]:
+    """Returns the fields that identify an image of a batch; none without an index."""
+    return {} if index is None else {"index": index, "item_id": item_id(request_id, index)}
 
 
 def _standard_error(trajectories: Tensor, served: ServedModel) -> StandardError:

@@ -1,6 +1,6 @@
 """The out-of-distribution scores of one image, as the contract states them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -8,6 +8,7 @@ from torch import Tensor
 from eulerlora import ood_scores as scoring
 from eulerlora.inference import ImageOutput
 from eulerlora.model import EulerLoRA
+from eulerlora.ood_scores import ScoreName
 from eulerlora.settings import AUTO, Draw
 from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
 from eulerlora_client.contract.scores import OodScore, OodScores
@@ -45,24 +46,18 @@ def image_scores(
         )
         for name, score in scoring.ood_scores(values, thresholds).items()
     }
-    answered = OodScores(
-        msp=scores["msp"],
-        energy=scores["energy"],
-        feature_distance=scores.get("feature_distance"),
-    )
+    answered = OodScores(**scores)
     settings = draw.mode if draw.mode == "det" else f"{draw.mode} with samples={samples}"
-    return ImageScores(answered, tuple(_warnings(answered, settings)))
+    return ImageScores(answered, tuple(_warnings(scores, settings)))
 
 
-def _warnings(scores: OodScores, settings: str) -> Iterator[PredictionWarning]:
-    if scores.msp.flagged is None:
-        yield PredictionWarning(
-            code=WarningCode.NO_OOD_THRESHOLD,
-            message=f"the checkpoint has no OOD threshold for mode {settings}",
-        )
-    distance = scores.feature_distance
-    if distance is not None and distance.flagged is None:
-        yield PredictionWarning(
-            code=WarningCode.NO_OOD_THRESHOLD,
-            message=f"the checkpoint has no threshold of feature_distance for mode {settings}",
-        )
+def _warnings(scores: Mapping[ScoreName, OodScore], settings: str) -> Iterator[PredictionWarning]:
+    """Yields the reason of every null flag; a missing threshold of the MSP explains all of them."""
+    missing = [name for name, score in scores.items() if score.flagged is None]
+    if "msp" in missing:
+        message = f"the checkpoint has no OOD threshold for mode {settings}"
+    elif missing:
+        message = f"the checkpoint has no threshold of {', '.join(missing)} for mode {settings}"
+    else:
+        return
+    yield PredictionWarning(code=WarningCode.NO_OOD_THRESHOLD, message=message)

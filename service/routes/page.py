@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from typing import Self
 
 from fastapi import APIRouter, HTTPException, Request, Response
 
@@ -47,6 +48,11 @@ class PageFile:
     media_type: str
     tag: str
 
+    @classmethod
+    def of(cls, content: bytes, media_type: str) -> Self:
+        """Returns the file with the tag of its content."""
+        return cls(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+
 
 def page_routes() -> APIRouter:
     """Returns the routes of the page and its files."""
@@ -56,14 +62,14 @@ def page_routes() -> APIRouter:
     @router.api_route("/", methods=["GET", "HEAD"])
     async def page(request: Request) -> Response:
         """Returns the page."""
-        return _response(request, by_name[INDEX])
+        return file_response(request, by_name[INDEX])
 
     @router.api_route("/page/{name}", methods=["GET", "HEAD"])
     async def page_file(request: Request, name: str) -> Response:
         """Returns a file that the page uses."""
         if name not in by_name or name == INDEX:
             raise HTTPException(404)
-        return _response(request, by_name[name])
+        return file_response(request, by_name[name])
 
     return router
 
@@ -76,15 +82,13 @@ def page_files() -> Mapping[str, PageFile]:
 def _read() -> Iterator[tuple[str, PageFile]]:
     for file in files("service").joinpath("page").iterdir():
         media_type = MEDIA_TYPES.get("." + file.name.rpartition(".")[2])
-        if media_type is None:  # skips files left by editors and desktops
+        if media_type is None:  # skips folders, and files left by editors and desktops
             continue
         text = file.read_text(encoding="utf-8").replace(WARNING_PLACEHOLDER, escape(WARNING))
-        content = text.encode()
-        tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-        yield file.name, PageFile(content, media_type, tag)
+        yield file.name, PageFile.of(text.encode(), media_type)
 
 
-def _response(request: Request, file: PageFile) -> Response:
+def file_response(request: Request, file: PageFile) -> Response:
     """Returns the file, or 304 if the client has the current version (RFC 9110, 13.1.2)."""
     headers = {**HEADERS, "ETag": file.tag}
     cached_tags = request.headers.get("if-none-match", "")

@@ -18,41 +18,77 @@ from eulerlora_client.contract.models import (
     ServiceStatus,
     Threshold,
 )
-from eulerlora_client.contract.problems import NotReady
+from eulerlora_client.contract.problems import NotReady, UnknownModel
 from eulerlora_client.contract.sampling import MAX_SAMPLES
-from service.http.problem_responses import documented_problems
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
+from service.routes.openapi import (
+    KEYED_PROBLEMS,
+    MODELS,
+    OPEN_PROBLEMS,
+    OPERATIONS,
+    documented,
+)
+from service.routes.responses import json_response
 from service.settings import ServiceSettings
 from service.telemetry.metrics import Metrics
 from service.telemetry.shift_monitor import ShiftMonitors
+
+MODEL_NAME = {
+    "parameters": [
+        {
+            "name": "name",
+            "in": "path",
+            "required": True,
+            "description": "Name of a served model.",
+            "schema": {"type": "string"},
+        }
+    ]
+}
+"""A parameter of FastAPI would add a validation error in another format to the description."""
+
+
+_METRICS = documented("scrape", OPEN_PROBLEMS)
+_TEXT = {"schema": {"type": "string"}}
+SCRAPED = {
+    **_METRICS,
+    200: {**_METRICS[200], "content": {"text/plain": _TEXT, "application/openmetrics-text": _TEXT}},
+}
 
 
 def model_routes(
     models: ServedModels, settings: ServiceSettings, shift: ShiftMonitors
 ) -> APIRouter:
     """Returns the routes that describe the served models."""
-    router = APIRouter()
+    router = APIRouter(tags=[MODELS])
 
-    @router.get("/models", responses=documented_problems(401, 429))
-    async def list_models() -> ModelList:
+    @router.get(
+        "/models", response_model=ModelList, responses=documented("list_models", KEYED_PROBLEMS)
+    )
+    async def list_models() -> Response:
         """Returns the served models, the default first."""
-        return ModelList(
-            models=tuple(
-                ModelSummary(
-                    name=name,
-                    revision=served.model.revision,
-                    classes=tuple(served.model.classes),
-                    default=name == models.default,
-                )
-                for name, served in models.items()
+        summaries = tuple(
+            ModelSummary(
+                name=name,
+                revision=served.model.revision,
+                classes=tuple(served.model.classes),
+                default=name == models.default,
             )
+            for name, served in models.items()
         )
+        return json_response(ModelList(models=summaries))
 
-    @router.get("/models/{name}", responses=documented_problems(401, 404, 429))
-    async def describe_model(name: str) -> ModelDetails:
+    @router.get(
+        "/models/{name}",
+        response_model=ModelDetails,
+        responses=documented("describe_model", (*KEYED_PROBLEMS, UnknownModel)),
+        openapi_extra=MODEL_NAME,
+    )
+    async def describe_model(request: Request) -> Response:
         """Returns classes, limits, thresholds, shift and provenance of a model."""
-        return model_details(models.named(name), settings, shift.states().get(name))
+        name = request.path_params["name"]
+        details = model_details(models.named(name), settings, shift.states().get(name))
+        return json_response(details)
 
     return router
 
@@ -95,14 +131,14 @@ def _set_options(
 
 def probe_routes(lifecycle: Lifecycle) -> APIRouter:
     """Returns the liveness and readiness probes."""
-    router = APIRouter()
+    router = APIRouter(tags=[OPERATIONS])
 
-    @router.get("/livez")
+    @router.get("/livez", responses=documented("livez", OPEN_PROBLEMS))
     async def livez() -> ServiceStatus:
         """Returns 200 while the process runs."""
         return ServiceStatus(status="alive")
 
-    @router.get("/readyz", responses=documented_problems(503))
+    @router.get("/readyz", responses=documented("readyz", (*OPEN_PROBLEMS, NotReady)))
     async def readyz() -> ServiceStatus:
         """Returns 200 while the models are loaded, verified and served."""
         if lifecycle.phase != "ready":
@@ -114,13 +150,9 @@ def probe_routes(lifecycle: Lifecycle) -> APIRouter:
 
 def metrics_routes(metrics: Metrics) -> APIRouter:
     """Returns the route that Prometheus scrapes."""
-    router = APIRouter()
+    router = APIRouter(tags=[OPERATIONS])
 
-    @router.get(
-        "/metrics",
-        response_class=PlainTextResponse,
-        responses={200: {"content": {"text/plain": {}, "application/openmetrics-text": {}}}},
-    )
+    @router.get("/metrics", response_class=PlainTextResponse, responses=SCRAPED)
     async def scrape(request: Request) -> Response:
         """Returns all metrics in the text format of Prometheus, or as OpenMetrics on request."""
         exposition = metrics.exposition(request.headers.get("Accept", ""))

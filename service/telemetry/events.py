@@ -2,8 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from eulerlora_client.contract.models import ModelShift
+from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.triage import Disposition
+
+ClientClass = Literal["anonymous", "keyed"]
+"""The class of a client in the metrics, which do not contain names."""
 
 CLIENT_CLOSED_REQUEST = 499  # the status that nginx logs for a disconnected client
 
@@ -28,11 +34,25 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class CompletedPrediction:
+    """A prediction, and its disposition if a triage policy was applied.
+
+    at_ns: completion time in nanoseconds since 1970.
+    """
+
+    prediction: Prediction
+    timing: Timing
+    disposition: Disposition | None
+    at_ns: int
+
+
+@dataclass(frozen=True)
 class CompletedRequest:
     """A completed HTTP request.
 
     method: a known method or `other`. route: a path template. problem: the code of the problem in
-    the response, if any. body_bytes: received bytes of the body.
+    the response, if any. body_bytes: received bytes of the body. client: whether the request had a
+    valid key.
     """
 
     method: str
@@ -41,6 +61,7 @@ class CompletedRequest:
     problem: str | None
     duration_s: float
     body_bytes: int
+    client: ClientClass = "anonymous"
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,14 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from eulerlora.adaptive_sampling import ROUNDS as AUTO_SAMPLES
-from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import SENT_BY_SERVICE
-from service.telemetry.events import BatchRun, CompletedRequest, Gauges, Timing
+from service.telemetry.events import (
+    BatchRun,
+    ClientClass,
+    CompletedPrediction,
+    CompletedRequest,
+    Gauges,
+)
 
 DURATIONS_S = (.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30)  # fmt: skip
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -41,7 +46,7 @@ class RequestMetrics:
             self.refusals.labels(reason=reason)  # 0, so that the first problem is an increase
         self._requests = Counter(
             "eulerlora_requests", "Completed HTTP requests; 499 for a disconnected client.",
-            ["method", "route", "status"], registry=registry,
+            ["method", "route", "status", "client"], registry=registry,
         )  # fmt: skip
         self._duration = Histogram(
             "eulerlora_request_duration_seconds", "Time from headers to the end of the response.",
@@ -54,7 +59,9 @@ class RequestMetrics:
 
     def add(self, request: CompletedRequest) -> None:
         method, route = request.method, request.route
-        self._requests.labels(method=method, route=route, status=str(request.status)).inc()
+        self._requests.labels(
+            method=method, route=route, status=str(request.status), client=request.client
+        ).inc()
         self._duration.labels(method=method, route=route).observe(request.duration_s)
         self._body.labels(route=route).observe(request.body_bytes)
 
@@ -92,9 +99,19 @@ class PredictionMetrics:
             return Histogram(name, help_text, labels, buckets=buckets, registry=registry)
 
         by_mode = ("model", "mode")
-        self._predictions = counter("eulerlora_predictions", "Predictions.")
+        self._predictions = Counter(
+            "eulerlora_predictions", "Predictions.", ["model", "mode", "client"], registry=registry
+        )
+        self._dispositions = Counter(
+            "eulerlora_dispositions", "Dispositions of the triage policy.",
+            ["model", "disposition"], registry=registry,
+        )  # fmt: skip
         self._checked = counter("eulerlora_ood_checked", "Images compared with an OOD threshold.")
         self._ood = counter("eulerlora_ood", "Images flagged as out of distribution.")
+        self._distance_checked = counter(
+            "eulerlora_unfamiliar_checked", "Images compared with a threshold of feature_distance."
+        )
+        self._unfamiliar = counter("eulerlora_unfamiliar", "Images flagged as unfamiliar.")
         self._entropy = histogram(
             "eulerlora_entropy_nats", "Entropy of the mean prediction.", ENTROPIES_NATS, by_mode
         )
@@ -120,12 +137,18 @@ class PredictionMetrics:
             "eulerlora_model_seconds", "Run time of the batch of an image.", DURATIONS_S
         )
 
-    def add(self, model: str, body: Prediction, timing: Timing) -> None:
+    def add(self, model: str, completed: CompletedPrediction, client: ClientClass) -> None:
+        body, timing = completed.prediction, completed.timing
         by_mode = {"model": model, "mode": body.mode}
-        self._predictions.labels(**by_mode).inc()
+        self._predictions.labels(**by_mode, client=client).inc()
+        if completed.disposition is not None:
+            self._dispositions.labels(model=model, disposition=completed.disposition).inc()
         if body.ood is not None:
             self._checked.labels(**by_mode).inc()
             self._ood.labels(**by_mode).inc(body.ood)
+        if body.unfamiliar is not None:
+            self._distance_checked.labels(**by_mode).inc()
+            self._unfamiliar.labels(**by_mode).inc(body.unfamiliar)
         self._entropy.labels(**by_mode).observe(body.entropy)
         self._information.labels(**by_mode).observe(body.mutual_information)
         self._msp.labels(**by_mode).observe(body.msp)

@@ -10,8 +10,13 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from eulerlora_client.contract.predictions import Prediction
-from service.telemetry.events import BatchRun, CompletedRequest, Gauges, Timing
+from service.telemetry.events import (
+    BatchRun,
+    ClientClass,
+    CompletedPrediction,
+    CompletedRequest,
+    Gauges,
+)
 from service.telemetry.metric_families import (
     REASONS,
     BatchMetrics,
@@ -77,9 +82,12 @@ class Metrics:
         """Counts a batch; called from the worker threads."""
         self._batches.add(self._model_label(run.model), run)
 
-    def count_prediction(self, body: Prediction, timing: Timing) -> None:
-        """Counts a prediction."""
-        self._predictions.add(self._model_label(body.model), body, timing)
+    def count_prediction(
+        self, completed: CompletedPrediction, client: ClientClass = "anonymous"
+    ) -> None:
+        """Counts a prediction for a client."""
+        model = self._model_label(completed.prediction.model)
+        self._predictions.add(model, completed, client)
 
     def _model_label(self, model: str) -> str:
         return model if model in self._revisions() else OTHER

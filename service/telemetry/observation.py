@@ -18,22 +18,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import InternalError
-from service.telemetry.events import CLIENT_CLOSED_REQUEST, CompletedRequest, Timing
+from eulerlora_client.contract.triage import Disposition
+from service.telemetry.events import (
+    CLIENT_CLOSED_REQUEST,
+    CompletedPrediction,
+    CompletedRequest,
+    Timing,
+)
 from service.telemetry.metrics import OTHER, Metrics
 
 logger = logging.getLogger(__name__)
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 PROBES = frozenset(("/livez", "/readyz", "/metrics"))
-
-
-@dataclass(frozen=True)
-class CompletedPrediction:
-    """A prediction of a request, and its completion time in nanoseconds since 1970."""
-
-    prediction: Prediction
-    timing: Timing
-    at_ns: int
 
 
 @dataclass
@@ -58,13 +55,15 @@ class RequestObserver:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    def record_prediction(self, prediction: Prediction, timing: Timing) -> None:
+    def record_prediction(
+        self, prediction: Prediction, timing: Timing, disposition: Disposition | None = None
+    ) -> None:
         """Records a prediction; it is counted at the end of its request, or now without one."""
+        completed = CompletedPrediction(prediction, timing, disposition, time.time_ns())
         if observation := _current.get():
-            completed = CompletedPrediction(prediction, timing, time.time_ns())
             observation.predictions.append(completed)
         else:
-            self._metrics.count_prediction(prediction, timing)
+            self._metrics.count_prediction(completed)
 
     def complete(self, observation: RequestObservation, route: str) -> None:
         """Counts and logs a completed request."""
@@ -78,9 +77,10 @@ class RequestObserver:
             problem=scope["state"].get("problem"),
             duration_s=time.monotonic() - observation.started_s,
             body_bytes=observation.body_bytes,
+            client="anonymous" if scope["state"].get("client") is None else "keyed",
         )
         for entry in observation.predictions:
-            self._metrics.count_prediction(entry.prediction, entry.timing)
+            self._metrics.count_prediction(entry, completed.client)
         self._metrics.count_request(completed)
         _log(completed, observation)
 
@@ -106,8 +106,7 @@ class RouteTemplates:
 
 def served_paths(app: FastAPI) -> tuple[str, ...]:
     """Returns the path templates of an application whose routes are complete."""
-    documentation = (app.openapi_url, app.docs_url, app.redoc_url)
-    return (*app.openapi()["paths"], *(path for path in documentation if path))
+    return (*app.openapi()["paths"], *filter(None, [app.openapi_url]))
 
 
 class ObservationMiddleware:

@@ -111,7 +111,7 @@ class PipelineHarness:
             self.decoder,
             self.queue,
             self.shift,
-            lambda body, timing: self.predictions.append((body, timing)),
+            lambda body, timing, _: self.predictions.append((body, timing)),
             self.refused.append,
             audit,
         )

@@ -1,0 +1,142 @@
+"""The OpenAPI document: the description of the interface, and the responses of its routes."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from http import HTTPStatus
+from importlib.resources import files
+from itertools import groupby
+from typing import Any
+
+from fastapi import Depends, params
+from fastapi.security import APIKeyHeader, HTTPBearer
+
+from eulerlora_client.contract import problems
+from eulerlora_client.contract.predictions import ProblemDocument
+from eulerlora_client.contract.problems import Problem
+from service.http.problem_responses import MEDIA_TYPE, problem_document, problem_headers
+from service.telemetry.request_id import HEADER
+
+API_VERSION = "1.0.0"
+"""Of the interface, not of the package; docs/service.md has the compatibility promise."""
+
+PREDICTIONS, TRIAGE, MODELS, OPERATIONS = "predictions", "triage", "models", "operations"
+
+DESCRIPTION: dict[str, Any] = {
+    "title": "EulerLoRA",
+    "version": API_VERSION,
+    "summary": "Image classification with uncertainty, and triage under a policy.",
+    "description": (
+        "Probabilities, shares and scores have no unit, entropies are in nats, sizes in pixels or "
+        "bytes. Fractional numbers have 6 significant digits; labels, flags and dispositions are "
+        "decided before rounding.\n\n"
+        "**Compatibility.** Within major version 1, paths, parameters, fields and codes keep their "
+        "names and meanings, and a valid request stays valid. Later versions may add optional "
+        "parameters, fields, and codes of problems and warnings: clients ignore fields that they "
+        "do not know, and treat an unknown code by the HTTP status. Texts may change."
+    ),
+    "openapi_tags": [
+        {"name": PREDICTIONS, "description": "Class probabilities and uncertainty of images."},
+        {"name": TRIAGE, "description": "Suggested next steps under the triage policy."},
+        {"name": MODELS, "description": "The served models."},
+        {"name": OPERATIONS, "description": "Probes and metrics; they need no key."},
+    ],
+    "docs_url": None,  # FastAPI's pages load scripts from another host
+    "redoc_url": None,
+    "generate_unique_id_function": lambda route: route.name,
+}
+
+API_KEY: Sequence[params.Depends] = (
+    Depends(HTTPBearer(scheme_name="bearer", description="An API key.", auto_error=False)),
+    Depends(
+        APIKeyHeader(
+            name="X-API-Key", scheme_name="header", description="An API key.", auto_error=False
+        )
+    ),
+)
+"""Describes how keys are sent; `service.auth` checks them before any route runs."""
+
+OPEN_PROBLEMS = (
+    problems.MalformedRequest, problems.BodyTooLarge, problems.HeadersTooLarge,
+    problems.InternalError, problems.Overloaded,
+)  # fmt: skip
+"""Problems of every route."""
+
+KEYED_PROBLEMS = (
+    *OPEN_PROBLEMS, problems.NotReady, problems.NotAuthenticated, problems.QuotaExceeded,
+    problems.ForeignOrigin, problems.MisdirectedRequest,
+)  # fmt: skip
+"""Problems of every route that needs a key if the service has keys."""
+
+UPLOAD_PROBLEMS = (
+    *KEYED_PROBLEMS, problems.MalformedBody, problems.UnknownModel, problems.UploadTooSlow,
+    problems.UnsupportedMedia, problems.InvalidParameter, problems.InvalidUpload,
+    problems.UnusableImage, problems.ModelFailure, problems.OutOfMemory,
+    problems.AuditUnavailable, problems.DeadlinePassed,
+)  # fmt: skip
+"""Problems of every route that receives images."""
+
+HEADER_DESCRIPTIONS = {
+    HEADER: "The id of the request: the one that was sent, if it is well-formed, or a new one.",
+    "Server-Timing": "Milliseconds for decoding, queue and model; of a batch, the longest.",
+    "Cache-Control": "`no-store`: results about patients are not cached.",
+    "Retry-After": "Seconds after which a new attempt is useful.",
+    "WWW-Authenticate": "The scheme of the key.",
+    "Connection": "`close`, if a part of the request was not read.",
+}
+EXAMPLE_ID = "3c9d5fb0b2f64c55a7a54c1a1d5f7a11"
+
+
+def documented(
+    operation: str, kinds: Iterable[type[Problem]], headers: Sequence[str] = ()
+) -> dict[int | str, dict[str, Any]]:
+    """Returns the responses of an operation: its example, and its problems by status.
+
+    headers: of the successful response, beyond the request id.
+    """
+    success: dict[str, Any] = {"headers": _described((HEADER, *headers))}
+    if operation in _examples():
+        success["content"] = {"application/json": {"example": _examples()[operation]}}
+    by_status = groupby(sorted(set(kinds), key=_status_and_code), key=lambda kind: kind.status)
+    return {200: success, **{status or 0: _problems(list(same)) for status, same in by_status}}
+
+
+def _problems(kinds: Sequence[type[Problem]]) -> dict[str, Any]:
+    """Returns the description of the problems of one status."""
+    status = HTTPStatus(kinds[0].status or 0)
+    members = {"code": {"enum": [kind.code for kind in kinds]}, "status": {"const": status.value}}
+    reference = {"$ref": f"#/components/schemas/{ProblemDocument.__name__}"}
+    content = {
+        "schema": {"allOf": [reference, {"type": "object", "properties": members}]},
+        "examples": {kind.code: _problem_example(kind) for kind in kinds},
+    }
+    headers = (HEADER, *(name for kind in kinds for name in problem_headers(kind("", 1.0))))
+    if status not in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+        headers = tuple(name for name in headers if name != "Retry-After")
+    return {
+        "description": f"{status.phrase}: " + "; ".join(kind.title for kind in kinds) + ".",
+        "content": {MEDIA_TYPE: content},
+        "headers": _described(headers),
+    }
+
+
+def _problem_example(kind: type[Problem]) -> dict[str, Any]:
+    document = problem_document(kind("What was expected, and what was given."), EXAMPLE_ID)
+    return {"summary": kind.title, "value": document.model_dump(exclude_unset=True)}
+
+
+def _described(headers: Iterable[str]) -> dict[str, Any]:
+    schema = {"schema": {"type": "string"}}
+    return {name: {"description": HEADER_DESCRIPTIONS[name], **schema} for name in headers}
+
+
+def _status_and_code(kind: type[Problem]) -> tuple[int, str]:
+    return kind.status or 0, kind.code
+
+
+@cache
+def _examples() -> Mapping[str, Any]:
+    """Returns the examples of successful responses by operation."""
+    file = files("service").joinpath("page", "docs", "examples.json")
+    examples: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return examples
