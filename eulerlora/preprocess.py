@@ -90,6 +90,8 @@ def upright_rgb(image: Image.Image) -> RgbImage:
         rgb = _composite_on_white(upright) if transparent else upright.convert("RGB")
     except ValueError as error:
         raise ImageError(f"images of mode {upright.mode} cannot be converted to RGB") from error
+    except PARSER_ERRORS as error:  # such as the transparent colour of another mode
+        raise ImageError("the image contradicts its own header") from error
     return RgbImage(channels_first(np.array(rgb)), (*warnings, *warning))
 
 

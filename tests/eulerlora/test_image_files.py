@@ -9,6 +9,7 @@ from PIL import Image
 
 from eulerlora.errors import ImageError
 from eulerlora.image_files import image_files, read_pixels
+from tests.damaged_images import contradictory_images, png_chunks
 
 
 def test_images_below_folders_and_links_are_listed_in_order(tmp_path: Path) -> None:
@@ -47,3 +48,23 @@ def test_other_content_is_an_error_that_begins_with_the_name(content: bytes) -> 
 def test_a_missing_file_is_an_error_with_the_reason_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="cannot be opened as an image: no such file"):
         read_pixels(tmp_path / "absent.png", "absent.png")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+def test_contradictory_files_are_an_image_or_an_image_error_with_the_name() -> None:
+    refused = 0
+    for content in contradictory_images():
+        try:
+            assert read_pixels(BytesIO(content), "lesion 7").shape == (3, 32, 32)
+        except ImageError as error:
+            refused += 1
+            assert str(error).startswith("lesion 7: ")
+    assert refused > 1000
+
+
+def test_indexed_colours_without_a_palette_are_an_image_error() -> None:
+    file = BytesIO()
+    Image.new("RGB", (32, 32), (1, 2, 3)).quantize(2).save(file, "PNG")
+    chunks = [chunk for chunk in png_chunks(file.getvalue()) if chunk[4:8] != b"PLTE"]
+    with pytest.raises(ImageError, match=r"^lesion 7: .* indexed colours but no palette"):
+        read_pixels(BytesIO(b"\x89PNG\r\n\x1a\n" + b"".join(chunks)), "lesion 7")
