@@ -35,7 +35,12 @@ from service.lifecycle.loading import is_loading, load_checked
 from service.lifecycle.phase import Lifecycle
 from service.lifecycle.server import Server
 from service.lifecycle.supervisor import Parts, Supervisor
-from service.settings import LifeSettings, ServiceSettings, settings_of_environment
+from service.settings import (
+    LifeSettings,
+    ServiceSettings,
+    check_consistency,
+    settings_of_environment,
+)
 from service.telemetry.logs import LogChoice, LogSettings, log_config
 
 if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
@@ -106,14 +111,16 @@ def run(options: ServeOptions) -> None:
 def effective_settings(drain_s: float | None, compiled: bool) -> ServiceSettings:
     """Returns the settings of the environment, overridden by the command line.
 
-    Raises SettingsError.
+    Raises SettingsError, also for settings that cannot work together.
     """
     settings = settings_of_environment()
     life = settings.life
     if drain_s is not None:
         life = validated(LifeSettings, {**life.model_dump(), "drain_s": drain_s})
     max_batch_s = max(settings.max_batch_s, COMPILED_PASS_S if compiled else 0)
-    return settings.model_copy(update={"life": life, "max_batch_s": max_batch_s})
+    effective = settings.model_copy(update={"life": life, "max_batch_s": max_batch_s})
+    check_consistency(effective)
+    return effective
 
 
 def serve(

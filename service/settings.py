@@ -14,6 +14,8 @@ from eulerlora.validation import Settings, first_fault
 
 PREFIX = "EULERLORA_SERVE_"
 NESTED = "__"
+STOP_MARGIN_S = 5.0
+"""Time within `grace_s` for the last forward pass, and for the process to end."""
 
 HOST_NAME = r"[A-Za-z0-9._:-]+"  # a name, an IPv4 address, or an IPv6 address without brackets
 HostNames = Annotated[str, Field(pattern=rf"^({HOST_NAME}(,{HOST_NAME})*)?$")]
@@ -101,13 +103,13 @@ class LifeSettings(Settings):
 
     probe_interval_s: between two health checks. probe_timeout_s: of a health check. drain_s:
     requests are still accepted for this time after a signal, so that load balancers can react.
-    shutdown_s: the time for accepted requests to complete after that.
+    grace_s: from the signal to the end of the process at the latest.
     """
 
     probe_interval_s: Seconds = 30
     probe_timeout_s: Seconds = 30
     drain_s: Annotated[float, Field(ge=0, le=86_400)] = 0
-    shutdown_s: Seconds = 30
+    grace_s: Seconds = 60
 
 
 class ServiceSettings(BaseSettings):
@@ -160,6 +162,30 @@ def settings_of_environment() -> ServiceSettings:
         return ServiceSettings()
     except ValidationError as error:
         raise SettingsError(f"{PREFIX}*: {first_fault(error)}") from error
+
+
+def check_consistency(settings: ServiceSettings) -> None:
+    """Raises SettingsError, with both names and values, for settings that cannot work together."""
+    images, bodies, life = settings.images, settings.bodies, settings.life
+    drained_s = life.drain_s + bodies.upload_timeout_s + settings.deadline_s + STOP_MARGIN_S
+    at_most = (
+        ("images.min_side", images.min_side, "images.max_side", images.max_side),
+        ("the square of images.min_side", images.min_side**2, "images.max_pixels",
+         images.max_pixels),
+        ("images.max_pixels", images.max_pixels, "images.max_request_pixels",
+         images.max_request_pixels),
+        ("bodies.max_bytes", bodies.max_bytes, "bodies.max_bytes_in_flight",
+         bodies.max_bytes_in_flight),
+        ("bodies.max_batch_bytes", bodies.max_batch_bytes, "bodies.max_bytes_in_flight",
+         bodies.max_bytes_in_flight),
+        (f"life.drain_s + bodies.upload_timeout_s + deadline_s + {STOP_MARGIN_S:g}", drained_s,
+         "life.grace_s", life.grace_s),
+    )  # fmt: skip
+    for low_name, low, high_name, high in at_most:
+        if low > high:
+            raise SettingsError(
+                f"expected {high_name} of at least {low_name}={low:.15g}, got {high:.15g}"
+            )
 
 
 def variables(kind: type[BaseModel], prefix: str = PREFIX) -> Iterator[str]:

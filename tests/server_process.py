@@ -26,7 +26,7 @@ LONG_TIMEOUTS = {  # tests must pass on a busy machine
     "CONNECTIONS__HEADER_TIMEOUT_S": "600",
     "DECODING__TIMEOUT_S": "120",
     "LIFE__PROBE_TIMEOUT_S": "600",
-    "LIFE__SHUTDOWN_S": "600",
+    "LIFE__GRACE_S": "2000",
 }
 
 FORKS = multiprocessing.get_context("forkserver")

@@ -10,32 +10,30 @@ from types import FrameType
 import uvicorn
 
 from service.lifecycle.phase import Lifecycle
-from service.settings import LifeSettings
-
-MARGIN_S = 10.0
-"""Time that the exit may take beyond the drain and shutdown times before it is forced."""
+from service.settings import STOP_MARGIN_S, LifeSettings
 
 
 class Server(uvicorn.Server):
     """Stops at the first SIGTERM or SIGINT, or when the lifecycle is stopping.
 
     The server accepts requests for the drain time (not after a failure); then uvicorn stops
-    listening, completes the accepted requests and ends the application's lifespan. A second
-    signal ends the process at once. A timer ends the process if the shutdown does not complete.
+    listening, completes the accepted requests and ends the application's lifespan. It cancels
+    requests that are not complete shortly before the grace time has passed, which
+    `check_consistency` excludes for accepted ones. A second signal ends the process at once. A
+    timer ends the process if the shutdown is not complete after the grace time.
     """
 
     def __init__(
         self, config: uvicorn.Config, lifecycle: Lifecycle, settings: LifeSettings
     ) -> None:
-        config.timeout_graceful_shutdown = settings.shutdown_s  # type: ignore[assignment]  # floats work too
+        complete_s = max(0, settings.grace_s - settings.drain_s - STOP_MARGIN_S)
+        config.timeout_graceful_shutdown = complete_s  # type: ignore[assignment]  # floats work too
         super().__init__(config)
         self._lifecycle = lifecycle
         self._settings = settings
         self._signalled = False
         self._drain_ends: float | None = None
-        self._forced_exit = threading.Timer(
-            settings.drain_s + settings.shutdown_s + MARGIN_S, self._exit
-        )
+        self._forced_exit = threading.Timer(settings.grace_s, self._exit)
         self._forced_exit.daemon = True
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:

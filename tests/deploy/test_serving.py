@@ -11,11 +11,13 @@ from service.app import create_service
 from service.commands import serve_command
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
+from service.process import effective_settings
 from service.settings import PREFIX, ServiceSettings, variables
 
 DOCKERFILE = (Path(__file__).parents[2] / "Dockerfile").read_text()
 PORT = 8000
-AFTER_DRAIN_S = 5
+RESERVE_S = 5
+GRACE = "EULERLORA_SERVE_LIFE__GRACE_S"
 
 
 @pytest.fixture
@@ -93,26 +95,29 @@ def test_the_ports_agree(
     assert [port["port"] for rule in rules for port in rule["ports"]] == [name]
 
 
-def test_the_grace_period_of_compose_is_longer_than_the_drain(compose: dict[str, Any]) -> None:
-    drain_s = int(option(compose["command"], "drain-s"))
-    grace_s = int(compose["stop_grace_period"].removesuffix("s"))
-    assert grace_s >= drain_s + AFTER_DRAIN_S
-
-
-def test_the_grace_period_of_kubernetes_is_longer_than_the_drain(
-    pod: dict[str, Any], container: dict[str, Any]
-) -> None:
-    drain_s = int(option(container["command"], "drain-s"))
-    before_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert pod["terminationGracePeriodSeconds"] >= before_s + drain_s + AFTER_DRAIN_S
-
-
-def test_the_deadline_of_a_request_is_shorter_than_the_drain(
-    commands: list[list[str]], environments: list[dict[str, str]]
+def test_the_settings_of_every_deployment_can_work_together(
+    commands: list[list[str]], environments: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for command, environment in zip(commands[:2], environments, strict=True):
-        deadline_s = float(environment["EULERLORA_SERVE_DEADLINE_S"])
-        assert deadline_s < float(option(command, "drain-s"))
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        settings = effective_settings(float(option(command, "drain-s")), compiled=False)
+        assert settings.life.drain_s > 0
+
+
+def test_the_grace_period_of_compose_is_longer_than_that_of_the_server(
+    compose: dict[str, Any], environments: list[dict[str, str]]
+) -> None:
+    grace_s = float(compose["stop_grace_period"].removesuffix("s"))
+    assert grace_s >= float(environments[0][GRACE]) + RESERVE_S
+
+
+def test_the_grace_period_of_kubernetes_is_longer_than_that_of_the_server(
+    pod: dict[str, Any], container: dict[str, Any], environments: list[dict[str, str]]
+) -> None:
+    before_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    needed_s = before_s + float(environments[1][GRACE]) + RESERVE_S
+    assert pod["terminationGracePeriodSeconds"] >= needed_s
 
 
 def test_a_published_server_requires_keys(commands: list[list[str]]) -> None:

@@ -211,10 +211,12 @@ def test_a_drain_time_out_of_range_is_refused(seconds: float) -> None:
 
 def test_the_command_line_overrides_the_settings_of_the_environment(monkeypatch) -> None:
     monkeypatch.setenv("EULERLORA_SERVE_LIFE__DRAIN_S", "1")
-    monkeypatch.setenv("EULERLORA_SERVE_LIFE__SHUTDOWN_S", "7")
+    monkeypatch.setenv("EULERLORA_SERVE_LIFE__GRACE_S", "70")
     assert effective_settings(None, compiled=False).life.drain_s == 1
     life = effective_settings(2.5, compiled=False).life
-    assert (life.drain_s, life.shutdown_s) == (2.5, 7)
+    assert (life.drain_s, life.grace_s) == (2.5, 70)
+    with pytest.raises(SettingsError, match=r"drain_s .*=75, got 70$"):
+        effective_settings(30, compiled=False)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from service.inference import engine
 from service.lifecycle import server as server_module
 from service.lifecycle import supervisor
 from service.lifecycle.supervisor import Service
-from service.settings import NESTED, PREFIX
+from service.settings import NESTED, PREFIX, STOP_MARGIN_S
 from tests.server_process import END_S, START_S, ServerProcess, serving, wait_until
 
 CLIENTS = 4
@@ -56,7 +56,7 @@ def drain_until_sigusr1() -> None:
     )
     signal.signal(signal.SIGUSR1, lambda *_: signalled.set())
     server_module.time = clock  # type: ignore[assignment]
-    set_life(drain_s=DRAIN_S)
+    set_life(drain_s=DRAIN_S, grace_s=2 * DRAIN_S)
 
 
 def lose_the_device() -> None:
@@ -84,8 +84,9 @@ def never_end() -> None:
         finally:
             threading.Event().wait()
 
-    set_life(shutdown_s=0.2)
-    server_module.MARGIN_S = 0.5
+    for name in ("DEADLINE_S", "BODIES__UPLOAD_TIMEOUT_S"):
+        os.environ[PREFIX + name] = "0.1"
+    set_life(grace_s=STOP_MARGIN_S + 1)
     service = Service(FastAPI(lifespan=lifespan), lambda *_: asyncio.Event().wait(), 1, print)
     process.create_service = lambda *_: service  # type: ignore[assignment]
 
@@ -207,7 +208,7 @@ def test_sighup_under_load_serves_the_new_revision_without_a_failed_request(
 def drain_while_loading() -> None:
     """Makes the server load and drain forever."""
     never_load()
-    set_life(drain_s=DRAIN_S)
+    set_life(drain_s=DRAIN_S, grace_s=2 * DRAIN_S)
 
 
 def test_a_second_signal_ends_the_process_at_once(checkpoint_folder: Path) -> None:

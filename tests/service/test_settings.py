@@ -7,7 +7,14 @@ import pytest
 
 from eulerlora.errors import SettingsError
 from eulerlora_client.contract.problems import SENT_BY_SERVICE
-from service.settings import PREFIX, ServiceSettings, settings_of_environment, variables
+from service.settings import (
+    PREFIX,
+    STOP_MARGIN_S,
+    ServiceSettings,
+    check_consistency,
+    settings_of_environment,
+    variables,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
 
@@ -65,3 +72,33 @@ def test_a_wrong_name_or_value_is_one_line_that_names_it(monkeypatch, name, valu
     with pytest.raises(SettingsError, match=re.escape(reason)) as caught:
         settings_of_environment()
     assert "\n" not in str(caught.value)
+
+
+def test_the_defaults_are_consistent() -> None:
+    check_consistency(ServiceSettings())
+
+
+@pytest.mark.parametrize(
+    ("contradiction", "reason"),
+    [({"images": {"min_side": 100, "max_side": 99}},
+      "expected images.max_side of at least images.min_side=100, got 99"),
+     ({"images": {"min_side": 100, "max_pixels": 9_999}},
+      "expected images.max_pixels of at least the square of images.min_side=10000, got 9999"),
+     ({"images": {"max_pixels": 600_000_000}}, "images.max_request_pixels"),
+     ({"bodies": {"max_bytes": 2_000_000_000}}, "bodies.max_bytes_in_flight"),
+     ({"bodies": {"max_batch_bytes": 2_000_000_000}}, "bodies.max_bytes_in_flight"),
+     ({"life": {"grace_s": 30}}, "life.grace_s"), ({"life": {"drain_s": 40}}, "life.grace_s"),
+     ({"deadline_s": 60}, "deadline_s + 5=95, got 60"),
+     ({"bodies": {"upload_timeout_s": 60}}, "bodies.upload_timeout_s")],
+)  # fmt: skip
+def test_settings_that_cannot_work_together_are_refused_in_one_line(contradiction, reason) -> None:
+    with pytest.raises(SettingsError, match=re.escape(reason)) as caught:
+        check_consistency(ServiceSettings.model_validate(contradiction))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_upload_that_begins_at_the_end_of_the_drain_can_be_answered() -> None:
+    settings = ServiceSettings.model_validate({"life": {"drain_s": 15}})
+    check_consistency(settings)
+    answered_s = 15 + settings.bodies.upload_timeout_s + settings.deadline_s
+    assert answered_s + STOP_MARGIN_S <= settings.life.grace_s

@@ -35,7 +35,7 @@ def test_only_the_first_failure_is_stored() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"probe_interval_s": 0}, {"probe_timeout_s": -1}, {"drain_s": -1}, {"shutdown_s": 0}],
+    [{"probe_interval_s": 0}, {"probe_timeout_s": -1}, {"drain_s": -1}, {"grace_s": 0}],
 )
 def test_times_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
