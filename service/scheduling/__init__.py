@@ -1,0 +1,1 @@
+"""Fair shares of decoders, inference, queue capacity and upload memory between clients."""
