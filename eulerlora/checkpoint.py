@@ -56,15 +56,18 @@ class Checkpoint:
 def load_checkpoint(folder: Path) -> Checkpoint:
     """Reads the checkpoint in `folder` and verifies its weights against `config.json`.
 
-    Raises CheckpointError, with file and reason, if the checkpoint is not intact.
+    The network is built without memory for its weights, which are then those of the files: the
+    numbers in `config.json` alone allocate nothing. Raises CheckpointError, with file and reason,
+    if the checkpoint is not intact.
     """
     text, config = _read_config(folder / CONFIG)
     backbone = _read_backbone(folder, config)
-    network = AdaptedVisionTransformer(backbone, config.adapters.settings, len(config.classes))
+    with torch.device("meta"):
+        network = AdaptedVisionTransformer(backbone, config.adapters.settings, len(config.classes))
     trained = dict(network.adapter_parameters())
     tensors = read_tensors(folder / ADAPTERS, trained)
     check_digest(folder / ADAPTERS, tensors, config.adapters.sha256)
-    network.load_state_dict(tensors, strict=False)
+    network.load_state_dict(tensors, strict=False, assign=True)
     distance = read_feature_distance(folder, config)
     return Checkpoint(network.eval(), config, _revision(text), distance)
 
@@ -169,9 +172,10 @@ def _read_backbone(folder: Path, config: CheckpointConfig) -> VisionTransformer:
     expected = config.backbone
     if expected.published is None:
         path = folder / BACKBONE
-        backbone = build_backbone(expected.settings)
+        with torch.device("meta"):
+            backbone = build_backbone(expected.settings)
         tensors: Mapping[str, Tensor] = read_tensors(path, backbone.state_dict())
-        backbone.load_state_dict(tensors)
+        backbone.load_state_dict(tensors, assign=True)
     else:
         path = folder / CONFIG
         try:

@@ -19,6 +19,10 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
 Provenance = dict[str, Any]
 
+MAX_PARAMETERS = 2**33
+"""Of a backbone: 34 GB in float32."""
+MAX_TOKENS = 2**14 + 1
+
 
 class ClassName(Settings):
     """A class of the label set: its short name and its description."""
@@ -39,6 +43,18 @@ class BackboneConfig(Settings):
     published: str | None
     sha256: Sha256
     provenance: Provenance = {}
+
+    @model_validator(mode="after")
+    def _fits_a_machine(self) -> Self:
+        shape = self.settings
+        if shape.tokens > MAX_TOKENS:
+            raise ValueError(f"expected at most {MAX_TOKENS:,} tokens, got {shape.tokens:,}")
+        block = 4 * shape.width**2 + 2 * shape.width * shape.mlp_width
+        embedding = (shape.tokens + 3 * shape.patch_size**2) * shape.width
+        parameters = shape.layers * block + embedding
+        if parameters > MAX_PARAMETERS:
+            raise ValueError(f"expected at most {MAX_PARAMETERS:,} weights, got {parameters:,}")
+        return self
 
 
 class AdapterConfig(Settings):
@@ -100,7 +116,7 @@ class FeatureConfig(Settings):
 
     sha256: Sha256
     shrinkage: Share
-    components: PositiveInt
+    components: Annotated[PositiveInt, Field(le=65_536)]
     images: PositiveInt
     data: str
 

@@ -99,10 +99,11 @@ def read_feature_distance(folder: Path, config: CheckpointConfig) -> FeatureDist
         return None
     path = folder / FILE
     width = FEATURES_PER_WIDTH * config.backbone.settings.width
-    expected = {
-        "means": torch.empty(config.features.components, width),
-        "covariance": torch.empty(width, width),
-    }
+    with torch.device("meta"):  # only the shapes matter
+        expected = {
+            "means": torch.empty(config.features.components, width),
+            "covariance": torch.empty(width, width),
+        }
     tensors = read_tensors(path, expected)
     check_digest(path, tensors, config.features.sha256)
     try:

@@ -72,29 +72,42 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def read_tensors(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors of a file as float32.
+    """Returns the tensors of a file as float32, in memory that is independent of the file.
 
-    expected: tensors with the names and shapes that the file must have; their values are ignored.
-    Raises CheckpointError, with file and tensor, for an unreadable file, a missing or unexpected
-    name, a wrong shape, a dtype that is not floating point, or a non-finite value.
+    expected: tensors with the names and shapes that the file must have, on any device; their values
+    are ignored. Raises CheckpointError, with file and tensor, for an unreadable file, a missing or
+    unexpected name, a wrong shape, a dtype that is not floating point, or a non-finite value. Names
+    and shapes are compared with the file's header before memory is allocated.
     """
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+            _check_shapes(path, shapes, expected)
+            return {name: _finite(path, name, file.get_tensor(name)) for name in shapes}
     except (OSError, SafetensorError) as error:
         raise _unreadable(path, error) from error
-    for name in sorted(expected.keys() ^ tensors.keys()):
+
+
+def _check_shapes(
+    path: Path, shapes: Mapping[str, list[int]], expected: Mapping[str, Tensor]
+) -> None:
+    """Raises CheckpointError unless the file has exactly the expected names and shapes."""
+    for name in sorted(expected.keys() ^ shapes.keys()):
         fault = "missing" if name in expected else "unexpected"
         raise CheckpointError(path, f"{fault} tensor {name}")
-    for name, tensor in tensors.items():
-        shape, expected_shape = list(tensor.shape), list(expected[name].shape)
+    for name, shape in shapes.items():
+        expected_shape = list(expected[name].shape)
         if shape != expected_shape:
             raise CheckpointError(path, f"{name}: expected shape {expected_shape}, got {shape}")
-        if tensor.dtype not in STORED_DTYPES:
-            raise CheckpointError(path, f"{name}: expected floating point, got {tensor.dtype}")
-        if not tensor.isfinite().all():
-            raise CheckpointError(path, f"{name}: expected finite values, got NaN or infinity")
-    return {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def _finite(path: Path, name: str, tensor: Tensor) -> Tensor:
+    """Returns a copy of a stored tensor as float32; the tensor itself is mapped from the file."""
+    if tensor.dtype not in STORED_DTYPES:
+        raise CheckpointError(path, f"{name}: expected floating point, got {tensor.dtype}")
+    if not tensor.isfinite().all():
+        raise CheckpointError(path, f"{name}: expected finite values, got NaN or infinity")
+    return tensor.to(torch.float32, copy=True)
 
 
 def _system_error(error: SafetensorError, path: Path) -> Exception:

@@ -30,10 +30,10 @@ class AdapterSettings(Settings):
     scale: sigma, the scale of the fluctuation at the output projection; 0 removes it.
     """
 
-    adapters: PositiveInt = 2
-    rank: PositiveInt = 20
+    adapters: Annotated[PositiveInt, Field(le=1024)] = 2
+    rank: Annotated[PositiveInt, Field(le=4096)] = 20
     min_rank: PositiveInt = 10
-    steps: PositiveInt = 2
+    steps: Annotated[PositiveInt, Field(le=1000)] = 2
     scale: Annotated[float, Field(ge=0)] = 1.0
 
     @model_validator(mode="after")
@@ -44,14 +44,29 @@ class AdapterSettings(Settings):
 
 
 class BackboneSettings(Settings):
-    """The shape of a `torchvision.models.VisionTransformer`; sizes in pixels or features."""
+    """The shape of a `torchvision.models.VisionTransformer`; sizes in pixels or features.
 
-    image_size: PositiveInt = 224
+    stem: how patches are embedded: `patch` is one convolution with the stride of a patch;
+    `convolution` is a sequence of 3x3 convolutions of stride 2 (Xiao et al., "Early Convolutions
+    Help Transformers See Better", NeurIPS 2021), for a patch size that is a power of two.
+    """
+
+    image_size: Annotated[PositiveInt, Field(le=4096)] = 224
     patch_size: PositiveInt = 32
-    layers: PositiveInt = 12
+    layers: Annotated[PositiveInt, Field(le=256)] = 12
     heads: PositiveInt = 12
-    width: PositiveInt = 768
-    mlp_width: PositiveInt = 3072
+    width: Annotated[PositiveInt, Field(le=16_384)] = 768
+    mlp_width: Annotated[PositiveInt, Field(le=65_536)] = 3072
+    stem: Literal["patch", "convolution"] = "patch"
+
+    @model_validator(mode="after")
+    def _halvings_reach_the_patch_size(self) -> Self:
+        if self.stem == "convolution" and 2**self.stem_layers != self.patch_size:
+            raise ValueError(
+                "expected patch_size to be a power of two from 2 with stem=convolution, "
+                f"got {self.patch_size}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _divisible(self) -> Self:
@@ -62,6 +77,11 @@ class BackboneSettings(Settings):
                     f"got {getattr(self, whole)}"
                 )
         return self
+
+    @property
+    def stem_layers(self) -> int:
+        """Number of 3x3 convolutions of a convolutional stem, each of stride 2."""
+        return max(1, self.patch_size.bit_length() - 1)
 
     @property
     def tokens(self) -> int:

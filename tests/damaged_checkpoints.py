@@ -82,6 +82,14 @@ def config_edited(change: Callable[[dict[str, Any]], object]) -> Apply:
     return edited(CONFIG, change)
 
 
+def number(group: str, name: str, value: int) -> Apply:
+    """Changes a number of the backbone or of the adapters."""
+    return config_edited(lambda fields: fields[group]["settings"].update({name: value}))
+
+
+LARGEST = {"width": 16_384, "mlp_width": 65_536, "layers": 256, "heads": 2}
+"""Numbers of a backbone that are each within their bounds."""
+
 LOADING = {
     "no folder": Damage(CONFIG, "cannot be read", shutil.rmtree),
     "no config": Damage(CONFIG, "cannot be read", removed(CONFIG)),
@@ -149,7 +157,30 @@ LOADING = {
         "unexpected tensor",
         config_edited(lambda c: c["backbone"]["settings"].update(layers=1)),
     ),
-}
+    **{
+        f"{group}.{name} of {value:g}": Damage(
+            CONFIG,
+            f"{group}.settings.{name}: expected a number of at most",
+            number(group, name, value),
+        )
+        for group, name, value in (
+            ("backbone", "layers", 10**9), ("backbone", "width", 10**12),
+            ("backbone", "mlp_width", 10**9), ("backbone", "image_size", 2**40),
+            ("adapters", "rank", 10**9), ("adapters", "adapters", 10**9),
+            ("adapters", "steps", 10**9),
+        )
+    },
+    "weights that no machine can hold": Damage(
+        CONFIG,
+        "backbone: expected at most 8,589,934,592 weights, got",
+        config_edited(lambda c: c["backbone"]["settings"].update(LARGEST)),
+    ),
+    "tokens that no machine can hold": Damage(
+        CONFIG,
+        "backbone: expected at most 16,385 tokens, got 16,777,217",
+        config_edited(lambda c: c["backbone"]["settings"].update(patch_size=1, image_size=4096)),
+    ),
+}  # fmt: skip
 """Damages that prevent loading."""
 
 DAMAGES = LOADING | {

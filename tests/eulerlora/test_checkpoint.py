@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import resource
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +29,14 @@ from eulerlora.inference import predict_rows
 from eulerlora.safetensor_files import tensors_sha256
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
 from eulerlora.vision_transformer import AdaptedVisionTransformer
-from tests.damaged_checkpoints import BACKBONE, CONFIG, LOADING, edited
+from tests.damaged_checkpoints import (
+    BACKBONE,
+    CONFIG,
+    LARGEST,
+    LOADING,
+    config_edited,
+    edited,
+)
 
 CARD = "# A card, größer than ASCII\n"
 COMMON_FILES = {"README.md", "known_answer.png", "known_answer.json"}
@@ -159,6 +167,34 @@ def test_a_damaged_checkpoint_is_an_error_that_names_file_and_reason(
     assert reason in caught.value.reason
     assert str(checkpoint_copy / file) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("group", "numbers"),
+    [("backbone", LARGEST | {"layers": 2}), ("adapters", {"rank": 4096, "adapters": 1024})],
+)
+def test_large_numbers_allocate_nothing_that_the_files_do_not_hold(
+    checkpoint_copy: Path, group: str, numbers: dict[str, int]
+) -> None:
+    load_checkpoint(checkpoint_copy)
+    config_edited(lambda fields: fields[group]["settings"].update(numbers))(checkpoint_copy)
+    before = peak_kilobytes()
+    with pytest.raises(CheckpointError, match="expected shape"):
+        load_checkpoint(checkpoint_copy)
+    assert peak_kilobytes() - before < 200_000  # the numbers stand for more than 8 GB
+
+
+def peak_kilobytes() -> int:
+    """Returns the largest size that the memory of this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def test_a_loaded_checkpoint_does_not_depend_on_its_files(checkpoint_copy: Path) -> None:
+    network = load_checkpoint(checkpoint_copy).network
+    before = outputs(network)
+    for file in checkpoint_copy.glob("*.safetensors"):
+        file.write_bytes(bytes(file.stat().st_size))  # in place: a mapping of it would change
+    assert torch.equal(outputs(network), before)
 
 
 @pytest.mark.parametrize("width", [16, 24])
