@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from torch import nn
 from torchvision import models
 from torchvision.models import VisionTransformer, WeightsEnum
-from torchvision.models.vision_transformer import interpolate_embeddings
+from torchvision.models.vision_transformer import ConvStemConfig, interpolate_embeddings
 
 from eulerlora.config import Provenance
 from eulerlora.errors import CheckpointError, SettingsError
@@ -41,8 +41,14 @@ PUBLISHED: dict[str, tuple[Builder, WeightsEnum]] = {
 }
 
 
-def build_backbone(settings: BackboneSettings) -> VisionTransformer:
-    """Returns a backbone of this shape with new weights, without a classification head."""
+def build_backbone(
+    settings: BackboneSettings, stem_norm: type[nn.Module] | None = None
+) -> VisionTransformer:
+    """Returns a backbone of this shape with new weights, without a classification head.
+
+    stem_norm: normalisation after each convolution of a convolutional stem. A stored backbone has
+    none: pretraining folds batch normalisation into the convolutions.
+    """
     backbone = VisionTransformer(
         image_size=settings.image_size,
         patch_size=settings.patch_size,
@@ -51,8 +57,20 @@ def build_backbone(settings: BackboneSettings) -> VisionTransformer:
         hidden_dim=settings.width,
         mlp_dim=settings.mlp_width,
         norm_layer=partial(nn.LayerNorm, eps=1e-6),
+        conv_stem_configs=_stem(settings, stem_norm),
     )
     return without_head(backbone)
+
+
+def _stem(settings: BackboneSettings, norm: type[nn.Module] | None) -> list[ConvStemConfig] | None:
+    """Returns the convolutions of the stem; None for a patch embedding.
+
+    Their channels double up to `width`; torchvision adds a 1x1 convolution.
+    """
+    if settings.stem == "patch":
+        return None
+    widths = [settings.width >> left for left in reversed(range(settings.stem_layers))]
+    return [ConvStemConfig(max(8, channels), 3, 2, norm_layer=norm) for channels in widths]
 
 
 def published_backbone(name: str, file: Path | None = None) -> VisionTransformer:
@@ -195,6 +213,7 @@ def settings_of(backbone: VisionTransformer) -> BackboneSettings:
         heads=backbone.encoder.layers[0].num_heads,
         width=backbone.hidden_dim,
         mlp_width=backbone.mlp_dim,
+        stem="convolution" if isinstance(backbone.conv_proj, nn.Sequential) else "patch",
     )
 
 

@@ -153,6 +153,24 @@ def test_a_built_backbone_has_the_given_shape_and_no_head() -> None:
     assert not any(name.startswith("heads") for name in backbone.state_dict())
 
 
+def test_a_convolutional_stem_embeds_patches_of_the_given_size_and_is_kept_in_a_file(
+    tmp_path: Path,
+) -> None:
+    settings = SETTINGS.model_copy(update={"stem": "convolution"})
+    backbone = build_backbone(settings).eval()
+    kernels = [layer for layer in backbone.conv_proj.modules() if isinstance(layer, nn.Conv2d)]
+    assert [layer.stride[0] for layer in kernels] == [2, 2, 2, 1]
+    assert kernels[-1].out_channels == settings.width
+    assert settings_of(backbone) == settings
+    images = torch.rand(2, 3, 24, 24)
+    assert backbone(images).shape == (2, 12)
+    path = tmp_path / "backbone.safetensors"
+    save_backbone(path, backbone, {}, torch.float32)
+    torch.testing.assert_close(load_backbone(path).backbone.eval()(images), backbone(images))
+    larger = at_image_size(backbone, 48)
+    assert settings_of(larger) == settings.model_copy(update={"image_size": 48})
+
+
 def test_the_default_shape_is_torchvisions_vit_b_32_parameter_by_parameter() -> None:
     with torch.device("meta"):
         expected = without_head(models.vit_b_32(weights=None))

@@ -68,6 +68,14 @@ def test_indivisible_sizes_are_refused(values: dict[str, int], message: str) -> 
         BackboneSettings(**values)
 
 
+@pytest.mark.parametrize("patch_size", [1, 12])
+def test_a_convolutional_stem_needs_a_patch_size_that_is_a_power_of_two(patch_size: int) -> None:
+    with pytest.raises(ValidationError, match="power of two"):
+        BackboneSettings(
+            image_size=24, patch_size=patch_size, heads=3, width=12, stem="convolution"
+        )
+
+
 def test_tokens_are_the_patches_and_the_class_token_as_torchvision_counts_them() -> None:
     assert BackboneSettings().tokens == 50
     for settings in (BackboneSettings(), BackboneSettings(image_size=32, patch_size=8)):

@@ -22,7 +22,7 @@ from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.adaptation.backbone import FrozenBackbone, read_backbone
 from training.adaptation.objective import AdapterObjective
 from training.adaptation.probe import fit_heads
-from training.data.augmentation import Transform, training_view
+from training.augmentation.views import Transform, training_view
 from training.data.datasets import read_dataset, read_ood_set, read_outliers
 from training.data.labelled_images import ImageParts, OodSet, class_counts
 from training.data.sources import report_skipped

@@ -24,6 +24,7 @@ from training.data.public_sets import (
     split_suffix,
 )
 from training.data.sources import OnBad, refuse
+from training.recipe.pretraining import UnlabelledData
 from training.recipe.schema import DataSettings, OodSettings, OutlierSettings, Part
 
 
@@ -88,7 +89,7 @@ def read_ood_set(settings: OodSettings, directory: Path, skip_bad: bool = False)
     kinds: the test part of the data set. Raises DataError if there are none.
     """
     if settings.kind == "images":
-        unlabelled = _read_unlabelled(settings.path, "test", directory, skip_bad)
+        unlabelled = _read_images(settings.path, "test", directory, skip_bad)
         return replace(unlabelled, group=settings.group)
     data = DataSettings(kind=settings.kind, path=settings.path, split="paper")
     labelled = read_dataset(data, directory, skip_bad)
@@ -99,11 +100,21 @@ def read_ood_set(settings: OodSettings, directory: Path, skip_bad: bool = False)
 
 def read_outliers(settings: OutlierSettings, directory: Path, skip_bad: bool = False) -> OodSet:
     """Returns the outliers to train with. Raises DataError if there are none."""
-    outliers = _read_unlabelled(settings.path, "train", directory, skip_bad)
+    outliers = _read_images(settings.path, "train", directory, skip_bad)
     return OodSet(settings.path, evenly_spaced(outliers.images, settings.images), outliers.skipped)
 
 
-def _read_unlabelled(path: str, part: Part, directory: Path, skip_bad: bool) -> OodSet:
+def read_unlabelled(settings: UnlabelledData, directory: Path, skip_bad: bool = False) -> OodSet:
+    """Returns the unlabelled images of a pretraining. Raises DataError if there are none."""
+    if settings.kind == "images":
+        return _read_images(settings.path, "train", directory, skip_bad)
+    data = DataSettings(kind=settings.kind, path=settings.path, split=settings.split)
+    labelled = read_dataset(data, directory, skip_bad)
+    images = [replace(image, label=OUTSIDE) for image in labelled.parts["train"]]
+    return OodSet(f"{labelled.name}, train part without labels", images, labelled.skipped)
+
+
+def _read_images(path: str, part: Part, directory: Path, skip_bad: bool) -> OodSet:
     """Returns all images of a folder or archive, or those in its folder `part`, if any."""
     folder = directory / path
     decoded = decoded_images(folder)
@@ -164,14 +175,17 @@ def _read_image_folder(settings: DataSettings, path: Path, on_bad: OnBad) -> Ima
 def _class_folders(path: Path, names: Collection[str], expected: Collection[str]) -> ClassFolders:
     """Assigns images, given by relative name, to classes and parts by their folders.
 
-    Layouts: `train/<class>/` and `test/<class>/`, with other folders ignored; or `<class>/`.
+    Layouts: `train/<class>/` and `test/<class>/`, or `val/<class>/` if there is no `test/`, with
+    other folders ignored; or `<class>/`.
     expected: the exact classes; if empty, at least two of any name. Raises DataError, with the
     folder, for a missing or unexpected class.
     """
     folders = {name: PurePosixPath(name).parts[:-1] for name in names}
+    top = {folder[0] for folder in folders.values() if len(folder) > 1}
+    test = "val" if "val" in top and "test" not in top else "test"
     parts = {
-        part: [n for n, folder in folders.items() if folder[:1] == (part,) and len(folder) > 1]
-        for part in ("train", "test")
+        part: [n for n, folder in folders.items() if folder[:1] == (name,) and len(folder) > 1]
+        for part, name in (("train", "train"), ("test", test))
     }
     if not all(parts.values()):
         parts = {"all": [name for name, folder in folders.items() if folder]}
@@ -179,8 +193,9 @@ def _class_folders(path: Path, names: Collection[str], expected: Collection[str]
     classes = sorted(expected or set.union(*present.values()))
     if len(classes) < 2:
         raise DataError(f"{path}: expected a folder for each of two classes or more")
-    for part in parts:
-        _check_classes(path if part == "all" else path / part, present[part], classes)
+    for part, name in (("all", "."), ("train", "train"), ("test", test)):
+        if part in parts:
+            _check_classes(path / name, present[part], classes)
     labels = {name: index for index, name in enumerate(classes)}
     return ClassFolders(
         classes,

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from eulerlora.config import ClassName
 from eulerlora.errors import DataError
-from training.data.augmentation import Transform
+from training.augmentation.views import Transform
 from training.data.sources import Source, read_image
 from training.recipe.schema import OodGroup, Split
 

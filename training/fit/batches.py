@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from training.data.augmentation import Transform
+from training.augmentation.views import Transform
 from training.data.labelled_images import ImageDataset, LabelledImage
 from training.recipe.schema import AdamWSettings, OptimisationSettings
 

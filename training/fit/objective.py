@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar, TypeVarTuple
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -30,7 +30,7 @@ class Objective(ABC, Generic[StepDraw]):
 
     @abstractmethod
     def loss(
-        self, network: Callable[..., Tensor], images: Tensor, labels: Tensor, draw: StepDraw
+        self, network: Callable[..., Any], images: Tensor, labels: Tensor, draw: StepDraw
     ) -> Tensor:
         """Returns the summed, weighted loss of a part of a batch: a scalar.
 

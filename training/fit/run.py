@@ -79,7 +79,7 @@ def run_provenance(recipe: Recipe, device: torch.device) -> Provenance:
     }
 
 
-def data_provenance(images: ImageParts, outliers: OodSet | None = None) -> Provenance:
+def data_provenance(images: ImageParts | OodSet, outliers: OodSet | None = None) -> Provenance:
     """Returns the names of the data set and the outliers, and the images skipped in each."""
     provenance: Provenance = {"data": images.name, "skipped": _skipped(images)}
     if outliers is not None:

@@ -1,8 +1,8 @@
 """The stored state of an unfinished run, and the rounding of stored weights.
 
 A run continues from its state to the same weights. All randomness of a run is a function of seed,
-epoch, step and image. The state therefore holds only the trained parameters, their averages, the
-optimiser's moments, and the progress.
+epoch, step and image. The state therefore holds only the trained parameters, the buffers, the
+averages, the optimiser's moments, and the progress.
 """
 
 import json
@@ -53,7 +53,9 @@ class Progress:
 
 @dataclass(frozen=True)
 class TrainedState:
-    """The tensors that training changes: trainable parameters, moments of AdamW, averages."""
+    """The tensors that training changes: trainable parameters, buffers such as the statistics of
+    batch normalisation, moments of AdamW, averages.
+    """
 
     network: nn.Module
     optimiser: torch.optim.Optimizer
@@ -62,6 +64,7 @@ class TrainedState:
     def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors by their name in the file."""
         named: dict[str, Tensor] = dict(self._parameters())
+        named |= {f"buffer.{name}": buffer for name, buffer in self.network.named_buffers()}
         named |= {f"average.{name}": tensor for name, tensor in self.averages.items()}
         return named | {
             f"optimiser.{name}.{moment}": self.optimiser.state[parameter][moment]

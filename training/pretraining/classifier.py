@@ -1,20 +1,34 @@
-"""A backbone with one head per label set, and the objective of its pretraining."""
+"""A backbone with one head per label set and a projection, and the objective of its pretraining."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torchvision.models import VisionTransformer
-from torchvision.ops import StochasticDepth
+from torchvision.models.vision_transformer import interpolate_embeddings
+from torchvision.ops import Conv2dNormActivation, StochasticDepth
 
-from eulerlora.backbone import at_image_size, build_backbone
+from eulerlora.backbone import build_backbone
 from eulerlora.settings import BackboneSettings
-from training.data.augmentation import seeded
+from training.augmentation.random_state import seeded
 from training.fit.objective import Objective, RecomputedBlocks
 from training.recipe.pretraining import PretrainingStage
+
+EMBEDDING_WIDTH = 128
+TEMPERATURE = 0.2
+"""Of the contrastive loss."""
+
+
+class ClassifierOutput(NamedTuple):
+    """logits: (n, all classes). embeddings: (n, EMBEDDING_WIDTH), for the contrastive loss."""
+
+    logits: Tensor
+    embeddings: Tensor
 
 
 class Classifier(nn.Module):
@@ -22,7 +36,8 @@ class Classifier(nn.Module):
 
     With one head over all sets, the classifier would also have to tell the sets apart, and sets
     that share classes would compete for them. classes: number of classes of each set; the logits
-    of the heads are concatenated in this order.
+    of the heads are concatenated in this order. A projection of the features is used for
+    unlabelled images. A convolutional stem has batch normalisation, which `folded` removes.
     """
 
     def __init__(
@@ -30,28 +45,47 @@ class Classifier(nn.Module):
     ) -> None:
         super().__init__()
         shape = settings.model_copy(update={"image_size": stage.image_size})
-        self.backbone = build_backbone(shape)
+        self.backbone = build_backbone(shape, stem_norm=nn.BatchNorm2d)
         _add_stochastic_depth(self.backbone, stage.stochastic_depth)
         if stage.activation_checkpointing:
             encoder = self.backbone.encoder
             encoder.layers = RecomputedBlocks(OrderedDict(encoder.layers.named_children()))
         self.head = nn.Linear(settings.width, sum(classes))
+        self.projection = nn.Sequential(
+            nn.Linear(settings.width, settings.width),
+            nn.ReLU(),
+            nn.Linear(settings.width, EMBEDDING_WIDTH),
+        )
         self.classes = tuple(classes)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """images: (n, 3, image_size, image_size). Returns logits (n, all classes)."""
-        logits: Tensor = self.head(self.backbone(images))
-        return logits
+    def forward(self, images: Tensor) -> ClassifierOutput:
+        """images: (n, 3, image_size, image_size)."""
+        features = self.backbone(images)
+        return ClassifierOutput(self.head(features), self.projection(features))
+
+    def fold_stem(self) -> "Classifier":
+        """Folds the batch normalisation of the stem into its convolutions; returns itself in
+        evaluation mode.
+        """
+        if isinstance(self.backbone.conv_proj, nn.Sequential):
+            for layer in self.backbone.conv_proj:
+                if isinstance(layer, Conv2dNormActivation):
+                    convolution, norm, *_ = layer.eval()
+                    layer[0], layer[1] = fuse_conv_bn_eval(convolution, norm), nn.Identity()
+        return self.eval()
 
     def load_smaller(self, smaller: "Classifier") -> None:
         """Copies the weights of a classifier of another image size; interpolates positions."""
-        resized = at_image_size(smaller.backbone, self.backbone.image_size)
-        self.backbone.load_state_dict(resized.state_dict())
+        size, patch = self.backbone.image_size, self.backbone.patch_size
+        state = interpolate_embeddings(size, patch, smaller.backbone.state_dict())
+        self.backbone.load_state_dict(state)
         self.head.load_state_dict(smaller.head.state_dict())
+        self.projection.load_state_dict(smaller.projection.state_dict())
 
 
 class ClassifierObjective(Objective[tuple[int, ...]]):
-    """Cross-entropy within the label set of each image, with label smoothing.
+    """Cross-entropy within the label set of each labelled image, with label smoothing, and the
+    contrastive loss of the views of unlabelled images.
 
     The result of the stage is `averaged`, the classifier with the moving average of the weights.
     """
@@ -59,6 +93,7 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
     def __init__(self, model: Classifier, stage: PretrainingStage) -> None:
         super().__init__(model)
         self.model, self.label_smoothing = model, stage.label_smoothing
+        self.contrast_weight = stage.contrast_weight
         average = get_ema_multi_avg_fn(stage.ema_decay)
         self.average = AveragedModel(model, multi_avg_fn=average).requires_grad_(False)
 
@@ -68,21 +103,26 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
 
     def loss(
         self,
-        network: Callable[..., Tensor],
+        network: Callable[..., Any],
         images: Tensor,
         labels: Tensor,
         draw: tuple[int, ...],
     ) -> Tensor:
-        """labels: (n, all classes), probabilities within the image's set; zeros for padding."""
+        """labels: targets as in `mixed_batches.Batch`; all zeros for padding."""
         with seeded(images.device, *draw):
-            logits = network(images).float()
+            output: ClassifierOutput = network(images)
+        logits, embeddings = output
+        targets, numbers = labels[:, :-1], labels[:, -1]
         classes = self.model.classes
-        per_set = zip(logits.split(classes, -1), labels.split(classes, -1), strict=True)
-        return torch.stack([self._set_loss(*part) for part in per_set]).sum()
+        per_set = zip(logits.float().split(classes, -1), targets.split(classes, -1), strict=True)
+        classified = torch.stack([self._set_loss(*part) for part in per_set]).sum()
+        unlabelled = numbers > 0
+        contrasted = contrastive_loss(embeddings[unlabelled].float(), numbers[unlabelled])
+        return classified + self.contrast_weight * contrasted
 
     def weight(self, labels: Tensor) -> Tensor:
-        """Returns the number of images without the padding."""
-        return labels.sum()
+        """Returns the summed weight of the images without the padding."""
+        return labels[:, :-1].sum() + self.contrast_weight * (labels[:, -1] > 0).sum()
 
     @property
     def averaged(self) -> Classifier:
@@ -106,6 +146,21 @@ class ClassifierObjective(Objective[tuple[int, ...]]):
             logits, targets, label_smoothing=self.label_smoothing, reduction="none"
         )
         return (losses * targets.sum(dim=-1)).sum()
+
+
+def contrastive_loss(embeddings: Tensor, numbers: Tensor) -> Tensor:
+    """Returns the summed loss of views: the cross-entropy of their similarities to other views.
+
+    The target of a view is the other views of the same image (NT-Xent, Chen et al., "A Simple
+    Framework for Contrastive Learning of Visual Representations", ICML 2020). A view without
+    another one of its image has loss 0. embeddings: (n, width). numbers: (n,), of the images.
+    """
+    unit = F.normalize(embeddings, dim=-1)
+    itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
+    similarity = (unit @ unit.T / TEMPERATURE).masked_fill(itself, -torch.inf)
+    partners = (numbers[:, None] == numbers) & ~itself
+    log_share = similarity.log_softmax(dim=-1).masked_fill(~partners, 0.0)
+    return -(log_share.sum(dim=-1) / partners.sum(dim=-1).clamp(min=1)).sum()
 
 
 def _add_stochastic_depth(backbone: VisionTransformer, last_rate: float) -> None:

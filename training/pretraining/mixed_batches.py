@@ -1,47 +1,73 @@
-"""Batches of several labelled sets, augmented in groups on the device that holds the pixels."""
+"""Batches of several sets, augmented in groups on the device that holds the pixels."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torchvision.transforms import v2
 
 from eulerlora.preprocess import to_unit_range
-from training.data.augmentation import seeded
+from training.augmentation.cameras import camera_view
+from training.augmentation.random_state import CPU, seeded
 from training.fit.batches import shard_indices
 from training.fit.run import Run
 from training.pretraining.image_tensor import ImageTensor
-from training.recipe.pretraining import AugmentationSettings, PretrainingStage
+from training.recipe.pretraining import (
+    AugmentationSettings,
+    PretrainingStage,
+    PretrainingView,
+)
 
-CPU = torch.device("cpu")  # torchvision's transforms draw there, whatever the pixels' device
+GroupTransform = Callable[[Tensor, Tensor], "Batch"]
+"""(pixels, targets) -> (views, targets) of a group of images of one set."""
+
+VIEWS_OF_AN_IMAGE = 2
+"""Views of each unlabelled image in a batch."""
 
 Batch = tuple[Tensor, Tensor]
-"""Views (n, 3, size, size) in [0, 1]; targets (n, classes of all sets), within the image's set."""
+"""Views (n, 3, size, size) in [0, 1]; targets (n, classes of all sets + 1).
+
+Targets are probabilities within the image's set. The last column is 0 for a labelled image, and for
+an unlabelled one its number, from 1.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class PretrainingSet:
+    """The images of a set and how a run uses them.
+
+    classes: number of classes; 0 for unlabelled images. views: as in `PretrainingData`. repeats:
+    how often an epoch contains each image.
+    """
+
+    images: ImageTensor
+    classes: int
+    views: PretrainingView = "natural"
+    repeats: int = 1
 
 
 class MixedBatches:
-    """Batches that contain every image of every set once per epoch, in one random order.
+    """Batches that contain the images of every set `repeats` times per epoch, in random order.
 
-    classes: number of classes of each set. Within a batch, images are ordered by set, and MixUp
-    and CutMix combine images of the same set only. The random numbers of a batch depend on seed,
-    epoch, batch and process only.
+    Within a batch, images are ordered by set, and MixUp and CutMix combine images of the same set
+    only. The random numbers of a batch depend on seed, epoch, batch and process only.
     """
 
-    def __init__(
-        self,
-        sets: Sequence[ImageTensor],
-        classes: Sequence[int],
-        stage: PretrainingStage,
-        run: Run,
-    ) -> None:
+    def __init__(self, sets: Sequence[PretrainingSet], stage: PretrainingStage, run: Run) -> None:
         self.sets, self.stage, self.run = sets, stage, run
-        self.transform = group_transform(stage.augmentation, stage.image_size)
-        self.first_image = [0, *accumulate(len(images) for images in sets)]
-        self.first_class = [0, *accumulate(classes)]
+        natural = group_transform(stage.augmentation, stage.image_size)
+        camera = camera_view(stage.image_size)
+        self.transforms: dict[PretrainingView, GroupTransform] = {
+            "natural": natural,
+            "cameras": lambda pixels, targets: (camera(pixels), targets),
+        }
+        self.first_image = [0, *accumulate(len(part.images) * part.repeats for part in sets)]
+        self.first_class = [0, *accumulate(part.classes for part in sets)]
+        self.first_number = [0, *accumulate(len(part.images) for part in sets)]
 
     @property
     def images(self) -> int:
@@ -71,22 +97,34 @@ class MixedBatches:
         return torch.cat(views), torch.cat(targets)
 
     def _part(self, number: int, selected: Tensor) -> Batch | None:
-        """Returns the images of one set, or None; padding belongs to the first set."""
+        """Returns the views of one set's images, or None; padding belongs to the first set."""
+        part = self.sets[number]
         start, end = self.first_image[number : number + 2]
         padding = selected < 0
         in_set = (selected >= start) & (selected < end) | padding & (number == 0)
         if not in_set.any():
             return None
-        images, device = self.sets[number], self.run.accelerator.device
-        local = (selected[in_set] - start).clamp(min=0)
-        labels = images.labels[local] + self.first_class[number]
-        one_hot = F.one_hot(labels, self.first_class[-1]) * ~padding[in_set, None]
-        pixels = images.pixels[local.to(images.pixels.device)].to(device)
-        group = self.stage.augmentation.group
-        return transform_groups(self.transform, pixels, one_hot.float().to(device), group)
+        local = (selected[in_set] - start).clamp(min=0) % len(part.images)
+        targets = torch.zeros(len(local), self.first_class[-1] + 1)
+        if part.classes:
+            labels = part.images.labels[local] + self.first_class[number]
+            targets[torch.arange(len(local)), labels] = (~padding[in_set]).float()
+        else:
+            targets[:, -1] = self.first_number[number] + local + 1
+            local, targets = (
+                tensor.repeat_interleave(VIEWS_OF_AN_IMAGE, dim=0) for tensor in (local, targets)
+            )
+            order = torch.randperm(len(local))  # views of an image share no group's draws
+            local, targets = local[order], targets[order]
+        device = self.run.accelerator.device
+        pixels = part.images.select(local).to(device)
+        transform = self.transforms[part.views]
+        return transform_groups(
+            transform, pixels, targets.to(device), self.stage.augmentation.group
+        )
 
 
-def group_transform(settings: AugmentationSettings, size: int) -> v2.Transform:
+def group_transform(settings: AugmentationSettings, size: int) -> GroupTransform:
     """Returns the transform (pixels, targets) -> (views, targets) of a group of images.
 
     pixels: (n, 3, height, width) uint8. targets: (n, classes) of one label set. views: (n, 3,
@@ -94,7 +132,7 @@ def group_transform(settings: AugmentationSettings, size: int) -> v2.Transform:
     """
     policy = {"trivial": [v2.TrivialAugmentWide()], "rand": [v2.RandAugment()], "none": []}
     mixed = v2.RandomChoice([v2.MixUp(alpha=settings.mixup), v2.CutMix(alpha=settings.cutmix)])
-    return v2.Compose(
+    transform: GroupTransform = v2.Compose(
         [
             v2.RandomResizedCrop(size, scale=(settings.crop_area, 1.0)),
             v2.RandomHorizontalFlip(),
@@ -104,9 +142,12 @@ def group_transform(settings: AugmentationSettings, size: int) -> v2.Transform:
             v2.RandomApply([mixed], settings.mixed),
         ]
     )
+    return transform
 
 
-def transform_groups(transform: v2.Transform, pixels: Tensor, targets: Tensor, group: int) -> Batch:
+def transform_groups(
+    transform: GroupTransform, pixels: Tensor, targets: Tensor, group: int
+) -> Batch:
     """Applies the transform to `group` images at a time; it draws from torch's global generator.
 
     A torchvision transform draws once per call. Groups are small enough for many draws per batch

@@ -22,8 +22,8 @@ def top_one(model: Classifier, sets: Sequence[ImageParts]) -> dict[str, float]:
     for head, images in enumerate(sets):
         test = image_tensor(images.parts["test"], size)
         predicted = [
-            _predicted(model, resize(pixels.to(device), size), head)
-            for pixels in test.pixels.split(BATCH)
+            _predicted(model, resize(test.select(part).to(device), size), head)
+            for part in torch.arange(len(test)).split(BATCH)
         ]
         accuracy[images.name] = float((torch.cat(predicted) == test.labels).double().mean())
     return accuracy
@@ -31,5 +31,5 @@ def top_one(model: Classifier, sets: Sequence[ImageParts]) -> dict[str, float]:
 
 def _predicted(model: Classifier, pixels: Tensor, head: int) -> Tensor:
     """Returns (n,) the most probable class of one head. pixels: (n, 3, size, size)."""
-    logits: Tensor = model(pixels).split(model.classes, dim=-1)[head]
+    logits: Tensor = model(pixels).logits.split(model.classes, dim=-1)[head]
     return logits.argmax(dim=-1).cpu()

@@ -1,7 +1,7 @@
-"""Supervised pretraining of a backbone from scratch, stage by stage, on several data sets."""
+"""Pretraining of a backbone from scratch, stage by stage, on several data sets."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,8 @@ import torch
 from eulerlora.backbone import save_backbone
 from eulerlora.config import Provenance
 from eulerlora.safetensor_files import tensors_sha256
-from training.data.datasets import read_dataset
-from training.data.labelled_images import ImageParts
+from training.data.datasets import read_dataset, read_unlabelled
+from training.data.labelled_images import ImageParts, OodSet
 from training.data.sources import report_skipped
 from training.fit.loop import fit
 from training.fit.run import (
@@ -22,10 +22,10 @@ from training.fit.run import (
 )
 from training.fit.run_state import round_parameters
 from training.pretraining.classifier import Classifier, ClassifierObjective
-from training.pretraining.image_tensor import ImageTensor, image_tensor, on_device_if_fits
-from training.pretraining.mixed_batches import MixedBatches
+from training.pretraining.image_tensor import image_tensor, on_device_if_fits
+from training.pretraining.mixed_batches import MixedBatches, PretrainingSet
 from training.pretraining.top_one import top_one
-from training.recipe.pretraining import PretrainingRecipe
+from training.recipe.pretraining import PretrainingRecipe, PretrainingView
 
 
 def pretrain(
@@ -44,10 +44,13 @@ def pretrain(
     backbone is written; `resume` continues from these states. skip_bad: skip unusable images and
     list them on stderr and in the metadata. tensorboard: folder of the stages' curves.
     """
-    sets = [read_dataset(settings, data, skip_bad) for settings in recipe.data]
+    images = PretrainingImages(
+        [read_dataset(settings, data, skip_bad) for settings in recipe.data],
+        [read_unlabelled(settings, data, skip_bad) for settings in recipe.unlabelled],
+    )
     accelerator = accelerator_on(device)
     if accelerator.is_main_process:
-        report_skipped(*sets)
+        report_skipped(*images.labelled, *images.unlabelled)
     runs = [
         Run(
             accelerator,
@@ -60,9 +63,9 @@ def pretrain(
         )
         for index in range(len(recipe.stages))
     ]
-    model, facts = _fit_stages(recipe, sets, runs)
+    model, facts = _fit_stages(recipe, images, runs)
     if accelerator.is_main_process:
-        _save(model, recipe, sets, facts, out)
+        _save(model, recipe, images, facts, out)
         for run in runs:
             run.state.unlink(missing_ok=True)
     accelerator.wait_for_everyone()
@@ -73,22 +76,49 @@ def state_file(out: Path, stage: int) -> Path:
     return out / f"stage-{stage + 1}.state.safetensors"
 
 
+@dataclass(frozen=True)
+class PretrainingImages:
+    """All images of a recipe, in the order of its sets."""
+
+    labelled: Sequence[ImageParts]
+    unlabelled: Sequence[OodSet]
+
+    @property
+    def classes(self) -> list[int]:
+        """Number of classes of each labelled set."""
+        return [len(images.classes) for images in self.labelled]
+
+    def training_sets(
+        self, recipe: PretrainingRecipe, device: torch.device
+    ) -> list[PretrainingSet]:
+        """Returns the images to train on, on a GPU if they fit; the calibration part is unused."""
+        images = [part.parts["train"] for part in self.labelled]
+        images += [part.images for part in self.unlabelled]
+        size = recipe.backbone.image_size
+        tensors = on_device_if_fits([image_tensor(part, size) for part in images], device)
+        classes = [*self.classes, *(0 for _ in self.unlabelled)]
+        views: list[PretrainingView] = [data.views for data in recipe.data]
+        views += ["cameras" for _ in self.unlabelled]
+        return [PretrainingSet(*part) for part in zip(tensors, classes, views, strict=True)]
+
+
 def _fit_stages(
-    recipe: PretrainingRecipe, sets: Sequence[ImageParts], runs: Sequence[Run]
+    recipe: PretrainingRecipe, images: PretrainingImages, runs: Sequence[Run]
 ) -> tuple[Classifier, Provenance]:
     """Returns the averaged classifier of the last stage, and the stages' results."""
     device = runs[0].accelerator.device
-    tensors = on_device_if_fits([_training_tensor(recipe, images) for images in sets], device)
-    classes = [len(images.classes) for images in sets]
+    sets = images.training_sets(recipe, device)
     torch.manual_seed(recipe.seed)  # torchvision's initialisation takes no generator
     previous: Classifier | None = None
     stages = []
     for run, stage in zip(runs, recipe.stages, strict=True):
-        model = Classifier(recipe.backbone, stage, classes)
+        model = Classifier(recipe.backbone, stage, images.classes)
         if previous is not None:
             model.load_smaller(previous)
         objective = ClassifierObjective(model.to(device), stage)
-        batches = MixedBatches(tensors, classes, stage, run)
+        repeats = stage.repeats or (1,) * len(sets)
+        repeated = [replace(part, repeats=n) for part, n in zip(sets, repeats, strict=True)]
+        batches = MixedBatches(repeated, stage, run)
         result = fit(objective, batches, stage, run)
         stages.append(asdict(result) | {"images": stage.epochs * batches.images})
         previous = objective.averaged
@@ -97,25 +127,20 @@ def _fit_stages(
         "images_seen": sum(stage["images"] for stage in stages),
         "seconds": sum(stage["seconds"] for stage in stages),
     }
-    return objective.averaged.eval(), facts
-
-
-def _training_tensor(recipe: PretrainingRecipe, images: ImageParts) -> ImageTensor:
-    training = [*images.parts["train"], *images.parts.get("calibration", ())]
-    return image_tensor(training, recipe.backbone.image_size)
+    return objective.averaged.fold_stem(), facts
 
 
 def _save(
     model: Classifier,
     recipe: PretrainingRecipe,
-    sets: Sequence[ImageParts],
+    images: PretrainingImages,
     facts: Mapping[str, Any],
     out: Path,
 ) -> None:
     """Writes the backbone, rounded to the stored type before its accuracy is measured."""
     dtype: torch.dtype = getattr(torch, recipe.stored)
     round_parameters(model.backbone.named_parameters(), dtype)
-    accuracy = top_one(model, sets)
+    accuracy = top_one(model, images.labelled)
     for name, value in accuracy.items():
         print(f"top-1 accuracy on the test part of {name}: {value:.4f}", flush=True)
     digest = tensors_sha256(model.backbone.state_dict())
@@ -123,13 +148,14 @@ def _save(
     measured = {"top_one": accuracy, "sha256": digest, **facts}
     out.mkdir(parents=True, exist_ok=True)
     device = next(model.parameters()).device
-    provenance = run_provenance(recipe, device) | _data_provenance(sets) | measured
+    provenance = run_provenance(recipe, device) | _data_provenance(images) | measured
     save_backbone(out / "backbone.safetensors", model.backbone, provenance, dtype)
 
 
-def _data_provenance(sets: Sequence[ImageParts]) -> Provenance:
+def _data_provenance(images: PretrainingImages) -> Provenance:
     """Combines `data_provenance` of all sets in the same form."""
-    facts = [data_provenance(images) for images in sets]
+    parts: list[ImageParts | OodSet] = [*images.labelled, *images.unlabelled]
+    facts = [data_provenance(part) for part in parts]
     names = sorted(name for fact in facts for name in fact["skipped"]["names"])
     return {
         "data": " and ".join(fact["data"] for fact in facts),

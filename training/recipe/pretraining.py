@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from eulerlora.settings import BackboneSettings, PositiveInt
 from eulerlora.validation import Settings
-from training.recipe.schema import AdamWSettings, DataSettings, Recipe
+from training.recipe.schema import AdamWSettings, DataSettings, Recipe, Split
 
 
 class AugmentationSettings(Settings):
@@ -27,15 +27,44 @@ class AugmentationSettings(Settings):
     group: PositiveInt = 8
 
 
+PretrainingView = Literal["natural", "cameras"]
+
+
+class PretrainingData(DataSettings):
+    """A labelled data set with a head of its own; pretraining uses its train part.
+
+    views: `natural` for the stage's augmentation, `cameras` for `augmentation.cameras`.
+    """
+
+    views: PretrainingView = "natural"
+
+
+class UnlabelledData(Settings):
+    """Images without labels, for the contrastive loss; their views are those of `cameras`.
+
+    kind: `images` for any images, or `ham10000` for the train part of `split`, without its labels.
+    path: a folder or an archive in the data directory.
+    """
+
+    kind: Literal["images", "ham10000"]
+    path: str = "."
+    split: Split = "lesion"
+
+
 class PretrainingStage(AdamWSettings):
     """A stage of pretraining at one image size; positions are interpolated between stages.
 
+    repeats: how often an epoch contains the images of each set, first of `data`, then of
+    `unlabelled`; empty for once. 0 omits a set.
+    contrast_weight: loss weight of a view of an unlabelled image; a labelled image has weight 1.
     stochastic_depth: probability of dropping a branch of the last block; it grows linearly from 0
     in the first block. ema_decay: decay of the weights' moving average, which is the result of
     the stage; 0 uses the last weights.
     """
 
     image_size: PositiveInt
+    repeats: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    contrast_weight: Annotated[float, Field(gt=0)] = 0.5
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     stochastic_depth: Annotated[float, Field(ge=0, lt=1)] = 0.0
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.999
@@ -53,9 +82,13 @@ class PretrainingStage(AdamWSettings):
 
 
 class PretrainingRecipe(Recipe):
-    """Trains a backbone of a given shape from scratch, supervised, on all data sets together."""
+    """Trains a backbone of a given shape from scratch on all data sets together.
 
-    data: Annotated[tuple[DataSettings, ...], Field(min_length=1)]
+    Supervised on `data`; contrastive on `unlabelled`, where two views of an image are one class.
+    """
+
+    data: Annotated[tuple[PretrainingData, ...], Field(min_length=1)]
+    unlabelled: tuple[UnlabelledData, ...] = ()
     backbone: BackboneSettings
     stages: Annotated[tuple[PretrainingStage, ...], Field(min_length=1)]
 
@@ -64,4 +97,21 @@ class PretrainingRecipe(Recipe):
         last, size = self.stages[-1].image_size, self.backbone.image_size
         if last != size:
             raise ValueError(f"expected image_size={size} in the last stage, got {last}")
+        return self
+
+    @model_validator(mode="after")
+    def _repeats_every_set(self) -> Self:
+        sets = len(self.data) + len(self.unlabelled)
+        for stage in self.stages:
+            if stage.repeats and (len(stage.repeats) != sets or not any(stage.repeats)):
+                raise ValueError(
+                    f"expected repeats with a number for each of the {sets} sets, one of them "
+                    f"positive, got {list(stage.repeats)}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _contrasts_whole_batches(self) -> Self:
+        if self.unlabelled and any(stage.micro_batch_rows is not None for stage in self.stages):
+            raise ValueError("expected no micro_batch_rows with unlabelled images")
         return self

@@ -16,7 +16,7 @@ SAMPLES: tuple[int | Auto, ...] = (1, 2, 4, 8, 16, AUTO)
 Split = Literal["lesion", "lesion-validation", "paper"]
 Part = Literal["train", "calibration", "test"]
 OodGroup = Literal["far", "near", "shifted"]
-Augmentation = Literal["paper", "dermoscopy"]
+Augmentation = Literal["paper", "dermoscopy", "cameras"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
@@ -118,8 +118,8 @@ class AdapterTraining(OptimisationSettings):
     """Training of adapters.
 
     samples: stochastic samples per adapter and step. augmentation: the random view of an image,
-    `paper` or `dermoscopy` (`data.augmentation`). head: initial head of every adapter, `random` as
-    in the paper, or a `linear-probe` of the frozen backbone, fitted on the train part.
+    `paper`, `dermoscopy` or `cameras` (`augmentation.views`). head: initial head of every adapter,
+    `random` as in the paper, or a `linear-probe` of the frozen backbone, fitted on the train part.
     loss: `trajectory` averages the losses of the trajectories; `mean` is the loss of the mean
     probability. class_weights: `effective-number` weights classes by their effective number of
     samples with `beta`.

@@ -14,7 +14,7 @@ from torch.multiprocessing.spawn import spawn
 from eulerlora.rows import Rows
 from tests.conftest import random_network
 from training.adaptation.objective import AdapterObjective
-from training.data.augmentation import training_view
+from training.augmentation.views import training_view
 from training.data.datasets import read_dataset
 from training.fit.batches import LoadedBatches
 from training.fit.loop import fit

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from eulerlora.errors import DataError
-from training.data.augmentation import evaluation_view
-from training.data.datasets import read_dataset, read_ood_set
+from training.augmentation.views import evaluation_view
+from training.data.datasets import read_dataset, read_ood_set, read_unlabelled
 from training.data.labelled_images import ImageDataset, ImageParts, class_counts
+from training.recipe.pretraining import UnlabelledData
 from training.recipe.schema import DataSettings, OodSettings
 
 CLASSES = {"blue": "blue", "green": "green", "red": "a red square"}
@@ -43,6 +44,24 @@ def test_published_parts_remain_and_a_tenth_of_train_calibrates(labelled: Path) 
     assert all(image.name.startswith("test/") for image in data.parts["test"])
     for part in data.parts.values():
         assert all(data.classes[image.label].name in image.name for image in part)
+
+
+def test_a_folder_val_is_the_test_part_if_there_is_no_folder_test(labelled: Path) -> None:
+    expected = [image.label for image in read_dataset(SETTINGS, labelled).parts["test"]]
+    (labelled / "test").rename(labelled / "val")
+    test = read_dataset(SETTINGS, labelled).parts["test"]
+    assert [image.label for image in test] == expected
+    assert all(image.name.startswith("val/") for image in test)
+    shutil.rmtree(labelled / "val" / "red")
+    with pytest.raises(DataError, match="val/red"):
+        read_dataset(SETTINGS, labelled)
+
+
+def test_unlabelled_images_are_those_of_train_without_their_classes(image_folder: Path) -> None:
+    settings = UnlabelledData(kind="images", path=image_folder.name)
+    images = read_unlabelled(settings, image_folder.parent)
+    assert len(images.images) == 60
+    assert all(image.name.startswith("train/") and image.label < 0 for image in images.images)
 
 
 def test_class_folders_without_parts_always_get_the_same_split(labelled: Path) -> None:

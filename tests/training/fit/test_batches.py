@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.data.augmentation import evaluation_view
+from training.augmentation.views import evaluation_view
 from training.data.datasets import read_dataset
 from training.data.labelled_images import LabelledImage
 from training.fit.batches import IGNORED, LoadedBatches, Shard

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from eulerlora.errors import NonFiniteError, SettingsError
-from training.data.augmentation import evaluation_view
+from training.augmentation.views import evaluation_view
 from training.data.datasets import read_dataset
 from training.fit.batches import LoadedBatches
 from training.fit.loop import fit

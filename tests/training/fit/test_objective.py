@@ -44,7 +44,7 @@ BOTH = pytest.mark.parametrize("objective", [adapters, classifier])
 
 def labels_for(objective: Objective) -> Tensor:
     one_hot = isinstance(objective, ClassifierObjective)
-    return nn.functional.one_hot(LABELS).float() if one_hot else LABELS
+    return nn.functional.one_hot(LABELS, 3 + 1).float() if one_hot else LABELS
 
 
 def gradients(

@@ -1,17 +1,25 @@
 """A classifier with several heads, its loss and its average."""
 
+from pathlib import Path
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from eulerlora.backbone import load_backbone, save_backbone, settings_of
 from tests.conftest import TINY_BACKBONE
-from training.pretraining.classifier import Classifier, ClassifierObjective
+from training.pretraining.classifier import (
+    TEMPERATURE,
+    Classifier,
+    ClassifierObjective,
+    contrastive_loss,
+)
 from training.recipe.pretraining import PretrainingStage
 
 CLASSES = (3, 2)
 IMAGES = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-TARGETS = torch.zeros(6, 5)
+TARGETS = torch.zeros(6, 6)
 TARGETS[[0, 1, 2], [0, 2, 1]] = 1.0  # of the first set
 TARGETS[3, :3] = torch.tensor([0.3, 0.0, 0.7])  # of the first set, mixed
 TARGETS[4, 4] = 1.0  # of the second set; the last image is padding
@@ -33,7 +41,7 @@ def loss_of(
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 def test_the_loss_is_the_cross_entropy_of_every_head_on_its_set(label_smoothing: float) -> None:
     objective = make_objective(label_smoothing=label_smoothing)
-    logits = objective.model(IMAGES)
+    logits = objective.model(IMAGES).logits
 
     def cross_entropy(images: slice, classes: slice, targets: Tensor) -> Tensor:
         return F.cross_entropy(
@@ -44,6 +52,56 @@ def test_the_loss_is_the_cross_entropy_of_every_head_on_its_set(label_smoothing:
     second = cross_entropy(slice(4, 5), slice(3, 5), torch.tensor([1]))
     torch.testing.assert_close(loss_of(objective), first + second)
     assert objective.weight(TARGETS) == 5
+
+
+def test_unlabelled_views_add_the_weighted_contrastive_loss() -> None:
+    objective = make_objective(contrast_weight=0.25)
+    targets = TARGETS.clone()
+    labelled = objective.loss(objective.network, IMAGES[:2], targets[:2], (0, 0, 0))
+    targets[2:] = 0
+    targets[2:, -1] = torch.tensor([4.0, 9.0, 9.0, 4.0])
+    embeddings = objective.model(IMAGES).embeddings[2:]
+    contrast = contrastive_loss(embeddings, targets[2:, -1])
+    total = objective.loss(objective.network, IMAGES, targets, (0, 0, 0))
+    torch.testing.assert_close(total, labelled + 0.25 * contrast)
+    assert objective.weight(targets) == 2 + 0.25 * 4
+
+
+def test_the_contrastive_loss_equals_a_cross_entropy_per_pair() -> None:
+    embeddings = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    numbers = torch.tensor([1.0, 2.0, 1.0, 3.0, 3.0, 2.0])
+    partner = torch.tensor([2, 5, 0, 4, 3, 1])
+    similarity = F.cosine_similarity(embeddings[:, None], embeddings[None], dim=-1) / TEMPERATURE
+    similarity.fill_diagonal_(-torch.inf)
+    expected = F.cross_entropy(similarity, partner, reduction="sum")
+    torch.testing.assert_close(contrastive_loss(embeddings, numbers), expected)
+
+
+def test_a_view_without_a_partner_adds_no_loss_and_no_gradient() -> None:
+    for count in (0, 1, 3):
+        embeddings = torch.randn(count, 4, requires_grad=True)
+        loss = contrastive_loss(embeddings, torch.arange(count) + 1.0)
+        loss.backward()
+        assert loss == 0
+        assert embeddings.grad is not None
+        assert (embeddings.grad == 0).all()
+
+
+def test_folding_the_stem_changes_no_feature_and_leaves_a_backbone_that_loads(
+    tmp_path: Path,
+) -> None:
+    settings = TINY_BACKBONE.model_copy(update={"stem": "convolution"})
+    model = Classifier(settings, PretrainingStage(epochs=1, image_size=32), CLASSES)
+    for _ in range(3):
+        model(3 * IMAGES - 1)  # changes the statistics of the batch normalisation
+    expected = model.eval()(IMAGES)
+    folded = model.fold_stem()
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
+    torch.testing.assert_close(folded(IMAGES).logits, expected.logits)
+    save_backbone(tmp_path / "b.safetensors", folded.backbone, {}, torch.float32)
+    loaded = load_backbone(tmp_path / "b.safetensors").backbone
+    assert settings_of(loaded) == settings
+    torch.testing.assert_close(loaded.eval()(IMAGES), folded.backbone(IMAGES))
 
 
 def test_padding_and_the_other_head_get_no_gradient() -> None:

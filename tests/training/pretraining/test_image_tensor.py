@@ -31,16 +31,17 @@ def sources(images: Sequence[LabelledImage]) -> list[Tensor]:
 
 def test_images_of_one_size_are_unchanged() -> None:
     images = images_of((8, 6), (8, 6), (8, 6))
-    tensor = image_tensor(images, 8)
-    assert torch.equal(tensor.pixels, torch.stack(sources(images)))
+    tensor = image_tensor(images, 4)
+    assert all(kept is image.source for kept, image in zip(tensor.pixels, images, strict=True))
+    assert torch.equal(tensor.select(torch.tensor([2, 0])), torch.stack(sources(images))[[2, 0]])
     assert tensor.labels.tolist() == [0, 1, 0]
     assert len(tensor) == 3
 
 
-@pytest.mark.parametrize("shapes", [[(8, 6), (8, 6), (9, 6)], [(12, 10), (12, 10)]])
-def test_other_images_are_resized_to_the_largest_size(shapes: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize("shapes", [[(8, 6), (8, 6), (9, 6)], [(17, 10), (17, 10)]])
+def test_other_images_are_resized_to_the_size_of_the_network(shapes: list[tuple[int, int]]) -> None:
     images = images_of(*shapes)
-    tensor = image_tensor(images, 8).pixels
+    tensor = image_tensor(images, 8).select(torch.arange(len(shapes)))
     assert tensor.shape == (len(shapes), 3, 8, 8)
     for pixels, source in zip(tensor, sources(images), strict=True):
         assert torch.equal(pixels, F.resize(source, [8, 8], antialias=True))
@@ -57,13 +58,22 @@ def test_on_a_cpu_the_images_stay_on_the_cpu() -> None:
     assert on_device_if_fits(sets, torch.device("cpu")) is sets
 
 
+class Selected:
+    """Selected images on a machine without a GPU."""
+
+    def to(self, _: torch.device) -> str:
+        return "moved"
+
+
 @pytest.mark.parametrize(("free", "moved"), [(2 * 3 * 64, True), (2 * 3 * 64 - 1, False)])
 def test_images_move_to_a_gpu_if_they_fit_into_half_of_its_free_memory(
     monkeypatch: pytest.MonkeyPatch, free: int, moved: bool
 ) -> None:
     (images,) = sets = [image_tensor(images_of((8, 8)), 8)]
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (free, 10**9))
-    monkeypatch.setattr("torch.Tensor.to", lambda *_: "moved")
+    monkeypatch.setattr(
+        "training.pretraining.image_tensor.ImageTensor.select", lambda *_: Selected()
+    )
     (tensor,) = on_device_if_fits(sets, torch.device("cuda", 0))
     assert (tensor.pixels == "moved") if moved else (tensor is images)
     assert tensor.labels is images.labels

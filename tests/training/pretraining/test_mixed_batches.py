@@ -1,6 +1,9 @@
 """Batches of several labelled sets, and their augmentation in groups."""
 
 import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,12 +13,13 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from eulerlora.preprocess import resize
-from training.data.augmentation import seeded
+from training.augmentation.random_state import CPU, seeded
 from training.fit.batches import Shard
 from training.fit.run import Run, accelerator_on
 from training.pretraining.image_tensor import ImageTensor, on_device_if_fits
 from training.pretraining.mixed_batches import (
     MixedBatches,
+    PretrainingSet,
     group_transform,
     prefetch,
     transform_groups,
@@ -36,9 +40,15 @@ def image_sets() -> list[ImageTensor]:
     ]
 
 
-def batches(stage: PretrainingStage = STAGE, seed: int = 0) -> MixedBatches:
+def pretraining_sets(images: Sequence[ImageTensor]) -> list[PretrainingSet]:
+    return [PretrainingSet(*part) for part in zip(images, CLASSES, strict=True)]
+
+
+def batches(
+    stage: PretrainingStage = STAGE, seed: int = 0, sets: Sequence[PretrainingSet] | None = None
+) -> MixedBatches:
     run = Run(Accelerator(cpu=True), seed=seed, recipe=stage, state=Path("none"))
-    return MixedBatches(image_sets(), CLASSES, stage, run)
+    return MixedBatches(sets or pretraining_sets(image_sets()), stage, run)
 
 
 def levels(pixels: Tensor) -> list[int]:
@@ -60,7 +70,7 @@ def test_targets_are_one_hot_within_the_set_of_the_image() -> None:
     for pixels, targets in batches().epoch(0, 0):
         for level, target in zip(levels(pixels), targets, strict=True):
             expected = level % 3 if level < SIZES[0] else 3 + level % 2
-            assert target.tolist() == [float(index == expected) for index in range(5)]
+            assert target.tolist() == [float(index == expected) for index in range(6)]
 
 
 def test_only_images_of_the_same_set_are_mixed() -> None:
@@ -68,11 +78,38 @@ def test_only_images_of_the_same_set_are_mixed() -> None:
     stage = STAGE.model_copy(update={"augmentation": augmentation})
     mixed = 0
     for _, targets in batches(stage).epoch(0, 0):
-        of_sets = torch.stack([part.sum(dim=1) for part in targets.split(CLASSES, dim=1)], dim=1)
+        per_set = targets[:, :-1].split(CLASSES, dim=1)
+        of_sets = torch.stack([part.sum(dim=1) for part in per_set], dim=1)
         torch.testing.assert_close(of_sets.sum(dim=1), torch.ones(len(targets)))
         assert ((of_sets > 0).sum(dim=1) == 1).all()
         mixed += int(((targets > 0).sum(dim=1) > 1).sum())
     assert mixed > 5
+
+
+def test_an_epoch_repeats_the_images_of_a_set_as_often_as_it_says() -> None:
+    first, second = pretraining_sets(image_sets())
+    sets = [replace(first, repeats=0), replace(second, repeats=3)]
+    epoch = list(batches(sets=sets).epoch(0, 0))
+    seen = Counter(level for pixels, _ in epoch for level in levels(pixels))
+    assert seen == dict.fromkeys(range(SIZES[0], sum(SIZES)), 3)
+
+
+def test_every_unlabelled_image_has_two_different_views_with_its_number() -> None:
+    labelled, _ = image_sets()
+    noise = torch.randint(0, 256, (9, 3, 12, 12), dtype=torch.uint8)
+    sets = [
+        PretrainingSet(labelled, CLASSES[0]),
+        PretrainingSet(ImageTensor(noise, torch.full((9,), -1)), 0, "cameras"),
+    ]
+    views: dict[float, list[Tensor]] = {}
+    for pixels, targets in batches(sets=sets).epoch(0, 0):
+        assert targets.shape[1] == CLASSES[0] + 1
+        for view, target in zip(pixels, targets, strict=True):
+            if target[-1] > 0:
+                assert target[:-1].sum() == 0
+                views.setdefault(float(target[-1]), []).append(view)
+    assert sorted(views) == [SIZES[0] + 1 + number for number in range(9)]
+    assert all(len(pair) == 2 and not torch.equal(*pair) for pair in views.values())
 
 
 def test_skipping_drops_the_first_batches_and_changes_no_other() -> None:
@@ -138,14 +175,13 @@ def test_batches_on_a_gpu_are_made_there_and_deterministic() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     run = Run(accelerator_on(device), seed=0, recipe=stage, state=Path("none"))
     sets = on_device_if_fits(image_sets(), device)
-    epochs = [list(MixedBatches(sets, CLASSES, stage, run).epoch(0, 0)) for _ in range(2)]
+    epochs = [list(MixedBatches(pretraining_sets(sets), stage, run).epoch(0, 0)) for _ in range(2)]
     for ours, theirs in zip(*epochs, strict=True):
         assert ours[0].device == ours[1].device == device
         assert torch.equal(ours[0], theirs[0])
         assert torch.equal(ours[1], theirs[1])
 
 
-CPU = torch.device("cpu")
 NO_AUGMENTATION = {"crop_area": 1.0, "policy": "none", "erasing": 0.0, "mixed": 0.0}
 PIXELS = torch.randint(
     0, 256, (12, 3, 20, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)

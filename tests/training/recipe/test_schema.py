@@ -115,9 +115,10 @@ def test_pretraining_must_end_at_the_image_size_of_the_backbone() -> None:
         read_recipe(path, PretrainingRecipe, ["backbone.image_size=256"])
 
 
-def test_pretraining_recipes_differ_only_in_stages() -> None:
-    first, *others = (read_recipe(path, PretrainingRecipe) for path in PRETRAINING)
-    assert others
-    for other in others:
-        same = {"name": first.name, "stages": first.stages}
-        assert other.without_source.model_copy(update=same) == first.without_source
+def test_a_recipe_for_a_gpu_differs_only_in_its_stages() -> None:
+    for path in PRETRAINING:
+        if path.stem.endswith("-gpu"):
+            first = read_recipe(path.with_stem(path.stem.removesuffix("-gpu")), PretrainingRecipe)
+            other = read_recipe(path, PretrainingRecipe)
+            same = {"name": first.name, "stages": first.stages}
+            assert other.without_source.model_copy(update=same) == first.without_source

@@ -1,45 +1,22 @@
 """Random views of training images, as functions of seed, epoch and image index."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
-import numpy as np
 import torch
 from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from eulerlora.preprocess import resize, to_unit_range
+from training.augmentation.cameras import camera_view
+from training.augmentation.random_state import CPU, seeded
 from training.recipe.schema import Augmentation
-
-CPU = torch.device("cpu")
 
 Transform = Callable[[int, Tensor], Tensor]
 """(index, (3, height, width) uint8) -> (3, size, size) in [0, 1]."""
 
 View = Callable[[Tensor], Tensor]
 """(3, height, width) uint8 -> (3, size, size) in [0, 1]; draws from torch's global generator."""
-
-
-@contextmanager
-def seeded(device: torch.device, *entropy: int) -> Iterator[None]:
-    """Seeds the device's global generator with `entropy` within the block, then restores it.
-
-    For torchvision's transforms and modules, which take no generator.
-    """
-    generator = _global_generator(device)
-    state = generator.get_state()
-    generator.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
-    try:
-        yield
-    finally:
-        generator.set_state(state)
-
-
-def _global_generator(device: torch.device) -> torch.Generator:
-    """device: a CUDA device must have an index, as a tensor's device has."""
-    cuda = device.type == "cuda"
-    return torch.cuda.default_generators[device.index] if cuda else torch.default_generator
 
 
 def paper_view(size: int) -> View:
@@ -85,6 +62,7 @@ def dermoscopy_view(size: int) -> View:
 VIEWS: Mapping[Augmentation, Callable[[int], View]] = {
     "paper": paper_view,
     "dermoscopy": dermoscopy_view,
+    "cameras": camera_view,
 }
 
 

@@ -8,12 +8,12 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from eulerlora.preprocess import resize
-from training.data.augmentation import (
+from training.augmentation.random_state import seeded
+from training.augmentation.views import (
     dermoscopy_view,
     evaluation_view,
     flip_and_rotate,
     paper_view,
-    seeded,
     training_view,
 )
 from training.recipe.schema import Augmentation
