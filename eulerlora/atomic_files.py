@@ -37,11 +37,15 @@ def atomic_write(path: Path, private: bool = False) -> Iterator[Path]:
 def open_output(path: Path) -> Iterator[TextIO]:
     """Opens a UTF-8 text file for writing without newline translation, as `atomic_write` does.
 
-    A device or a pipe is written to directly, and the target of a link is replaced, not the link.
-    File names that are not UTF-8 are written byte for byte. Raises StorageError for a full or
-    failing disk.
+    A device, a pipe or an open file such as /dev/stdout is written to directly, and the target of a
+    link is replaced, not the link. File names that are not UTF-8 are written byte for byte. Raises
+    StorageError for a full or failing disk.
     """
-    if path.exists() and not path.is_file():
+    descriptor = _open_descriptor(path)
+    if descriptor is not None:  # a duplicate continues where the output of the process ends
+        with storage_errors(path), _open_text(os.dup(descriptor)) as file:
+            yield file
+    elif path.exists() and not path.is_file():
         with storage_errors(path), _open_text(path) as file:
             yield file
     else:
@@ -68,8 +72,18 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise StorageError(path, f"{cause} ({os.strerror(error.errno).lower()})") from error
 
 
-def _open_text(path: Path) -> TextIO:
-    return path.open("w", encoding="utf-8", errors="surrogateescape", newline="")
+def _open_text(path: Path | int) -> TextIO:
+    return open(  # noqa: PTH123 - a descriptor has no Path
+        path, "w", encoding="utf-8", errors="surrogateescape", newline=""
+    )
+
+
+def _open_descriptor(path: Path) -> int | None:
+    """Returns the open file descriptor that a path such as /dev/stdout or /dev/fd/3 names."""
+    named = path.readlink() if path.parent == Path("/dev") and path.is_symlink() else path
+    if named.name.isdecimal() and named.parent.resolve() == Path("/proc/self/fd").resolve():
+        return int(named.name)
+    return None
 
 
 def _create_private(partial: Path, path: Path) -> None:

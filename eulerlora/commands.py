@@ -1,11 +1,13 @@
 """The command `eulerlora predict`. Importing this module is fast: `--help` imports it."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from eulerlora.openmp import set_openmp_wait_policy
+from eulerlora.printable import printable
 
 if TYPE_CHECKING:
     from eulerlora.settings import Auto, Mode, Precision
@@ -94,15 +96,14 @@ def predict_command(
     if as_json and csv_file is not None:
         raise click.UsageError("expected one of --json and --csv, got both")
 
-    from eulerlora.file_predictions import (  # noqa: PLC0415
+    from eulerlora.file_predictions import expand_folders, predict_files  # noqa: PLC0415
+    from eulerlora.model import EulerLoRA  # noqa: PLC0415 - imports torch
+    from eulerlora.prediction_outputs import (  # noqa: PLC0415
         check_output,
-        expand_folders,
         json_line,
-        predict_files,
         text_line,
         write_csv,
     )
-    from eulerlora.model import EulerLoRA  # noqa: PLC0415 - imports torch
 
     files = expand_folders(images)
     if csv_file is not None:
@@ -113,16 +114,18 @@ def predict_command(
 
     def report_failure(message: str) -> None:
         failures.append(message)
-        click.echo(f"eulerlora: {message}", err=True)
+        click.echo(printable(f"eulerlora: {message}", sys.stderr.encoding or "utf-8"), err=True)
 
     def report_warning(message: str) -> None:
-        click.echo(f"eulerlora: warning: {message}", err=True)
+        line = f"eulerlora: warning: {message}"
+        click.echo(printable(line, sys.stderr.encoding or "utf-8"), err=True)
 
     predictions = predict_files(model, files, options, report_failure, report_warning)
     if csv_file is not None:
         write_csv(csv_file, predictions, model.classes, options)
     else:
+        encoding = sys.stdout.encoding or "utf-8"  # None for io.StringIO
         for prediction in predictions:
-            click.echo(json_line(prediction) if as_json else text_line(prediction))
+            click.echo(json_line(prediction) if as_json else text_line(prediction, encoding))
     if failures:
         raise click.ClickException(f"{len(failures)} of {len(files)} images could not be read")

@@ -2,6 +2,7 @@
 
 EulerLoRAError
 ├── SettingsError      a setting has a value that is not allowed
+├── OutputPathError    an output path cannot be used
 ├── ImageError         an image cannot be opened or converted to RGB
 ├── CheckpointError    a checkpoint is missing, damaged or made for another model
 ├── DataError          a data set is missing, incomplete or has unexpected labels
@@ -23,6 +24,12 @@ class EulerLoRAError(Exception):
 
 class SettingsError(EulerLoRAError):
     """A setting has a value that is not allowed."""
+
+
+class OutputPathError(EulerLoRAError):
+    """An output path cannot be used."""
+
+    exit_status = 2
 
 
 class ImageError(EulerLoRAError):

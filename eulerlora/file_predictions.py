@@ -1,38 +1,23 @@
-"""Predictions for image files in batches, as text lines, JSON lines or a CSV file."""
+"""Predictions for image files in batches."""
 
-import csv
 import itertools
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
-from eulerlora.atomic_files import open_output
-from eulerlora.errors import DataError, ImageError, SettingsError
-from eulerlora.image_files import EXTENSIONS, image_files, read_pixels
+from eulerlora.errors import DataError, ImageError
+from eulerlora.image_files import EXTENSIONS, image_files, read_image
 from eulerlora.model import EulerLoRA, ModelInput, PredictOptions
 from eulerlora.ood_scores import ScoreName
 from eulerlora.prediction import Prediction
+from eulerlora.preprocess import Conversion, ImageWarning
 
 MAX_BATCH_IMAGES = 32  # limits the memory of a batch on a device without a limit of rows per pass
-FIELDS = (
-    "file",
-    "label",
-    "samples",
-    "msp",
-    "entropy",
-    "expected_entropy",
-    "mutual_information",
-    "ood",
-    "energy",
-    "feature_distance",
-    "unfamiliar",
-)
 PREDICTION_SET = "prediction_set"
-LIST_SEPARATOR = "; "
-ERROR_FIELDS = ("msp_standard_error", "entropy_standard_error")
+
+Value = str | int | float | bool | list[str] | None
 
 
 @dataclass(frozen=True)
@@ -40,10 +25,21 @@ class FilePrediction:
     """The prediction for one file.
 
     fields: values by output field, without the probabilities. probabilities: by class name.
+    warnings: the conversions of the image.
     """
 
-    fields: dict[str, str | int | float | bool | list[str] | None]
+    fields: dict[str, Value]
     probabilities: dict[str, float]
+    warnings: tuple[ImageWarning, ...]
+
+
+@dataclass(frozen=True)
+class ReadableFile:
+    """A file with its network input and the conversions of its image."""
+
+    path: Path
+    inputs: ModelInput
+    warnings: tuple[ImageWarning, ...]
 
 
 def expand_folders(paths: Iterable[Path]) -> list[Path]:
@@ -63,14 +59,6 @@ def expand_folders(paths: Iterable[Path]) -> list[Path]:
     return files
 
 
-def check_output(path: Path, inputs: Iterable[Path]) -> None:
-    """Raises SettingsError if writing `path` would overwrite one of the inputs."""
-    if path.exists():
-        for file in inputs:
-            if file.exists() and file.samefile(path):
-                raise SettingsError(f"{path} is an input file and cannot be the output file")
-
-
 def predict_files(
     model: EulerLoRA,
     files: Iterable[Path],
@@ -82,17 +70,20 @@ def predict_files(
 
     A batch has as many images as the runtime runs in one pass. on_failure: called with the reason
     for every file that cannot be read. on_warning: called once with every warning of the
-    predictions. Raises NonFiniteError.
+    predictions, and with every colour profile that is ignored. Raises NonFiniteError.
     """
     warned: set[str] = set()
     readable = _read(model, files, options, on_failure)
     batch_size = images_per_batch(model, options)
     while batch := list(itertools.islice(readable, batch_size)):
-        prediction = model.predict_inputs([inputs for _, inputs in batch], options)
+        prediction = model.predict_inputs([file.inputs for file in batch], options)
         for warning in sorted(set(prediction.warnings) - warned):
             on_warning(warning)
         warned.update(prediction.warnings)
-        for index, (file, _) in enumerate(batch):
+        for index, file in enumerate(batch):
+            for ignored in file.warnings:
+                if ignored.code is Conversion.PROFILE_IGNORED:
+                    on_warning(f"{file.path}: {ignored.message}")
             yield _file_prediction(file, prediction, index, model.classes, options)
 
 
@@ -102,72 +93,35 @@ def images_per_batch(model: EulerLoRA, options: PredictOptions) -> int:
     return max(1, min(MAX_BATCH_IMAGES, model.runtime.max_rows_per_pass // rows_per_image))
 
 
-def json_line(prediction: FilePrediction) -> str:
-    """Returns a prediction as a JSON object without line breaks."""
-    return json.dumps(prediction.fields | {"probabilities": prediction.probabilities})
-
-
-def text_line(prediction: FilePrediction) -> str:
-    """Returns a prediction as a line for people: file, label, MSP, entropy, flags and set.
-
-    Bytes of a file name that are not UTF-8 are escaped.
-    """
-    fields = prediction.fields
-    name = str(fields["file"]).encode(errors="backslashreplace").decode()
-    flags = "  out of distribution" if fields["ood"] else ""
-    flags += "  unfamiliar" if fields["unfamiliar"] else ""
-    labels = fields.get(PREDICTION_SET)
-    included = f"  {{{', '.join(labels)}}}" if isinstance(labels, list) else ""
-    summary = f"{fields['label']} {fields['msp']:.3f}, H {fields['entropy']:.3f}"
-    return f"{name}: {summary}{flags}{included}"
-
-
-def write_csv(
-    path: Path,
-    predictions: Iterable[FilePrediction],
-    classes: Sequence[str],
-    options: PredictOptions,
-) -> None:
-    """Writes a CSV file with one row per prediction, which appears complete or not at all.
-
-    A prediction set is a list separated by `; `, and empty if it is missing. options: of the
-    predictions. Raises StorageError.
-    """
-    errors = ERROR_FIELDS if options.adaptive else ()
-    sets = () if options.coverage is None else (PREDICTION_SET,)
-    names = [*FIELDS, *errors, *sets, *(f"p_{name}" for name in classes)]
-    with open_output(path) as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        for prediction in predictions:
-            probabilities = {f"p_{name}": p for name, p in prediction.probabilities.items()}
-            lists = {
-                name: LIST_SEPARATOR.join(value)
-                for name, value in prediction.fields.items()
-                if isinstance(value, list)
-            }
-            writer.writerow(prediction.fields | lists | probabilities)
-
-
 def _read(
     model: EulerLoRA,
     files: Iterable[Path],
     options: PredictOptions,
     on_failure: Callable[[str], None],
-) -> Iterator[tuple[Path, ModelInput]]:
-    """Yields the readable files with their network input, one image in memory at a time."""
+) -> Iterator[ReadableFile]:
+    """Yields the readable files with their network input, one image in memory at a time.
+
+    Pipes and devices are not read: that might never end.
+    """
     for file in files:
         try:
-            yield file, model.prepare(read_pixels(file, str(file)), options)
+            if file.exists() and not file.is_file():
+                raise ImageError(f"{file}: expected a regular file")
+            image = read_image(file, str(file))
+            yield ReadableFile(file, model.prepare(image.pixels, options), image.warnings)
         except ImageError as error:
             on_failure(str(error))
 
 
 def _file_prediction(
-    file: Path, prediction: Prediction, index: int, classes: Sequence[str], options: PredictOptions
+    file: ReadableFile,
+    prediction: Prediction,
+    index: int,
+    classes: Sequence[str],
+    options: PredictOptions,
 ) -> FilePrediction:
-    fields: dict[str, str | int | float | bool | list[str] | None] = {
-        "file": str(file),
+    fields: dict[str, Value] = {
+        "file": str(file.path),
         "label": prediction.labels[index],
         "samples": int(prediction.samples[index]),
         "msp": float(prediction.msp[index]),
@@ -186,7 +140,7 @@ def _file_prediction(
         sets = prediction.prediction_sets
         fields[PREDICTION_SET] = None if sets is None else list(sets.labels[index])
     probabilities = dict(zip(classes, prediction.probabilities[index].tolist(), strict=True))
-    return FilePrediction(fields, probabilities)
+    return FilePrediction(fields, probabilities, file.warnings)
 
 
 def _flag(flags: Tensor | None, index: int) -> bool | None:

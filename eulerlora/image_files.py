@@ -9,9 +9,16 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from eulerlora.errors import ImageError
-from eulerlora.preprocess import upright_rgb
+from eulerlora.preprocess import RgbImage, upright_rgb
 
 EXTENSIONS = (".jpeg", ".jpg", ".png", ".webp")
+
+REDUCTIONS = (4, 2)
+MIN_REDUCED_SIDES = 3
+"""A reduced image has at least this multiple of the network's input on its shorter side."""
+
+MIN_REDUCED_LONG_SIDE_PX = 896
+"""Longer side of a reduced image; the image quality is measured at a seventh of it."""
 
 
 def is_image_name(name: str) -> bool:
@@ -24,14 +31,44 @@ def image_files(folder: Path) -> list[Path]:
     return sorted(path for path in _files_below(folder) if is_image_name(path.name))
 
 
-def read_pixels(file: Path | BinaryIO, name: str) -> Tensor:
-    """Returns (3, height, width) uint8, upright RGB.
+def jpeg_reduction(size: tuple[int, int], input_side: int) -> int:
+    """Returns 1, 2 or 4: the factor by which a JPEG of (width, height) is reduced while decoding.
 
+    The decoder then computes fewer coefficients of the blocks of 8 x 8 pixels. input_side: of the
+    network's input. Probabilities differ from those after a full decode by less than 0.005.
+    """
+    for factor in REDUCTIONS:
+        shorter, longer = min(size) // factor, max(size) // factor
+        if shorter >= MIN_REDUCED_SIDES * input_side and longer >= MIN_REDUCED_LONG_SIDE_PX:
+            return factor
+    return 1
+
+
+def reduce_jpeg(image: Image.Image, input_side: int) -> None:
+    """Makes Pillow reduce a JPEG by `jpeg_reduction` when it decodes it; call it before that.
+
+    Has no effect on other formats.
+    """
+    factor = jpeg_reduction(image.size, input_side)
+    image.draft(None, (image.width // factor, image.height // factor))
+
+
+def read_pixels(file: Path | BinaryIO, name: str, input_side: int | None = None) -> Tensor:
+    """Returns (3, height, width) uint8, as `read_image` does."""
+    return read_image(file, name, input_side).pixels
+
+
+def read_image(file: Path | BinaryIO, name: str, input_side: int | None = None) -> RgbImage:
+    """Returns the upright image of a file in sRGB, with warnings of its conversions.
+
+    input_side: if given, of the network's input; a large JPEG is then reduced (`jpeg_reduction`).
     Raises ImageError, with a message that begins with `name`.
     """
     try:
         with Image.open(file) as image:
-            return upright_rgb(image).pixels
+            if input_side is not None:
+                reduce_jpeg(image, input_side)
+            return upright_rgb(image)
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:

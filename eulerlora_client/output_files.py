@@ -17,14 +17,16 @@ def atomic_text_file(path: Path, newline: str = "\n", errors: str = "strict") ->
     """Opens a UTF-8 file that replaces `path` when the block ends without an error.
 
     A new file is readable for its owner only: it may name patients. After an error, `path` is
-    unchanged. A link, a device or a pipe is written to, not replaced. newline, errors: as for
-    `open`. Raises StorageError if the disk is full or fails.
+    unchanged. A device or a pipe is written to, not replaced, and so is an open file such as
+    /dev/stdout. Of a link, the target is replaced. newline, errors: as for `open`. Raises
+    StorageError if the disk is full or fails.
     """
     if not is_replaceable(path):
         with _storage_errors(path), _open(path, newline, errors) as file:
             yield file
         return
-    partial = path.with_name(f".{path.name}.partial")
+    real = Path(os.path.realpath(path))  # unlike Path.resolve, accepts broken links
+    partial = real.with_name(f".{real.name}.partial")
     try:
         with _storage_errors(path):
             _create_private(partial, path)
@@ -32,20 +34,30 @@ def atomic_text_file(path: Path, newline: str = "\n", errors: str = "strict") ->
                 yield file
                 file.flush()
                 os.fsync(file.fileno())  # network file systems report a full disk only here
-            partial.replace(path)
+            partial.replace(real)
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
 
 
 def is_replaceable(path: Path) -> bool:
-    """Returns True for a regular file and for a path that does not exist."""
-    return not path.is_symlink() and (path.is_file() or not path.exists())
+    """Returns True for a regular file and for a path that does not exist, also behind a link."""
+    return open_descriptor(path) is None and (path.is_file() or not path.exists())
+
+
+def open_descriptor(path: Path) -> int | None:
+    """Returns the open file descriptor that a path such as /dev/stdout or /dev/fd/3 names."""
+    named = path.readlink() if path.parent == Path("/dev") and path.is_symlink() else path
+    if named.name.isdecimal() and named.parent.resolve() == Path("/proc/self/fd").resolve():
+        return int(named.name)
+    return None
 
 
 def _open(path: Path, newline: str, errors: str) -> TextIO:
     def open_private(name: str, flags: int) -> int:
-        return os.open(name, flags, mode=0o600)
+        descriptor = open_descriptor(path)
+        # A duplicate continues where the output of the process ends; opening would start anew.
+        return os.open(name, flags, mode=0o600) if descriptor is None else os.dup(descriptor)
 
     return open(path, "w", encoding="utf-8", newline=newline, errors=errors, opener=open_private)
 

@@ -1,5 +1,6 @@
-"""Untrusted text, such as a file name, in a form that is harmless when printed."""
+"""Untrusted text, such as a file name or a label, in a form that is harmless in an output."""
 
+FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r", "\n")
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
@@ -16,3 +17,20 @@ def printable(text: str, encoding: str = "utf-8") -> str:
         for character in text
     )
     return escaped.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def csv_text(text: str) -> str:
+    """Returns untrusted text as a cell of a CSV file: printable, and no formula of a spreadsheet.
+
+    A text that begins as a formula is quoted by an apostrophe.
+    """
+    quote = "'" if text.startswith(FORMULA_PREFIXES) else ""
+    return quote + printable(text)
+
+
+def csv_path(path: str) -> str:
+    """Returns a path as a cell of a CSV file, which names the same file.
+
+    ./ is put in front if a spreadsheet would read the path as a formula.
+    """
+    return f"./{path}" if path.startswith(FORMULA_PREFIXES) else path

@@ -7,6 +7,8 @@ from typing import Any, NoReturn
 
 import click
 
+from eulerlora_client.printable import printable
+
 ENTRY_POINTS = "eulerlora.commands"
 
 
@@ -114,5 +116,7 @@ def _exit_on_signal(*_: object) -> NoReturn:
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    print("eulerlora: " + " ".join(message.split()), file=sys.stderr)
+    """Prints one line, in which control characters of names and of responses are escaped."""
+    line = " ".join(message.split())
+    print(f"eulerlora: {printable(line, sys.stderr.encoding or 'utf-8')}", file=sys.stderr)
     sys.exit(status)

@@ -11,6 +11,7 @@ from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.triage import ImageQuality
 from eulerlora_client.errors import RowsError
 from eulerlora_client.output_files import atomic_text_file
+from eulerlora_client.printable import csv_path, csv_text
 from eulerlora_client.triage.run import RowProblem, TriageRow
 
 PREDICTION_COLUMNS = (
@@ -32,19 +33,27 @@ COLUMNS = (
 """Columns of the CSV; the probabilities of the classes follow as p_CLASS."""
 
 LIST_SEPARATOR = "; "
-FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def write_csv(path: Path, rows: Sequence[TriageRow]) -> None:
-    """Writes the rows as CSV (RFC 4180, UTF-8); missing values are empty."""
+    """Writes the rows as CSV (RFC 4180, UTF-8); missing values are empty.
+
+    On a terminal, the names of files are escaped like all other text.
+    """
     classes = dict.fromkeys(
         f"p_{name}" for row in rows if row.prediction for name in row.prediction.classes
     )
+    names = [*COLUMNS, *classes]
     # surrogateescape: file names that are not UTF-8 are written byte for byte
     with atomic_text_file(path, newline="", errors="surrogateescape") as file:
-        writer = csv.DictWriter(file, [*COLUMNS, *classes])
-        writer.writeheader()
-        writer.writerows(_cells(row) for row in rows)
+        writer = csv.writer(file)
+        writer.writerow(map(csv_text, names))
+        for row in rows:
+            cells = _cells(row)
+            name = csv_text(str(row.path)) if file.isatty() else csv_path(str(row.path))
+            values = (cells.get(column) for column in names[1:])
+            texts = (csv_text(cell) if isinstance(cell, str) else cell for cell in values)
+            writer.writerow([name, *texts])
 
 
 def write_json_lines(path: Path, rows: Sequence[TriageRow]) -> None:
@@ -82,7 +91,8 @@ def _row(line: str, place: str) -> TriageRow:
 
 
 def _cells(row: TriageRow) -> dict[str, object]:
-    cells: dict[str, object] = {"file": _without_formula(row.path)}
+    """Returns the cells of a row by column, without its file."""
+    cells: dict[str, object] = {}
     if row.problem is not None:
         cells |= {"problem": row.problem.code, "problem_detail": row.problem.detail}
     if row.decision is not None:
@@ -113,12 +123,6 @@ def _prediction_cells(prediction: Prediction) -> dict[str, object]:
     cells["warnings"] = LIST_SEPARATOR.join(warning.message for warning in prediction.warnings)
     cells |= {f"p_{name}": value for name, value in prediction.probabilities.items()}
     return cells
-
-
-def _without_formula(path: Path) -> str:
-    """Returns the path, with ./ in front if a spreadsheet would read it as a formula."""
-    name = str(path)
-    return f"./{name}" if name.startswith(FORMULA_PREFIXES) else name
 
 
 def _record(row: TriageRow) -> dict[str, Any]:

@@ -56,14 +56,15 @@ class Outputs:
 
 
 def _check_writable(path: Path) -> None:
-    if path.exists() and not is_replaceable(path):
+    if not is_replaceable(path):
         if not os.access(path, os.W_OK):
             raise OutputPathError(f"{path}: expected a writable file")
         return
-    if not path.parent.is_dir():
-        raise OutputPathError(f"{path}: the folder {path.parent} does not exist")
-    if not os.access(path.parent, os.W_OK):
-        raise OutputPathError(f"{path}: the folder {path.parent} is not writable")
+    folder = Path(os.path.realpath(path)).parent
+    if not folder.is_dir():
+        raise OutputPathError(f"{path}: the folder {folder} does not exist")
+    if not os.access(folder, os.W_OK):
+        raise OutputPathError(f"{path}: the folder {folder} is not writable")
 
 
 def _write_report(

@@ -1,9 +1,10 @@
-"""eulerlora.commands and eulerlora.file_predictions: `eulerlora predict`."""
+"""eulerlora.commands and the modules behind it: `eulerlora predict`."""
 
 import csv
 import json
 import os
 import threading
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,12 @@ from eulerlora import EulerLoRA, SettingsError
 from eulerlora.checkpoint import read_config, write_config
 from eulerlora.commands import PRECISIONS
 from eulerlora.config import PredictionSetCalibration
-from eulerlora.file_predictions import images_per_batch, predict_files
+from eulerlora.file_predictions import FilePrediction, images_per_batch, predict_files
 from eulerlora.model import PredictOptions
+from eulerlora.prediction_outputs import FIELDS, write_csv
 from eulerlora.settings import PRECISIONS as SUPPORTED_PRECISIONS
+from tests.damaged_images import PNG_SIGNATURE, png_chunks
+from tests.icc_profiles import DISPLAY_P3, rgb_profile
 from tests.program import run
 
 AUTO = ("--mode", "stoch", "--samples", "auto")
@@ -220,7 +224,7 @@ def test_an_input_image_is_never_overwritten(
     else:
         output.symlink_to(image)
     done = run("predict", checkpoint_folder, images, "--csv", output)
-    assert done.status == 1
+    assert done.status == 2
     assert "is an input file" in done.err
     assert image.read_bytes() == content
 
@@ -228,7 +232,7 @@ def test_an_input_image_is_never_overwritten(
 def test_a_file_of_the_checkpoint_is_never_overwritten(checkpoint_copy: Path, images: Path) -> None:
     config = checkpoint_copy / "config.json"
     before = config.read_bytes()
-    assert run("predict", checkpoint_copy, images, "--csv", config).status == 1
+    assert run("predict", checkpoint_copy, images, "--csv", config).status == 2
     assert config.read_bytes() == before
 
 
@@ -259,6 +263,102 @@ def test_a_pipe_is_written_to_and_not_replaced(
     reader.join(timeout=60)
     assert len(received[0].splitlines()) == 4
     assert pipe.is_fifo()
+
+
+def test_no_cell_of_the_csv_is_a_formula(
+    checkpoint_folder: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(images)
+    names = ["=1+1.png", "+1.png", "-1.png", "@a.png", "\t.png", "a=.png"]
+    for name in names:
+        (images / name).write_bytes((images / "a.png").read_bytes())
+    done = run("predict", checkpoint_folder, "--csv", tmp_path / "a.csv", "--", *names)
+    assert done.status == 0
+    written = [row["file"] for row in read_csv(tmp_path / "a.csv")]
+    assert written == [*(f"./{name}" for name in names[:5]), "a=.png"]
+
+
+def test_labels_that_begin_as_a_formula_are_quoted(tmp_path: Path, model: EulerLoRA) -> None:
+    fields = dict.fromkeys(FIELDS) | {"file": "a.png", "label": "=1+1\x1b[2J", "energy": -1.5}
+    prediction = FilePrediction(fields, {"=1+1": 0.5, "@b": 0.5}, ())
+    options = model.predict_options("det", None, None)
+    write_csv(tmp_path / "a.csv", [prediction], ["=1+1", "@b"], options)
+    (row,) = read_csv(tmp_path / "a.csv")
+    assert (row["label"], row["energy"], row["p_=1+1"]) == ("'=1+1\\x1b[2J", "-1.5", "0.5")
+
+
+def test_control_characters_of_names_never_reach_the_terminal(
+    checkpoint_folder: Path, images: Path
+) -> None:
+    for name in ("\x1b[2J\x07.png", "\x9b1m\u202e.jpg"):
+        (images / name).write_bytes((images / "a.png").read_bytes())
+    (images / "\x1b]0;title\x07.webp").write_bytes(b"broken")
+    for format_options in ((), ("--json",)):
+        done = run("predict", checkpoint_folder, images, *format_options)
+        assert done.status == 1
+        assert len(done.out.splitlines()) == 5
+        assert all(line.isprintable() for line in (done.out + done.err).splitlines())
+    assert "\\x1b[2J\\x07.png: " in run("predict", checkpoint_folder, images).out
+    assert "\\x1b]0;title\\x07.webp: cannot be opened" in done.err
+
+
+def test_names_in_a_csv_on_a_terminal_are_escaped(checkpoint_folder: Path, images: Path) -> None:
+    image = (images / "a.png").rename(images / "\x1b[2J.png")
+    terminal, other_end = os.openpty()
+    try:
+        assert run("predict", checkpoint_folder, image, "--csv", os.ttyname(other_end)).status == 0
+        shown = os.read(terminal, 10_000)
+    finally:
+        os.close(terminal)
+        os.close(other_end)
+    assert b"\\x1b[2J.png" in shown
+    assert b"\x1b" not in shown
+
+
+def test_a_pipe_or_a_folder_among_the_images_is_reported_and_not_read(
+    checkpoint_folder: Path, images: Path
+) -> None:
+    os.mkfifo(images / "pipe.png")
+    done = run("predict", checkpoint_folder, images)
+    assert (done.status, len(done.out.splitlines())) == (1, 3)
+    assert "pipe.png: expected a regular file" in done.err
+
+
+def test_pictures_that_contradict_themselves_leave_the_others_their_results(
+    checkpoint_folder: Path, images: Path, tmp_path: Path
+) -> None:
+    file = BytesIO()
+    Image.new("RGB", (32, 32), (1, 2, 3)).quantize(2).save(file, "PNG")
+    chunks = [chunk for chunk in png_chunks(file.getvalue()) if chunk[4:8] != b"PLTE"]
+    (images / "aa.png").write_bytes(PNG_SIGNATURE + b"".join(chunks))
+    (images / "ab.png").write_bytes(file.getvalue()[:60])
+    done = run("predict", checkpoint_folder, images, "--csv", tmp_path / "a.csv")
+    assert done.status == 1
+    assert len(done.err.splitlines()) == 3
+    assert "aa.png: the image has indexed colours but no palette" in done.err
+    assert [Path(row["file"]).name for row in read_csv(tmp_path / "a.csv")] == [
+        "a.png", "b.jpg", "c.webp",
+    ]  # fmt: skip
+
+
+def test_conversions_are_in_the_outputs_and_an_ignored_profile_on_stderr(
+    checkpoint_folder: Path, images: Path, tmp_path: Path
+) -> None:
+    Image.new("RGB", (40, 50), (200, 100, 50)).save(
+        images / "a.png", icc_profile=rgb_profile(DISPLAY_P3)
+    )
+    Image.new("RGB", (40, 50), (200, 100, 50)).save(images / "b.jpg", icc_profile=b"broken")
+    done = run("predict", checkpoint_folder, images, "--json")
+    assert done.status == 0
+    warnings = [json.loads(line)["warnings"] for line in done.out.splitlines()]
+    codes = [[warning["code"] for warning in each] for each in warnings]
+    assert codes == [["converted_to_srgb"], ["profile_ignored"], []]
+    (warning,) = done.err.splitlines()
+    assert warning.endswith("b.jpg: the colour profile is ignored: it is damaged")
+    assert run("predict", checkpoint_folder, images, "--csv", tmp_path / "a.csv").status == 0
+    assert [row["warnings"] for row in read_csv(tmp_path / "a.csv")] == [
+        "; ".join(warning["message"] for warning in each) for each in warnings
+    ]
 
 
 @pytest.fixture
