@@ -14,9 +14,10 @@ from eulerlora_client.contract.models import ModelShift, ShiftSignal
 from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import NotAuthenticated, Overloaded
 from eulerlora_client.contract.scores import StandardError
+from eulerlora_client.contract.triage import Disposition
 from service.http import problem_responses as problems
 from service.routes.system import metrics_routes
-from service.telemetry.events import CompletedRequest, Gauges
+from service.telemetry.events import CompletedPrediction, CompletedRequest, Gauges
 from service.telemetry.metrics import Metrics
 from service.telemetry.observation import ObservationMiddleware, RequestObserver
 from service.telemetry.request_id import RequestIdMiddleware
@@ -27,7 +28,7 @@ BODY = Prediction(
     request_id="made-up", model="tiny", revision="sha256:1", mode="stoch", samples=4,
     trajectories=8, seed=1, label="a", probabilities={"a": 0.8, "b": 0.2}, entropy=0.45,
     expected_entropy=0.4, mutual_information=0.04, msp=0.8, ood=True, ood_threshold=0.9,
-    warnings=[],
+    unfamiliar=True, warnings=[],
 )  # fmt: skip
 SHIFT_SIGNAL = ShiftSignal(
     name="msp", label=None, pictures=80, rate=0.5, expected=0.05, tolerated=0.09, evidence=8.5,
@@ -159,9 +160,18 @@ def batch(**changes: Any) -> FakeBatch:
     return replace(FakeBatch(), **changes)
 
 
+def completed(
+    body: Prediction = BODY,
+    timing: FakeTiming = FakeTiming(),
+    disposition: Disposition | None = None,
+) -> CompletedPrediction:
+    """Returns a completed prediction."""
+    return CompletedPrediction(body, timing, disposition, at_ns=0)
+
+
 def count_everything(metrics: Metrics) -> None:
     """Updates every metric, so that its labels exist."""
     metrics.count_request(COMPLETED)
     metrics.count_batch(FakeBatch())
-    metrics.count_prediction(BODY, FakeTiming())
-    metrics.count_prediction(AUTO_BODY, FakeTiming())
+    for body in (BODY, AUTO_BODY):
+        metrics.count_prediction(completed(body, disposition=Disposition.URGENT), "keyed")

@@ -31,7 +31,7 @@ def test_every_image_has_the_same_result_as_alone_in_order(
     assert len(results) == 4
     for image, result in zip(images, results, strict=True):
         alone = post_image(image, **parameters).json()
-        assert list(result) == list(alone)
+        assert list(result) == [*alone, "index", "item_id"]
         assert result["request_id"] == response.headers["X-Request-ID"]
         assert (result["seed"], result["label"]) == (alone["seed"], alone["label"])
         assert result["probabilities"] == pytest.approx(alone["probabilities"], abs=1e-5)
@@ -41,6 +41,9 @@ def test_a_broken_image_has_a_problem_at_its_position(client, png) -> None:
     response = post(client, png, b"no image", png[:100], b"", png)
     assert response.status_code == 200
     good, text, cut, empty, last = response.json()["results"]
+    items = [result.pop("item_id") for result in (good, text, cut, empty, last)]
+    assert items == [f"{response.headers['X-Request-ID']}:{index}" for index in range(5)]
+    assert [result.pop("index") for result in (good, text, cut, empty, last)] == [*range(5)]
     assert good == last
     for result, status, code in (
         (text, 415, "unsupported_media"),

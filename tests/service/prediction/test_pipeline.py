@@ -21,6 +21,7 @@ from eulerlora_client.contract.problems import (
 from eulerlora_client.contract.queries import PredictQuery
 from service.audit.log import AuditEntry
 from service.inference.models import ServedModel
+from tests.conftest import ENERGY
 from tests.service.harness import PipelineHarness, predict_one
 
 EIGHT = PredictQuery(mode="stoch", samples=8)
@@ -32,9 +33,12 @@ def calibrated(make_network, make_config) -> EulerLoRA:
     network = make_network()
     options = (("det", 1), ("stoch", 1), ("stoch", 2), ("stoch", 4), ("stoch", 8))
     thresholds = tuple(
-        Threshold(mode=mode, samples=samples, msp=samples / 10, kept=0.9, images=9, data="test")
+        Threshold(
+            mode=mode, samples=samples, msp=samples / 10, kept=0.9, images=9, data="test",
+            energy=ENERGY,
+        )
         for mode, samples in options
-    )
+    )  # fmt: skip
     checkpoint = Checkpoint(network, make_config(network, thresholds=thresholds), "sha256:0")
     return EulerLoRA(checkpoint, torch.device("cpu"))
 

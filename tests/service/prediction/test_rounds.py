@@ -23,6 +23,7 @@ from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import DeadlinePassed, Overloaded
 from eulerlora_client.contract.queries import PredictQuery
 from service.audit.log import AuditEntry
+from tests.conftest import ENERGY
 from tests.service.harness import DET, TIMEOUT_S, FakeRequest, PipelineHarness, predict_one
 
 THRESHOLDS = {"auto": 0.55, 16: 0.5, 2: 0.6, 1: 0.7}
@@ -37,7 +38,9 @@ def balanced(make_network, make_config) -> EulerLoRA:
     """A model with the sampler `balanced`, and thresholds for some sample counts and for auto."""
     network = make_network()
     thresholds = tuple(
-        Threshold(mode="stoch", samples=samples, msp=msp, kept=0.9, images=9, data="test")
+        Threshold(
+            mode="stoch", samples=samples, msp=msp, kept=0.9, images=9, data="test", energy=ENERGY
+        )
         for samples, msp in THRESHOLDS.items()
     )
     config = make_config(network, sampler="balanced", thresholds=thresholds)

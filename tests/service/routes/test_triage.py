@@ -22,6 +22,7 @@ from service.audit.log import AuditLog, AuditSettings
 from service.audit.verification import records
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
+from service.routes.responses import rounded
 from service.settings import ServiceSettings
 from tests.conftest import THRESHOLDS, TINY_BACKBONE
 from tests.service.audit_entries import SECRET
@@ -90,11 +91,11 @@ def test_the_result_has_a_disposition_and_its_evidence(urgent, png, photo) -> No
     assert "prioritise" in body["pathway"]
     assert body["warning"] == WARNING
     assert body["policy"] == {"version": chosen.version, "hash": chosen.hash, "notice": NOT_FITTED}
-    assert body["quality"] == measure_quality(photo).model_dump()
+    assert body["quality"] == rounded(measure_quality(photo).model_dump())
     probabilities = body["prediction"]["probabilities"]
     assert body["malignant"]["classes"] == ["mel", "bcc", "akiec"]
     assert body["malignant"]["probability"] == pytest.approx(
-        probabilities["mel"] + probabilities["bcc"] + probabilities["akiec"]
+        probabilities["mel"] + probabilities["bcc"] + probabilities["akiec"], abs=1e-5
     )
 
 
@@ -125,6 +126,76 @@ def test_the_audit_log_has_the_disposition(five_classes, png, tmp_path: Path) ->
         },
         None,
     ]
+
+
+def post_batch(client: TestClient, *contents: bytes, query: str = "") -> Any:
+    files = [("files", (f"{index}.png", content)) for index, content in enumerate(contents)]
+    return client.post(f"/triage/batch?{query}", files=files)
+
+
+def test_a_batch_has_the_disposition_of_every_image_as_alone_or_its_problem_in_order(
+    urgent, png, photo, encode
+) -> None:
+    turned, query = encode(photo.rotate(90), "PNG"), "mode=stoch&samples=2&seed=5"
+    response = post_batch(urgent, png, b"no image", turned, query=query)
+    assert response.status_code == 200
+    assert response.headers["Cache-Control"] == "no-store"
+    assert "model;dur=" in response.headers["Server-Timing"]
+    request_id = response.headers["X-Request-ID"]
+    first, broken, last = response.json()["results"]
+    assert (broken["status"], broken["code"]) == (415, "unsupported_media")
+    for index, result in enumerate((first, broken, last)):
+        assert (result["index"], result["item_id"]) == (index, f"{request_id}:{index}")
+    for content, result in ((png, first), (turned, last)):
+        alone = urgent.post(f"/triage?{query}", content=content, headers=HEADERS).json()
+        assert list(result) == [*alone, "index", "item_id"]
+        for name in ("disposition", "reasons", "policy", "quality"):
+            assert result[name] == alone[name]
+        assert result["prediction"]["item_id"] == result["item_id"]
+        assert result["prediction"]["probabilities"] == pytest.approx(
+            alone["prediction"]["probabilities"], abs=1e-5
+        )
+
+
+def test_a_batch_is_refused_as_a_whole_as_by_predict_batch(urgent, client, png) -> None:
+    for response, status, code in (
+        (post_batch(urgent, png, query="detail=trajectories"), 422, "invalid_parameter"),
+        (post_batch(urgent, png, query="model=other"), 404, "unknown_model"),
+        (post_batch(urgent, *[png] * 33), 422, "invalid_upload"),
+        (urgent.post("/triage/batch", content=png, headers=HEADERS), 415, "unsupported_media"),
+        (post_batch(client, png), 422, "policy_not_applicable"),
+    ):
+        assert (response.status_code, response.json()["code"]) == (status, code)
+
+
+def test_the_audit_log_and_the_metrics_have_every_disposition_of_a_batch(
+    five_classes, png, tmp_path: Path
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(AuditSettings(file=path), SECRET)
+    with TestClient(app_of(five_classes, policy(urgent=1e-9), log)) as client:
+        results = post_batch(client, png, png, b"no image").json()["results"]
+        client.post("/triage", content=png, headers=HEADERS)
+        metrics = client.get("/metrics").text
+    recorded = [record for record in records(path) if record["kind"] == "decision"]
+    assert [record["item_id"] for record in recorded[-1:]] == [None]
+    assert {record["item_id"]: record["triage"]["disposition"] for record in recorded[:-1]} == {
+        result["item_id"]: result["disposition"] for result in results[:2]
+    }
+    counted = f'eulerlora_dispositions_total{{disposition="{results[0]["disposition"]}",model="'
+    (line,) = (line for line in metrics.splitlines() if line.startswith(counted))
+    assert line.endswith(" 3.0")
+
+
+def test_the_audit_log_has_full_precision(five_classes, png, tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(AuditSettings(file=path), SECRET)
+    with TestClient(app_of(five_classes, policy(), log)) as client:
+        body = client.post("/predict", content=png, headers=HEADERS).json()
+    (recorded,) = [record for record in records(path) if record["kind"] == "decision"]
+    exact = recorded["probabilities"]
+    assert exact != body["probabilities"]
+    assert rounded(exact) == body["probabilities"]
 
 
 def test_a_result_is_not_cached(urgent, png) -> None:

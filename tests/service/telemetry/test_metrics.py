@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 from starlette.testclient import TestClient
 
+from eulerlora_client.contract.triage import Disposition
 from service.telemetry import metrics as metrics_module
 from service.telemetry.events import CompletedRequest
 from service.telemetry.metric_families import REASONS
@@ -19,6 +21,7 @@ from tests.service.observed import (
     FakeTiming,
     GaugeValues,
     batch,
+    completed,
     count_everything,
     observed_app,
     replace_model,
@@ -44,7 +47,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 def test_a_request_is_counted_with_duration_and_bytes(metrics) -> None:
     metrics.count_request(COMPLETED)
     by_route = {"method": "POST", "route": "/predict"}
-    assert value(metrics, "requests_total", **by_route, status="200") == 1
+    assert value(metrics, "requests_total", **by_route, status="200", client="anonymous") == 1
     assert value(metrics, "request_duration_seconds_count", **by_route) == 1
     assert value(metrics, "request_duration_seconds_sum", **by_route) == 0.3
     assert value(metrics, "request_body_bytes_sum", route="/predict") == 5000
@@ -75,9 +78,9 @@ def test_a_batch_is_counted_with_rows_items_and_seconds(metrics) -> None:
 
 
 def test_a_prediction_is_counted_with_uncertainty_and_timing(metrics) -> None:
-    metrics.count_prediction(BODY, FakeTiming(0.002, 0.02, 0.2))
+    metrics.count_prediction(completed(BODY, FakeTiming(0.002, 0.02, 0.2)))
     by_mode = {"model": "tiny", "mode": "stoch"}
-    assert value(metrics, "predictions_total", **by_mode) == 1
+    assert value(metrics, "predictions_total", **by_mode, client="anonymous") == 1
     for name, total in (
         ("entropy_nats", 0.45), ("mutual_information_nats", 0.04), ("msp_ratio", 0.8)
     ):  # fmt: skip
@@ -90,22 +93,52 @@ def test_a_prediction_is_counted_with_uncertainty_and_timing(metrics) -> None:
 
 def test_the_ood_rate_counts_only_images_with_a_threshold(metrics) -> None:
     for ood in (True, False, False, None):
-        metrics.count_prediction(BODY.model_copy(update={"ood": ood}), FakeTiming())
+        metrics.count_prediction(completed(BODY.model_copy(update={"ood": ood})))
     by_mode = {"model": "tiny", "mode": "stoch"}
-    assert value(metrics, "predictions_total", **by_mode) == 4
+    assert value(metrics, "predictions_total", **by_mode, client="anonymous") == 4
     assert value(metrics, "ood_checked_total", **by_mode) == 3
     assert value(metrics, "ood_total", **by_mode) == 1
 
 
 def test_without_thresholds_there_is_no_ood_rate(metrics) -> None:
-    metrics.count_prediction(BODY.model_copy(update={"ood": None}), FakeTiming())
+    metrics.count_prediction(completed(BODY.model_copy(update={"ood": None})))
     assert value(metrics, "ood_total", model="tiny", mode="stoch") is None
 
 
+def test_dispositions_are_counted_and_a_prediction_alone_has_none(metrics) -> None:
+    for disposition in (Disposition.URGENT, Disposition.URGENT, Disposition.ROUTINE, None):
+        metrics.count_prediction(completed(disposition=disposition))
+    counts = {
+        name: value(metrics, "dispositions_total", model="tiny", disposition=name)
+        for name in Disposition
+    }
+    assert counts == {
+        "urgent": 2, "routine": 1, "refer": None, "retake": None, "unfamiliar": None,
+    }  # fmt: skip
+
+
+def test_the_unfamiliar_rate_counts_only_images_with_a_threshold(metrics) -> None:
+    for unfamiliar in (True, False, None):
+        metrics.count_prediction(completed(BODY.model_copy(update={"unfamiliar": unfamiliar})))
+    by_mode = {"model": "tiny", "mode": "stoch"}
+    assert value(metrics, "unfamiliar_checked_total", **by_mode) == 2
+    assert value(metrics, "unfamiliar_total", **by_mode) == 1
+
+
+def test_requests_and_predictions_are_counted_by_the_class_of_the_client(metrics) -> None:
+    metrics.count_request(replace(COMPLETED, client="keyed"))
+    metrics.count_prediction(completed(), "keyed")
+    request = {"method": "POST", "route": "/predict", "status": "200"}
+    by_mode = {"model": "tiny", "mode": "stoch"}
+    for client, expected in (("keyed", 1), ("anonymous", None)):
+        assert value(metrics, "requests_total", **request, client=client) == expected
+        assert value(metrics, "predictions_total", **by_mode, client=client) == expected
+
+
 def test_an_unknown_model_counts_as_other(metrics) -> None:
-    metrics.count_prediction(replace_model(BODY, "made up"), FakeTiming())
+    metrics.count_prediction(completed(replace_model(BODY, "made up"), FakeTiming()))
     metrics.count_batch(batch(model="made up"))
-    assert value(metrics, "predictions_total", model="other", mode="stoch") == 1
+    assert value(metrics, "predictions_total", model="other", mode="stoch", client="anonymous") == 1
     assert value(metrics, "batch_rows_count", model="other") == 1
     assert "made up" not in TestClient(observed_app(metrics)).get("/metrics").text
 
@@ -134,7 +167,7 @@ def test_the_shift_metrics_have_the_state_of_each_signal(metrics, state) -> None
 def test_applications_do_not_share_their_metrics(metrics) -> None:
     other = GaugeValues().metrics()
     metrics.count_request(COMPLETED)
-    labels = {"method": "POST", "route": "/predict", "status": "200"}
+    labels = {"method": "POST", "route": "/predict", "status": "200", "client": "anonymous"}
     assert value(metrics, "requests_total", **labels) == 1
     assert value(other, "requests_total", **labels) is None
 
@@ -142,7 +175,7 @@ def test_applications_do_not_share_their_metrics(metrics) -> None:
 def test_buckets_cover_the_range_of_values(metrics) -> None:
     assert BODY.mutual_information < math.log(7) < math.log(1000)
     metrics.count_prediction(
-        BODY.model_copy(update={"entropy": math.log(1000), "msp": 1}), FakeTiming()
+        completed(BODY.model_copy(update={"entropy": math.log(1000), "msp": 1}))
     )
     by_mode = {"model": "tiny", "mode": "stoch"}
     assert value(metrics, "entropy_nats_bucket", **by_mode, le="7.0") == 1
