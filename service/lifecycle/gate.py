@@ -85,4 +85,5 @@ class Gate:
             response = JSONResponse(ServiceStatus(status="alive").model_dump())
         else:
             response = problem_response(refusal, request_id_of(Request(scope)))
+        response.headers["Connection"] = "close"  # the headers were not checked for two lengths
         await response(scope, receive, send)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch
 
-from eulerlora.checkpoint import CONFIG, load_checkpoint, stored_revision
+from eulerlora.checkpoint import CONFIG, load_checkpoint
 from eulerlora.errors import CheckpointError
 from eulerlora.known_answer import (
     EXPECTED_FILE,
@@ -89,11 +89,12 @@ def newer_revision(
 ) -> CheckedModel | None:
     """Returns the model that is now in the folder of `current`; None for the same revision.
 
-    Raises CheckpointError for a folder that cannot replace it.
+    It reads the weights in either case: they can be damaged although `config.json`, and with it the
+    revision, is the same. Raises CheckpointError for a folder that cannot replace it.
     """
-    if stored_revision(current.folder) == current.model.revision:
-        return None
     loaded = load(current.folder, others)
+    if loaded.model.revision == current.model.revision:
+        return None
     if loaded.name != current.name:
         raise CheckpointError(
             current.folder / CONFIG, f"expected a model named {current.name}, got {loaded.name}"

@@ -163,6 +163,7 @@ class Supervisor:
                 lambda: newer_revision(old, self._parts.load, self._models)
             )
             if new is None:
+                logger.info("model %s: revision %s, verified", old.name, old.model.revision)
                 return
             served = ServedModel.of(new.model)
             fault = await health_check(new, partial(service.infer, served), timeout_s=None)
@@ -173,7 +174,8 @@ class Supervisor:
         except Exception as error:
             is_defect = not isinstance(error, EulerLoRAError | OSError)
             consequence = f"model {old.name}: still serving revision {old.model.revision}"
-            logger.error("%s; %s", consequence, error, exc_info=is_defect)
+            logger.error("%s; %s", consequence, str(error), exc_info=is_defect)
+            error.__traceback__ = None  # it holds the new model, in a cycle with the error
             return
         self._supervised[index] = _Supervised(new, served)
         logger.info("model %s: revision %s -> %s", old.name, old.model.revision, new.model.revision)

@@ -59,7 +59,7 @@ class ServerRun:
 def server_run(checkpoint_folder: Path, png: bytes) -> ServerRun:
     """One server from its start to SIGTERM."""
     head = (
-        "POST /predict?mode=stoch HTTP/1.1\r\nHost: test\r\nContent-Type: image/png\r\n"
+        "POST /predict?mode=stoch HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
         f"Content-Length: {len(png)}\r\nExpect: 100-continue\r\n\r\n"
     ).encode()
     with serving(checkpoint_folder) as server, ExitStack() as stack:

@@ -137,8 +137,20 @@ def test_a_damaged_checkpoint_is_refused_with_its_file_and_the_reason(
 
 def test_an_unchanged_folder_has_no_newer_revision(checkpoint_copy: Path) -> None:
     current = load(checkpoint_copy, ())
-    never = lambda *_: pytest.fail("the checkpoint was loaded")  # noqa: E731
-    assert newer_revision(current, never, ()) is None
+    assert newer_revision(current, load, ()) is None
+
+
+@pytest.mark.parametrize("damage", ["other adapters", "another backbone", "adapters cut off"])
+def test_damaged_weights_are_refused_even_if_the_config_is_unchanged(
+    checkpoint_copy: Path, damage: str
+) -> None:
+    current = load(checkpoint_copy, ())
+    file, reason, apply = DAMAGES[damage]
+    apply(checkpoint_copy)
+    with pytest.raises(CheckpointError) as caught:
+        newer_revision(current, load, [current.model])
+    assert caught.value.path == checkpoint_copy / file
+    assert reason in caught.value.reason
 
 
 def test_a_changed_config_is_a_newer_revision_with_the_same_weights(checkpoint_copy: Path) -> None:

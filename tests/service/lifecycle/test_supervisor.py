@@ -6,7 +6,8 @@ import logging
 import shutil
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +20,7 @@ from fastapi import FastAPI
 from torch import Tensor
 
 from eulerlora.checkpoint import save_checkpoint, stored_revision
+from eulerlora.errors import CheckpointError
 from eulerlora.inference import predict_rows
 from eulerlora.settings import DEFAULT_RUNTIME
 from service.inference.engine import InferenceItem
@@ -233,7 +235,7 @@ def test_sighup_serves_and_logs_the_new_revision(
     assert f"model tiny: revision {before} -> {after}" in caplog.messages
 
 
-def test_sighup_without_a_new_revision_loads_nothing(
+def test_sighup_without_a_new_revision_verifies_the_files_and_replaces_nothing(
     harness: SupervisorHarness, checkpoint_copy: Path, successor: Path, monkeypatch
 ) -> None:
     loaded: list[Path] = []
@@ -261,7 +263,7 @@ def test_sighup_without_a_new_revision_loads_nothing(
             await until(lambda: harness.models["tiny"] is not served)
 
     asyncio.run(story())
-    assert loaded == [checkpoint_copy] * 2
+    assert loaded == [checkpoint_copy] * 3
 
 
 def test_a_damaged_new_revision_leaves_the_old_one_serving(
@@ -290,6 +292,37 @@ def test_a_damaged_new_revision_leaves_the_old_one_serving(
         f"model tiny: still serving revision {before}; {checkpoint_copy / file}: "
     )
     assert reason in line
+
+
+@pytest.fixture
+def no_automatic_collection() -> Iterator[None]:
+    """Disables the garbage collector, which otherwise runs at unpredictable times."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_failed_reloads_leave_no_model_in_memory(
+    harness: SupervisorHarness, checkpoint_copy: Path, caplog, no_automatic_collection
+) -> None:
+    loaded: list[weakref.ref[Any]] = []
+
+    def load(folder: Path, others: Any) -> Any:
+        checked = load_checked(folder, others, torch.device("cpu"), DEFAULT_RUNTIME)
+        loaded.append(weakref.ref(checked.model))
+        if len(loaded) > 1:
+            raise CheckpointError(folder, "deliberate")
+        return checked
+
+    async def story() -> None:
+        async with harness.supervise(checkpoint_copy, load=load).running():
+            await until(lambda: harness.lifecycle.phase == "ready")
+            for reloads in range(1, 4):
+                signal.raise_signal(signal.SIGHUP)
+                await until(lambda expected=reloads: caplog.text.count("deliberate") == expected)
+            await until(lambda: [model() is not None for model in loaded] == [True] + [False] * 3)
+
+    asyncio.run(story())
 
 
 def test_a_new_revision_that_fails_its_health_check_is_not_served(
