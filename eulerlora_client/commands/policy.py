@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora_client.commands.program import Program, packaged_policy
+from eulerlora_client.printable import printable
 
 if TYPE_CHECKING:
     from eulerlora_client.policy.policy import Policy
@@ -45,7 +46,7 @@ def check_command(file: Path, images: tuple[Path, ...]) -> None:
     from eulerlora_client.policy.policy import read_policy  # noqa: PLC0415 - fast --help
 
     policy = read_policy(file)
-    click.echo(f"{file}: valid, version {policy.version}, {policy.hash}")
+    click.echo(f"{printable(str(file))}: valid, version {policy.version}, {policy.hash}")
     if images:
         click.echo("\n".join(_rejected(policy, images)))
 

@@ -5,6 +5,7 @@ from typing import Any
 from PIL import Image, ImageMath
 
 from eulerlora_client.contract.triage import ImageQuality
+from eulerlora_client.policy.colours import in_srgb
 
 WORKING_SIDE_PX = 128
 """Longer side at which brightness, clipping and sharpness are measured."""
@@ -17,8 +18,9 @@ LEVELS_16_BIT_PER_8_BIT = 257
 def measure_quality(image: Image.Image) -> ImageQuality:
     """Returns the quality of an image of any mode that Pillow converts to gray.
 
-    All measures except the size are taken on the luma (ITU-R BT.601), reduced to 128 pixels for
-    the longer side, so that they do not depend on the resolution. Smaller images are not enlarged.
+    All measures except the size are taken on the luma (ITU-R BT.601) in sRGB, reduced to 128
+    pixels for the longer side, so that they do not depend on the resolution. Smaller images are
+    not enlarged.
     """
     luma = _working_luma(image)
     return ImageQuality(
@@ -71,7 +73,7 @@ def _mean(image: Image.Image) -> float:
 
 def _working_luma(image: Image.Image) -> Image.Image:
     """Returns the luma in 0..255, mode F."""
-    gray = _gray(image).convert("F")
+    gray = _gray(in_srgb(image)).convert("F")
     scale = WORKING_SIDE_PX / max(gray.size)
     if scale < 1:
         width, height = (max(1, round(side * scale)) for side in gray.size)

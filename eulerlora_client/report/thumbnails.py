@@ -9,6 +9,8 @@ from warnings import catch_warnings
 
 from PIL import Image, ImageOps
 
+from eulerlora_client.policy.colours import in_srgb
+
 FORMATS = ("JPEG", "PNG", "WEBP")
 MAX_SIDE_PX = 320
 MAX_BYTES = 15_000  # a report with a thousand thumbnails can still be opened by a browser
@@ -40,9 +42,9 @@ class Thumbnail:
 def thumbnail_of(path: Path) -> Thumbnail | None:
     """Returns the thumbnail of an image, at most 320 pixels per side and 15 kB.
 
-    It is upright by its EXIF orientation, over white where it is transparent, and has no metadata.
-    Returns None for a file that cannot be decoded, for more than 50 megapixels by the header, and
-    for anything that is not a regular file.
+    It is upright by its EXIF orientation, in sRGB, over white where it is transparent, and has no
+    metadata. Returns None for a file that cannot be decoded, for more than 50 megapixels by the
+    header, and for anything that is not a regular file.
     """
     if not path.is_file():
         return None
@@ -51,7 +53,7 @@ def thumbnail_of(path: Path) -> Thumbnail | None:
             if image.width * image.height > MAX_PIXELS:
                 return None
             image.draft("RGB", (DECODED_SIDE_PX, DECODED_SIDE_PX))
-            small = _plain_rgb(_scaled(_upright(image)))
+            small = _plain_rgb(_scaled(in_srgb(_upright(image))))
     except DECODING_ERRORS:
         return None
     return Thumbnail(small.width, small.height, _jpeg(small))

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.predictions import Prediction, PredictionWarning
 from eulerlora_client.contract.triage import Disposition, Reason
 from eulerlora_client.report.exports import COLUMNS, read_json_lines, write_csv, write_json_lines
+from eulerlora_client.triage.run import RowProblem, TriageRow
 from tests.eulerlora_client.runs import decided, undecided
 from tests.eulerlora_client.triage_rows import UNFAMILIAR
 
@@ -100,6 +101,51 @@ def test_a_spreadsheet_reads_no_name_as_a_formula(tmp_path: Path) -> None:
         written = [line["file"] for line in csv.DictReader(file)]
     assert written == [*(f"./{name}" for name in names[:5]), *names[5:]]
     assert [Path(name) for name in written] == [Path(name) for name in names]
+
+
+HOSTILE = "=cmd|'/c calc'!A1\x1b]0;title\x07\u202e"
+
+
+def hostile_row() -> TriageRow:
+    """Returns a row whose texts from the server are a formula with escape sequences."""
+    row = decided("a.png", Disposition.ROUTINE)
+    assert row.prediction is not None
+    texts = {
+        "label": HOSTILE,
+        "model": HOSTILE,
+        "request_id": HOSTILE,
+        "probabilities": {HOSTILE: 1.0},
+        "warnings": ({"code": HOSTILE, "message": HOSTILE},),
+    }
+    prediction = Prediction.model_construct(**(dict(row.prediction) | texts))
+    warning = PredictionWarning.model_construct(code=HOSTILE, message=HOSTILE)
+    return replace(row, prediction=prediction.model_copy(update={"warnings": (warning,)}))
+
+
+def test_texts_of_the_server_are_escaped_and_are_no_formula(tmp_path: Path) -> None:
+    problem = RowProblem(HOSTILE, HOSTILE)
+    write_csv(tmp_path / "rows.csv", [hostile_row(), replace(ROWS[1], problem=problem)])
+    content = (tmp_path / "rows.csv").read_text(encoding="utf-8")
+    assert "\x1b" not in content
+    with (tmp_path / "rows.csv").open(newline="", encoding="utf-8") as file:
+        routine, broken = csv.DictReader(file)
+    escaped = "'=cmd|'/c calc'!A1\\x1b]0;title\\x07\\u202e"
+    for name in ("label", "model", "request_id", "warnings"):
+        assert routine[name] == escaped
+    assert (broken["problem"], broken["problem_detail"]) == (escaped, escaped)
+    assert routine[f"p_{escaped[1:]}"] == "1.0"
+
+
+def test_a_terminal_receives_no_control_characters_of_names(tmp_path: Path) -> None:
+    terminal, other_end = os.openpty()
+    try:
+        write_csv(Path(os.ttyname(other_end)), [undecided("=\x1b[2J.png"), hostile_row()])
+        shown = os.read(terminal, 10_000)
+    finally:
+        os.close(terminal)
+        os.close(other_end)
+    assert b"'=\\x1b[2J.png" in shown
+    assert b"\x1b" not in shown
 
 
 @pytest.mark.parametrize("write", [write_csv, write_json_lines])
