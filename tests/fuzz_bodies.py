@@ -12,7 +12,7 @@ import logging
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -20,7 +20,6 @@ from typing import Any
 
 import atheris
 import numpy as np
-import torch
 from PIL import Image
 
 with atheris.instrument_imports(include=["service", "eulerlora", "python_multipart", "imagesize"]):
@@ -29,8 +28,8 @@ with atheris.instrument_imports(include=["service", "eulerlora", "python_multipa
     from eulerlora.model import EulerLoRA
     from service import app as service_app
     from service.decoding.decode import Declared
-    from service.decoding.pool import Decoded, Decoder
-    from service.decoding.worker import DecodeJob, run_job
+    from service.decoding.pool import Decoded, Decoder, decoded
+    from service.decoding.worker import DecodeFailure, DecodeJob, run_job
     from service.inference.models import ServedModel, ServedModels
     from service.lifecycle.phase import Lifecycle
     from service.settings import ImageLimits, ServiceSettings
@@ -109,7 +108,7 @@ class Exchange:
 class InProcessDecoder(Decoder):
     """Decodes in this process, so that the fuzzer measures the coverage of the decoder."""
 
-    def start(self) -> None:
+    async def start(self) -> None:
         pass
 
     async def decode(
@@ -119,12 +118,12 @@ class InProcessDecoder(Decoder):
         size: int,
         revision: str,
         with_quality: bool = False,
+        on_cpu_s: Callable[[float], None] = lambda _: None,
     ) -> Decoded:
         done = run_job(DecodeJob(content, declared, size, revision, with_quality), ImageLimits())
-        if isinstance(done, Exception):
-            raise done
-        pixels = torch.from_numpy(done.pixels)
-        return Decoded(pixels, done.content_seed, done.warnings, done.decode_s, done.quality)
+        if isinstance(done, DecodeFailure):
+            raise done.error
+        return decoded(done)
 
 
 def tiny_model() -> EulerLoRA:

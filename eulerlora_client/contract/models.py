@@ -36,6 +36,13 @@ class ImageLimits(WireModel):
     min_side: Annotated[PositiveInt, Field(description="Least width and height, in pixels.")]
     max_side: Annotated[PositiveInt, Field(description="Greatest width and height, in pixels.")]
     max_pixels: Annotated[PositiveInt, Field(description="Greatest width times height.")]
+    max_jpeg_pixels: Annotated[
+        PositiveInt,
+        Field(description="Greatest width times height of a JPEG, which is reduced on decoding."),
+    ]
+    max_request_pixels: Annotated[
+        PositiveInt, Field(description="Greatest sum over the images of a request.")
+    ]
 
 
 class ScoreThreshold(WireModel):

@@ -3,26 +3,34 @@
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import PurePath
-from typing import Literal
 
-import imagesize
+import numpy as np
+import numpy.typing as npt
 import simplejpeg
 from PIL import Image
 from torch import Tensor
 
 from eulerlora.errors import ImageError
+from eulerlora.image_files import jpeg_reduction, reduce_jpeg
 from eulerlora.preprocess import (
     PARSER_ERRORS,
     RgbImage,
     channels_first,
     is_upright_srgb,
     upright_rgb,
+    upright_transposition,
 )
 from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
-from eulerlora_client.contract.problems import UnsupportedMedia, UnusableImage
+from eulerlora_client.contract.problems import UnusableImage
+from service.decoding.header import (
+    Format,
+    broken,
+    check_pixels,
+    check_size,
+    check_structure,
+    read_header,
+)
 from service.settings import ImageLimits
-
-Format = Literal["JPEG", "PNG", "WEBP"]
 
 MEDIA_TYPES: dict[str, Format] = {"image/jpeg": "JPEG", "image/png": "PNG", "image/webp": "WEBP"}
 
@@ -37,16 +45,12 @@ NEUTRAL = {"", "application/octet-stream"}
 PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 PNG_BIT_DEPTH_AT = 24
 
-
-def sniff(data: bytes) -> Format | None:
-    """Returns the image format by its magic number; None for any other than the three served."""
-    if data.startswith(b"\xff\xd8\xff"):
-        return "JPEG"
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "PNG"
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return "WEBP"
-    return None
+SWAPPING_SIDES = {
+    Image.Transpose.TRANSPOSE,
+    Image.Transpose.TRANSVERSE,
+    Image.Transpose.ROTATE_90,
+    Image.Transpose.ROTATE_270,
+}
 
 
 @dataclass(frozen=True)
@@ -65,54 +69,91 @@ class Declared:
         )
 
 
+UNDECLARED = Declared()
+
+
 @dataclass(frozen=True)
 class DecodedImage:
-    """An upright RGB image: (3, height, width) uint8, and warnings for the user."""
+    """An upright RGB image.
+
+    pixels: (3, height, width) uint8, possibly reduced. width, height: before the reduction.
+    warnings: for the user.
+    """
 
     pixels: Tensor
+    width: int
+    height: int
     warnings: tuple[PredictionWarning, ...]
 
 
-def decode(data: bytes, limits: ImageLimits, declared: Declared | None = None) -> DecodedImage:
+def decode(
+    data: bytes,
+    limits: ImageLimits,
+    declared: Declared = UNDECLARED,
+    input_side: int | None = None,
+) -> DecodedImage:
     """Returns the upright RGB image in `data`.
 
     declared: if it disagrees with the content, the content decides and the image has a warning.
+    input_side: if given, of the network's input; a large JPEG is then reduced (`jpeg_reduction`).
     Raises UnsupportedMedia for any format but JPEG, PNG and WebP, and UnusableImage for a file
     that is broken or animated, or whose header is outside the limits.
     """
-    file_format = sniff(data)
-    if file_format is None:
-        raise UnsupportedMedia("expected a JPEG, PNG or WebP image; the content is none of these")
+    header = read_header(data, limits)
+    check_structure(data, header.format)
     try:
-        check_size(imagesize.get(BytesIO(data)), limits)
-        image = _decode(data, file_format, limits)
+        if header.format == "JPEG":
+            image, (width, height) = _decode_jpeg(data, limits, input_side)
+        else:
+            image = _decode_other(data, header.format, limits)
+            _, height, width = image.pixels.shape
     except ImageError as error:
         raise UnusableImage(str(error)) from error
     except PARSER_ERRORS as error:
-        raise _broken(file_format) from error
+        raise broken(header.format) from error
     warnings = [
         PredictionWarning(code=WarningCode(warning.code), message=warning.message)
         for warning in image.warnings
     ]
-    if declared is not None and declared.disagrees(file_format):
-        message = f"declared as another type, decoded as {file_format}"
+    if declared.disagrees(header.format):
+        message = f"declared as another type, decoded as {header.format}"
         warnings.append(PredictionWarning(code=WarningCode.DECLARED_TYPE_DIFFERS, message=message))
-    return DecodedImage(image.pixels, tuple(warnings))
+    return DecodedImage(image.pixels, width, height, tuple(warnings))
 
 
-def _decode(data: bytes, file_format: Format, limits: ImageLimits) -> RgbImage:
+def _decode_jpeg(
+    data: bytes, limits: ImageLimits, input_side: int | None
+) -> tuple[RgbImage, tuple[int, int]]:
+    """Returns the image, and its upright width and height before the reduction."""
+    with Image.open(BytesIO(data), formats=["JPEG"]) as image:
+        check_size(image.size, limits, "JPEG")  # the last of several headers counts
+        swaps_sides = upright_transposition(image) in SWAPPING_SIDES
+        upright_size = image.size[::-1] if swaps_sides else image.size
+        factor = 1 if input_side is None else jpeg_reduction(image.size, input_side)
+        size = (-(-image.width // factor), -(-image.height // factor))
+        check_pixels(size, limits.max_pixels)
+        if image.mode == "RGB":
+            pixels = _strictly_decoded(data, size)
+            if is_upright_srgb(image):
+                return RgbImage(channels_first(pixels), ()), upright_size
+            reduced = Image.fromarray(pixels)
+            reduced.info = image.info
+            return upright_rgb(reduced), upright_size
+        _check_jpeg(data)
+        if input_side is not None:
+            reduce_jpeg(image, input_side)
+        return upright_rgb(image), upright_size
+
+
+def _decode_other(data: bytes, file_format: Format, limits: ImageLimits) -> RgbImage:
     if file_format == "PNG":
         with Image.open(BytesIO(data), formats=[file_format]) as image:
             image.verify()  # checks CRCs, which decoding does not
         if PNG_END not in data:
-            raise _broken(file_format)
+            raise broken(file_format)
     with Image.open(BytesIO(data), formats=[file_format]) as image:
-        check_size(image.size, limits)  # the last of several headers counts
-        if file_format == "JPEG":
-            if is_upright_srgb(image):
-                return RgbImage(channels_first(simplejpeg.decode_jpeg(data)), ())
-            _check_jpeg(data)
-        elif getattr(image, "is_animated", False):
+        check_size(image.size, limits, file_format)
+        if getattr(image, "is_animated", False):
             raise UnusableImage("expected a single frame; the image is animated")
         if image.mode == "RGB" and data[PNG_BIT_DEPTH_AT] == 16 and file_format == "PNG":
             _narrow_transparent_colour(image)
@@ -120,16 +161,19 @@ def _decode(data: bytes, file_format: Format, limits: ImageLimits) -> RgbImage:
         return upright_rgb(image)
 
 
-def _broken(file_format: Format) -> UnusableImage:
-    return UnusableImage(f"the {file_format} data is broken or truncated")
+def _strictly_decoded(data: bytes, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Returns (height, width, 3) of an RGB JPEG, with the same pixels as Pillow at any reduction.
+
+    size: width and height after the reduction. Raises ValueError if libjpeg warns of missing or
+    broken data, which Pillow fills with gray.
+    """
+    width, height = size
+    pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, min_width=width, min_height=height)
+    return pixels
 
 
 def _check_jpeg(data: bytes) -> None:
-    """Raises ValueError if libjpeg warns of missing or broken data.
-
-    Pillow suppresses these warnings and fills missing data with gray. simplejpeg therefore decodes
-    a plain RGB JPEG alone, with the same pixels as Pillow, and checks all others.
-    """
+    """Raises ValueError as `_strictly_decoded`, for a JPEG that Pillow decodes."""
     simplejpeg.decode_jpeg(
         data, "GRAY", fastdct=True, fastupsample=True, min_height=1, min_width=1, min_factor=8
     )
@@ -140,19 +184,3 @@ def _narrow_transparent_colour(image: Image.Image) -> None:
     colour = image.info.get("transparency")
     if isinstance(colour, tuple):
         image.info["transparency"] = tuple(value >> 8 for value in colour)
-
-
-def check_size(size: tuple[int, int], limits: ImageLimits) -> None:
-    """Raises UnusableImage if (width, height) is outside the limits."""
-    width, height = size
-    if width < 0 or height < 0:
-        raise UnusableImage("the image's header is broken or truncated")
-    if min(width, height) < limits.min_side or max(width, height) > limits.max_side:
-        raise UnusableImage(
-            f"expected sides of {limits.min_side} to {limits.max_side} pixels; "
-            f"the image is {width} x {height}"
-        )
-    if width * height > limits.max_pixels:
-        raise UnusableImage(
-            f"expected at most {limits.max_pixels:,} pixels; the image is {width} x {height}"
-        )

@@ -1,4 +1,7 @@
-"""The code of a decoder process: decodes images one at a time, with limits on memory and time."""
+"""The code of a decoder process: decodes images one at a time, with limits on memory and time.
+
+The kernel enforces the limits on time, because no code in Python runs while a library decodes.
+"""
 
 import os
 import resource
@@ -7,7 +10,7 @@ import socket
 import time
 import traceback
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Self, cast
@@ -20,11 +23,12 @@ from PIL import Image
 from eulerlora.preprocess import resize
 from eulerlora.seeds import content_seed
 from eulerlora_client.contract.predictions import PredictionWarning
+from eulerlora_client.contract.problems import UnusableImage
 from eulerlora_client.contract.triage import ImageQuality
 from eulerlora_client.policy.quality import measure_quality
 from service.decoding.decode import Declared, DecodedImage, decode
 from service.decoding.messages import Message, receive
-from service.settings import ImageLimits
+from service.settings import DecodingSettings, ImageLimits
 
 READY = Message(b"", "ready")
 IMAGE_BYTES = 2**18  # space that an idle worker allocates for the next file
@@ -65,19 +69,21 @@ class DecodeJob:
 class DecodeResult:
     """The result of a job.
 
-    pixels: (3, size, size) float32 in [0, 1]. content_seed: a seed derived from the whole image
-    and the model's revision. decode_s: seconds from bytes to pixels. quality: None if not measured.
+    pixels: (3, size, size) float32 in [0, 1]. content_seed: a seed derived from the decoded image
+    and the model's revision. decode_s: seconds from bytes to pixels. cpu_s: CPU seconds of the
+    whole job. quality: None if not measured.
     """
 
     pixels: npt.NDArray[np.float32]
     content_seed: int
     warnings: tuple[PredictionWarning, ...]
     decode_s: float
+    cpu_s: float
     quality: ImageQuality | None = None
 
     def to_message(self) -> Message:
         """Returns the message that a worker sends."""
-        fields = (self.content_seed, self.warnings, self.decode_s, self.quality)
+        fields = (self.content_seed, self.warnings, self.decode_s, self.cpu_s, self.quality)
         return Message(self.pixels.data.cast("B"), (self.pixels.shape, *fields))
 
     @classmethod
@@ -87,70 +93,87 @@ class DecodeResult:
         return cls(np.frombuffer(message.buffer, np.float32).reshape(shape), *fields)
 
 
-class OutOfDecodingMemoryError(Exception):
+@dataclass(frozen=True)
+class DecodeFailure:
+    """A job without a result. error: a Problem, or a defect with its traceback as a note."""
+
+    error: Exception
+    cpu_s: float
+
+    def to_message(self) -> Message:
+        """Returns the message that a worker sends."""
+        return Message(b"", self)
+
+
+class OutOfDecodingMemoryError(UnusableImage):
     """Decoding the image needs more memory than the limit."""
 
 
-def run_worker(
-    connection: socket.socket, limits: ImageLimits, memory_bytes: int, max_job_s: float
-) -> None:
+def run_worker(connection: socket.socket, limits: ImageLimits, settings: DecodingSettings) -> None:
     """Reports that the worker is ready, then runs jobs until the socket is closed.
 
-    memory_bytes: the limit on memory in addition to that of a ready worker. max_job_s: the kernel
-    kills a worker whose job takes longer, even if the parent process is gone. The worker ignores
-    the signals that a terminal sends to the process group.
+    The kernel kills a worker whose job exceeds its CPU time, with SIGPROF, or twice the time limit,
+    with SIGALRM, even if the parent process is gone. The worker ignores the signals that a terminal
+    sends to the process group.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     warnings.simplefilter("ignore")  # Pillow's warnings about metadata; the result has its own
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch.set_num_threads(1)
     _warm_up(limits)
-    _limit_memory(memory_bytes)
+    _limit_memory(settings.memory_bytes)
     READY.send(connection)
     while job := _receive_job(connection):
-        signal.setitimer(signal.ITIMER_REAL, max_job_s)
-        result_to_message(run_job(job, limits)).send(connection)
+        signal.setitimer(signal.ITIMER_REAL, 2 * settings.timeout_s)
+        signal.setitimer(signal.ITIMER_PROF, settings.cpu_budget_s(len(job.content)))
+        run_job(job, limits).to_message().send(connection)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def run_job(job: DecodeJob, limits: ImageLimits) -> DecodeResult | Exception:
-    """Returns the result of a job, or an exception with its traceback as a note.
-
-    Unlike a traceback, a note survives pickling.
-    """
-    started_at = time.monotonic()
+def run_job(job: DecodeJob, limits: ImageLimits) -> DecodeResult | DecodeFailure:
+    """Returns the result of a job, or why it has none."""
+    started_at_cpu_s = time.process_time()
     try:
-        image = decode(job.content, limits, job.declared)
-        return DecodeResult(
-            resize(image.pixels, job.size).numpy(),
-            content_seed(image.pixels, job.revision),
-            image.warnings,
-            time.monotonic() - started_at,
-            _quality(image) if job.with_quality else None,
-        )
+        result = _decoded(job, limits)
+        return replace(result, cpu_s=time.process_time() - started_at_cpu_s)
     except Exception as error:
+        failure = error
         if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
-            return OutOfDecodingMemoryError("decoding the image takes too much memory")
-        error.add_note(traceback.format_exc())
-        return error
+            failure = OutOfDecodingMemoryError("decoding the image takes too much memory")
+        else:
+            error.add_note(traceback.format_exc())  # unlike a traceback, a note survives pickling
+        return DecodeFailure(failure, time.process_time() - started_at_cpu_s)
 
 
-def result_to_message(result: DecodeResult | Exception) -> Message:
-    """Returns the message that a worker sends for a result or an exception."""
-    return result.to_message() if isinstance(result, DecodeResult) else Message(b"", result)
-
-
-def result_from_message(message: Message) -> DecodeResult | Exception:
-    """Returns the result or exception in a message from a worker."""
-    if isinstance(message.fields, Exception):
+def result_from_message(message: Message) -> DecodeResult | DecodeFailure:
+    """Returns the result or failure in a message from a worker."""
+    if isinstance(message.fields, DecodeFailure):
         return message.fields
     return DecodeResult.from_message(message)
 
 
+def _decoded(job: DecodeJob, limits: ImageLimits) -> DecodeResult:
+    """Returns the result of a job, without its CPU time."""
+    started_at = time.monotonic()
+    image = decode(job.content, limits, job.declared, job.size)
+    return DecodeResult(
+        pixels=resize(image.pixels, job.size).numpy(),
+        content_seed=content_seed(image.pixels, job.revision),
+        warnings=image.warnings,
+        decode_s=time.monotonic() - started_at,
+        cpu_s=0,
+        quality=_quality(image) if job.with_quality else None,
+    )
+
+
 def _quality(image: DecodedImage) -> ImageQuality:
-    return measure_quality(Image.fromarray(image.pixels.permute(1, 2, 0).numpy()))
+    """Returns the quality of the image; its size is that before the reduction, in pixels."""
+    quality = measure_quality(Image.fromarray(image.pixels.permute(1, 2, 0).numpy()))
+    return quality.model_copy(update={"width": image.width, "height": image.height})
 
 
 def _receive_job(connection: socket.socket) -> DecodeJob | None:

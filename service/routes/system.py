@@ -1,6 +1,6 @@
 """`GET /models`, `/models/{name}`, `/livez`, `/readyz` and `/metrics`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
@@ -129,7 +129,7 @@ def _set_options(
     )
 
 
-def probe_routes(lifecycle: Lifecycle) -> APIRouter:
+def probe_routes(lifecycle: Lifecycle, decoder_works: Callable[[], bool]) -> APIRouter:
     """Returns the liveness and readiness probes."""
     router = APIRouter(tags=[OPERATIONS])
 
@@ -140,9 +140,11 @@ def probe_routes(lifecycle: Lifecycle) -> APIRouter:
 
     @router.get("/readyz", responses=documented("readyz", (*OPEN_PROBLEMS, NotReady)))
     async def readyz() -> ServiceStatus:
-        """Returns 200 while the models are loaded, verified and served."""
+        """Returns 200 while the models are served and the decoder of images works."""
         if lifecycle.phase != "ready":
             raise NotReady("the models are not served")
+        if not decoder_works():
+            raise NotReady("the image decoder does not work")
         return ServiceStatus(status="ready")
 
     return router

@@ -15,7 +15,8 @@ from eulerlora.image_files import read_pixels
 from eulerlora.preprocess import Conversion
 from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
 from eulerlora_client.contract.problems import Problem, UnsupportedMedia, UnusableImage
-from service.decoding.decode import MEDIA_TYPES, Declared, check_size, decode, sniff
+from service.decoding.decode import MEDIA_TYPES, Declared, decode
+from service.decoding.header import check_size, sniff
 from service.settings import ImageLimits
 from tests.icc_profiles import DISPLAY_P3, SRGB, in_srgb, rgb_profile
 
@@ -170,7 +171,7 @@ def test_a_header_without_pixels_is_refused_for_its_size_first(png_header) -> No
 
 def test_a_size_of_zero_is_refused(png_header) -> None:
     with pytest.raises(UnusableImage, match="0 x 0"):
-        check_size((0, 0), LIMITS)
+        check_size((0, 0), LIMITS, "PNG")
 
 
 def test_a_second_png_header_with_a_large_size_is_refused(png_chunk, png_header) -> None:

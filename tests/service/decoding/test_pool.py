@@ -32,6 +32,7 @@ from service.settings import DecodingSettings, ImageLimits
 LIMITS = ImageLimits()
 SIZE = 48
 HANG_S = 600.0
+FAULTY_SETTINGS = DecodingSettings(workers=2, timeout_s=4.0, cpu_s=0.5)
 TIMEOUT_S = 120
 RUNNER = asyncio.Runner()  # the decoders of all tests use one event loop
 
@@ -47,42 +48,57 @@ def one_loop() -> Iterator[None]:
 def decoder() -> Iterator[Decoder]:
     """Two workers."""
     decoder = Decoder(LIMITS, DecodingSettings(workers=2, timeout_s=TIMEOUT_S))
-    decoder.start()
+    RUNNER.run(decoder.start())
     yield decoder
     decoder.close()
 
 
 @pytest.fixture(scope="module")
 def faulty() -> Iterator[Decoder]:
-    """Two workers with a time limit of two seconds; the revision of a job selects a fault."""
+    """Two workers with a time limit of a few seconds; the revision of a job selects a fault."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "run_worker", run_faulty_worker)
-        decoder = Decoder(LIMITS, DecodingSettings(workers=2, timeout_s=2.0))
-        decoder.start()
+        decoder = Decoder(LIMITS, FAULTY_SETTINGS)
+        RUNNER.run(decoder.start())
         yield decoder
         decoder.close()
 
 
 def run_faulty_worker(*args: Any) -> None:
-    """Runs a worker that fails as the revision of a job says."""
+    """Runs a worker that fails as the revision of a job says.
+
+    With the path of a file in the revision, it fails once and then deletes the file.
+    """
     run_job = worker.run_job
 
-    def run_faulty_job(job: worker.DecodeJob, limits: ImageLimits) -> object:
-        if job.revision == "hang":
+    def run_faulty_job(
+        job: worker.DecodeJob, limits: ImageLimits
+    ) -> worker.DecodeResult | worker.DecodeFailure:
+        fault, _, path = job.revision.partition(":")
+        if path:
+            try:
+                Path(path).unlink()
+            except FileNotFoundError:
+                return run_job(job, limits)
+        if fault == "hang":
             time.sleep(HANG_S)
-        if job.revision == "die":
-            os.kill(os.getpid(), signal.SIGSEGV)
+        if fault == "spin":
+            sum(range(10**15))
+        if fault in signal.Signals.__members__:
+            os.kill(os.getpid(), signal.Signals[fault])
+            time.sleep(HANG_S)  # SIGSTOP
         if job.revision == "slow":
             time.sleep(0.5)
         if job.revision == "grow":
             return run_with(lambda: bytearray(3 * 1024**3))
         if job.revision == "device":
-            return UnusableImage(repr(os.environ.get("CUDA_VISIBLE_DEVICES")))
+            device = os.environ.get("CUDA_VISIBLE_DEVICES")
+            return worker.DecodeFailure(UnusableImage(repr(device)), 0)
         if job.revision == "defect":
             return run_with(lambda: 1 // 0)
         return run_job(job, limits)
 
-    def run_with(fault: Callable[[], object]) -> object:
+    def run_with(fault: Callable[[], object]) -> worker.DecodeResult | worker.DecodeFailure:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(worker, "decode", lambda *_: fault())
             return run_job(worker.DecodeJob(b"", Declared(), SIZE, ""), LIMITS)
@@ -110,12 +126,17 @@ def pids(decoder: Decoder) -> set[int]:
     return {process.pid for process in decoder._workers if process.pid is not None}
 
 
+def idle(decoder: Decoder) -> int:
+    """Returns the number of workers that wait for an image."""
+    return sum(process.is_usable for process in decoder._idle._queue)
+
+
 def idle_pids(decoder: Decoder) -> set[int]:
     """Waits until both workers are idle, and returns their pids."""
 
     async def story() -> None:
         async with asyncio.timeout(TIMEOUT_S):
-            while len(decoder._idle) < 2:
+            while idle(decoder) < 2:
                 await asyncio.sleep(0.01)
 
     RUNNER.run(story())
@@ -127,7 +148,7 @@ def wait_for_replacements(decoder: Decoder, before: set[int], count: int = 1) ->
 
     async def story() -> None:
         async with asyncio.timeout(TIMEOUT_S):
-            while len(pids(decoder) - before) < count or len(decoder._idle) < len(before):
+            while len(pids(decoder) - before) < count or idle(decoder) < len(before):
                 await asyncio.sleep(0.01)
 
     RUNNER.run(story())
@@ -155,7 +176,7 @@ def test_warnings_and_problems_are_passed_on(decoder, png, photo, encode) -> Non
 
 def test_a_hanging_decoder_fails_one_request(faulty, png) -> None:
     before = idle_pids(faulty)
-    with pytest.raises(UnusableImage, match="took too long"):
+    with pytest.raises(NotReady, match="did not answer in time"):
         decode_with(faulty, png, "hang")
     assert decode_with(faulty, png).pixels.shape == (3, SIZE, SIZE)
     wait_for_replacements(faulty, before)
@@ -164,13 +185,140 @@ def test_a_hanging_decoder_fails_one_request(faulty, png) -> None:
 def test_a_dying_decoder_fails_one_request_and_no_other_in_flight(faulty, png) -> None:
     async def both() -> list[Decoded | BaseException]:
         return await asyncio.gather(
-            submit(faulty, png, "slow"), submit(faulty, png, "die"), return_exceptions=True
+            submit(faulty, png, "slow"), submit(faulty, png, "SIGSEGV"), return_exceptions=True
         )
 
     unharmed, lost = RUNNER.run(both())
     assert isinstance(unharmed, Decoded)
     assert isinstance(lost, UnusableImage)
     assert decode_with(faulty, png).warnings == ()
+
+
+@pytest.fixture
+def fault_flag(tmp_path: Path) -> str:
+    """A file that `run_faulty_worker` deletes when it fails."""
+    (tmp_path / "flag").touch()
+    return str(tmp_path / "flag")
+
+
+@pytest.mark.parametrize("fault", ["SIGKILL", "SIGSEGV", "SIGSTOP"])
+def test_the_image_of_a_lost_decoder_is_decoded_in_another_one(
+    faulty, png, fault_flag, fault
+) -> None:
+    used: list[float] = []
+
+    async def once() -> Decoded:
+        revision = f"{fault}:{fault_flag}"
+        return await faulty.decode(png, Declared(), SIZE, revision, on_cpu_s=used.append)
+
+    before = idle_pids(faulty)
+    assert RUNNER.run(once()).warnings == ()
+    assert not Path(fault_flag).exists()
+    assert len(used) == 2
+    wait_for_replacements(faulty, before)
+
+
+@pytest.mark.parametrize("fault", ["SIGKILL", "SIGSTOP"])
+def test_a_decoder_that_is_killed_or_stopped_twice_is_not_blamed_on_the_image(
+    faulty, png, fault
+) -> None:
+    before = idle_pids(faulty)
+    with pytest.raises(NotReady, match="was stopped while it decoded"):
+        decode_with(faulty, png, fault)
+    wait_for_replacements(faulty, before, count=2)
+
+
+def test_an_image_that_crashes_two_decoders_is_refused(faulty, png) -> None:
+    before = idle_pids(faulty)
+    with pytest.raises(UnusableImage, match="failed twice"):
+        decode_with(faulty, png, "SIGSEGV")
+    wait_for_replacements(faulty, before, count=2)
+    assert decode_with(faulty, png).warnings == ()
+
+
+def test_an_image_above_its_cpu_time_is_refused_and_charged(faulty, png) -> None:
+    used: list[float] = []
+
+    async def spin() -> Decoded:
+        return await faulty.decode(png, Declared(), SIZE, "spin", on_cpu_s=used.append)
+
+    before = idle_pids(faulty)
+    with pytest.raises(UnusableImage, match="too much CPU time"):
+        RUNNER.run(spin())
+    budget_s = FAULTY_SETTINGS.cpu_budget_s(len(png))
+    assert used == [pytest.approx(budget_s, rel=0.5)]
+    wait_for_replacements(faulty, before)
+
+
+def test_the_cpu_time_of_a_caller_that_left_is_charged(faulty, png) -> None:
+    used: list[float] = []
+
+    async def leave() -> None:
+        call = faulty.decode(png, Declared(), SIZE, "spin", on_cpu_s=used.append)
+        task = asyncio.ensure_future(call)
+        while idle(faulty) == 2:
+            await asyncio.sleep(0)
+        task.cancel()
+        async with asyncio.timeout(TIMEOUT_S):
+            while not used:
+                await asyncio.sleep(0.01)
+
+    before = idle_pids(faulty)
+    RUNNER.run(leave())
+    wait_for_replacements(faulty, before)
+
+
+def test_the_cpu_time_of_a_refused_image_is_charged(decoder, photo, encode) -> None:
+    used: list[float] = []
+    truncated = encode(photo.resize((900, 900)), "PNG")[:-30]
+
+    async def refused() -> Decoded:
+        return await decoder.decode(truncated, Declared(), SIZE, "", on_cpu_s=used.append)
+
+    with pytest.raises(UnusableImage):
+        RUNNER.run(refused())
+    assert len(used) == 1
+    assert used[0] > 0
+
+
+def test_a_decoder_without_memory_does_not_work(png) -> None:
+    decoder = Decoder(LIMITS, DecodingSettings(workers=1, memory_bytes=1))
+    RUNNER.run(decoder.start())
+    assert not decoder.is_working
+    with pytest.raises(NotReady, match="does not work"):
+        decode_with(decoder, png)
+    decoder.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_decoder_whose_workers_are_stopped_or_dead_does_not_work_until_they_are_replaced(
+    decoder, number
+) -> None:
+    before = idle_pids(decoder)
+    assert decoder.is_working
+    for pid in before:
+        os.kill(pid, number)
+    assert wait_for_state(before, {"T", "Z", "gone"})
+    assert not decoder.is_working
+    wait_for_replacements(decoder, before, count=2)
+    assert decoder.is_working
+
+
+def wait_for_state(pids: set[int], states: set[str]) -> bool:
+    """Waits until the kernel reports one of the states for every process."""
+
+    def state(pid: int) -> str:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return "gone"
+
+    ends_at = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < ends_at:
+        if all(state(pid) in states for pid in pids):
+            return True
+        time.sleep(0.001)
+    return False
 
 
 def test_a_decoder_above_its_memory_limit_fails_one_request(faulty, png) -> None:
@@ -216,9 +364,11 @@ def test_a_closed_decoder_has_no_processes_and_refuses_images(png) -> None:
     decoder = Decoder(LIMITS, DecodingSettings(workers=1))
     with pytest.raises(NotReady):
         decode_with(decoder, png)
-    decoder.start()
+    RUNNER.run(decoder.start())
     (pid,) = pids(decoder)
+    assert decoder.is_working
     decoder.close()
+    assert not decoder.is_working
     assert not psutil.pid_exists(pid)
     with pytest.raises(NotReady):
         decode_with(decoder, png)
@@ -232,8 +382,8 @@ from service.settings import ImageLimits
 
 if __name__ == "__main__":
     decoder = Decoder(ImageLimits(), DecodingSettings(workers=1))
-    decoder.start()
-    print(decoder._idle[0].pid, flush=True)
+    asyncio.run(decoder.start())
+    print(next(iter(decoder._workers)).pid, flush=True)
     if sys.argv[1] == "forget":
         sys.exit(3)
     sys.stdin.read()
@@ -282,7 +432,8 @@ def test_a_worker_sees_no_gpu(faulty, png) -> None:
 def test_the_kernel_kills_a_hanging_worker_without_its_parent(png) -> None:
     context = multiprocessing.get_context("forkserver")
     ours, theirs = socket.socketpair()
-    process = context.Process(target=run_faulty_worker, args=(theirs, LIMITS, 1024**3, 0.5))
+    settings = DecodingSettings(timeout_s=0.25)
+    process = context.Process(target=run_faulty_worker, args=(theirs, LIMITS, settings))
     process.start()
     assert receive(ours) == worker.READY
     worker.DecodeJob(png, Declared(), SIZE, "hang").to_message().send(ours)
@@ -318,7 +469,7 @@ def photos_of_24_megapixels() -> Iterator[bytes]:
 @pytest.mark.slow
 def test_an_image_of_24_megapixels_of_any_kind_decodes_within_the_default_limits() -> None:
     decoder = Decoder(LIMITS, DecodingSettings(workers=1, timeout_s=TIMEOUT_S))
-    decoder.start()
+    RUNNER.run(decoder.start())
     for data in photos_of_24_megapixels():
         assert decode_with(decoder, data).pixels.isfinite().all()
     decoder.close()
@@ -356,12 +507,12 @@ def test_the_worker_of_a_caller_that_leaves_is_reused(faulty, png) -> None:
 
     async def leave() -> None:
         left = [asyncio.ensure_future(submit(faulty, png, "slow")) for _ in range(2)]
-        while faulty._idle:
+        while idle(faulty):
             await asyncio.sleep(0)
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        assert faulty._idle == []
+        assert idle(faulty) == 0
         assert (await submit(faulty, png)).warnings == ()
 
     RUNNER.run(leave())
@@ -371,7 +522,7 @@ def test_the_worker_of_a_caller_that_leaves_is_reused(faulty, png) -> None:
 def test_the_start_of_a_worker_is_retried(png, monkeypatch, caplog) -> None:
     monkeypatch.setattr(pool, "RESTART_DELAY_S", 0.01)
     decoder = Decoder(LIMITS, DecodingSettings(workers=1))
-    decoder.start()
+    RUNNER.run(decoder.start())
     process = psutil.Process(pids(decoder).pop())
     faults = iter([RuntimeError("a decoder process did not start"), OSError("no memory")])
 

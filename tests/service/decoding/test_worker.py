@@ -8,7 +8,7 @@ from eulerlora.seeds import content_seed
 from eulerlora_client.contract.problems import UnusableImage
 from eulerlora_client.policy.quality import measure_quality
 from service.decoding.decode import Declared
-from service.decoding.worker import DecodeJob, DecodeResult, run_job
+from service.decoding.worker import DecodeFailure, DecodeJob, DecodeResult, run_job
 from service.settings import ImageLimits
 
 LIMITS = ImageLimits()
@@ -53,4 +53,5 @@ def test_quality_is_measured_on_the_whole_upright_image_on_request(encode, photo
 
 def test_an_image_outside_the_limits_is_not_decoded(png) -> None:
     result = run_job(DecodeJob(png, Declared(), 32, REVISION), ImageLimits(max_side=63))
-    assert isinstance(result, UnusableImage)
+    assert isinstance(result, DecodeFailure)
+    assert isinstance(result.error, UnusableImage)

@@ -15,7 +15,7 @@ from service.http import problem_responses as problems
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.routes.system import probe_routes
-from service.settings import ServiceSettings
+from service.settings import ImageLimits, ServiceSettings
 from service.telemetry.request_id import RequestIdMiddleware
 from tests.service.observed import GaugeValues, count_everything, observed_app
 
@@ -52,7 +52,7 @@ def test_a_model_has_classes_limits_thresholds_and_provenance(client, model) -> 
         {"name": name, "description": name.upper()} for name in ("bkl", "mel", "nv")
     ]
     assert (body["adapters"], body["input_size"], body["max_samples"]) == (2, 32, 64)
-    assert body["image_limits"] == {"min_side": 32, "max_side": 8192, "max_pixels": 24_000_000}
+    assert body["image_limits"] == ImageLimits().model_dump()
     assert {(entry["mode"], entry["samples"]) for entry in body["thresholds"]} == {
         ("det", 1),
         ("stoch", 4),
@@ -62,7 +62,10 @@ def test_a_model_has_classes_limits_thresholds_and_provenance(client, model) -> 
 
 
 def test_the_limits_are_those_of_the_settings(model, make_app) -> None:
-    limits = {"min_side": 8, "max_side": 100, "max_pixels": 9000}
+    limits = {
+        "min_side": 8, "max_side": 100, "max_pixels": 9000, "max_jpeg_pixels": 9001,
+        "max_request_pixels": 9002,
+    }  # fmt: skip
     with TestClient(make_app(model, images=limits, bodies={"max_bytes": 1234})) as client:
         body = client.get("/models/tiny").json()
     assert body["image_limits"] == limits
@@ -133,7 +136,7 @@ def test_readiness_follows_the_lifecycle() -> None:
     app = FastAPI()
     app.add_middleware(RequestIdMiddleware)
     problems.install(app)
-    app.include_router(probe_routes(lifecycle))
+    app.include_router(probe_routes(lifecycle, lambda: True))
     client = TestClient(app)
     responses = [client.get("/readyz")]
     for change in (lifecycle.become_ready, lifecycle.stop):
@@ -143,6 +146,18 @@ def test_readiness_follows_the_lifecycle() -> None:
     for response in responses[::2]:
         assert response.headers["Content-Type"] == "application/problem+json"
         assert response.json()["code"] == "not_ready"
+    assert client.get("/livez").status_code == 200
+
+
+def test_readiness_includes_the_decoder() -> None:
+    lifecycle, works = Lifecycle(), [True, False, True]
+    lifecycle.become_ready()
+    app = FastAPI()
+    app.add_middleware(RequestIdMiddleware)
+    problems.install(app)
+    app.include_router(probe_routes(lifecycle, lambda: works.pop(0)))
+    client = TestClient(app)
+    assert [client.get("/readyz").status_code for _ in range(3)] == [200, 503, 200]
     assert client.get("/livez").status_code == 200
 
 
