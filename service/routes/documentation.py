@@ -9,7 +9,7 @@ from service.routes.page import INDEX, MEDIA_TYPES, PageFile, file_response
 
 SWAGGER_UI = "fastapi_swagger.resources"  # the published files of Swagger UI, unchanged
 SWAGGER_UI_FILES = ("swagger-ui-bundle.js", "swagger-ui.css")
-START = "start.js"
+OWN_FILES = (INDEX, "start.js", "style.css")
 
 
 def documentation_routes() -> APIRouter:
@@ -35,7 +35,7 @@ def documentation_routes() -> APIRouter:
 def documentation_files() -> Mapping[str, PageFile]:
     """Returns the files of the documentation by name."""
     own, published = files("service").joinpath("page", "docs"), files(SWAGGER_UI)
-    sources = {INDEX: own, START: own, **dict.fromkeys(SWAGGER_UI_FILES, published)}
+    sources = {**dict.fromkeys(OWN_FILES, own), **dict.fromkeys(SWAGGER_UI_FILES, published)}
     return {
         name: PageFile.of(folder.joinpath(name).read_bytes(), _media_type(name))
         for name, folder in sources.items()

@@ -1,14 +1,11 @@
 """The documentation in a browser, under its security policy."""
 
-import re
-
 import pytest
 
 from tests.browser import TIMEOUT_MS
 
 pytestmark = pytest.mark.browser
 
-IMAGE_BLOCKED = re.compile(r"Loading the image 'data:image/(svg\+xml|png|jpeg)")
 OPERATIONS = 9
 
 
@@ -25,9 +22,9 @@ def test_every_operation_is_shown_without_another_host_or_a_script_of_the_docume
         page.goto(f"{server.url}/docs")
         page.locator(".opblock").nth(OPERATIONS - 1).wait_for(timeout=TIMEOUT_MS)
         page.locator("#operations-predictions-predict .opblock-summary-control").click()
-        page.get_by_text("unusable_image").first.wait_for(timeout=TIMEOUT_MS)
+        page.get_by_text("Gateway Timeout").wait_for(timeout=TIMEOUT_MS)
         assert page.locator(".opblock").count() == OPERATIONS
     finally:
         page.close()
-    assert [url for url in requests if not url.startswith((server.url, "data:"))] == []
-    assert [fault for fault in faults if not IMAGE_BLOCKED.search(fault)] == []
+    assert [url for url in requests if not url.startswith(server.url)] == []
+    assert faults == []
