@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from anyio.to_thread import run_sync
 from fastapi import FastAPI
 from torch import Tensor
 
@@ -35,6 +34,8 @@ from service.routes.page import page_routes
 from service.routes.predict import BATCH_PATH, PREDICT_PATH, predict_routes
 from service.routes.system import metrics_routes, model_routes, probe_routes
 from service.routes.triage import TRIAGE_BATCH_PATH, TRIAGE_PATH, triage_routes
+from service.scheduling.decoding_quota import DecodingQuota
+from service.scheduling.decoding_slots import DecodingSlots
 from service.settings import ServiceSettings
 from service.telemetry.events import Gauges
 from service.telemetry.metrics import Metrics
@@ -78,7 +79,10 @@ def create_service(
     workers = min(served.engine.workers for served in models.values())
     queue = RequestQueue(settings, workers, ThroughputEstimate())
     shift = ShiftMonitors(lambda: {name: served.model for name, served in models.items()})
-    metrics = _create_metrics(models, queue, lifecycle, shift)
+    decoder = Decoder(settings.images, settings.decoding)
+    metrics = _create_metrics(
+        models, queue, lambda: lifecycle.phase == "ready" and decoder.is_working, shift
+    )
     observer = RequestObserver(metrics)
     batcher = Batcher(
         queue,
@@ -87,11 +91,12 @@ def create_service(
         lambda error: lifecycle.fail(str(error)),
         workers,
     )
-    decoder = Decoder(settings.images, settings.decoding)
+    quota = DecodingQuota(settings.decoding.client_s_per_minute)
     pipeline = Pipeline(
         models,
         settings,
         decoder,
+        DecodingSlots(settings.decoding.workers, quota),
         queue,
         shift,
         observer.record_prediction,
@@ -110,11 +115,11 @@ def create_service(
     keyed(predict_routes(pipeline))
     keyed(triage_routes(pipeline, models, options.policy or default_policy()))
     keyed(model_routes(models, settings, shift))
-    app.include_router(probe_routes(lifecycle))
+    app.include_router(probe_routes(lifecycle, lambda: decoder.is_working))
     app.include_router(metrics_routes(metrics))
     app.include_router(page_routes())
     app.include_router(documentation_routes())
-    _add_middlewares(app, settings, queue, observer, options)
+    _add_middlewares(app, settings, queue, quota, observer, options)
 
     max_rows_per_pass = max(served.engine.max_rows_per_pass for served in models.values())
     batch_rows = min(settings.max_batch_rows, max_rows_per_pass)
@@ -127,11 +132,11 @@ async def _infer(batcher: Batcher, served: ServedModel, item: InferenceItem) -> 
 
 
 def _create_metrics(
-    models: ServedModels, queue: RequestQueue, lifecycle: Lifecycle, shift: ShiftMonitors
+    models: ServedModels, queue: RequestQueue, is_ready: Callable[[], bool], shift: ShiftMonitors
 ) -> Metrics:
     return Metrics(
         Gauges(
-            ready=lambda: lifecycle.phase == "ready",
+            ready=is_ready,
             queue_rows=lambda: queue.rows,
             queue_items=lambda: queue.items,
             revisions=lambda: {name: served.revision for name, served in models.items()},
@@ -149,7 +154,7 @@ def _lifespan(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         with ExitStack() as running:
             running.callback(decoder.close)
-            await run_sync(decoder.start)
+            await decoder.start()
             if audit is not None:
                 running.enter_context(audit)
             running.enter_context(batcher.running())
@@ -162,6 +167,7 @@ def _add_middlewares(
     app: FastAPI,
     settings: ServiceSettings,
     queue: RequestQueue,
+    quota: DecodingQuota,
     observer: RequestObserver,
     options: Options,
 ) -> None:
@@ -177,6 +183,7 @@ def _add_middlewares(
     app.add_middleware(
         AdmissionMiddleware,
         queue=queue,
+        quota=quota,
         paths=(PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH),
     )
     if options.keys is not None:

@@ -1,10 +1,9 @@
-"""The request queue: reserved and waiting items, bounded by rows and by estimated time."""
+"""The request queue: reserved and waiting items, shared fairly between clients and requests."""
 
 import math
 import threading
 import time
-from bisect import insort
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,15 +11,21 @@ from eulerlora_client.contract.problems import DeadlinePassed, NotReady, Overloa
 from service.inference.engine import Engine, InferenceItem
 from service.inference.throughput import ThroughputEstimate
 from service.inference.ticket import Batch, Ticket
+from service.scheduling.clients import Flow
+from service.scheduling.fair_queue import FairQueue
+from service.scheduling.recent_clients import RecentClients
+from service.scheduling.shared_capacity import SharedCapacity
 from service.settings import ServiceSettings
+
+TYPICAL_ROWS = 8  # of a request that is not known yet
 
 
 class RequestQueue:
-    """Tickets by engine, oldest first; owns the capacity of the service. Thread-safe.
+    """Tickets in fair order; owns the capacity of the service. Thread-safe.
 
     settings: max_waiting_rows limits the rows of all tickets, deadline_s the estimated time until
-    they have run; max_batch_rows limits a batch. An empty queue admits an item of any size.
-    workers: the number of batches that may run at the same time.
+    those of a request have run, max_batch_rows and max_pass_ms a batch. An empty queue admits an
+    item of any size. workers: the number of batches that may run at the same time.
     """
 
     def __init__(
@@ -31,8 +36,10 @@ class RequestQueue:
         self._throughput = throughput
         self._tickets: set[Ticket] = set()
         self._rows: Counter[Engine] = Counter()  # of `_tickets`
-        self._waiting: dict[Engine, deque[Ticket]] = {}  # tickets with an item, oldest first
+        self._capacity = SharedCapacity(settings.max_waiting_rows)  # of `_tickets`
+        self._waiting: FairQueue[Ticket] = FairQueue()  # tickets with an item
         self._running: set[Batch] = set()
+        self._recent = RecentClients()
         self._changed = threading.Condition()
         self._refusal: str | None = None
 
@@ -48,29 +55,41 @@ class RequestQueue:
         with self._changed:
             return sum(ticket.parent is None for ticket in self._tickets)
 
-    def wait_s(self, engine: Engine | None = None, rows: int = 0) -> float:
+    def wait_s(
+        self, flow: Flow | None = None, engine: Engine | None = None, rows: int = 0
+    ) -> float:
         """Returns the estimated seconds until all accepted work has run.
 
-        engine, rows: additional work to include.
+        flow: until that of this request has run, with `rows` more rows of `engine`; without an
+        engine, with those of a typical request. Other requests and clients then count only as far
+        as fair sharing lets them run before.
         """
         with self._changed:
             rows_by_engine = self._rows.copy()
             if engine is not None:
                 rows_by_engine[engine] += rows
+            total = rows_by_engine.total()
+            before: float = total
+            if flow is not None:
+                needed = TYPICAL_ROWS if engine is None else rows
+                before = min(total, self._capacity.finish_work(flow, needed))
             return self._throughput.remaining_s() + sum(
-                self._throughput.seconds(queued, total, math.ceil(total / self._batch_rows(queued)))
-                for queued, total in rows_by_engine.items()
+                self._estimate_s(queued, math.ceil(waiting * before / total))
+                for queued, waiting in rows_by_engine.items()
             )
 
-    def utilization(self, rows: int = 0, engine: Engine | None = None) -> float:
-        """Returns the used fraction of the capacity with `rows` more rows; above 1 is overload."""
+    def utilization(self, flow: Flow, rows: int = 0, engine: Engine | None = None) -> float:
+        """Returns the used fraction of what a request may use with `rows` more rows.
+
+        Above 1 it is refused.
+        """
         with self._changed:
             return max(
-                (self.rows + rows) / self._settings.max_waiting_rows,
-                self.wait_s(engine, rows) / self._settings.deadline_s,
+                self._capacity.utilization(flow, rows),
+                self.wait_s(flow, engine, rows) / self._settings.deadline_s,
             )
 
-    def check_capacity(self, rows: int = 1, engine: Engine | None = None) -> None:
+    def check_capacity(self, flow: Flow, rows: int = 1, engine: Engine | None = None) -> None:
         """Raises Overloaded if `rows` more rows exceed the capacity, NotReady if it is closed.
 
         engine: the engine of the rows, to include their run time.
@@ -78,19 +97,22 @@ class RequestQueue:
         with self._changed:
             if self._refusal is not None:
                 raise NotReady(self._refusal)
-            if self._tickets and self.utilization(rows, engine) > 1:
+            if self._tickets and self.utilization(flow, rows, engine) > 1:
                 detail = "the accepted requests take longer than the deadline allows"
-                raise Overloaded(detail, self.wait_s())
+                raise Overloaded(detail, self.wait_s(flow))
 
     @contextmanager
-    def reserve(self, engine: Engine, rows: int, count: int = 1) -> Iterator[list[Ticket]]:
+    def reserve(
+        self, flow: Flow, engine: Engine, rows: int, count: int = 1
+    ) -> Iterator[list[Ticket]]:
         """Yields `count` tickets of `rows` rows each, and releases them on exit.
 
         Raises Overloaded if there is no capacity for all of them, and NotReady.
         """
         with self._changed:
-            self.check_capacity(rows * count, engine)
-            tickets = [Ticket(engine, rows) for _ in range(count)]
+            self.check_capacity(flow, rows * count, engine)
+            self._recent.note(flow.client)
+            tickets = [Ticket(engine, rows, flow) for _ in range(count)]
             for ticket in tickets:
                 self._add(ticket)
         try:
@@ -107,7 +129,7 @@ class RequestQueue:
         with self._changed:
             self._remove(ticket)
             ticket.rows = max(0, ticket.rows - rows)
-            part = Ticket(ticket.engine, rows, parent=ticket)
+            part = Ticket(ticket.engine, rows, ticket.flow, parent=ticket)
             self._add(ticket)
             self._add(part)
             return part
@@ -117,8 +139,8 @@ class RequestQueue:
     ) -> None:
         """Adds an item to the queue, with or without an earlier reservation.
 
-        deadline, queued_at: on the monotonic clock. The item follows those that were queued at or
-        before `queued_at`, by default now. Raises NotReady.
+        deadline: on the monotonic clock. queued_at: of the first round, for a later one, which
+        precedes the client's other items. Raises NotReady.
         """
         with self._changed:
             if self._refusal is not None:
@@ -126,8 +148,7 @@ class RequestQueue:
             ticket.item, ticket.deadline = item, deadline
             ticket.queued_at = time.monotonic() if queued_at is None else queued_at
             self._add(ticket)
-            waiting = self._waiting.setdefault(ticket.engine, deque())
-            insort(waiting, ticket, key=lambda other: other.queued_at)
+            self._waiting.add(ticket, continued=queued_at is not None)
             self._changed.notify()
 
     def release(self, ticket: Ticket) -> None:
@@ -135,23 +156,19 @@ class RequestQueue:
         with self._changed:
             self._remove(ticket)
             ticket.future.cancel()
-            waiting = self._waiting.get(ticket.engine, deque())
-            if ticket in waiting:
-                waiting.remove(ticket)
-                if not waiting:
-                    del self._waiting[ticket.engine]
+            self._waiting.remove(ticket)
 
     def next_batch(self) -> Batch | None:
-        """Waits for and starts a batch: the oldest item and those of its engine that fit.
+        """Waits for and starts a batch of items in fair order.
 
         Returns None once the queue is closed and empty.
         """
         with self._changed:
             while True:
-                self._changed.wait_for(lambda: self._waiting or self._refusal is not None)
+                self._changed.wait_for(self._can_continue)
                 if not self._waiting:
                     return None
-                tickets = self._take_oldest()
+                tickets = self._take_first()
                 if tickets:
                     batch = Batch(tickets)
                     self._running.add(batch)
@@ -163,6 +180,7 @@ class RequestQueue:
         with self._changed:
             self._running.remove(batch)
             self._throughput.finish(batch)
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Stops admitting items; those in the queue still run."""
@@ -184,40 +202,60 @@ class RequestQueue:
         if ticket not in self._tickets:
             self._tickets.add(ticket)
             self._rows[ticket.engine] += ticket.rows
+            self._capacity.add(ticket.flow, ticket.rows)
 
     def _remove(self, ticket: Ticket) -> None:
         if ticket in self._tickets:
             self._tickets.remove(ticket)
+            self._capacity.add(ticket.flow, -ticket.rows)
             self._rows[ticket.engine] -= ticket.rows
             if not self._rows[ticket.engine]:
                 del self._rows[ticket.engine]  # do not keep a replaced engine in memory
 
-    def _take_oldest(self) -> list[Ticket]:
+    def _can_continue(self) -> bool:
+        """Returns whether a worker has something to run, or nothing any more."""
+        if self._refusal is not None and not self._waiting:
+            return True
+        return self._waiting.first(self._is_allowed) is not None
+
+    def _is_allowed(self, ticket: Ticket) -> bool:
+        running = [batch.clients for batch in self._running]
+        return self._recent.may_start(ticket.flow.client, self._workers, running)
+
+    def _take_first(self) -> list[Ticket]:
         """Removes and returns the tickets of the next batch; empty if all deadlines have passed.
 
         A batch takes at most one worker's part of the waiting rows, so that no worker is idle.
         """
-        engine = min(self._waiting, key=lambda engine: self._waiting[engine][0].queued_at)
-        waiting = self._waiting[engine]
-        rows_per_worker = math.ceil(sum(ticket.rows for ticket in waiting) / self._workers)
-        max_rows = min(rows_per_worker, self._batch_rows(engine))
+        chosen = self._waiting.first(self._is_allowed)
+        assert chosen is not None
+        engine = chosen.engine
+        rows_of_engine = sum(ticket.rows for ticket in self._waiting if ticket.engine is engine)
+        max_rows = min(math.ceil(rows_of_engine / self._workers), self._batch_rows(engine))
         batch: list[Ticket] = []
         rows = 0
-        while waiting and (not batch or rows + waiting[0].rows <= max_rows):
-            ticket = waiting.popleft()
-            self._remove(ticket)
-            if ticket.deadline <= time.monotonic():
-                ticket.resolve(DeadlinePassed("the deadline passed while the request was queued"))
-            elif ticket.future.set_running_or_notify_cancel():
-                batch.append(ticket)
-                rows += ticket.rows
-        if not waiting:
-            del self._waiting[engine]
+        while chosen is not None and (not batch or rows + chosen.rows <= max_rows):
+            self._waiting.take(chosen)
+            self._remove(chosen)
+            if chosen.deadline <= time.monotonic():
+                chosen.resolve(DeadlinePassed("the deadline passed while the request was queued"))
+            elif chosen.future.set_running_or_notify_cancel():
+                batch.append(chosen)
+                rows += chosen.rows
+            chosen = self._waiting.first(
+                lambda ticket: ticket.engine is engine and self._is_allowed(ticket)
+            )
         return batch
+
+    def _estimate_s(self, engine: Engine, rows: int) -> float:
+        batches = math.ceil(rows / self._batch_rows(engine))
+        return self._throughput.seconds(engine, rows, batches)
 
     def _batch_rows(self, engine: Engine) -> int:
         """Returns the maximum rows of a batch; a larger item runs alone.
 
         The engine's limit is for the whole device, whose caches the workers share.
         """
-        return max(1, min(self._settings.max_batch_rows, engine.max_rows_per_pass // self._workers))
+        limits = self._settings.max_batch_rows, engine.max_rows_per_pass // self._workers
+        in_time = self._throughput.rows_within(engine, self._settings.max_pass_ms / 1000)
+        return max(1, int(min(*limits, in_time)))

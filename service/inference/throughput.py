@@ -41,6 +41,11 @@ class ThroughputEstimate:
         cost = self._costs.get(engine)
         return 0.0 if cost is None else cost.seconds(rows, batches)
 
+    def rows_within(self, engine: Engine, seconds: float) -> float:
+        """Returns the rows of a batch that runs for `seconds`; infinity if none has run."""
+        cost = self._costs.get(engine)
+        return math.inf if cost is None else cost.rows_within(seconds)
+
     def remaining_s(self) -> float:
         """Returns the estimated time until all running batches have ended."""
         self._update()
@@ -86,6 +91,11 @@ class LinearCost:
         slope = self._slope()
         intercept = (self.total_s - slope * self.rows) / self.batches
         return intercept * batches + slope * rows
+
+    def rows_within(self, seconds: float) -> float:
+        """Returns the rows of one batch of `seconds`, at least 0; infinity without a slope."""
+        slope = self._slope()
+        return max(0.0, seconds - self.seconds(0, 1)) / slope if slope > 0 else math.inf
 
     def _slope(self) -> float:
         max_slope = self.total_s / self.rows  # a larger slope makes the intercept negative

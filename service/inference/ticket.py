@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from eulerlora.inference import ImageOutput
 from eulerlora_client.contract.problems import Problem
 from service.inference.engine import Engine, InferenceItem
+from service.scheduling.clients import Flow
 
 
 @dataclass(frozen=True)
@@ -25,18 +26,25 @@ class InferenceResult:
 class Ticket:
     """A reservation of rows for one item, which is set once its image is decoded.
 
-    deadline: on the monotonic clock; the item does not start after it. queued_at: the time when the
-    item entered the queue; of a later round, the time when the first round did. parent: the ticket
-    of all rounds that this ticket of one round was split from, or None.
+    flow: the request that it belongs to. deadline: on the monotonic clock; the item does not start
+    after it. queued_at: the time when the item entered the queue; of a later round, the time when
+    the first round did. parent: the ticket of all rounds that this ticket of one round was split
+    from, or None.
     """
 
     engine: Engine
     rows: int
+    flow: Flow = field(default_factory=Flow)
     future: "Future[InferenceResult]" = field(default_factory=Future)
     item: InferenceItem | None = None
     deadline: float = 0.0
     queued_at: float = 0.0
     parent: "Ticket | None" = None
+
+    @property
+    def cost(self) -> float:
+        """The rows, which the fair queue charges to the client."""
+        return self.rows
 
     def resolve(self, result: InferenceResult | Problem) -> None:
         """Sets the future's result or exception, unless it is already done or cancelled."""
@@ -62,6 +70,11 @@ class Batch:
     def rows(self) -> int:
         """The total number of rows."""
         return sum(ticket.rows for ticket in self.tickets)
+
+    @property
+    def clients(self) -> set[str]:
+        """The clients that the tickets belong to."""
+        return {ticket.flow.client for ticket in self.tickets}
 
     @property
     def items(self) -> list[InferenceItem]:

@@ -2,20 +2,22 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from fastapi import Request
 
 from eulerlora.settings import AUTO
 from eulerlora_client.contract.predictions import Prediction, ProblemDocument
-from eulerlora_client.contract.problems import DeadlinePassed, InvalidUpload
+from eulerlora_client.contract.problems import DeadlinePassed, Overloaded, Problem
 from eulerlora_client.contract.queries import PredictQuery
+from eulerlora_client.contract.triage import Disposition
 from eulerlora_client.policy.policy import Policy
 from service.audit.log import AuditEntry, AuditLog
 from service.decoding.pool import Decoded, Decoder
 from service.http.disconnect import while_connected
-from service.http.upload import Upload, read_file, read_files
+from service.http.upload import read_file, read_files
 from service.inference.engine import InferenceItem
 from service.inference.models import ServedModels
 from service.inference.queue import RequestQueue
@@ -26,8 +28,11 @@ from service.prediction.answer import (
     prediction_of,
     triage_decision,
 )
+from service.prediction.images import RequestImage, images_of
 from service.prediction.request import PredictRequest, requested_samples
 from service.prediction.rounds import AdaptiveRounds, SampledResult
+from service.scheduling.clients import Flow, client_of
+from service.scheduling.decoding_slots import Charge, DecodingSlots
 from service.settings import ServiceSettings
 from service.telemetry.events import Timing
 from service.telemetry.request_id import request_id_of
@@ -39,10 +44,11 @@ HIGH_UTILIZATION = 0.5  # with `fewer_samples`, requests get fewer samples above
 class Pipeline:
     """Answers requests with the served models; for use in one event loop.
 
-    queue: reserves the capacity of every request. shift: gets every prediction, and adds a warning
-    after an alarm. on_prediction: called with every prediction.
-    on_problem: called with the code of every problem of an image in a batch. audit: records every
-    prediction before it is returned, if given.
+    slots: grants the decoder to images. queue: reserves the capacity of every request. shift: gets
+    every prediction, and adds a warning after an alarm. on_prediction: called with every
+    prediction, and its disposition if a policy was applied. on_problem: called with the code of
+    every problem of an image in a batch. audit: records every prediction before it is returned, if
+    given.
     """
 
     def __init__(
@@ -50,15 +56,17 @@ class Pipeline:
         models: ServedModels,
         settings: ServiceSettings,
         decoder: Decoder,
+        slots: DecodingSlots,
         queue: RequestQueue,
         shift: ShiftMonitors,
-        on_prediction: Callable[[Prediction, Timing], None],
+        on_prediction: Callable[[Prediction, Timing, Disposition | None], None],
         on_problem: Callable[[str], None],
         audit: AuditLog | None = None,
     ) -> None:
         self._models = models
         self._settings = settings
         self._decoder = decoder
+        self._slots = slots
         self._queue = queue
         self._rounds = AdaptiveRounds(queue)
         self._shift = shift
@@ -74,30 +82,36 @@ class Pipeline:
         Raises Problem and ClientDisconnect, and PolicyError as `Policy.decide`.
         """
         valid = self._validated(request, query, policy)
-        uploads = [await read_file(request)]
+        images = images_of([await read_file(request)], self._settings.images)
         accepted = self._accepted(valid)
-        with self._queue.reserve(accepted.served.engine, self._rows(accepted)) as (ticket,):
+        with self._reserve(accepted, images) as (ticket,):
             async with while_connected(request):
-                return await self._predicted(uploads.pop(), accepted, ticket)
+                return await self._predicted(images.pop(), accepted, ticket)
 
     async def predict_batch(
-        self, request: Request, query: PredictQuery
+        self, request: Request, query: PredictQuery, policy: Policy | None = None
     ) -> list[Predicted | ProblemDocument]:
         """Returns a prediction or a problem for every image of a request, in order.
 
         Raises Problem if the request as a whole fails, and ClientDisconnect.
         """
-        valid = self._validated(request, query)
+        valid = self._validated(request, query, policy)
         uploads = await read_files(request, self._settings.bodies.max_files)
+        images = images_of(uploads, self._settings.images)
+        uploads.clear()
         accepted = self._accepted(valid)
-        engine, rows = accepted.served.engine, self._rows(accepted)
-        with self._queue.reserve(engine, rows, len(uploads)) as tickets:
+        with self._reserve(accepted, images) as tickets:
             async with while_connected(request):
                 results = await asyncio.gather(
-                    *(self._predicted(uploads.pop(0), accepted, ticket) for ticket in tickets),
+                    *(
+                        self._predicted(images.pop(0), replace(accepted, index=index), ticket)
+                        for index, ticket in enumerate(tickets)
+                    ),
                     return_exceptions=True,
                 )
-        batch = [batch_result(result, accepted.request_id) for result in results]
+        batch = [
+            batch_result(result, accepted.request_id, index) for index, result in enumerate(results)
+        ]
         for result in batch:
             if isinstance(result, ProblemDocument):
                 self._on_problem(result.code)
@@ -118,6 +132,7 @@ class Pipeline:
             request_id=request_id_of(request),
             client=getattr(request.state, "client", None),
             policy=policy,
+            flow=Flow(client_of(request.scope)),
             warnings=self._shift.warnings(served.name, served.revision),
         )
 
@@ -126,47 +141,73 @@ class Pipeline:
 
         Call it when the body is complete, so that a slow upload does not use up the deadline.
         """
-        request = replace(request, deadline=time.monotonic() + self._settings.deadline_s)
-        busy = self._settings.fewer_samples and self._queue.utilization() > HIGH_UTILIZATION
+        now = time.monotonic()
+        request = replace(request, accepted_at=now, deadline=now + self._settings.deadline_s)
+        used = self._queue.utilization(request.flow)
+        busy = self._settings.fewer_samples and used > HIGH_UTILIZATION
         return request.with_fewer_samples() if busy else request
 
-    def _rows(self, request: PredictRequest) -> int:
-        """Returns the rows to reserve for every image."""
-        return self._rounds.rows(request.served.engine, request.samples)
+    def _reserve(
+        self, request: PredictRequest, images: Sequence[RequestImage]
+    ) -> AbstractContextManager[list[Ticket]]:
+        """Returns the reservation of a ticket for every image.
+
+        Raises Overloaded if they cannot be decoded before the deadline.
+        """
+        decoding_s = self._slots.wait_s(request.flow, sum(image.estimated_s for image in images))
+        if decoding_s > self._settings.deadline_s:
+            raise Overloaded("decoding the images takes longer than the deadline", decoding_s)
+        engine = request.served.engine
+        rows = self._rounds.rows(engine, request.samples)
+        return self._queue.reserve(request.flow, engine, rows, len(images))
 
     async def _predicted(
-        self, upload: Upload, request: PredictRequest, ticket: Ticket
+        self, image: RequestImage, request: PredictRequest, ticket: Ticket
     ) -> Predicted:
-        if not upload.content:
-            raise InvalidUpload("the file is empty")
-        decoded = await self._decoded(upload, request)
-        content = b"" if self._audit is None else upload.content
-        del upload  # frees the file while the request is queued, unless the audit log needs it
+        if isinstance(image.header, Problem):
+            raise image.header
+        decoded = await self._decoded(image, request)
+        waited_s = max(0.0, time.monotonic() - request.accepted_at - decoded.decode_s)
+        content = b"" if self._audit is None else image.upload.content
+        del image  # frees the file while the request is queued, unless the audit log needs it
         seed = decoded.content_seed if request.query.seed is None else request.query.seed
         item = InferenceItem(decoded.pixels, request.draw(seed))
         sampled = await self._sampled(request, item, ticket)
         prediction = prediction_of(sampled, request, decoded.warnings)
         triage = triage_decision(request.policy, prediction, decoded.quality)
+        decision = None if triage is None else triage.decision
         if self._audit is not None:
-            decision = None if triage is None else triage.decision
             await self._audit.record(
                 AuditEntry(prediction, request.client, content, decision, request.query.samples)
             )
-        timing = Timing(decoded.decode_s, sampled.result.queued_s, sampled.result.ran_s)
+        queued_s = waited_s + sampled.result.queued_s
+        timing = Timing(decoded.decode_s, queued_s, sampled.result.ran_s)
         self._shift.record(prediction)
-        self._on_prediction(prediction, timing)
+        self._on_prediction(prediction, timing, None if decision is None else decision.disposition)
         return Predicted(prediction, timing, triage)
 
-    async def _decoded(self, upload: Upload, request: PredictRequest) -> Decoded:
-        """Returns the pixels of the upload. Raises DeadlinePassed, and as `Decoder.decode`."""
-        served = request.served
+    async def _decoded(self, image: RequestImage, request: PredictRequest) -> Decoded:
+        """Returns the pixels of an image.
+
+        Raises DeadlinePassed, and as `DecodingSlots.run` and `Decoder.decode`.
+        """
+        served, upload = request.served, image.upload
         size = served.model.config.preprocessing.size
         measures_quality = request.policy is not None
+
+        async def decode(charge: Charge) -> Decoded:
+            return await self._decoder.decode(
+                upload.content,
+                upload.declared,
+                size,
+                served.revision,
+                measures_quality,
+                on_cpu_s=charge,
+            )
+
         try:
             async with asyncio.timeout(request.deadline - time.monotonic()) as timeout:
-                return await self._decoder.decode(
-                    upload.content, upload.declared, size, served.revision, measures_quality
-                )
+                return await self._slots.run(request.flow, image.estimated_s, decode)
         except TimeoutError as error:
             if timeout.expired():
                 raise DeadlinePassed("the deadline passed before the image was decoded") from error

@@ -1,7 +1,7 @@
 """A validated prediction request, with its settings for every image."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from eulerlora.adaptive_sampling import ROUNDS
@@ -12,6 +12,7 @@ from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
 from eulerlora_client.policy.policy import Policy
 from service.inference.models import ServedModel
+from service.scheduling.clients import Flow
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,9 @@ class PredictRequest:
 
     served: the model revision for this request, even if it is replaced in the meantime. samples:
     the number to run, which may be lower than requested. client: the API client, None without
-    keys. policy: the triage policy to apply, if any. deadline: on the monotonic clock, set when the
-    body is complete. warnings: for the response.
+    keys. policy: the triage policy to apply, if any. flow: its share of decoders and inference.
+    accepted_at, deadline: on the monotonic clock; the body was complete at `accepted_at`. warnings:
+    for the response. index: of the image in a batch.
     """
 
     query: PredictQuery
@@ -30,8 +32,11 @@ class PredictRequest:
     request_id: str
     client: str | None = None
     policy: Policy | None = None
+    flow: Flow = field(default_factory=Flow)
+    accepted_at: float = -math.inf
     deadline: float = math.inf
     warnings: tuple[PredictionWarning, ...] = ()
+    index: int | None = None
 
     def draw(self, seed: int) -> Draw:
         """Returns the draw for one image; with `auto`, of the first round."""

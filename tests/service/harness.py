@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,11 +24,14 @@ from service.inference.models import ServedModel, ServedModels
 from service.inference.queue import RequestQueue
 from service.inference.throughput import ThroughputEstimate
 from service.prediction.pipeline import Pipeline, Predicted
+from service.scheduling.decoding_quota import DecodingQuota
+from service.scheduling.decoding_slots import DecodingSlots
 from service.settings import ServiceSettings
 from service.telemetry.events import Timing
 from service.telemetry.shift_monitor import ShiftMonitors
 
 TIMEOUT_S = 120
+MAX_PASS_MS = 10**9  # a test that blocks passes makes them appear slow
 DET = PredictQuery()
 
 
@@ -67,6 +70,7 @@ class FakeDecoder:
     def __init__(self) -> None:
         self.gate, self.entered = asyncio.Event(), asyncio.Event()
         self.gate.set()
+        self.cpu_s = 0.001
 
     async def decode(
         self,
@@ -75,12 +79,16 @@ class FakeDecoder:
         size: int,
         revision: str,
         with_quality: bool = False,
+        on_cpu_s: Callable[[float], None] = lambda _: None,
     ) -> Decoded:
         self.entered.set()
         await self.gate.wait()
+        on_cpu_s(self.cpu_s)
         image = decode(content, ServiceSettings().images, declared)
         seed = content_seed(image.pixels, revision)
-        return Decoded(resize(image.pixels, size), seed, image.warnings, 0.001)
+        return Decoded(
+            resize(image.pixels, size), seed, image.warnings, decode_s=0.001, cpu_s=self.cpu_s
+        )
 
 
 class PipelineHarness:
@@ -94,7 +102,9 @@ class PipelineHarness:
     def __init__(self, model: EulerLoRA, audit: Any, settings: dict[str, Any]):
         self.served = ServedModel.of(model)
         self.models = ServedModels([self.served])
-        chosen = ServiceSettings.model_validate({"deadline_s": TIMEOUT_S, **settings})
+        chosen = ServiceSettings.model_validate(
+            {"deadline_s": TIMEOUT_S, "max_pass_ms": MAX_PASS_MS, **settings}
+        )
         self.queue = RequestQueue(chosen, 1, ThroughputEstimate())
         self.batcher = Batcher(
             self.queue, chosen.max_batch_s, on_batch=lambda _: None, on_fatal=lambda _: None
@@ -109,6 +119,7 @@ class PipelineHarness:
             self.models,
             chosen,
             self.decoder,
+            DecodingSlots(2, DecodingQuota(chosen.decoding.client_s_per_minute)),
             self.queue,
             self.shift,
             lambda body, timing, _: self.predictions.append((body, timing)),

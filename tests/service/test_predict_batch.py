@@ -64,13 +64,13 @@ def test_a_batch_of_broken_images_is_a_list_of_problems(client) -> None:
 def test_an_exception_for_one_image_is_a_problem(client, png, monkeypatch, caplog) -> None:
     decode = Decoder.decode
 
-    async def failing(decoder: Decoder, content: bytes, *arguments: Any) -> Any:
-        if content == b"a secret":
+    async def failing(decoder: Decoder, content: bytes, *arguments: Any, **options: Any) -> Any:
+        if content.endswith(b"a secret"):
             raise ZeroDivisionError("a secret")
-        return await decode(decoder, content, *arguments)
+        return await decode(decoder, content, *arguments, **options)
 
     monkeypatch.setattr(Decoder, "decode", failing)
-    response = post(client, png, b"a secret")
+    response = post(client, png, png + b"a secret")
     good, bad = response.json()["results"]
     assert good["label"]
     assert (bad["status"], bad["code"]) == (500, "internal_error")
@@ -100,12 +100,20 @@ def test_an_invalid_body_is_a_problem_of_the_whole_request(client, refused, png)
     refused(post(client, *[png] * 33), 422, "invalid_upload")
 
 
-def test_the_settings_limit_the_files_and_all_rows_are_reserved_together(
+def test_the_settings_limit_the_files_and_a_batch_alone_may_exceed_the_rows(
     model, make_app, png
 ) -> None:
     with TestClient(make_app(model, bodies={"max_files": 5}, max_waiting_rows=4)) as client:
         assert post(client, *[png] * 6).status_code == 422
         assert len(post(client, *[png] * 5).json()["results"]) == 5  # over the limit, but alone
+
+
+def test_the_settings_limit_the_pixels_of_all_images_together(model, make_app, png) -> None:
+    with TestClient(make_app(model, images={"max_request_pixels": 2 * 64 * 48})) as client:
+        assert len(post(client, png, png).json()["results"]) == 2
+        response = post(client, png, png, png)
+        assert (response.status_code, response.json()["code"]) == (413, "body_too_large")
+        assert "6,144 pixels together; these have 9,216" in response.json()["detail"]
 
 
 def test_the_openapi_document_describes_many_files(client) -> None:

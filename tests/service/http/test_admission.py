@@ -13,14 +13,23 @@ from starlette.testclient import TestClient
 from service.http.admission import AdmissionMiddleware
 from service.inference.queue import RequestQueue
 from service.inference.throughput import ThroughputEstimate
+from service.scheduling.clients import Flow
+from service.scheduling.decoding_quota import DecodingQuota
 from service.settings import ServiceSettings
 from service.telemetry.request_id import RequestIdMiddleware
 from tests.service.fake_engine import FakeEngine
 
+CLIENT = "address:testclient"
+
 
 @pytest.fixture
 def queue() -> RequestQueue:
-    return RequestQueue(ServiceSettings(max_waiting_rows=10), 1, ThroughputEstimate())
+    return RequestQueue(ServiceSettings(max_waiting_rows=12), 1, ThroughputEstimate())
+
+
+@pytest.fixture
+def quota() -> DecodingQuota:
+    return DecodingQuota(60)
 
 
 @pytest.fixture
@@ -30,7 +39,7 @@ def bodies_read() -> list[str]:
 
 
 @pytest.fixture
-def client(queue: RequestQueue, bodies_read: list[str]) -> TestClient:
+def client(queue: RequestQueue, quota: DecodingQuota, bodies_read: list[str]) -> TestClient:
     async def respond(request: Request) -> PlainTextResponse:
         bodies_read.append(request.url.path)
         return PlainTextResponse(f"{len(await request.body())} bytes")
@@ -38,20 +47,22 @@ def client(queue: RequestQueue, bodies_read: list[str]) -> TestClient:
     routes = [Route(path, respond, methods=["POST"]) for path in ("/predict", "/other")]
     layers = [
         Middleware(RequestIdMiddleware),
-        Middleware(AdmissionMiddleware, queue=queue, paths=("/predict",)),
+        Middleware(AdmissionMiddleware, queue=queue, quota=quota, paths=("/predict",)),
     ]
     return TestClient(Starlette(routes=routes, middleware=layers))
 
 
 def test_a_request_passes_while_there_is_capacity_for_a_row(client, queue) -> None:
     engine: Any = FakeEngine()
-    with queue.reserve(engine, 9):
+    with queue.reserve(Flow(CLIENT), engine, 4):
         assert client.post("/predict", content=b"image").text == "5 bytes"
 
 
-def test_a_full_queue_refuses_a_request_before_its_body_is_read(client, queue, bodies_read) -> None:
+def test_a_client_that_uses_its_share_is_refused_before_its_body_is_read(
+    client, queue, bodies_read
+) -> None:
     engine: Any = FakeEngine()
-    with queue.reserve(engine, 10):
+    with queue.reserve(Flow(CLIENT), engine, 4), queue.reserve(Flow(CLIENT), engine, 1):
         response = client.post("/predict", content=b"image", headers={"X-Request-ID": "mine"})
         assert (response.status_code, response.json()["code"]) == (503, "overloaded")
         assert response.headers["Content-Type"] == "application/problem+json"
@@ -66,3 +77,21 @@ def test_a_closed_queue_is_not_ready(client, queue) -> None:
     queue.close()
     response = client.post("/predict", content=b"image")
     assert (response.status_code, response.json()["code"]) == (503, "not_ready")
+
+
+def test_the_share_of_another_client_refuses_nothing(client, queue) -> None:
+    engine: Any = FakeEngine()
+    with queue.reserve(Flow("another"), engine, 400):
+        assert client.post("/predict", content=b"image").text == "5 bytes"
+
+
+def test_a_client_over_its_decoding_quota_is_refused_before_its_body_is_read(
+    client, quota, bodies_read
+) -> None:
+    quota.charge("another", 1000)
+    assert client.post("/predict", content=b"image").status_code == 200
+    quota.charge(CLIENT, 90)
+    response = client.post("/predict", content=b"image")
+    assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
+    assert 25 <= int(response.headers["Retry-After"]) <= 30
+    assert bodies_read == ["/predict"]

@@ -36,7 +36,7 @@ VALID = HEAD + b"Content-Length: 4\r\n\r\nsome"
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """The port of a server that accepts three bodies of the maximum size at a time."""
+    """The port of a server that accepts three bodies of the maximum size in flight."""
     bodies = BodySettings(
         max_bytes=MAX_BYTES,
         upload_timeout_s=SOCKET_TIMEOUT_S,
@@ -147,18 +147,12 @@ def test_a_slowly_sent_body_is_closed_with_408(short_upload) -> None:
         assert response.status == 408
 
 
-def test_too_many_bodies_at_a_time_are_refused_with_503(port) -> None:
+def test_announced_bytes_refuse_nobody(port) -> None:
     with ExitStack() as stack:
-        begun = [stack.enter_context(connect(port)) for _ in range(3)]
-        for connection in begun[:2]:
-            connection.sendall(HEAD + f"Content-Length: {MAX_BYTES}\r\n\r\n".encode())
-        begun[2].sendall(CHUNKED)  # counts as the maximum size
+        for head in (*[HEAD + f"Content-Length: {MAX_BYTES}\r\n\r\n".encode()] * 30, CHUNKED):
+            stack.enter_context(connect(port)).sendall(head + b"1\r\nx")
         assert exchange(port, PROBE).status == 200  # the server has processed the headers
-        refused = exchange(port, LONG)
-        assert (refused.status, refused.problem["code"]) == (503, "overloaded")
-        assert int(refused.headers["retry-after"]) >= 1
-    while exchange(port, LONG + bytes(1000)).status == 503:
-        pass  # until the server has processed the disconnects and freed the bytes
+        assert exchange(port, LONG + bytes(1000)).status == 200
 
 
 @pytest.mark.parametrize("head", [LONG, CHUNKED], ids=["Content-Length", "chunked"])
@@ -240,11 +234,62 @@ def test_a_body_longer_than_declared_is_limited() -> None:
     assert LimitedApp(max_bytes=100)([piece(bytes(101))], content_length="10") == 413
 
 
-def test_a_request_without_a_body_reserves_nothing() -> None:
+def test_a_request_without_a_body_holds_nothing() -> None:
     send = LimitedApp(max_bytes=100, max_bytes_in_flight=1)
     assert send([piece(b"", more=False)]) == 200
     assert send([piece(b"", more=False)], content_length="0") == 200
-    assert send([piece(b"", more=False)], content_length="2") == 503
+    assert send([piece(b"xy", more=False)], content_length="2") == 200  # alone
+
+
+class Arriving:
+    """A request whose body arrives in pieces; `closes` tells whether its connection ends."""
+
+    def __init__(self, app: Any, client: str, declared: int) -> None:
+        self._pieces: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+        self.sent: list[Any] = []
+        scope = {
+            "type": "http", "method": "POST", "path": "/small", "raw_path": b"/small",
+            "query_string": b"", "headers": [(b"content-length", b"%d" % declared)],
+            "client": (client, 1),
+        }  # fmt: skip
+        self.task = asyncio.create_task(app(scope, self._pieces.get, self._send))
+
+    async def _send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    async def receive(self, size: int, more: bool = True) -> None:
+        self._pieces.put_nowait(piece(bytes(size), more))
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    @property
+    def status(self) -> int | None:
+        return self.sent[0]["status"] if self.sent else None
+
+    @property
+    def closes(self) -> bool:
+        return (b"connection", b"close") in self.sent[0]["headers"]
+
+
+def test_clients_share_the_bytes_in_flight() -> None:
+    async def scenario() -> None:
+        app = LimitedApp(max_bytes=1000, max_bytes_in_flight=900).app
+        first, second = Arriving(app, "10.0.0.1", 1000), Arriving(app, "10.0.0.1", 400)
+        await first.receive(250)
+        await second.receive(150)
+        other = Arriving(app, "10.0.0.2", 200)
+        await second.receive(150)
+        assert (first.status, second.status) == (None, 503)
+        assert second.closes
+        await other.receive(200, more=False)
+        assert (other.status, other.closes) == (200, False)
+        await first.receive(50, more=False)
+        assert first.status == 200
+        again = Arriving(app, "10.0.0.1", 400)  # all bytes are free again
+        await again.receive(400, more=False)
+        assert again.status == 200
+
+    asyncio.run(scenario())
 
 
 def test_a_disconnect_during_the_upload_reaches_no_route() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from eulerlora_client.contract.problems import DeadlinePassed, ModelFailure, NotReady
 from service.inference.device_errors import DeviceFailed
+from service.scheduling.clients import Flow
 from tests.service.fake_engine import (
     NO_DEADLINE,
     TIMEOUT_S,
@@ -44,12 +45,12 @@ def test_items_that_arrive_during_a_batch_form_the_next_one(harness: BatcherHarn
 @pytest.mark.parametrize(
     ("values", "batches"),
     [
-        ((2, 2, 2, 3, 1, 4, 3), [[2, 2, 2], [3, 1], [4], [3]]),
-        ((2, 99, 1, 1), [[2], [99], [1, 1]]),  # an item over the limit runs alone
-        ((4, 5, 1, 2), [[4], [5, 1], [2]]),  # a small item does not overtake a large one
+        ((2, 2, 2, 2, 2), [[2, 2, 2], [2, 2]]),
+        ((2, 2, 2, 3, 1, 4, 3), [[1, 2, 2], [2, 3], [3], [4]]),
+        ((2, 99, 1, 1), [[1, 1, 2], [99]]),  # an item over the limit runs alone
     ],
 )
-def test_a_batch_holds_the_oldest_items_up_to_the_row_limit(
+def test_a_batch_holds_items_up_to_the_row_limit_short_ones_first(
     harness: BatcherHarness, values, batches
 ) -> None:
     harness.block_with(1)
@@ -59,19 +60,19 @@ def test_a_batch_holds_the_oldest_items_up_to_the_row_limit(
     assert harness.engine.batches[1:] == batches
 
 
-def test_the_oldest_item_selects_the_engine_of_a_batch(harness: BatcherHarness) -> None:
+def test_the_first_item_selects_the_engine_of_a_batch(harness: BatcherHarness) -> None:
     other = FakeEngine("other")
     harness.block_with(1)
     futures = harness.submit(2)
     other_futures = [
         harness.batcher.submit(other, item_of(value), NO_DEADLINE)  # type: ignore[arg-type]
-        for value in (1, 2)
+        for value in (2, 3)
     ]
     futures += harness.submit(3, 4)
     harness.engine.gate.set()
-    assert values_of([*futures, *other_futures]) == [2, 3, 4, 1, 2]
+    assert values_of([*futures, *other_futures]) == [2, 3, 4, 2, 3]
     assert harness.engine.batches[1:] == [[2, 3], [4]]
-    assert other.batches == [[1, 2]]
+    assert other.batches == [[2, 3]]
     assert [run.model for run in harness.runs] == ["fake", "fake", "other", "fake"]
 
 
@@ -95,7 +96,7 @@ def test_a_cancelled_item_never_runs(harness: BatcherHarness) -> None:
     assert cancelled.cancel()
     harness.engine.gate.set()
     assert values_of([first, last]) == [2, 1]
-    assert harness.engine.batches[1:] == [[2, 1]]
+    assert harness.engine.batches[1:] == [[1, 2]]
 
 
 def test_a_batch_of_cancelled_items_does_not_run(harness: BatcherHarness) -> None:
@@ -151,7 +152,7 @@ def test_every_batch_is_reported_with_its_model_rows_items_and_seconds(
 def test_a_lost_device_ends_all_inference_and_is_reported_once(harness: BatcherHarness) -> None:
     lost = DeviceFailed("CUDA error: an illegal memory access was encountered")
     harness.engine.error_of = lambda _: lost
-    with harness.queue.reserve(harness.engine, 1) as (decoding,):
+    with harness.queue.reserve(Flow("a"), harness.engine, 1) as (decoding,):
         running = harness.block_with(6)
         waiting = harness.submit(1, 2, 3, 6)
         harness.engine.gate.set()
@@ -163,7 +164,7 @@ def test_a_lost_device_ends_all_inference_and_is_reported_once(harness: BatcherH
             harness.queue.enqueue(decoding, item_of(1), NO_DEADLINE)
     with pytest.raises(NotReady):
         harness.submit(1)
-    with pytest.raises(NotReady), harness.queue.reserve(harness.engine, 1):
+    with pytest.raises(NotReady), harness.queue.reserve(Flow("a"), harness.engine, 1):
         pass
     assert harness.engine.batches == [[6]]
     assert harness.fatal == [lost]

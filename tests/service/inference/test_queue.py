@@ -1,5 +1,6 @@
 """The request queue alone: capacity by rows and by time, order, rounds and shutdown."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -9,19 +10,30 @@ from eulerlora_client.contract.problems import NotReady, Overloaded
 from service.inference.queue import RequestQueue
 from service.inference.throughput import ThroughputEstimate
 from service.inference.ticket import Batch, Ticket
+from service.scheduling.clients import Flow
 from service.settings import ServiceSettings
-from tests.service.fake_engine import NO_DEADLINE, FakeClock, FakeEngine, item_of
+from tests.service.fake_engine import (
+    MAX_PASS_MS,
+    NO_DEADLINE,
+    TIMEOUT_S,
+    FakeClock,
+    FakeEngine,
+    item_of,
+)
+
+A, B = "client a", "client b"
 
 
 def queue_of(clock: FakeClock, workers: int = 1, **settings: Any) -> RequestQueue:
     """Returns a queue with batches of six rows and a deadline of five seconds by default."""
-    chosen = {"max_batch_rows": 6, "max_waiting_rows": 1000, "deadline_s": 5, **settings}
+    limits = {"max_batch_rows": 6, "max_waiting_rows": 1000, "max_pass_ms": MAX_PASS_MS}
+    chosen = {**limits, "deadline_s": 5, **settings}
     return RequestQueue(ServiceSettings(**chosen), workers, ThroughputEstimate(clock))
 
 
-def enqueue(queue: RequestQueue, engine: Any, value: int) -> Ticket:
-    """Adds an item of `value` rows without a reservation."""
-    ticket = Ticket(engine, value)
+def enqueue(queue: RequestQueue, engine: Any, value: int, flow: Flow | None = None) -> Ticket:
+    """Adds an item of `value` rows without a reservation, by default of a new request of `A`."""
+    ticket = Ticket(engine, value, flow or Flow(A))
     queue.enqueue(ticket, item_of(value), NO_DEADLINE)
     return ticket
 
@@ -56,46 +68,67 @@ def reserved() -> ExitStack:
     return ExitStack()
 
 
-def test_the_rows_of_all_reservations_are_limited(engine, clock, reserved) -> None:
-    queue = queue_of(clock, max_waiting_rows=10)
-    reserved.enter_context(queue.reserve(engine, 4, count=2))
-    queue.check_capacity(2)
+def test_a_client_holds_at_most_as_many_rows_as_it_leaves_free(engine, clock, reserved) -> None:
+    queue = queue_of(clock, max_waiting_rows=30)
+    reserved.enter_context(queue.reserve(Flow(A), engine, 4, count=2))
+    queue.check_capacity(Flow(A), 4)  # 8 + 8 rows, and three times 4
     with pytest.raises(Overloaded):
-        queue.check_capacity(3)
-    with pytest.raises(Overloaded), queue.reserve(engine, 1, count=3):
+        queue.check_capacity(Flow(A), 5)
+    with pytest.raises(Overloaded), queue.reserve(Flow(A), engine, 1, count=5):
         pass
+    queue.check_capacity(Flow(B), 7)
     assert (queue.rows, queue.items) == (8, 2)
-    assert queue.utilization() == 0.8
+    assert queue.utilization(Flow(A), 2) == pytest.approx(22 / 30)
 
 
 def test_a_reservation_is_released_on_exit_even_after_an_error(engine, clock) -> None:
     queue = queue_of(clock)
-    with pytest.raises(ZeroDivisionError), queue.reserve(engine, 4, count=2):
+    with pytest.raises(ZeroDivisionError), queue.reserve(Flow(A), engine, 4, count=2):
         raise ZeroDivisionError
     assert (queue.rows, queue.items) == (0, 0)
 
 
-def test_an_empty_queue_admits_an_item_of_any_size(engine, clock) -> None:
-    queue = queue_of(clock, max_waiting_rows=10)
-    with queue.reserve(engine, 400), pytest.raises(Overloaded), queue.reserve(engine, 1):
-        pass
+def test_an_empty_queue_admits_an_item_of_any_size_and_then_other_clients(engine, clock) -> None:
+    queue = queue_of(clock, max_waiting_rows=12)
+    with queue.reserve(Flow(A), engine, 400):
+        with pytest.raises(Overloaded), queue.reserve(Flow(A), engine, 2):
+            pass
+        queue.check_capacity(Flow(B), 2)
 
 
 def test_a_request_is_refused_if_it_cannot_run_within_the_deadline(engine, clock, reserved) -> None:
     queue = queue_of(clock)
     enqueue(queue, engine, 2)
     run_batch(queue, clock, seconds=2)  # one second per row
-    reserved.enter_context(queue.reserve(engine, 4))
-    queue.check_capacity(100)  # the rows' engine is not known yet
-    queue.check_capacity(1, engine)
+    flow = Flow(A)
+    reserved.enter_context(queue.reserve(flow, engine, 4))
+    queue.check_capacity(flow, 1, engine)
     with pytest.raises(Overloaded) as raised:
-        queue.check_capacity(2, engine)
+        queue.check_capacity(flow, 2, engine)
     assert raised.value.retry_after_s == pytest.approx(4)
-    reserved.enter_context(queue.reserve(engine, 1))
+    reserved.enter_context(queue.reserve(Flow(A), engine, 1))
     assert queue.wait_s() == pytest.approx(5)
-    assert queue.utilization() == pytest.approx(1)
-    with pytest.raises(Overloaded), queue.reserve(engine, 1):
+    assert queue.utilization(flow) == pytest.approx(1)
+    with pytest.raises(Overloaded), queue.reserve(flow, engine, 1):
         pass
+
+
+def test_a_long_backlog_of_one_client_does_not_refuse_or_delay_another(
+    engine, clock, reserved
+) -> None:
+    queue = queue_of(clock)
+    enqueue(queue, engine, 2)
+    run_batch(queue, clock, seconds=2)  # one second per row
+    batch = Flow(A)
+    tickets = reserved.enter_context(queue.reserve(batch, engine, 1, count=5))
+    for ticket in tickets:
+        queue.enqueue(ticket, item_of(1), NO_DEADLINE)
+    with pytest.raises(Overloaded):
+        queue.check_capacity(batch, 1, engine)
+    assert queue.wait_s(Flow(B), engine, 1) == pytest.approx(2)
+    queue.check_capacity(Flow(B), 2, engine)
+    single = enqueue(queue, engine, 1, Flow(B))
+    assert single in run_batch(queue, clock)
 
 
 def test_sixteen_clients_of_a_slow_machine_are_never_refused_with_default_settings(
@@ -109,12 +142,12 @@ def test_sixteen_clients_of_a_slow_machine_are_never_refused_with_default_settin
     run_batch(queue, clock, seconds)
     with ExitStack() as requests:
         for _ in range(16):
-            (ticket,) = requests.enter_context(queue.reserve(engine, rows))
+            (ticket,) = requests.enter_context(queue.reserve(Flow(A), engine, rows))
             queue.enqueue(ticket, item_of(rows), NO_DEADLINE)
         for _ in range(100):
             assert queue.wait_s() == pytest.approx(16 * seconds)
             assert len(run_batch(queue, clock, seconds)) == 1
-            (ticket,) = requests.enter_context(queue.reserve(engine, rows))
+            (ticket,) = requests.enter_context(queue.reserve(Flow(A), engine, rows))
             queue.enqueue(ticket, item_of(rows), NO_DEADLINE)
 
 
@@ -128,11 +161,12 @@ def test_the_wait_includes_running_batches_and_the_cost_of_each_engine(engine, c
     enqueue(queue, other, 1)
     assert queue.wait_s() == pytest.approx(12)
     running = start_batch(queue)
-    assert (queue.rows, queue.wait_s()) == (1, pytest.approx(12))
+    assert (running.engine, queue.rows) == (other, 2)
+    assert queue.wait_s() == pytest.approx(12)
     clock.now_s += 1.5
     assert queue.wait_s() == pytest.approx(10.5)
     queue.finish(running)
-    assert queue.wait_s() == pytest.approx(10)
+    assert queue.wait_s() == pytest.approx(2)
 
 
 def test_the_wait_includes_the_fixed_cost_of_each_batch(engine, clock, reserved) -> None:
@@ -140,9 +174,9 @@ def test_the_wait_includes_the_fixed_cost_of_each_batch(engine, clock, reserved)
     for rows in (1, 6):
         enqueue(queue, engine, rows)
         run_batch(queue, clock, seconds=2)  # two seconds per batch of any size
-    reserved.enter_context(queue.reserve(engine, 1, count=6))
+    reserved.enter_context(queue.reserve(Flow(A), engine, 1, count=6))
     assert queue.wait_s() == pytest.approx(2)
-    reserved.enter_context(queue.reserve(engine, 1))
+    reserved.enter_context(queue.reserve(Flow(A), engine, 1))
     assert queue.wait_s() == pytest.approx(4)
 
 
@@ -170,8 +204,8 @@ def test_a_closed_queue_refuses_items_and_ends_once_it_is_empty(engine, clock) -
     last = enqueue(queue, engine, 1)
     queue.close()
     with pytest.raises(NotReady, match="stopping"):
-        queue.check_capacity()
-    with pytest.raises(NotReady, match="stopping"), queue.reserve(engine, 1):
+        queue.check_capacity(Flow(A))
+    with pytest.raises(NotReady, match="stopping"), queue.reserve(Flow(A), engine, 1):
         pass
     assert run_batch(queue, clock) == [last]
     assert queue.next_batch() is None
@@ -215,9 +249,9 @@ def test_batches_of_several_workers_finish_in_any_order(engine, clock) -> None:
     assert queue.wait_s() == pytest.approx(1)
 
 
-def test_a_later_round_keeps_its_position_and_joins_newer_items(engine, clock, reserved) -> None:
+def test_a_later_round_precedes_the_other_items_of_its_client(engine, clock, reserved) -> None:
     queue = queue_of(clock, max_batch_rows=4)
-    (reservation,) = reserved.enter_context(queue.reserve(engine, 10))
+    (reservation,) = reserved.enter_context(queue.reserve(Flow(A), engine, 10))
     first = queue.split(reservation, 2)
     queue.enqueue(first, item_of(2), NO_DEADLINE)
     newer = [enqueue(queue, engine, 2), enqueue(queue, engine, 2)]
@@ -229,9 +263,51 @@ def test_a_later_round_keeps_its_position_and_joins_newer_items(engine, clock, r
     assert start_batch(queue).tickets == [third]
 
 
+def test_later_rounds_of_one_client_do_not_delay_another(engine, clock, reserved) -> None:
+    queue = queue_of(clock, max_batch_rows=4)
+    (reservation,) = reserved.enter_context(queue.reserve(Flow(A), engine, 100))
+    rounds = [queue.split(reservation, 2) for _ in range(5)]
+    for part in rounds:
+        queue.enqueue(part, item_of(2), NO_DEADLINE, queued_at=1.0)
+    other = enqueue(queue, engine, 2, Flow(B))
+    assert start_batch(queue).tickets == [rounds[0], other]
+
+
+def test_a_batch_is_limited_by_its_estimated_time(engine, clock) -> None:
+    queue = queue_of(clock, max_pass_ms=50)
+    tickets = [enqueue(queue, engine, 1) for _ in range(16)]
+    assert run_batch(queue, clock, seconds=0.1) == tickets[:6]  # nothing is known before it ran
+    assert run_batch(queue, clock, seconds=0.05) == tickets[6:9]
+    large = enqueue(queue, engine, 100, Flow(B))
+    assert [len(run_batch(queue, clock, 0.05)) for _ in range(2)] == [3, 3]
+    assert large in [ticket for _ in range(2) for ticket in run_batch(queue, clock, 1)]
+
+
+def test_the_last_free_worker_is_kept_for_clients_that_have_none(engine, clock, reserved) -> None:
+    queue = queue_of(clock, workers=2, max_batch_rows=2)
+    batch = Flow(A)
+    for ticket in reserved.enter_context(queue.reserve(batch, engine, 1, count=8)):
+        queue.enqueue(ticket, item_of(1), NO_DEADLINE)
+    alone = [start_batch(queue), start_batch(queue)]
+    queue.finish(alone[0])
+    (single,) = reserved.enter_context(queue.reserve(Flow(B), engine, 1))  # its image is decoded
+    with ThreadPoolExecutor(1) as worker:
+        waiting = worker.submit(queue.next_batch)
+        queue.enqueue(single, item_of(1), NO_DEADLINE)
+        first = waiting.result(TIMEOUT_S)
+        assert first is not None
+        assert first.tickets == [single]
+        queue.finish(first)
+        waiting = worker.submit(queue.next_batch)
+        queue.finish(alone[1])
+        second = waiting.result(TIMEOUT_S)
+        assert second is not None
+        assert second.clients == {A}
+
+
 def test_rows_of_later_rounds_are_reserved_until_the_ticket_is_released(engine, clock) -> None:
-    queue = queue_of(clock, max_waiting_rows=10)
-    with queue.reserve(engine, 5) as (reservation,):
+    queue = queue_of(clock, max_waiting_rows=20)
+    with queue.reserve(Flow(A), engine, 5) as (reservation,):
         rounds = []
         for rows in (2, 2, 4):
             rounds.append(queue.split(reservation, rows))
@@ -240,6 +316,6 @@ def test_rows_of_later_rounds_are_reserved_until_the_ticket_is_released(engine, 
         assert run_batch(queue, clock) == rounds[:2]
         assert (queue.rows, queue.items) == (4, 1)
         with pytest.raises(Overloaded):
-            queue.check_capacity(7)
+            queue.check_capacity(Flow(A), 5)
         queue.release(rounds[2])
     assert (queue.rows, queue.items) == (0, 0)

@@ -140,7 +140,7 @@ def test_under_load_a_request_gets_fewer_samples_and_a_warning(harness, calibrat
             reduced.probabilities, abs=1e-6
         )
 
-    with harness(of=calibrated, max_waiting_rows=30, fewer_samples=True) as running:
+    with harness(of=calibrated, max_waiting_rows=60, fewer_samples=True) as running:
         asyncio.run(scenario(running))
 
 
@@ -153,7 +153,7 @@ def test_samples_are_reduced_only_if_the_settings_allow_it(harness, calibrated, 
         await running
         assert [(await task).prediction.samples for task in tasks] == [8, 8]
 
-    with harness(of=calibrated, max_waiting_rows=40) as running:
+    with harness(of=calibrated, max_waiting_rows=100) as running:
         asyncio.run(scenario(running))
 
 

@@ -173,7 +173,7 @@ def test_rows_stay_reserved_for_later_rounds(harness, png, long, taken) -> None:
         assert (await accepted).prediction.samples == taken[long.seed]
         assert harness.queue.rows == harness.queue.items == 0
 
-    with harness(max_waiting_rows=2 * (MAX_SAMPLES - ROUNDS[0])) as running:
+    with harness(max_waiting_rows=16) as running:
         asyncio.run(scenario(running))
 
 
@@ -243,14 +243,14 @@ def test_under_load_auto_gets_fewer_samples_only_if_allowed(harness, png, long, 
         await first
         return (await reduced).prediction
 
-    with harness(max_waiting_rows=30, fewer_samples=True) as running:
+    with harness(max_waiting_rows=40, fewer_samples=True) as running:
         body = asyncio.run(scenario(running))
     assert (body.samples, body.ood_threshold) == (2, 0.6)
     assert [warning.message for warning in body.warnings] == [
         "samples reduced from auto to 2 under load"
     ]
     assert "standard_error" not in body.model_fields_set
-    with harness(max_waiting_rows=100) as running:
+    with harness(max_waiting_rows=200) as running:
         body = asyncio.run(scenario(running))
     assert (body.samples, body.warnings) == (taken[long.seed], ())
 

@@ -82,7 +82,7 @@ def served_until(held: dict[str, list[float]], client: str, index: int) -> float
         for name, amounts in left.items():
             waiting = [n for n, amount in enumerate(amounts) if amount > 1e-9]
             if waiting:
-                chosen = min(waiting, key=lambda n: got[name][n])  # noqa: B023 - used at once
+                chosen = min(waiting, key=lambda n: got[name][n])
                 amounts[chosen] -= step
                 got[name][chosen] += step
                 work += step
