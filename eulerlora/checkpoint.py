@@ -63,7 +63,12 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     text, config = _read_config(folder / CONFIG)
     backbone = _read_backbone(folder, config)
     with torch.device("meta"):
-        network = AdaptedVisionTransformer(backbone, config.adapters.settings, len(config.classes))
+        network = AdaptedVisionTransformer(
+            backbone,
+            config.adapters.settings,
+            len(config.classes),
+            config.preprocessing.colour_constancy,
+        )
     trained = dict(network.adapter_parameters())
     tensors = read_tensors(folder / ADAPTERS, trained)
     check_digest(folder / ADAPTERS, tensors, config.adapters.sha256)

@@ -8,6 +8,7 @@ from eulerlora.settings import (
     AdapterSettings,
     Auto,
     BackboneSettings,
+    ColourConstancy,
     Mode,
     PositiveInt,
     Precision,
@@ -65,12 +66,13 @@ class AdapterConfig(Settings):
 
 
 class Preprocessing(Settings):
-    """How an image becomes the network's input; only `size` varies so far."""
+    """How an image becomes the network's input; colour constancy follows the resize."""
 
     scale: Literal["1/255"] = "1/255"
     resize: Literal["squash"] = "squash"
     interpolation: Literal["bilinear-antialias"] = "bilinear-antialias"
     size: PositiveInt
+    colour_constancy: ColourConstancy = "none"
 
 
 class ScoreThreshold(Settings):

@@ -32,6 +32,15 @@ class Rows:
         adapter = torch.cat([torch.arange(adapters).repeat_interleave(count) for count in samples])
         return cls(image, adapter, counts)
 
+    def with_own_images(self, adapters: int) -> "Rows":
+        """Returns the same rows for a batch with an image for each adapter of every image.
+
+        Row (image i, adapter a) uses image i * adapters + a.
+        """
+        image = self.image * adapters + self.adapter
+        counts = torch.bincount(image, minlength=len(self.counts) * adapters)
+        return Rows(image, self.adapter, tuple(counts.tolist()))
+
     def __len__(self) -> int:
         return len(self.image)
 

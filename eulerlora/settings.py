@@ -15,6 +15,7 @@ DEFAULT_SAMPLES = 4
 
 Sampler = Literal["independent", "balanced"]
 SAMPLERS: tuple[Sampler, ...] = ("independent", "balanced")
+ColourConstancy = Literal["none", "shades-of-gray"]
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 PositiveInt = Annotated[int, Field(ge=1)]

@@ -13,8 +13,9 @@ from torchvision.models import VisionTransformer
 from torchvision.models.vision_transformer import EncoderBlock
 
 from eulerlora.adapted_attention import AttentionAdapters, adapted_attention
+from eulerlora.colour_constancy import colour_constant
 from eulerlora.rows import Rows
-from eulerlora.settings import AdapterSettings
+from eulerlora.settings import AdapterSettings, ColourConstancy
 
 Block = Callable[[Tensor, nn.Module, nn.Module, Tensor, Tensor | None, int | None], Tensor]
 
@@ -69,13 +70,18 @@ class AdaptedVisionTransformer(nn.Module):
 
     Mode, steps and seed determine the coefficients; the network is a deterministic function of
     images and coefficients. Only the adapters and their heads are trainable; the classification
-    head of the backbone is not used.
+    head of the backbone is not used. colour_constancy: applied to the images first.
     """
 
     def __init__(
-        self, backbone: VisionTransformer, settings: AdapterSettings, classes: int
+        self,
+        backbone: VisionTransformer,
+        settings: AdapterSettings,
+        classes: int,
+        colour_constancy: ColourConstancy = "none",
     ) -> None:
         super().__init__()
+        self.colour_constancy: ColourConstancy = colour_constancy
         self.backbone = backbone.requires_grad_(False).eval()
         self.settings = settings
         width = backbone.hidden_dim
@@ -124,7 +130,7 @@ class AdaptedVisionTransformer(nn.Module):
         activations.
         """
         block = block or adapted_block
-        patches = embed_patches(self.backbone, images)
+        patches = embed_patches(self.backbone, colour_constant(images, self.colour_constancy))
         contrast = log_deviation(patches)[rows.image]  # (rows, width)
         tokens = with_class_token(self.backbone, patches)  # (images, tokens, width)
         per_block = zip(

@@ -11,7 +11,9 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torchvision.models import VisionTransformer
 
+from eulerlora.colour_constancy import colour_constant
 from eulerlora.preprocess import resize
+from eulerlora.settings import ColourConstancy
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.data.labelled_images import ImageParts, LabelledImage
 from training.data.sources import read_image
@@ -42,7 +44,9 @@ def linear_probe(
     The test part is never read.
     """
     held_out = images.parts["calibration"]
-    model = _fit(backbone.to(device).eval(), images.parts["train"])
+    train = images.parts["train"]
+    features = _features(backbone.to(device).eval(), train)
+    model = _fit(features, _labels(train), np.ones(len(train)))
     probabilities = np.zeros((len(held_out), len(images.classes)))
     probabilities[:, model.classes_] = model.predict_proba(_features(backbone, held_out))
     labels, predicted = _labels(held_out), probabilities.argmax(axis=1)
@@ -54,36 +58,85 @@ def linear_probe(
     )
 
 
-def fit_heads(network: AdaptedVisionTransformer, images: ImageParts, device: torch.device) -> None:
-    """Sets all heads of a network to the same linear probe of its frozen features.
+def fit_heads(
+    network: AdaptedVisionTransformer,
+    images: ImageParts,
+    device: torch.device,
+    bootstrap_seed: int | None = None,
+) -> None:
+    """Sets the heads of a network to linear probes of its frozen features.
 
-    A class without training images gets the bias ABSENT_CLASS_BIAS.
+    bootstrap_seed: None gives all heads the same probe; otherwise every head gets the probe of a
+    bootstrap resample of the train part's lesions (of its images where lesions are unknown). A
+    class without training images gets the bias ABSENT_CLASS_BIAS.
     """
-    backbone = network.backbone
-    scaler, regression = _fit(backbone.to(device), images.parts["train"])
+    train = images.parts["train"]
+    features = _features(network.backbone.to(device), train, network.colour_constancy)
+    labels = _labels(train)
+    heads = network.heads
+    generator = np.random.default_rng(bootstrap_seed)
+    for adapter in range(network.settings.adapters):
+        weights = np.ones(len(train))
+        if bootstrap_seed is not None:
+            weights = _bootstrap_weights(train, generator)
+        if adapter == 0 or bootstrap_seed is not None:
+            probe = _head(_fit(features, labels, weights), len(images.classes))
+        with torch.no_grad():
+            heads.weight[adapter].copy_(torch.from_numpy(probe.weight))
+            heads.bias[adapter].copy_(torch.from_numpy(probe.bias))
+
+
+@dataclass(frozen=True, eq=False)
+class LinearHead:
+    """weight: (classes, width). bias: (classes,)."""
+
+    weight: Floats
+    bias: Floats
+
+
+def _head(model: Pipeline, classes: int) -> LinearHead:
+    """Returns the head that equals a probe of standardised features."""
+    scaler, regression = model
     slopes, offsets = regression.coef_, regression.intercept_
     if len(slopes) == 1:  # for two classes, scikit-learn returns the second class only
         slopes, offsets = np.vstack([0 * slopes, slopes]), np.append(0 * offsets, offsets)
-    weight = np.zeros((len(images.classes), backbone.hidden_dim))
-    bias = np.full(len(images.classes), ABSENT_CLASS_BIAS)
+    weight = np.zeros((classes, slopes.shape[1]))
+    bias = np.full(classes, ABSENT_CLASS_BIAS)
     weight[regression.classes_] = slopes / scaler.scale_
     bias[regression.classes_] = offsets - slopes @ (scaler.mean_ / scaler.scale_)
-    with torch.no_grad():
-        network.heads.weight.copy_(torch.from_numpy(weight))
-        network.heads.bias.copy_(torch.from_numpy(bias))
+    return LinearHead(weight, bias)
 
 
-def _fit(backbone: VisionTransformer, train: Sequence[LabelledImage]) -> Pipeline:
+def _bootstrap_weights(images: Sequence[LabelledImage], generator: np.random.Generator) -> Floats:
+    """Returns (n,), how often the cluster of each image is drawn; clusters are drawn equally."""
+    names = [image.cluster or image.name for image in images]
+    clusters, members = np.unique(names, return_inverse=True)
+    counts = np.bincount(
+        generator.integers(len(clusters), size=len(clusters)), minlength=len(clusters)
+    )
+    return counts[members].astype(np.float64)
+
+
+def _fit(features: Floats, labels: Ints, weights: Floats) -> Pipeline:
+    """Fits a probe to the images with a positive weight. weights: (n,)."""
+    kept = weights > 0
     model = make_pipeline(StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=1000))
-    return model.fit(_features(backbone, train), _labels(train))
+    return model.fit(features[kept], labels[kept], logisticregression__sample_weight=weights[kept])
 
 
 @torch.inference_mode()
-def _features(backbone: VisionTransformer, images: Sequence[LabelledImage]) -> Floats:
+def _features(
+    backbone: VisionTransformer,
+    images: Sequence[LabelledImage],
+    colour_constancy: ColourConstancy = "none",
+) -> Floats:
     """Returns the class token's features, (n, width)."""
     size, device = backbone.image_size, backbone.class_token.device
     pixels = torch.stack([resize(read_image(image.name, image.source), size) for image in images])
-    batches = [backbone(part.to(device)).double().cpu() for part in pixels.split(BATCH)]
+    batches = [
+        backbone(colour_constant(part.to(device), colour_constancy)).double().cpu()
+        for part in pixels.split(BATCH)
+    ]
     features: Floats = torch.cat(batches).numpy()
     return features
 

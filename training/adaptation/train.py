@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -20,6 +21,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.safetensor_files import tensors_sha256
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.adaptation.backbone import FrozenBackbone, read_backbone
+from training.adaptation.best_epoch import BestEpoch
 from training.adaptation.objective import AdapterObjective
 from training.adaptation.probe import fit_heads
 from training.augmentation.views import Transform, training_view
@@ -31,7 +33,12 @@ from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
 from training.fit.batches import LoadedBatches
 from training.fit.loop import fit
-from training.fit.losses import LOSSES, effective_number_weights
+from training.fit.losses import (
+    LOSSES,
+    balanced_counts,
+    effective_number_weights,
+    log_frequency_ratio,
+)
 from training.fit.run import Run, accelerator_on, data_provenance, run_provenance
 from training.fit.run_state import round_parameters
 from training.recipe.schema import AdapterRecipe, AdapterTraining
@@ -103,22 +110,34 @@ def train_adapters(
 ) -> Provenance:
     """Fits the network's adapters and heads in place and returns the result of the run."""
     settings, device = recipe.training, run.accelerator.device
+    network.to(device)
+    training = [*images.parts["train"], *([] if outliers is None else outliers.images)]
+    labels = np.array([image.label for image in training])
+    counts = balanced_counts(labels, settings.class_balance) if settings.class_balance else None
+    best_epoch = None
+    if settings.best_epoch:
+        best_epoch = BestEpoch(network, images.parts["validation"], settings.epochs)
     objective = AdapterObjective(
-        network.to(device),
+        network,
         settings.samples,
         LOSSES[settings.loss],
         class_weights(settings, images).to(device),
         outlier_weight=1.0 if recipe.outliers is None else recipe.outliers.weight,
         recompute=settings.activation_checkpointing,
+        logit_adjustment=None
+        if counts is None
+        else log_frequency_ratio(labels, counts, len(images.classes)).to(device),
+        best_epoch=best_epoch,
     )
     size = network.backbone.image_size
+    views = recipe.adapters.adapters if settings.views == "own" else None
 
     def view(epoch: int) -> Transform:
-        return training_view(size, recipe.seed, epoch, settings.augmentation)
+        return training_view(size, recipe.seed, epoch, settings.augmentation, views)
 
-    training = [*images.parts["train"], *([] if outliers is None else outliers.images)]
-    batches = LoadedBatches(training, view, settings, run.seed, run.shard)
-    return asdict(fit(objective, batches, settings, run))
+    batches = LoadedBatches(training, view, settings, run.seed, run.shard, counts)
+    result = asdict(fit(objective, batches, settings, run))
+    return result if best_epoch is None else result | best_epoch.restore()
 
 
 def class_weights(settings: AdapterTraining, images: ImageParts) -> Tensor:
@@ -144,10 +163,13 @@ def _train_network(
     """Returns the trained network, rounded to the stored type, and its configuration."""
     images, outliers = sets.images, sets.outliers
     frozen = read_backbone(recipe.backbone, recipe_folder, _dtype(recipe))
-    network = AdaptedVisionTransformer(frozen.backbone, recipe.adapters, len(images.classes))
+    network = AdaptedVisionTransformer(
+        frozen.backbone, recipe.adapters, len(images.classes), recipe.colour_constancy
+    )
     network.initialise(Generator().manual_seed(recipe.seed))
-    if recipe.training.head == "linear-probe":
-        fit_heads(network, images, run.accelerator.device)
+    if recipe.training.head != "random":
+        seed = recipe.seed if recipe.training.head == "bootstrap-probes" else None
+        fit_heads(network, images, run.accelerator.device, seed)
     result = train_adapters(network, recipe, images, outliers, run)
     network.cpu()
     round_parameters(network.adapter_parameters(), _dtype(recipe))
@@ -191,6 +213,8 @@ def _config(
             settings=recipe.adapters, sha256=tensors_sha256(dict(network.adapter_parameters()))
         ),
         classes=images.classes,
-        preprocessing=Preprocessing(size=shape.image_size),
+        preprocessing=Preprocessing(
+            size=shape.image_size, colour_constancy=network.colour_constancy
+        ),
         provenance=provenance,
     )

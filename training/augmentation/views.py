@@ -13,7 +13,7 @@ from training.augmentation.random_state import CPU, seeded
 from training.recipe.schema import Augmentation
 
 Transform = Callable[[int, Tensor], Tensor]
-"""(index, (3, height, width) uint8) -> (3, size, size) in [0, 1]."""
+"""(index, (3, height, width) uint8) -> (3, size, size) in [0, 1], or several such views."""
 
 View = Callable[[Tensor], Tensor]
 """(3, height, width) uint8 -> (3, size, size) in [0, 1]; draws from torch's global generator."""
@@ -66,13 +66,20 @@ VIEWS: Mapping[Augmentation, Callable[[int], View]] = {
 }
 
 
-def training_view(size: int, seed: int, epoch: int, augmentation: Augmentation) -> Transform:
-    """Returns the transform of an epoch; it does not depend on process or order of images."""
+def training_view(
+    size: int, seed: int, epoch: int, augmentation: Augmentation, views: int | None = None
+) -> Transform:
+    """Returns the transform of an epoch; it does not depend on process or order of images.
+
+    views: if given, the transform returns so many random views, (views, 3, size, size).
+    """
     view = VIEWS[augmentation](size)
 
     def transform(index: int, pixels: Tensor) -> Tensor:
         with seeded(CPU, seed, epoch, index):
-            return view(pixels)
+            if views is None:
+                return view(pixels)
+            return torch.stack([view(pixels) for _ in range(views)])
 
     return transform
 

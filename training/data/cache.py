@@ -32,7 +32,7 @@ from training.data.sources import (
     no_images,
 )
 
-FORMAT = 2
+FORMAT = 3
 PIXELS, INDEX = "pixels.bin", "index.json"
 MIN_FREE_BYTES = 2**29  # of the cache's disk, left to other programs
 

@@ -167,9 +167,17 @@ def lesion_validation_split(rows: Sequence[Ham10000Row]) -> dict[str, list[Ham10
     return {"train": train, "calibration": parts["calibration"], "test": validation}
 
 
+def lesion_best_epoch_split(rows: Sequence[Ham10000Row]) -> dict[str, list[Ham10000Row]]:
+    """Returns `lesion_split` with the validation part of `lesion_validation_split` apart."""
+    parts = lesion_split(rows)
+    train, validation = _lesion_fold(parts["train"], VALIDATION_FOLDS)
+    return parts | {"train": train, "validation": validation}
+
+
 SPLITS: Mapping[Split, Callable[[Sequence[Ham10000Row]], dict[str, list[Ham10000Row]]]] = {
     "lesion": lesion_split,
     "lesion-validation": lesion_validation_split,
+    "lesion-best-epoch": lesion_best_epoch_split,
     "paper": paper_split,
 }
 

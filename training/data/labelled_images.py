@@ -54,9 +54,9 @@ class LabelledImage:
 class ImageParts:
     """A labelled data set, split.
 
-    name: title in reports, with the split. parts: images of train, calibration (not in every
-    split) and test. skipped: reasons by name for skipped images or rows. target: classes whose
-    joint sensitivity matters most, if the data set has any.
+    name: title in reports, with the split. parts: images of train, validation and calibration (not
+    in every split) and test. skipped: reasons by name for skipped images or rows. target: classes
+    whose joint sensitivity matters most, if the data set has any.
     """
 
     name: str
@@ -115,7 +115,8 @@ def three_parts(
 
     published: the data set's `train` and `test`, or `all`, of which a fifth becomes the test
     part. The calibration part is a tenth of the training images; `paper` has none.
-    `lesion-validation` drops the test part and tests on a tenth of the train part.
+    `lesion-validation` drops the test part and tests on a tenth of the train part, which is the
+    part `validation` of `lesion-best-epoch`.
     """
     if "all" in published:
         train, test = stratified_split(published["all"], TEST_SHARE)
@@ -124,9 +125,12 @@ def three_parts(
     if split == "paper":
         return {"train": train, "test": test}
     train, calibration = stratified_split(train, CALIBRATION_SHARE)
+    if split == "lesion":
+        return {"train": train, "calibration": calibration, "test": test}
+    train, validation = stratified_split(train, VALIDATION_SHARE)
     if split == "lesion-validation":
-        train, test = stratified_split(train, VALIDATION_SHARE)
-    return {"train": train, "calibration": calibration, "test": test}
+        return {"train": train, "calibration": calibration, "test": validation}
+    return {"train": train, "validation": validation, "calibration": calibration, "test": test}
 
 
 def stratified_split(

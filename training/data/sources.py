@@ -15,7 +15,10 @@ from typing import Protocol
 from torch import Tensor
 
 from eulerlora.errors import DataError, ImageError
-from eulerlora.image_files import EXTENSIONS, image_files, is_image_name, read_pixels
+from eulerlora.image_files import EXTENSIONS, image_files, is_image_name
+from eulerlora.image_files import read_image as open_image
+from eulerlora.preprocess import Conversion, RgbImage
+from eulerlora.printable import printable
 from training.data.progress import track
 
 Encoded = Path | bytes
@@ -88,13 +91,17 @@ def _archived_images(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def read_image(name: str, source: Source) -> Tensor:
-    """Returns (3, height, width) uint8, upright RGB. Raises DataError with the image's name."""
+    """Returns (3, height, width) uint8, upright sRGB. Raises DataError with the image's name."""
     if isinstance(source, Tensor):
         return source
     if not isinstance(source, Path | bytes):
         return source()
+    return _rgb_image(name, source).pixels
+
+
+def _rgb_image(name: str, source: Encoded) -> RgbImage:
     try:
-        return read_pixels(BytesIO(source) if isinstance(source, bytes) else source, name)
+        return open_image(BytesIO(source) if isinstance(source, bytes) else source, name)
     except ImageError as error:
         raise DataError(str(error)) from error
 
@@ -120,10 +127,15 @@ def _decode_in_threads(images: Iterable[tuple[str, Encoded]]) -> Iterator[tuple[
 
 
 def _decode(name: str, source: Encoded) -> tuple[str, Decoded]:
+    """Returns the name with the pixels or the reason. Reports a colour profile that is ignored."""
     try:
-        return name, read_image(name, source)
+        image = _rgb_image(name, source)
     except DataError as error:
         return name, str(error).removeprefix(f"{name}: ")
+    for warning in image.warnings:
+        if warning.code is Conversion.PROFILE_IGNORED:
+            print(printable(f"warning: {name}: {warning.message}"), file=sys.stderr)
+    return name, image.pixels
 
 
 def refuse(name: str, reason: str) -> None:

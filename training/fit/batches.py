@@ -5,12 +5,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from training.augmentation.views import Transform
 from training.data.labelled_images import ImageDataset, LabelledImage
 from training.recipe.schema import AdamWSettings, OptimisationSettings
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 IGNORED = -100
 """Label of padding; the losses give it no weight."""
@@ -42,7 +46,8 @@ class Batches(Protocol):
 class LoadedBatches:
     """Batches of images that are decoded and transformed one by one.
 
-    view: returns the transform of an epoch.
+    view: returns the transform of an epoch. expected_counts: (images,), how often an epoch contains
+    each image on average, with a sum of `images`; None for once.
     """
 
     labelled_images: Sequence[LabelledImage]
@@ -50,6 +55,7 @@ class LoadedBatches:
     settings: OptimisationSettings
     seed: int
     shard: Shard = Shard()
+    expected_counts: Floats | None = None
 
     @property
     def images(self) -> int:
@@ -62,7 +68,9 @@ class LoadedBatches:
         The order depends on seed and epoch only. A batch has `settings.batch_size` images over
         all processes; each process loads its shard, padded to the same size in all of them.
         """
-        shards = shard_indices(self.images, self.settings, self.seed, epoch, self.shard)
+        shards = shard_indices(
+            self.images, self.settings, self.seed, epoch, self.shard, self.expected_counts
+        )
         return DataLoader(
             _PaddedDataset(ImageDataset(self.labelled_images, self.view(epoch))),
             batch_sampler=list(shards)[skip:],
@@ -110,13 +118,38 @@ class RunLength:
 
 
 def shard_indices(
-    images: int, settings: AdamWSettings, seed: int, epoch: int, shard: Shard
+    images: int,
+    settings: AdamWSettings,
+    seed: int,
+    epoch: int,
+    shard: Shard,
+    expected_counts: Floats | None = None,
 ) -> Iterator[list[int]]:
-    """Yields the image indices of one process for every batch of an epoch; -1 is padding."""
+    """Yields the image indices of one process for every batch of an epoch; -1 is padding.
+
+    expected_counts: as in `LoadedBatches`.
+    """
+    generator = np.random.default_rng((seed, epoch))
     order = np.arange(images)
     if settings.shuffle:
-        order = np.random.default_rng((seed, epoch)).permutation(images)
+        order = generator.permutation(images)
+    if expected_counts is not None:
+        order = order[systematic_sample(expected_counts[order], generator)]
+        if settings.shuffle:
+            order = generator.permutation(order)
     for start in range(0, images, settings.batch_size):
         batch = order[start : start + settings.batch_size].tolist()
         batch += [-1] * (-len(batch) % shard.count)
         yield batch[shard.index :: shard.count]
+
+
+def systematic_sample(expected_counts: Floats, generator: np.random.Generator) -> Ints:
+    """Returns sorted indices; index i occurs floor(e) or ceil(e) times, e = expected_counts[i].
+
+    expected_counts: (n,), with a sum of n. Returns (n,). Systematic sampling (Madow, 1949): the
+    indices under equally spaced points of the cumulative sum, with a random start.
+    """
+    count = len(expected_counts)
+    points = np.arange(count) + generator.random()
+    cumulated = np.cumsum(expected_counts) * (count / expected_counts.sum())
+    return np.searchsorted(cumulated, points, side="right").clip(max=count - 1)

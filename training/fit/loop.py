@@ -102,10 +102,11 @@ class _Fit:
             skip = 0
 
     def _report(self, step: Step, before: Progress) -> None:
-        """Shows a step and, after its last step, the epoch."""
+        """Shows a step; after the last one of an epoch, ends and shows the epoch."""
         self.curves.add_step(step, before, self.progress, self.length)
         self.display.show(self.progress)
         if self.progress.step % self.length.steps_per_epoch == 0:
+            self.optimisation.objective.after_epoch()
             epoch = self.length.epoch_of(self.progress.step)
             self.display.print(f"epoch {epoch}/{self.length.epochs}: {self.progress.mean_loss:.4f}")
             self.curves.add_epoch(self.progress)

@@ -4,12 +4,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from training.data.labelled_images import OUTSIDE
-from training.fit.batches import IGNORED
+from training.fit.batches import IGNORED, Floats, Ints
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(logits, targets, weights) -> the weighted sum over images, as in `trajectory_loss`."""
@@ -37,6 +38,33 @@ LOSSES: Mapping[Literal["trajectory", "mean"], Loss] = {
     "mean": mean_probability_loss,
 }
 """Losses by the recipe key `training.loss`."""
+
+
+def balanced_counts(labels: Ints, class_balance: float) -> Floats:
+    """Returns (n,), how often each image is drawn on average; the sum is n.
+
+    The images of a class together are drawn in proportion to size ** (1 - class_balance). labels:
+    (n,); OUTSIDE is drawn once.
+    """
+    inside = labels >= 0
+    sizes = np.bincount(labels[inside]).astype(np.float64)
+    shares = np.where(sizes > 0, sizes ** (1 - class_balance), 0.0)
+    shares *= inside.sum() / shares.sum()
+    per_image = shares / np.maximum(sizes, 1)
+    return np.where(inside, per_image[labels * inside], 1.0)
+
+
+def log_frequency_ratio(labels: Ints, expected_counts: Floats, classes: int) -> Tensor:
+    """Returns (classes,) float32, the logarithm of drawn over present images of each class.
+
+    Training adds it to the logits (logit adjustment, Menon et al., ICLR 2021). Classes without
+    images have 0. labels, expected_counts: (n,).
+    """
+    inside = labels >= 0
+    present = np.bincount(labels[inside], minlength=classes)
+    drawn = np.bincount(labels[inside], weights=expected_counts[inside], minlength=classes)
+    ratio = np.where(present > 0, drawn / np.maximum(present, 1), 1.0)
+    return torch.from_numpy(np.log(ratio)).float()
 
 
 def target_probabilities(labels: Tensor, classes: int) -> Tensor:

@@ -45,8 +45,11 @@ class Objective(ABC, Generic[StepDraw]):
     def after_step(self) -> None:
         """Runs after each optimiser step."""
 
+    def after_epoch(self) -> None:
+        """Runs after the last step of each epoch."""
+
     def averages(self) -> Mapping[str, Tensor]:
-        """Returns the tensors that `after_step` changes, which belong to the state of a run."""
+        """Returns the tensors that `after_step` and `after_epoch` change; a run stores them."""
         return {}
 
 

@@ -7,14 +7,23 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora.settings import AUTO, AdapterSettings, Auto, PositiveInt, Precision, Sampler
+from eulerlora.settings import (
+    AUTO,
+    AdapterSettings,
+    Auto,
+    ColourConstancy,
+    PositiveInt,
+    Precision,
+    Sampler,
+)
 from eulerlora.validation import Settings
 
 StoredDtype = Literal["float32", "float16", "bfloat16"]
 SAMPLES: tuple[int | Auto, ...] = (1, 2, 4, 8, 16, AUTO)
 """Default samples per adapter for which calibration sets thresholds."""
-Split = Literal["lesion", "lesion-validation", "paper"]
-Part = Literal["train", "calibration", "test"]
+Split = Literal["lesion", "lesion-validation", "lesion-best-epoch", "paper"]
+Part = Literal["train", "validation", "calibration", "test"]
+Head = Literal["random", "linear-probe", "bootstrap-probes"]
 OodGroup = Literal["far", "near", "shifted"]
 Augmentation = Literal["paper", "dermoscopy", "cameras"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
@@ -29,7 +38,8 @@ class DataSettings(Settings):
     itself.
     split: `lesion`, the default, reserves a tenth of the training images for calibration; in
     ham10000, all images of a lesion are in one part. `lesion-validation`, for choosing settings,
-    drops the test part and uses a tenth of the training images (ham10000: lesions) instead.
+    drops the test part and uses a tenth of the training images (ham10000: lesions) instead;
+    `lesion-best-epoch` keeps the test part, and has the same tenth as the part `validation`.
     `paper` trains on all training images of the published (ham10000: the paper's) split, without
     a calibration part.
     classes: for imagefolder, descriptions by class name; if given, these are the exact classes.
@@ -117,9 +127,19 @@ class OptimisationSettings(AdamWSettings):
 class AdapterTraining(OptimisationSettings):
     """Training of adapters.
 
+    best_epoch: keep the adapters of the epoch with the lowest negative log-likelihood on the part
+    `validation`, which the split must have; otherwise those of the last epoch.
+    class_balance: 0 draws images as they are, 1 draws all classes equally often; between them, a
+    class of n images is drawn in proportion to n ** (1 - class_balance). The loss corrects for the
+    changed class frequencies (logit adjustment, Menon et al., ICLR 2021), so that probabilities
+    remain those of the images as they are.
+    views: `shared` shows one random view of an image to all adapters, as in the paper; `own` shows
+    another view to each.
     samples: stochastic samples per adapter and step. augmentation: the random view of an image,
     `paper`, `dermoscopy` or `cameras` (`augmentation.views`). head: initial head of every adapter,
-    `random` as in the paper, or a `linear-probe` of the frozen backbone, fitted on the train part.
+    `random` as in the paper, or a linear probe of the frozen backbone: `linear-probe` fits one on
+    the train part for all adapters, `bootstrap-probes` one for each adapter on a bootstrap resample
+    of its lesions or images.
     loss: `trajectory` averages the losses of the trajectories; `mean` is the loss of the mean
     probability. class_weights: `effective-number` weights classes by their effective number of
     samples with `beta`.
@@ -127,7 +147,10 @@ class AdapterTraining(OptimisationSettings):
 
     samples: PositiveInt = 4
     augmentation: Augmentation = "paper"
-    head: Literal["random", "linear-probe"] = "random"
+    best_epoch: bool = False
+    class_balance: Annotated[float, Field(ge=0, le=1)] = 0.0
+    views: Literal["shared", "own"] = "shared"
+    head: Head = "random"
     loss: Literal["trajectory", "mean"] = "trajectory"
     class_weights: Literal["none", "effective-number"] = "none"
     beta: Annotated[float, Field(ge=0, lt=1)] = 0.9991
@@ -187,12 +210,23 @@ class EvaluationSettings(Settings):
 class AdapterRecipe(Recipe):
     """Trains adapters on a frozen backbone.
 
-    outliers: None trains on the images of `data` only, as in the paper.
+    outliers: None trains on the images of `data` only, as in the paper. colour_constancy: applied
+    to all images, in training and prediction (`eulerlora.colour_constancy`).
     """
 
     data: DataSettings
     outliers: OutlierSettings | None = None
     backbone: BackboneSource
+    colour_constancy: ColourConstancy = "none"
     adapters: AdapterSettings = AdapterSettings()
     training: AdapterTraining
     evaluation: EvaluationSettings = EvaluationSettings()
+
+    @model_validator(mode="after")
+    def _validates_only_with_a_validation_part(self) -> Self:
+        if self.training.best_epoch and self.data.split != "lesion-best-epoch":
+            raise ValueError(
+                "expected data.split=lesion-best-epoch with training.best_epoch, got "
+                f"{self.data.split}"
+            )
+        return self

@@ -16,9 +16,10 @@ from tests.conftest import random_network
 from training.adaptation.objective import AdapterObjective
 from training.augmentation.views import training_view
 from training.data.datasets import read_dataset
+from training.data.labelled_images import OUTSIDE
 from training.fit.batches import LoadedBatches
 from training.fit.loop import fit
-from training.fit.losses import trajectory_loss
+from training.fit.losses import target_probabilities, trajectory_loss
 from training.fit.optimisation import Optimisation, Step
 from training.fit.run import Run
 from training.recipe.schema import AdapterTraining, DataSettings
@@ -71,6 +72,41 @@ def test_the_loss_is_that_of_a_loop_over_trajectories(
     assert len(losses) == objective.rows_per_image == 4
     loss = objective.loss(objective.network, images, labels, draw) / objective.weight(labels)
     torch.testing.assert_close(loss, torch.stack(losses).mean())
+
+
+def test_every_adapter_may_see_a_view_of_its_own(objective: AdapterObjective, batch: Batch) -> None:
+    images, labels = batch
+    views = torch.stack([images, images.flip(-1)], dim=1)
+    draw = objective.draw(4, 3, 0)
+    losses = []
+    for trajectory, coefficients in enumerate(draw):
+        adapter = trajectory // 2
+        rows = Rows(torch.arange(7), torch.full((7,), adapter), (1,) * 7)
+        logits = objective.network(views[:, adapter], rows, coefficients.expand(7, -1, -1, -1))
+        losses.append(torch.nn.functional.cross_entropy(logits, labels, weight=WEIGHTS))
+    loss = objective.loss(objective.network, views, labels, draw) / objective.weight(labels)
+    torch.testing.assert_close(loss, torch.stack(losses).mean())
+    assert loss != objective.loss(objective.network, images, labels, draw)
+
+
+def test_logits_are_adjusted_for_images_of_a_class_only(batch: Batch) -> None:
+    images, labels = batch
+    labels = labels.clone()
+    labels[5] = OUTSIDE
+    adjustment = torch.tensor([0.5, -1.0, 2.0])
+    network = random_network()
+    adjusted = AdapterObjective(
+        network, 1, trajectory_loss, torch.ones(3), logit_adjustment=adjustment
+    )
+    plain = AdapterObjective(network, 1, trajectory_loss, torch.ones(3))
+    draw = plain.draw(0, 0, 0)
+    rows = Rows.of([1] * 7, 2)
+    logits = network(images, rows, draw.repeat(7, 1, 1, 1)).unflatten(0, (7, 2))
+    shifted = logits + adjustment
+    shifted[5] = logits[5]
+    expected = trajectory_loss(shifted, target_probabilities(labels, 3), torch.ones(7))
+    torch.testing.assert_close(adjusted.loss(network, images, labels, draw), expected)
+    assert expected != plain.loss(network, images, labels, draw)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

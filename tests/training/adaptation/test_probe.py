@@ -1,5 +1,6 @@
 """Linear probes and the command `eulerlora probe`."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,30 @@ def test_fitted_heads_predict_like_the_regression_before_the_first_step(
         assert len(trajectories) == 4
         for probabilities in trajectories.exp().numpy():
             np.testing.assert_allclose(probabilities[:classes], expected, atol=1e-4)
+
+
+def test_bootstrap_probes_differ_and_each_is_the_probe_of_a_resample_of_clusters(
+    images: ImageParts,
+) -> None:
+    train = [replace(i, cluster=f"lesion {n // 2}") for n, i in enumerate(images.parts["train"])]
+    parts = ImageParts("squares", images.classes, {"train": train})
+    backbone = random_backbone().eval()
+    network = AdaptedVisionTransformer(backbone, AdapterSettings(adapters=2, rank=2, min_rank=1), 3)
+    fit_heads(network, parts, CPU, bootstrap_seed=5)
+    heads = network.heads.weight.detach().clone()
+    assert not torch.allclose(heads[0], heads[1], atol=1e-3)
+    fit_heads(network, parts, CPU, bootstrap_seed=5)
+    assert torch.equal(network.heads.weight, heads)
+
+    generator, clusters = np.random.default_rng(5), sorted({image.cluster for image in train})
+    drawn = [clusters[index] for index in generator.integers(len(clusters), size=len(clusters))]
+    repeated = [image for name in drawn for image in train if image.cluster == name]
+    one = AdaptedVisionTransformer(backbone, AdapterSettings(adapters=1, rank=2, min_rank=1), 3)
+    fit_heads(one, ImageParts("drawn", images.classes, {"train": repeated}), CPU)
+    pixels = torch.stack([resize(image.source, 32) for image in train])
+    features = backbone(pixels)
+    logits = [features @ head.weight[0].T + head.bias[0] for head in (network.heads, one.heads)]
+    assert torch.corrcoef(torch.stack([logit.flatten() for logit in logits]))[0, 1] > 0.99
 
 
 def test_a_class_without_training_images_is_never_predicted(images: ImageParts) -> None:

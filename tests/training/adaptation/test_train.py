@@ -11,7 +11,7 @@ import torch
 
 from eulerlora import CheckpointError, EulerLoRA
 from eulerlora.backbone import load_backbone, save_backbone
-from eulerlora.checkpoint import read_config
+from eulerlora.checkpoint import load_checkpoint, read_config
 from tests.conftest import random_backbone
 from tests.program import run
 from tests.training.conftest import PER_CLASS, RECIPE, write_image
@@ -186,6 +186,32 @@ def test_a_linear_probe_head_classifies_without_training_and_ood_images_are_limi
     report = json.loads((out / "report" / "report.json").read_text())
     assert all(mode["metrics"]["accuracy"]["value"] > 0.8 for mode in report["modes"])
     assert report["ood_sets"]["other"]["used"] == {"images": 2, "of": 5}
+
+
+def test_the_best_epoch_own_views_and_balanced_draws_train_a_checkpoint(
+    recipe_file: Path, labelled: Path, tmp_path: Path
+) -> None:
+    settings = (
+        "data.path=set",
+        "data.split=lesion-best-epoch",
+        "training.best_epoch=true",
+        "training.views=own",
+        "training.class_balance=0.5",
+        "training.head=bootstrap-probes",
+        "training.epochs=3",
+        "colour_constancy=shades-of-gray",
+    )
+    options = [word for setting in settings for word in ("--set", setting)]
+    out = tmp_path / "out"
+    done = run("train", recipe_file, "--data", labelled, "--out", out, *options, *ONE_THRESHOLD)
+    assert done.status == 0, done.err
+    checkpoint = load_checkpoint(out)
+    training = checkpoint.config.provenance["training"]
+    assert len(training["validation_loss_by_epoch"]) == 3
+    assert training["validation_images"] == 6
+    assert checkpoint.network.colour_constancy == "shades-of-gray"
+    heads = checkpoint.network.heads.weight
+    assert not torch.allclose(heads[0], heads[1])
 
 
 def test_outliers_lower_the_confidence_on_similar_images_and_are_recorded(

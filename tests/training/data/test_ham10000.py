@@ -18,6 +18,7 @@ from training.data.ham10000 import (
     SPLITS,
     Ham10000Row,
     age_group,
+    lesion_best_epoch_split,
     lesion_split,
     lesion_validation_split,
     paper_split,
@@ -159,6 +160,18 @@ def test_the_validation_split_tests_on_lesions_of_the_train_part(rows: list[Ham1
     assert {row.label for row in parts["test"]} == {0, 1, 2}
     assert 0.05 < len(parts["test"]) / len(whole["train"]) < 0.15
     assert lesion_validation_split(rows) == parts
+
+
+def test_the_split_for_the_best_epoch_has_the_validation_part_and_the_test_part(
+    rows: list[Ham10000Row],
+) -> None:
+    whole, choosing = lesion_split(rows), lesion_validation_split(rows)
+    assert lesion_best_epoch_split(rows) == {
+        "train": choosing["train"],
+        "validation": choosing["test"],
+        "calibration": whole["calibration"],
+        "test": whole["test"],
+    }
 
 
 def test_the_validation_split_ignores_the_images_of_the_test_part(

@@ -1,8 +1,10 @@
 """Batches of an epoch: every image once, for any number of processes."""
 
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -54,6 +56,23 @@ def test_every_epoch_contains_every_image_once_in_a_new_order(
     assert len({tuple(order) for order in orders}) == 3
     unshuffled = chain(*labels_of(loaded(numbered, shuffle=False)))
     assert list(unshuffled) == list(range(len(numbered)))
+
+
+def test_an_epoch_contains_each_image_as_often_as_expected(numbered: list[LabelledImage]) -> None:
+    counts = np.ones(len(numbered))
+    counts[:3] = 2.5, 0.25, 0.25
+    batches = replace(loaded(numbered), expected_counts=counts)
+    drawn = np.array(
+        [
+            np.bincount(list(chain(*labels_of(batches, epoch))), minlength=len(numbered))
+            for epoch in range(40)
+        ]
+    )
+    assert (drawn.sum(axis=1) == len(numbered)).all()
+    assert (drawn >= np.floor(counts)).all()
+    assert (drawn <= np.ceil(counts)).all()
+    np.testing.assert_allclose(drawn.mean(axis=0), counts, atol=0.35)
+    assert labels_of(batches, 3) == labels_of(batches, 3) != labels_of(batches, 4)
 
 
 def test_the_last_incomplete_batch_is_included(numbered: list[LabelledImage]) -> None:

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -10,8 +11,10 @@ from torch.nn import functional as F
 from training.data.labelled_images import OUTSIDE
 from training.fit.batches import IGNORED
 from training.fit.losses import (
+    balanced_counts,
     effective_number_weights,
     image_weights,
+    log_frequency_ratio,
     log_mean_probability,
     mean_probability_loss,
     target_probabilities,
@@ -117,4 +120,40 @@ def test_class_weights_are_equal_for_beta_0_and_inverse_frequencies_for_beta_nea
     inverse = (1 / counts.double()) / (1 / counts.double()).sum()
     torch.testing.assert_close(
         effective_number_weights(counts, 1 - 1e-9), inverse, atol=1e-6, rtol=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("class_balance", "expected"),
+    [(0.0, [9, 4, 1]), (0.5, [7, 14 / 3, 7 / 3]), (1.0, [14 / 3] * 3)],
+)
+def test_classes_are_drawn_in_proportion_to_a_power_of_their_size(
+    class_balance: float, expected: list[float]
+) -> None:
+    labels = np.repeat([0, 1, 2, OUTSIDE], [9, 4, 1, 3])
+    counts = balanced_counts(labels, class_balance)
+    drawn = [counts[labels == label].sum() for label in (0, 1, 2)]
+    np.testing.assert_allclose(drawn, expected)
+    assert (counts[labels == OUTSIDE] == 1).all()
+
+
+def test_the_adjusted_loss_of_balanced_draws_is_least_at_the_probabilities_of_the_images() -> None:
+    labels = np.repeat([0, 1], [9, 1])
+    counts = balanced_counts(labels, 1.0)
+    adjustment = log_frequency_ratio(labels, counts, 3)
+    assert adjustment[2] == 0
+    logits = torch.zeros(3, requires_grad=True)
+    optimiser = torch.optim.LBFGS([logits], max_iter=100)
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        log_probabilities = (logits + adjustment)[:2].log_softmax(dim=-1)
+        weights = torch.from_numpy(counts)
+        loss = -(weights * log_probabilities.double()[torch.from_numpy(labels)]).mean()
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    torch.testing.assert_close(
+        logits[:2].softmax(dim=-1), torch.tensor([0.9, 0.1]), atol=1e-4, rtol=0
     )
