@@ -1,0 +1,140 @@
+"""Clients and requests that share the service, in the whole request path."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from eulerlora_client.contract.predictions import ProblemDocument
+from eulerlora_client.contract.problems import Overloaded, QuotaExceeded
+from eulerlora_client.contract.queries import PredictQuery
+from service.decoding.pool import Decoded
+from service.http.upload import FILES_PART
+from tests.service.harness import DET, FakeRequest, PipelineHarness, predict_one
+
+BOUNDARY = "boundary"
+
+
+def batch_of(png: bytes, count: int) -> FakeRequest:
+    """Returns a request with many images."""
+    part = (
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{FILES_PART}"; filename="a.png"'
+        "\r\n\r\n"
+    ).encode()
+    body = b"".join([part + png + b"\r\n"] * count) + f"--{BOUNDARY}--\r\n".encode()
+    fake = FakeRequest(body)
+    fake.request.scope["headers"] = [
+        (b"content-type", f"multipart/form-data; boundary={BOUNDARY}".encode()),
+        (b"content-length", b"%d" % len(body)),
+    ]
+    return fake
+
+
+def from_client(fake: FakeRequest, address: str) -> FakeRequest:
+    fake.request.scope["client"] = (address, 1)
+    return fake
+
+
+class StepDecoder:
+    """A decoder of which a test permits every image; `order` has the requests of the images."""
+
+    def __init__(self, harness: PipelineHarness) -> None:
+        self._decoder = harness.decoder
+        self._permits = asyncio.Semaphore(0)
+        self.order: list[bytes] = []
+        harness.pipeline._decoder = self  # type: ignore[assignment]
+
+    async def decode(self, content: bytes, *arguments: Any, **options: Any) -> Decoded:
+        self.order.append(content)
+        await self._permits.acquire()
+        decoded: Decoded = await self._decoder.decode(content, *arguments, **options)
+        return decoded
+
+    def permit(self, count: int) -> None:
+        for _ in range(count):
+            self._permits.release()
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("address", ["10.0.0.2", "10.0.0.1"], ids=["client", "request"])
+def test_one_image_waits_for_few_images_of_a_batch(harness, png, address) -> None:
+    async def scenario(harness: PipelineHarness) -> None:
+        decoder = StepDecoder(harness)
+        batch = from_client(batch_of(png, 8), "10.0.0.1")
+        many = asyncio.create_task(harness.pipeline.predict_batch(batch.request, DET))
+        await settle()
+        single = from_client(FakeRequest(png + b"single"), address)
+        one = asyncio.create_task(harness.pipeline.predict(single.request, DET))
+        await settle()
+        decoder.permit(2)
+        await settle()
+        assert png + b"single" in decoder.order[2:4]
+        decoder.permit(100)
+        assert (await one).prediction.label
+        assert not any(isinstance(result, ProblemDocument) for result in await many)
+
+    with harness() as running:
+        asyncio.run(scenario(running))
+
+
+def test_a_batch_of_any_size_refuses_no_other_client(harness, png) -> None:
+    query = PredictQuery(mode="stoch", samples=64)
+
+    async def scenario(harness: PipelineHarness) -> None:
+        running = await harness.block_engine()
+        batch = from_client(batch_of(png, 8), "10.0.0.1")
+        many = asyncio.create_task(harness.pipeline.predict_batch(batch.request, query))
+        await harness.wait_for_rows(8 * 128)
+        with pytest.raises(Overloaded):
+            request = from_client(FakeRequest(png), "10.0.0.1").request
+            await harness.pipeline.predict(request, query)
+        single = from_client(FakeRequest(png), "10.0.0.2")
+        one = asyncio.create_task(harness.pipeline.predict(single.request, DET))
+        await harness.wait_for_rows(8 * 128 + 2)
+        harness.gate.set()
+        await running
+        assert (await one).prediction.label
+        assert len(await many) == 8
+
+    with harness(max_waiting_rows=400) as running:
+        asyncio.run(scenario(running))
+
+
+def test_the_wait_for_a_decoder_counts_as_time_in_the_queue(harness, png) -> None:
+    async def scenario(harness: PipelineHarness) -> None:
+        decoder = StepDecoder(harness)
+        tasks = [asyncio.create_task(predict_one(harness, png)) for _ in range(3)]
+        await settle()
+        assert len(decoder.order) == 2  # the third waits for a decoder
+        await asyncio.sleep(0.2)
+        decoder.permit(3)
+        for task in tasks:
+            timing = (await task).timing
+            assert timing.queue_s >= 0.2 - timing.decode_s
+            assert timing.decode_s == 0.001
+
+    with harness() as running:
+        asyncio.run(scenario(running))
+
+
+def test_a_client_that_used_its_decoding_time_is_refused_and_others_are_not(harness, png) -> None:
+    async def scenario(harness: PipelineHarness) -> None:
+        async def predict(address: str) -> None:
+            request = from_client(FakeRequest(png), address).request
+            await harness.pipeline.predict(request, DET)
+
+        harness.decoder.cpu_s = 90.0  # as measured; the header promised less
+        await predict("10.0.0.1")
+        harness.decoder.cpu_s = 0.001
+        with pytest.raises(QuotaExceeded) as raised:
+            await predict("10.0.0.1")
+        assert raised.value.retry_after_s == pytest.approx(30, abs=5)
+        await predict("10.0.0.2")
+        assert harness.queue.rows == 0
+
+    with harness(decoding={"client_s_per_minute": 60}) as running:
+        asyncio.run(scenario(running))
