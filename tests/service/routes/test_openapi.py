@@ -1,0 +1,180 @@
+"""The OpenAPI document: complete, valid, and true of the answers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import validate
+from starlette.testclient import TestClient
+
+from eulerlora_client.contract.problems import SENT_BY_SERVICE, problem_class
+from eulerlora_client.contract.sampling import MAX_SEED
+from service.app import Options, create_service
+from service.auth.access import is_open
+from service.auth.key_file import write_clients
+from service.auth.keys import Keys
+from service.inference.models import ServedModel, ServedModels
+from service.lifecycle.phase import Lifecycle
+from service.settings import ServiceSettings
+from tests.service.key_clients import client as client_with
+
+JSON, PROBLEM = "application/json", "application/problem+json"
+NO_ROUTE = {"not_found", "method_not_allowed", "refused"}  # of requests that reach no operation
+PNG = {"Content-Type": "image/png"}
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def document(client) -> Json:
+    described: Json = client.get("/openapi.json").json()
+    return described
+
+
+@pytest.fixture(scope="module")
+def keyed(model, tmp_path_factory) -> TestClient:
+    """A client without a key of a service that requires one."""
+    path: Path = tmp_path_factory.mktemp("keys") / "keys.jsonl"
+    write_clients(path, [client_with("clinic", "clinic-key")])
+    models, options = ServedModels([ServedModel.of(model)]), Options(keys=Keys(path))
+    service = create_service(models, ServiceSettings(), Lifecycle(), options)
+    return TestClient(service.application)
+
+
+def operations(document: Json) -> Iterator[tuple[str, str, Json]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield method.upper(), path, operation
+
+
+def check(document: Json, schema: Json, instance: Any) -> None:
+    """Checks an instance against a schema of the document with an independent validator."""
+    Draft202012Validator({**schema, "components": document["components"]}).validate(instance)
+
+
+def test_the_document_is_valid_openapi(document) -> None:
+    validate(document)
+    assert document["info"]["version"] == "1.0.0"
+    assert "Compatibility" in document["info"]["description"]
+
+
+def test_an_operation_has_a_short_id_a_described_tag_and_a_description(document) -> None:
+    ids = {operation["operationId"] for _, _, operation in operations(document)}
+    assert ids == {
+        "predict", "predict_batch", "triage", "triage_batch", "list_models", "describe_model",
+        "livez", "readyz", "scrape",
+    }  # fmt: skip
+    tags = {tag["name"] for tag in document["tags"] if tag["description"]}
+    for _, path, operation in operations(document):
+        assert len(operation["tags"]) == 1 and set(operation["tags"]) <= tags, path
+        assert operation["description"], path
+
+
+def test_every_number_and_every_parameter_has_a_description(document) -> None:
+    for _, path, operation in operations(document):
+        for parameter in operation.get("parameters", ()):
+            assert parameter["description"], (path, parameter["name"])
+    for name, schema in document["components"]["schemas"].items():
+        for field, described in schema.get("properties", {}).items():
+            types = {
+                described.get("type"),
+                *(one.get("type") for one in described.get("anyOf", ())),
+            }
+            if types & {"number", "integer"} and field not in ("samples", "coverage"):
+                assert described.get("description"), (name, field)
+
+
+def test_a_seed_has_its_bounds(document) -> None:
+    (sent,) = (
+        parameter["schema"]
+        for parameter in document["paths"]["/predict"]["post"]["parameters"]
+        if parameter["name"] == "seed"
+    )
+    answered = document["components"]["schemas"]["Prediction"]["properties"]["seed"]
+    for schema in (sent, answered):
+        assert (schema["type"], schema["minimum"], schema["maximum"]) == ("integer", 0, MAX_SEED)
+
+
+def test_every_problem_of_the_service_is_documented_with_its_status(document) -> None:
+    documented = set()
+    for _, path, operation in operations(document):
+        for status, response in operation["responses"].items():
+            if status == "200":
+                continue
+            schema = response["content"][PROBLEM]["schema"]
+            for code in schema["allOf"][1]["properties"]["code"]["enum"]:
+                assert problem_class(code, 0).status == int(status), (path, code)
+                example = response["content"][PROBLEM]["examples"][code]["value"]
+                check(document, schema, example)
+                documented.add(code)
+    assert documented == {kind.code for kind in SENT_BY_SERVICE} - NO_ROUTE
+
+
+def test_the_codes_are_the_enum_of_a_problem(document) -> None:
+    schema = document["components"]["schemas"]["ProblemDocument"]["properties"]["code"]
+    assert set(schema["enum"]) == {kind.code for kind in SENT_BY_SERVICE}
+
+
+def test_every_example_of_a_response_matches_its_schema(document) -> None:
+    for _, path, operation in operations(document):
+        content = operation["responses"]["200"]["content"]
+        if path != "/metrics":
+            check(document, content[JSON]["schema"], content[JSON]["example"])
+
+
+def test_every_route_answers_as_described(client, document, png) -> None:
+    image = {"content": png, "headers": PNG}
+    files = [("files", ("a", png)), ("files", ("b", b"no image"))]
+    for path, options in (
+        ("/predict?mode=stoch&detail=trajectories&coverage=0.9", image),
+        ("/predict?mode=stoch&samples=auto", image),
+        ("/predict?samples=4", image),
+        ("/predict?model=other", image),
+        ("/predict", {"content": b"text", "headers": {"Content-Type": "text/plain"}}),
+        ("/predict/batch?mode=stoch", {"files": files}),
+        ("/triage", image),  # the policy does not apply to the model
+        ("/triage/batch", {"files": files}),
+    ):
+        answers(document, client.post(path, **options), path)
+    for path in ("/models", "/models/tiny", "/livez", "/readyz"):
+        answers(document, client.get(path), path)
+
+
+def answers(document: Json, response: Any, target: str) -> None:
+    """Checks a response against the schema and headers of its operation and status."""
+    path = "/models/{name}" if target.startswith("/models/") else target.partition("?")[0]
+    described = document["paths"][path][response.request.method.lower()]["responses"]
+    declared = described[str(response.status_code)]
+    media_type = response.headers["Content-Type"]
+    check(document, declared["content"][media_type]["schema"], response.json())
+    if response.status_code == 200:
+        assert set(declared["headers"]) <= {name.title() for name in response.headers} | {
+            "X-Request-ID"
+        }
+    assert response.headers["X-Request-ID"]
+
+
+def test_the_schema_of_a_batch_refuses_an_entry_that_is_neither_kind(document) -> None:
+    schema = document["components"]["schemas"]["TriageBatch"]
+    example = document["paths"]["/triage/batch"]["post"]["responses"]["200"]["content"][JSON]
+    check(document, schema, example["example"])
+    del example["example"]["results"][0]["prediction"]
+    assert not Draft202012Validator({**schema, "components": document["components"]}).is_valid(
+        example["example"]
+    )
+
+
+def test_a_service_with_keys_describes_them_on_every_route_that_needs_one(keyed, document) -> None:
+    described = keyed.get("/openapi.json").json()
+    validate(described)
+    schemes = described["components"]["securitySchemes"]
+    assert [schemes["bearer"]["scheme"], schemes["header"]["name"]] == ["bearer", "X-API-Key"]
+    for method, path, operation in operations(described):
+        needed = [] if is_open(path) else [{name: []} for name in schemes]
+        assert operation.get("security", []) == needed, path
+        if needed:
+            refused = keyed.request(method, path.replace("{name}", "tiny"))
+            assert (refused.status_code, refused.headers["Content-Type"]) == (401, PROBLEM)
+    assert "securitySchemes" not in document["components"]
