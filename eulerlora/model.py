@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -14,11 +14,11 @@ from eulerlora.adaptive_sampling import ROUNDS
 from eulerlora.checkpoint import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import ImageError, SettingsError
-from eulerlora.image_files import read_pixels
+from eulerlora.image_files import read_image
 from eulerlora.inference import ImageOutput, predict_adaptively, predict_images
 from eulerlora.prediction import Prediction, prediction_of, with_prediction_sets
 from eulerlora.prediction_sets import RunOptions, check_coverage
-from eulerlora.preprocess import resize, upright_rgb
+from eulerlora.preprocess import RgbImage, resize, upright_rgb
 from eulerlora.runtime import Runtime
 from eulerlora.seeds import content_seed
 from eulerlora.settings import (
@@ -151,11 +151,18 @@ class EulerLoRA:
         if batch_size < 1:
             raise SettingsError(f"batch_size: expected at least 1, got {batch_size}")
         options = self.predict_options(mode, samples, seed, sampler, coverage)
-        inputs = (self.prepare(pixels, options) for pixels in pixels_of(images))
+        conversions: list[str] = []
+
+        def prepare(index: int, image: RgbImage) -> ModelInput:
+            conversions.extend(f"image {index}: {warning.message}" for warning in image.warnings)
+            return self.prepare(image.pixels, options)
+
+        inputs = itertools.starmap(prepare, enumerate(rgb_images(images)))
         outputs: list[ImageOutput] = []
         while batch := list(itertools.islice(inputs, batch_size)):
             outputs += self._outputs(batch, options)
-        return self._prediction(outputs, options)
+        prediction = self._prediction(outputs, options)
+        return replace(prediction, warnings=(*prediction.warnings, *conversions))
 
     def predict_options(
         self,
@@ -239,10 +246,10 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def pixels_of(images: Images) -> Iterator[Tensor]:
-    """Yields the pixels of every image, (3, height, width), one image in memory at a time.
+def rgb_images(images: Images) -> Iterator[RgbImage]:
+    """Yields every image, one in memory at a time.
 
-    PIL images and files: uint8, upright RGB. Tensors: unchanged. Raises ImageError.
+    PIL images and files: uint8, upright sRGB. Tensors: unchanged. Raises ImageError.
     """
     if isinstance(images, Tensor):
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
@@ -250,10 +257,10 @@ def pixels_of(images: Images) -> Iterator[Tensor]:
                 "expected a floating-point tensor (n, 3, height, width) in [0, 1], "
                 f"got {images.dtype} {tuple(images.shape)}"
             )
-        yield from images
+        yield from (RgbImage(pixels, ()) for pixels in images)
         return
     for image in images:
         if isinstance(image, Image.Image):
-            yield upright_rgb(image).pixels
+            yield upright_rgb(image)
         else:
-            yield read_pixels(Path(image), str(image))
+            yield read_image(Path(image), str(image))

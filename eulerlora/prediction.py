@@ -37,7 +37,7 @@ class Prediction(Uncertainty):
     different numbers of samples, those with fewer are filled with NaN.
     labels: the class name with the highest mean probability, one per image.
     prediction_sets: with a coverage; None if the checkpoint is not calibrated for it.
-    warnings: reasons for missing results.
+    warnings: reasons for missing results, and conversions of images, such as those of colours.
     """
 
     ood: Tensor | None

@@ -25,6 +25,7 @@ from eulerlora.model import EulerLoRA, Prediction, choose_device
 from eulerlora.preprocess import upright_rgb
 from eulerlora.seeds import content_seed
 from eulerlora.uncertainty import summarise
+from tests.icc_profiles import DISPLAY_P3, rgb_profile
 
 COUNT, ADAPTERS, CLASSES = 5, 2, 3
 
@@ -470,3 +471,19 @@ def test_device_auto_is_cuda_if_available() -> None:
 def test_a_device_that_does_not_exist_is_a_settings_error() -> None:
     with pytest.raises(SettingsError, match="abacus"):
         choose_device("abacus")
+
+
+def test_conversions_of_images_are_warnings_of_the_prediction(
+    model: EulerLoRA, tmp_path: Path
+) -> None:
+    image = Image.new("RGB", (40, 50), (200, 100, 50))
+    image.save(tmp_path / "a.png", icc_profile=b"broken")
+    wide = image.copy()
+    wide.info["icc_profile"] = rgb_profile(DISPLAY_P3)
+    prediction = model.predict([image, tmp_path / "a.png", wide])
+    assert prediction.warnings == (
+        "image 1: the colour profile is ignored: it is damaged",
+        "image 2: converted from the embedded colour profile to sRGB",
+    )
+    assert torch.equal(prediction.probabilities[0], prediction.probabilities[1])
+    assert not torch.equal(prediction.probabilities[0], prediction.probabilities[2])

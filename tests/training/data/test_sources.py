@@ -3,11 +3,14 @@
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from eulerlora.errors import DataError
-from training.data.sources import list_images, read_image
+from tests.icc_profiles import DISPLAY_P3, in_srgb, rgb_profile
+from training.data.sources import decode_all, list_images, read_image
 
 
 def test_a_folder_and_an_archive_of_it_list_the_same_images(
@@ -45,3 +48,18 @@ def test_paths_without_images_are_refused(tmp_path: Path) -> None:
 def test_an_undecodable_image_is_refused_with_its_name() -> None:
     with pytest.raises(DataError, match=r"train/red/07\.png"):
         read_image("train/red/07.png", b"\x89PNG\r\n\x1a\nbroken")
+
+
+def test_a_colour_profile_that_is_ignored_is_reported_once_and_others_are_converted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = Image.new("RGB", (8, 6), (200, 100, 50))
+    image.save(tmp_path / "a.png", icc_profile=b"broken")
+    image.save(tmp_path / "b.png", icc_profile=rgb_profile(DISPLAY_P3))
+    image.save(tmp_path / "c.png")
+    decoded = dict(decode_all(tmp_path))
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert lines == ["warning: a.png: the colour profile is ignored: it is damaged"]
+    assert torch.equal(decoded["a.png"], decoded["c.png"])
+    expected = in_srgb(np.array([200, 100, 50], np.uint8), DISPLAY_P3)
+    assert np.abs(decoded["b.png"][:, 0, 0].numpy() - expected).max() <= 1
