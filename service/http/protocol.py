@@ -1,9 +1,7 @@
 """uvicorn's HTTP/1.1 protocol (h11) with timeouts, connection limits and problem documents.
 
 uvicorn alone has no timeout for incomplete headers, for the unread rest of a body after the
-response, and for clients that do not read a response; it reports protocol errors in plain text. It
-closes a connection with unread data, whereupon the system discards a response that the client has
-not read yet.
+response, and for clients that do not read a response; it reports protocol errors in plain text.
 """
 
 import asyncio
@@ -22,6 +20,7 @@ from eulerlora_client.contract.problems import (
 )
 from service.http.headers import OPEN_CONNECTIONS, TOO_LARGE
 from service.http.problem_responses import MEDIA_TYPE, problem_document, problem_headers
+from service.http.transport import LingeringTransport
 from service.settings import ConnectionSettings
 from service.telemetry.request_id import HEADER
 
@@ -44,34 +43,6 @@ def protocol_of(
         "on_problem": staticmethod(on_problem),
     }
     return type("Protocol", (Protocol,), attributes)
-
-
-class LingeringTransport:
-    """A transport whose `close` first lets the client read the response (RFC 9112, 9.6).
-
-    If the request has an unread body, it closes the sending side and discards what arrives.
-    linger: returns True if it has taken over the closing of the transport.
-    """
-
-    def __init__(self, transport: asyncio.Transport, linger: Callable[[], bool]) -> None:
-        self._transport = transport
-        self._linger = linger
-        self._closing = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def is_closing(self) -> bool:
-        """Returns True after `close`, also while data is discarded."""
-        return self._closing or self._transport.is_closing()
-
-    def close(self) -> None:
-        """Closes the transport, at once or after it has discarded the rest of a body."""
-        if self.is_closing():
-            return
-        self._closing = True
-        if not self._linger():
-            self._transport.close()
 
 
 class Protocol(H11Protocol):

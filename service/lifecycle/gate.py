@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -11,16 +11,18 @@ from eulerlora_client.contract.models import ServiceStatus
 from eulerlora_client.contract.problems import NotReady
 from service.http.problem_responses import problem_response
 from service.lifecycle.phase import Lifecycle
+from service.telemetry.metrics import start_metrics
 from service.telemetry.request_id import RequestIdMiddleware, request_id_of
 
-ALIVE, READY = "/livez", "/readyz"
+ALIVE, READY, METRICS = "/livez", "/readyz", "/metrics"
 RETRY_AFTER_S = 5
 
 
 class Gate:
     """An ASGI application that forwards requests to the service while its models are healthy.
 
-    Before `open`, and after a failed health check, it answers with 503; /livez is always 200.
+    Before `open`, and after a failed health check, it answers with 503; /livez is always 200, and
+    /metrics says that the service is not ready, so that an alert finds a process stuck in start.
     During a normal shutdown it still forwards requests and closes their connections.
     """
 
@@ -28,6 +30,7 @@ class Gate:
         self._application: ASGIApp | None = None
         self._count_problem: Callable[[str], None] | None = None
         self._lifecycle = lifecycle
+        self._metrics = start_metrics()
         self._respond = RequestIdMiddleware(self._respond_alone)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,7 +59,7 @@ class Gate:
 
     def _refusal(self, path: str) -> NotReady | None:
         """Returns the problem to answer a request with, or None to forward it."""
-        if path == ALIVE:
+        if path in (ALIVE, METRICS):
             return None
         if self._lifecycle.phase == "starting":
             return NotReady("the models are being loaded", RETRY_AFTER_S)
@@ -80,10 +83,15 @@ class Gate:
         return send_closing
 
     async def _respond_alone(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response: Response
+        request = Request(scope)
         refusal = self._refusal(scope["path"])
-        if refusal is None:
-            response = JSONResponse(ServiceStatus(status="alive").model_dump())
+        if refusal is not None:
+            response = problem_response(refusal, request_id_of(request))
+        elif scope["path"] == METRICS:
+            text = self._metrics(request.headers.get("Accept", ""))
+            response = Response(text.content, headers={"Content-Type": text.content_type})
         else:
-            response = problem_response(refusal, request_id_of(Request(scope)))
+            response = JSONResponse(ServiceStatus(status="alive").model_dump())
         response.headers["Connection"] = "close"  # the headers were not checked for two lengths
         await response(scope, receive, send)

@@ -24,6 +24,7 @@ from service.telemetry.events import (
     Gauges,
 )
 
+READY_HELP = "1 while the service is ready, otherwise 0."
 DURATIONS_S = (.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30)  # fmt: skip
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 BODY_BYTES = (0, 1e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7, 3e7)
@@ -167,9 +168,7 @@ class GaugeCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         gauges = self._gauges
-        yield GaugeMetricFamily(
-            "eulerlora_ready", "1 while the service is ready, otherwise 0.", gauges.ready()
-        )
+        yield GaugeMetricFamily("eulerlora_ready", READY_HELP, gauges.ready())
         yield GaugeMetricFamily("eulerlora_queue_rows", "Rows in the queue.", gauges.queue_rows())
         yield GaugeMetricFamily(
             "eulerlora_queue_questions", "Images in the queue.", gauges.queue_items()

@@ -7,7 +7,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Gauge,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+)
 from prometheus_client.exposition import choose_encoder
 
 from service.telemetry.events import (
@@ -18,6 +24,7 @@ from service.telemetry.events import (
     Gauges,
 )
 from service.telemetry.metric_families import (
+    READY_HELP,
     REASONS,
     BatchMetrics,
     GaugeCollector,
@@ -40,6 +47,35 @@ class Exposition:
     written_s: float
 
 
+class Expositions:
+    """Returns all metrics of a registry in the text format of Prometheus, or as OpenMetrics.
+
+    The text is at most `CACHE_S` old.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._latest: dict[str, Exposition] = {}  # by content type
+
+    def __call__(self, accept: str) -> Exposition:
+        """Returns the text in the format that an Accept header asks for."""
+        encoder, content_type = _encoder(accept)
+        cached = self._latest.get(content_type)
+        now_s = time.monotonic()
+        if cached is None or now_s - cached.written_s >= CACHE_S:
+            cached = Exposition(encoder(self._registry), content_type, now_s)
+            self._latest[content_type] = cached
+        return cached
+
+
+def start_metrics() -> Expositions:
+    """Returns the metrics of a process whose models are being loaded."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    Gauge("eulerlora_ready", READY_HELP, registry=registry).set(0)
+    return Expositions(registry)
+
+
 class Metrics:
     """The metrics of one application, in a separate registry."""
 
@@ -53,20 +89,7 @@ class Metrics:
         self._requests = RequestMetrics(registry)
         self._batches = BatchMetrics(registry)
         self._predictions = PredictionMetrics(registry)
-        self._expositions: dict[str, Exposition] = {}  # by content type
-
-    def exposition(self, accept: str) -> Exposition:
-        """Returns all metrics in the text format of Prometheus, or as OpenMetrics.
-
-        accept: the Accept header. The text is at most `CACHE_S` old.
-        """
-        encoder, content_type = _encoder(accept)
-        cached = self._expositions.get(content_type)
-        now_s = time.monotonic()
-        if cached is None or now_s - cached.written_s >= CACHE_S:
-            cached = Exposition(encoder(self.registry), content_type, now_s)
-            self._expositions[content_type] = cached
-        return cached
+        self.exposition = Expositions(registry)
 
     def count_request(self, request: CompletedRequest) -> None:
         """Counts a completed request and the problem of its response."""

@@ -18,6 +18,7 @@ from service.app import create_service
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
+from service.telemetry import metrics
 from tests.service.real_server import SOCKET_TIMEOUT_S, run_server
 
 Encode = Callable[..., bytes]
@@ -26,6 +27,14 @@ Refused = Callable[[Any, int, str], str]
 
 LIVE_BODY_BYTES = 100_000
 PROBLEM_KEYS = {"type", "title", "status", "detail", "code", "request_id"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def current_metrics() -> Iterator[None]:
+    """Disables the cache of /metrics, so that a scrape has the requests before it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metrics, "CACHE_S", 0)
+        yield
 
 
 @pytest.fixture(scope="session")

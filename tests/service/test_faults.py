@@ -23,6 +23,7 @@ from benchmarks.service.inputs.images import synthetic_images
 from benchmarks.service.load.request import Part, form, post, post_form
 from service.auth.key_file import write_clients
 from service.settings import NESTED, PREFIX
+from service.telemetry import metrics
 from tests.server_process import END_S, ServerProcess, serving
 from tests.service.audit_entries import SECRET as AUDIT_SECRET
 from tests.service.key_clients import client as client_with
@@ -57,16 +58,23 @@ SECRET_IN = {
     "a file's name": Case("", post_form([Part("file", b"text", SECRET)]), only(415)),
     "a preamble": Case("", post(SECRET.encode() + form([SENT]), FORM), only(400)),
     "a boundary": Case("", post(b"x", f"multipart/form-data; boundary={SECRET}"), only(400)),
-    "a path": Case("", f"GET /{SECRET} HTTP/1.1\r\nHost: a\r\n\r\n".encode(), only(404)),
-    "a method": Case("", f"{SECRET} /predict HTTP/1.1\r\nHost: a\r\n\r\n".encode(), only(405)),
-    "a header": Case("", f"GET / HTTP/1.1\r\nHost: a\r\n{SECRET}\r\n\r\n".encode(), only(400)),
-    "a version": Case("", f"GET / HTTP/{SECRET}\r\nHost: a\r\n\r\n".encode(), only(400)),
+    "a path": Case("", f"GET /{SECRET} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(), only(404)),
+    "a method": Case(
+        "", f"{SECRET} /predict HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(), only(405)
+    ),
+    "a header": Case(
+        "", f"GET / HTTP/1.1\r\nHost: localhost\r\n{SECRET}\r\n\r\n".encode(), only(400)
+    ),
+    "a host": Case("", f"GET / HTTP/1.1\r\nHost: {SECRET}\r\n\r\n".encode(), only(421)),
+    "an origin": Case("", PREDICT + HOST + f"Origin: http://{SECRET}\r\n\r\n".encode(), only(403)),
+    "a version": Case("", f"GET / HTTP/{SECRET}\r\nHost: localhost\r\n\r\n".encode(), only(400)),
 }
 
 
 def limit_bodies() -> None:
-    """Sets the maximum size of bodies in the server process."""
+    """Sets the maximum size of bodies in the server and disables its cache of /metrics."""
     os.environ[f"{PREFIX}BODIES{NESTED}MAX_BYTES"] = str(MAX_BYTES)
+    metrics.CACHE_S = 0
 
 
 @pytest.fixture(scope="module")

@@ -39,13 +39,27 @@ def open_gate(gate: Gate) -> None:
     async def respond(_: object) -> PlainTextResponse:
         return PlainTextResponse("forwarded")
 
-    gate.open(Starlette(routes=[Route(path, respond) for path in PATHS]), ignore)
+    gate.open(Starlette(routes=[Route(path, respond) for path in (*PATHS, "/metrics")]), ignore)
 
 
 def test_only_livez_succeeds_while_the_models_load(gate, statuses) -> None:
     assert statuses() == (200, 503, 503)
     open_gate(gate)  # before the health check
     assert statuses() == (200, 503, 503)
+
+
+def test_the_metrics_of_a_service_that_is_loading_say_that_it_is_not_ready(gate) -> None:
+    response = TestClient(gate).get("/metrics")
+    assert response.status_code == 200
+    ready = [line for line in response.text.splitlines() if line.startswith("eulerlora_ready")]
+    assert ready == ["eulerlora_ready 0.0"]
+
+
+def test_the_metrics_of_the_service_are_served_until_it_ends(gate, lifecycle) -> None:
+    open_gate(gate)
+    lifecycle.become_ready()
+    lifecycle.fail("deliberate")
+    assert TestClient(gate).get("/metrics").text == "forwarded"
 
 
 def test_a_refusal_is_a_problem_with_retry_after_and_the_request_id(gate) -> None:

@@ -197,8 +197,8 @@ def test_every_metric_and_reason_in_an_alert_exists(metrics) -> None:
     assert {"alert", "expr", "labels", "annotations"} <= set.intersection(*map(set, alerts))
     assert len({rule["alert"] for rule in alerts}) == len(alerts)
     for rule in alerts:
-        used = set(re.findall(r"\beulerlora_\w+", rule["expr"]))
-        assert used and used <= names, rule["alert"]
+        used = set(re.findall(r"\b(?:eulerlora|process)_\w+|\bup\b", rule["expr"]))
+        assert used and used <= names | {"up"}, rule["alert"]  # Prometheus adds up
         for reasons in re.findall(r'reason=~?"([^"]+)"', rule["expr"]):
             assert set(reasons.split("|")) <= REASONS, rule["alert"]
 
@@ -222,6 +222,7 @@ def table(metrics: Metrics) -> list[str]:
 def clock(monkeypatch) -> SimpleNamespace:
     """The clock of the cache; a test sets `now` (seconds)."""
     clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(metrics_module, "CACHE_S", CACHE_S)
     monkeypatch.setattr(metrics_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
