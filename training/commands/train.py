@@ -31,6 +31,12 @@ from training.commands.options import (
 @resume_option
 @skip_bad_option
 @tensorboard_option
+@click.option(
+    "--hours",
+    type=click.FloatRange(0, min_open=True),
+    metavar="H",
+    help="Stop after H hours of training and store the state; continue with --resume.",
+)
 @device_option
 def pretrain_command(
     recipe: str,
@@ -41,15 +47,17 @@ def pretrain_command(
     resume: bool,
     skip_bad: bool,
     tensorboard: Path | None,
+    hours: float | None,
     device: str,
 ) -> None:
-    """Pretrain a backbone from scratch on the labelled images of one or several data sets.
+    """Pretrain a backbone from scratch on one or several data sets.
 
-    RECIPE is a file, or the name of a packaged recipe such as compact-pretrain.
+    RECIPE is a file, or the name of a packaged recipe such as dermoscopy-pretrain.
     """
     set_openmp_wait_policy()
     # These import torch.
     from eulerlora.model import choose_device  # noqa: PLC0415
+    from training.fit.loop import RunPaused  # noqa: PLC0415
     from training.pretraining.train import pretrain, state_file  # noqa: PLC0415
     from training.recipe.file import find_recipe, read_recipe  # noqa: PLC0415
     from training.recipe.pretraining import PretrainingRecipe  # noqa: PLC0415
@@ -57,7 +65,11 @@ def pretrain_command(
     settings = read_recipe(find_recipe(recipe), PretrainingRecipe, _with_seed(overrides, seed))
     states = [state_file(out, stage) for stage in range(len(settings.stages))]
     with resume_hint(lambda: state_hint(states)):
-        pretrain(settings, data, out, choose_device(device), resume, skip_bad, tensorboard)
+        try:
+            run_on = choose_device(device)
+            pretrain(settings, data, out, run_on, resume, skip_bad, tensorboard, hours)
+        except RunPaused:
+            click.echo(f"{state_hint(states)}; use --resume to continue")
 
 
 @click.command("train")

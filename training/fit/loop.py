@@ -20,15 +20,19 @@ from training.fit.run_state import Progress, TrainedState, load_state, save_stat
 from training.recipe.schema import AdamWSettings
 
 
+class RunPaused(Exception):  # noqa: N818 - no error: the run did what was asked
+    """Raised when a run has stored its state at its time limit."""
+
+
 def fit(
     objective: Objective[Any], batches: Batches, settings: AdamWSettings, run: Run
 ) -> FitResult:
     """Trains the objective's network for all epochs, with one optimiser step per batch.
 
     Saves the state at intervals and at the end; on Ctrl-C it finishes the step, saves the state
-    and raises KeyboardInterrupt. Raises NonFiniteError, with step and quantity, at the first loss
-    or gradient norm that is not finite, before the parameters change. Raises StorageError if the
-    state cannot be written; an older one remains.
+    and raises KeyboardInterrupt, and at the time limit of the run RunPaused. Raises NonFiniteError,
+    with step and quantity, at the first loss or gradient norm that is not finite, before the
+    parameters change. Raises StorageError if the state cannot be written; an older one remains.
     """
     return _Fit(objective, batches, settings, run).run_to_end()
 
@@ -67,6 +71,9 @@ class _Fit:
                 if self._any_process(interrupt.pending):
                     self._save()
                     raise KeyboardInterrupt
+                if self._any_process(self._time_is_up()):
+                    self._save()
+                    raise RunPaused
                 if self.progress.seconds - self.saved_at_s > self.settings.state_every_s:
                     self._save()
             self._save()
@@ -116,6 +123,11 @@ class _Fit:
             save_state(self.run.state, self.trained, self.progress, self.run.recipe)
             self.curves.flush()
         self.saved_at_s = self.progress.seconds
+
+    def _time_is_up(self) -> bool:
+        """Returns True after the run's time limit, unless the last step is done."""
+        limit_s, remaining = self.run.pause_at_s, self.length.steps - self.progress.step
+        return limit_s is not None and remaining > 0 and time.monotonic() >= limit_s
 
     def _any_process(self, pending: bool) -> bool:
         """True if `pending` is True in any process: all must leave the loop at the same step."""

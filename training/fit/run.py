@@ -24,7 +24,8 @@ class Run:
     seed: seed of the data's order, the augmentation and the objective's draws. recipe: all
     settings that the run depends on; its state continues no other. state: the file that stores
     the state of the unfinished run. resume: continue from that file if it exists. tensorboard:
-    folder of the training curves. name: prefix of progress lines.
+    folder of the training curves. pause_at_s: value of `time.monotonic` from which on the run
+    stores its state and raises RunPaused; None runs to the end. name: prefix of progress lines.
     """
 
     accelerator: Accelerator
@@ -33,6 +34,7 @@ class Run:
     state: Path
     resume: bool = False
     tensorboard: Path | None = None
+    pause_at_s: float | None = None
     name: str = ""
 
     @property

@@ -1,5 +1,6 @@
 """Pretraining of a backbone from scratch, stage by stage, on several data sets."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,19 +37,22 @@ def pretrain(
     resume: bool = False,
     skip_bad: bool = False,
     tensorboard: Path | None = None,
+    hours: float | None = None,
 ) -> None:
     """Trains the recipe's backbone and writes its averaged weights to `out/backbone.safetensors`.
 
     The file's metadata holds the recipe, the data sets, top-1 accuracy on their test parts, the
     number of images processed, and the time. Each stage stores its state in `out` until the
     backbone is written; `resume` continues from these states. skip_bad: skip unusable images and
-    list them on stderr and in the metadata. tensorboard: folder of the stages' curves.
+    list them on stderr and in the metadata. tensorboard: folder of the stages' curves. hours: time
+    limit of training; at its end the state is stored and RunPaused is raised.
     """
     images = PretrainingImages(
         [read_dataset(settings, data, skip_bad) for settings in recipe.data],
         [read_unlabelled(settings, data, skip_bad) for settings in recipe.unlabelled],
     )
     accelerator = accelerator_on(device)
+    pause_at_s = None if hours is None else time.monotonic() + 3600 * hours
     if accelerator.is_main_process:
         report_skipped(*images.labelled, *images.unlabelled)
     runs = [
@@ -59,6 +63,7 @@ def pretrain(
             state=state_file(out, index),
             resume=resume,
             tensorboard=None if tensorboard is None else tensorboard / f"stage-{index + 1}",
+            pause_at_s=pause_at_s,
             name=f"stage {index + 1}/{len(recipe.stages)}",
         )
         for index in range(len(recipe.stages))

@@ -13,6 +13,9 @@ import torch
 from eulerlora.backbone import load_backbone, settings_of
 from eulerlora.errors import DataError, NonFiniteError, SettingsError
 from eulerlora.safetensor_files import tensors_sha256
+from tests.program import run
+from training.fit.loop import RunPaused
+from training.fit.run_state import stored_steps
 from training.pretraining.classifier import ClassifierObjective
 from training.pretraining.train import pretrain, state_file
 from training.recipe.file import read_recipe
@@ -156,6 +159,31 @@ def test_a_resumed_pretraining_gives_the_same_weights(
     assert len(steps) == 2 * 3 * 12 + 1  # no step is taken twice
     assert weights(tmp_path / pretrained.name) == weights(pretrained)
     assert not state_file(tmp_path, 0).exists()
+
+
+def test_a_pretraining_pauses_at_its_time_limit_and_continues_to_the_same_weights(
+    data: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    recipe = recipe_of(data)
+    steps = []
+    for _ in range(2):
+        with pytest.raises(RunPaused):
+            pretrain(recipe, data, tmp_path, CPU, resume=True, hours=1e-9)
+        steps.append(stored_steps(state_file(tmp_path, 0)))
+    assert steps == [1, 2]
+    pretrain(recipe, data, tmp_path, CPU, resume=True, hours=1.0)
+    assert weights(tmp_path / pretrained.name) == weights(pretrained)
+
+
+def test_the_command_says_how_to_continue_after_its_time(data: Path, tmp_path: Path) -> None:
+    recipe_of(data)
+    out = tmp_path / "out"
+    arguments = [data / "tiny.toml", "--data", data, "--out", out, "--device", "cpu"]
+    paused = run("pretrain", *arguments, "--hours", "1e-9")
+    assert paused.status == 0, paused.err
+    state = state_file(out, 0)
+    assert f"the state after step 1 is stored in {state}; use --resume to continue" in paused.out
+    assert run("pretrain", *arguments, "--hours", "0").status == 2
 
 
 def test_states_of_finished_stages_remain_until_the_backbone_is_written(
