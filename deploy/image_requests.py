@@ -22,7 +22,7 @@ UNKNOWN_USER = 12345
 PREDICTION = {
     "request_id", "model", "revision", "mode", "samples", "trajectories", "seed", "label",
     "probabilities", "entropy", "expected_entropy", "mutual_information", "msp", "ood",
-    "ood_threshold", "warnings",
+    "ood_threshold", "ood_scores", "unfamiliar", "warnings",
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """deploy/compose.yaml and its override."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,10 @@ def rendered(*files: Path) -> dict[str, Any]:
     """Returns the service as docker compose renders it; needs no engine."""
     options = [word for file in files for word in ("--file", str(file))]
     command = ["docker", "compose", *options, "config", "--format", "json"]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    environment = {**os.environ, "EULERLORA_BASE": "python@sha256:0"}
+    output = subprocess.run(
+        command, check=True, capture_output=True, text=True, env=environment
+    ).stdout
     service: dict[str, Any] = json.loads(output)["services"]["eulerlora"]
     return service
 
@@ -36,6 +40,12 @@ def test_compose_renders_the_override_without_a_gpu(deploy_folder: Path) -> None
     service = rendered(deploy_folder / "compose.yaml", deploy_folder / "compose.cpu.yaml")
     assert not service["deploy"]["resources"].get("reservations", {}).get("devices")
     assert "memory" in service["deploy"]["resources"]["limits"]
+
+
+def test_the_image_is_built_here_on_a_base_that_the_user_names(compose: dict[str, Any]) -> None:
+    assert compose["pull_policy"] == "build"
+    assert compose["build"]["args"]["BASE"].startswith("${EULERLORA_BASE:?")
+    assert compose["image"] == "eulerlora:local"
 
 
 def test_the_override_resets_the_reserved_gpu(

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
+from deploy.engines import EngineError
+from deploy.manifests import rendered, without_digest
+
 OLDEST = "1.30"  # the first release with the sleep action of preStop
 LABELS = {"app.kubernetes.io/name": "eulerlora"}
+DIGEST = "0123456789abcdef" * 4
 OPERATOR_KIND = "ServiceMonitor"  # defined by the Prometheus operator
 
 
@@ -29,6 +33,37 @@ def test_kubectl_builds_the_overlay(deploy_folder: Path, overlay: str) -> None:
     (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert ("nvidia.com/gpu" in container["resources"]["limits"]) == (overlay == "base")
     assert ("--device=cpu" in container["command"]) == (overlay == "cpu")
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
+@pytest.mark.parametrize("overlay", ["base", "cpu"])
+def test_the_manifests_are_refused_until_the_image_has_a_digest(
+    deploy_folder: Path, tmp_path: Path, overlay: str
+) -> None:
+    copy = tmp_path / "kubernetes"
+    shutil.copytree(deploy_folder / "kubernetes", copy)
+    with pytest.raises(EngineError, match="expected an image by digest, got eulerlora@sha256:REQ"):
+        rendered(str(copy / overlay))
+    base = copy / "base" / "kustomization.yaml"
+    base.write_text(base.read_text().replace("REQUIRED", DIGEST))
+    assert f"image: eulerlora@sha256:{DIGEST}\n" in rendered(str(copy / overlay))
+
+
+@pytest.mark.parametrize(
+    ("image", "named"),
+    [
+        (f"host:5000/a/eulerlora@sha256:{DIGEST}", True),
+        (f"eulerlora:1.0@sha256:{DIGEST}", True),
+        ("eulerlora", False),
+        ("eulerlora:latest", False),
+        (f"eulerlora@sha256:{DIGEST[:-1]}", False),
+        (f"eulerlora@sha256:{DIGEST.upper()}", False),
+        ("", False),
+    ],
+)
+def test_only_a_whole_digest_names_an_image(image: str, named: bool) -> None:
+    for line in (f"        image: {image}", f'      - image: "{image}"'):
+        assert without_digest(f"spec:\n{line}\n") == ([] if named else [image])
 
 
 def test_every_object_selects_the_same_pods(manifests: dict[str, Any]) -> None:

@@ -1,0 +1,48 @@
+"""Prints the Kubernetes manifests of an overlay; refuses images that are not named by digest.
+
+    python -m deploy.manifests deploy/kubernetes/base | kubectl apply --namespace NAME --filename -
+
+A tag can be moved to another image, and then a restarted pod runs something that nobody tested.
+Needs kubectl, and no Python package.
+"""
+
+import re
+import sys
+
+from deploy.engines import EngineError, output
+
+IMAGE = re.compile(r"^\s*(?:- )?image: *\"?([^\s\"]*)", re.MULTILINE)
+BY_DIGEST = re.compile(r"[^@]+@sha256:[0-9a-f]{64}")
+
+
+def without_digest(manifests: str) -> list[str]:
+    """Returns the images in manifests, as kubectl prints them, that are not named by digest."""
+    return [image for image in IMAGE.findall(manifests) if not BY_DIGEST.fullmatch(image)]
+
+
+def rendered(overlay: str) -> str:
+    """Returns the manifests of a folder with a kustomization.yaml. Raises EngineError."""
+    try:
+        manifests = output(["kubectl", "kustomize", overlay])
+    except FileNotFoundError as error:
+        raise EngineError("expected the program kubectl") from error
+    for image in without_digest(manifests):
+        raise EngineError(
+            f"{overlay}: expected an image by digest, got {image}; "
+            "run: kustomize edit set image eulerlora=REGISTRY/eulerlora@sha256:DIGEST"
+        )
+    return manifests
+
+
+def main() -> None:
+    """Prints the manifests of the folder that the command line names."""
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m deploy.manifests OVERLAY")
+    try:
+        print(rendered(sys.argv[1]))
+    except EngineError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
