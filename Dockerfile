@@ -8,6 +8,7 @@
 #
 # The image runs under any user id (`--user 12345`) and writes only to /tmp. It has no training
 # dependencies: `eulerlora train` reports what to install.
+# For a deployment, name the base with its digest: --build-arg BASE=NAME@sha256:... (docs/deploy.md)
 ARG BASE=python:3.12-slim-bookworm
 
 FROM ${BASE} AS build
