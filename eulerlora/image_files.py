@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
@@ -12,6 +13,9 @@ from eulerlora.errors import ImageError
 from eulerlora.preprocess import RgbImage, upright_rgb
 
 EXTENSIONS = (".jpeg", ".jpg", ".png", ".webp")
+
+SIXTEEN_BITS = "16B"  # the end of Pillow's raw mode
+UNUSED_BITS = 4
 
 REDUCTIONS = (4, 2)
 MIN_REDUCED_SIDES = 3
@@ -53,6 +57,25 @@ def reduce_jpeg(image: Image.Image, input_side: int) -> None:
     image.draft(None, (image.width // factor, image.height // factor))
 
 
+def check_sample_range(image: Image.Image) -> None:
+    """Raises ImageError for a PNG of 16 bits per sample that uses only 12 of them, or fewer.
+
+    Scaled to 8 bits, it would be nearly black. Call it before the image is loaded; it loads such
+    images.
+    """
+    if not any(str(tile[3]).endswith(SIXTEEN_BITS) for tile in getattr(image, "tile", ())):
+        return
+    image.load()
+    bits = 16 if image.mode.startswith("I") else 8  # Pillow keeps 16 bits of gray only
+    samples = np.asarray(image)
+    colours = samples[..., :-1] if "A" in image.getbands() else samples
+    if int(colours.max()) >> (bits - UNUSED_BITS) == 0:
+        raise ImageError(
+            "expected samples from 0 to 65,535 in a file of 16 bits per sample; "
+            "all samples are below 4,096, as in data of 12 bits"
+        )
+
+
 def read_pixels(file: Path | BinaryIO, name: str, input_side: int | None = None) -> Tensor:
     """Returns (3, height, width) uint8, as `read_image` does."""
     return read_image(file, name, input_side).pixels
@@ -68,6 +91,7 @@ def read_image(file: Path | BinaryIO, name: str, input_side: int | None = None) 
         with Image.open(file) as image:
             if input_side is not None:
                 reduce_jpeg(image, input_side)
+            check_sample_range(image)
             return upright_rgb(image)
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from error

@@ -27,6 +27,12 @@ TO_UPRIGHT = {
 }
 """EXIF orientation -> the transposition that undoes it."""
 
+MIN_GREATEST_ALPHA, MIN_MEAN_ALPHA = 128, 25
+"""Of 255. Below them, an image on white shows almost nothing of its content."""
+
+RESIZED_ROWS = 256
+"""Rows that are resized at a time; so a large image needs no copy in floating point."""
+
 SIXTEEN_BIT_MODES = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
 
 to_unit_range = v2.ToDtype(torch.float32, scale=True)
@@ -163,9 +169,13 @@ def _to_eight_bits(image: Image.Image) -> Image.Image:
 
 def _composite_on_white(image: Image.Image) -> Image.Image:
     layers = image.convert("RGBA")
-    lowest, highest = layers.getchannel("A").getextrema()
+    alpha = layers.getchannel("A")
+    lowest, highest = alpha.getextrema()
     if highest == 0:
         raise ImageError("the image is fully transparent")
+    levels = np.asarray(alpha)
+    if levels.max() < MIN_GREATEST_ALPHA or levels.mean() < MIN_MEAN_ALPHA:
+        raise ImageError("the image is nearly transparent")
     if lowest == 255:
         return layers.convert("RGB")
     white = Image.new("RGBA", layers.size, "white")
@@ -178,10 +188,17 @@ def resize(pixels: Tensor, size: int) -> Tensor:
     pixels: (..., 3, height, width) uint8, or floating point in [0, 1].
     Returns (..., 3, size, size) float32. Bilinear with antialias; the aspect ratio changes.
     """
-    square: Tensor = F.resize(
+    # The horizontal filter is the first in either case: the result is the same to the last bit.
+    rows = [_filtered(part, (part.shape[-2], size)) for part in pixels.split(RESIZED_ROWS, dim=-2)]
+    return _filtered(torch.cat(rows, dim=-2), (size, size))
+
+
+def _filtered(pixels: Tensor, size: tuple[int, int]) -> Tensor:
+    """Returns pixels in [0, 1], resized to (height, width)."""
+    resized: Tensor = F.resize(
         to_unit_range(pixels),
-        [size, size],
+        list(size),
         interpolation=F.InterpolationMode.BILINEAR,
         antialias=True,
     )
-    return square
+    return resized

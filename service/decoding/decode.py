@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from eulerlora.errors import ImageError
-from eulerlora.image_files import jpeg_reduction, reduce_jpeg
+from eulerlora.image_files import check_sample_range, jpeg_reduction, reduce_jpeg
 from eulerlora.preprocess import (
     PARSER_ERRORS,
     RgbImage,
@@ -157,6 +157,7 @@ def _decode_other(data: bytes, file_format: Format, limits: ImageLimits) -> RgbI
             raise UnusableImage("expected a single frame; the image is animated")
         if image.mode == "RGB" and data[PNG_BIT_DEPTH_AT] == 16 and file_format == "PNG":
             _narrow_transparent_colour(image)
+        check_sample_range(image)
         image.load()
         return upright_rgb(image)
 

@@ -204,10 +204,20 @@ def test_a_fully_transparent_image_is_refused(mode: str) -> None:
         upright_rgb(Image.new(mode, (4, 4)))
 
 
-def test_an_image_with_one_visible_pixel_is_not_refused() -> None:
-    image = Image.new("RGBA", (4, 4))
-    image.putpixel((1, 2), (10, 20, 30, 255))
-    assert upright_rgb(image).pixels[:, 2, 1].tolist() == [10, 20, 30]
+@pytest.mark.parametrize(
+    ("alpha", "accepted"),
+    [([255] * 2 + [0] * 14, True), ([128] * 16, True), ([128] * 4 + [0] * 12, True),
+     ([255] + [0] * 15, False), ([127] * 16, False)],
+)  # fmt: skip
+def test_a_nearly_transparent_image_is_refused(alpha, accepted) -> None:
+    image = Image.new("RGBA", (4, 4), (10, 20, 30))
+    image.putalpha(Image.frombytes("L", (4, 4), bytes(alpha)))
+    if accepted:
+        shown = [255 + (colour - 255) * alpha[0] / 255 for colour in (10, 20, 30)]
+        assert upright_rgb(image).pixels[:, 0, 0].tolist() == pytest.approx(shown, abs=1)
+    else:
+        with pytest.raises(ImageError, match="nearly transparent"):
+            upright_rgb(image)
 
 
 def test_cmyk_is_converted_with_black_multiplied_in() -> None:

@@ -11,6 +11,7 @@ import simplejpeg
 import torch
 from PIL import Image
 
+from eulerlora.errors import ImageError
 from eulerlora.image_files import read_pixels
 from eulerlora.preprocess import Conversion
 from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
@@ -401,7 +402,7 @@ def wide_png(
     return b"\x89PNG\r\n\x1a\n" + header + b"".join(more) + rows + png_chunk(b"IEND", b"")
 
 
-@pytest.mark.parametrize("value", [0, 1, 255, 256, 1000, 32_767, 32_768, 40_000, 65_279, 65_535])
+@pytest.mark.parametrize("value", [4096, 5000, 32_767, 32_768, 40_000, 65_279, 65_535])
 @pytest.mark.parametrize(
     ("colour_type", "channels"), [(0, 1), (2, 3), (4, 1), (6, 3)], ids=["gray", "RGB", "LA", "RGBA"]
 )
@@ -413,18 +414,33 @@ def test_16_bit_png_of_every_colour_type_is_scaled_and_never_clipped(
     pixels = decode(data, LIMITS).pixels
     assert pixels.unique().numel() == 1
     assert abs(int(pixels[0, 0, 0]) - value / 257) <= 1
-    assert value in (0, 65_535) or 0 <= int(pixels[0, 0, 0]) < 255
+    assert value == 65_535 or 0 <= int(pixels[0, 0, 0]) < 255
 
 
-@pytest.mark.parametrize(("colour_type", "colour"), [(0, (1000,)), (2, (1000, 2000, 3000))])
+@pytest.mark.parametrize("value", [0, 1000, 4095])
+@pytest.mark.parametrize(
+    ("colour_type", "channels"), [(0, 1), (2, 3), (4, 1), (6, 3)], ids=["gray", "RGB", "LA", "RGBA"]
+)
+def test_data_of_12_bits_in_a_png_of_16_bits_is_refused(
+    png_chunk, png_header, colour_type, channels, value
+) -> None:
+    alpha = (65_535,) if colour_type >= 4 else ()
+    data = wide_png(png_chunk, png_header, colour_type, (value,) * channels + alpha)
+    with pytest.raises(UnusableImage, match="as in data of 12 bits"):
+        decode(data, LIMITS)
+    with pytest.raises(ImageError, match=r"x.png: .* as in data of 12 bits"):
+        read_pixels(BytesIO(data), "x.png")
+
+
+@pytest.mark.parametrize(("colour_type", "colour"), [(0, (10_000,)), (2, (10_000, 20_000, 30_000))])
 def test_the_transparent_colour_of_a_16_bit_png_is_converted_with_the_pixels(
     png_chunk, png_header, colour_type, colour
 ) -> None:
     transparent = png_chunk(b"tRNS", struct.pack(f">{len(colour)}H", *colour))
     with pytest.raises(UnusableImage, match="fully transparent"):
         decode(wide_png(png_chunk, png_header, colour_type, colour, transparent), LIMITS)
-    other = tuple(256 * value for value in (3, 7, 11)[: len(colour)])  # 8-bit forms of `small`
-    small = png_chunk(b"tRNS", struct.pack(f">{len(colour)}H", *(3, 7, 11)[: len(colour)]))
+    other = tuple(256 * value for value in (30, 70, 110)[: len(colour)])  # 8-bit forms of `small`
+    small = png_chunk(b"tRNS", struct.pack(f">{len(colour)}H", *(30, 70, 110)[: len(colour)]))
     decode(wide_png(png_chunk, png_header, colour_type, other, small), LIMITS)
 
 
