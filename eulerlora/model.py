@@ -157,7 +157,8 @@ class EulerLoRA:
             conversions.extend(f"image {index}: {warning.message}" for warning in image.warnings)
             return self.prepare(image.pixels, options)
 
-        inputs = itertools.starmap(prepare, enumerate(rgb_images(images)))
+        size = self.config.preprocessing.size
+        inputs = itertools.starmap(prepare, enumerate(rgb_images(images, size)))
         outputs: list[ImageOutput] = []
         while batch := list(itertools.islice(inputs, batch_size)):
             outputs += self._outputs(batch, options)
@@ -246,10 +247,11 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def rgb_images(images: Images) -> Iterator[RgbImage]:
+def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
     """Yields every image, one in memory at a time.
 
-    PIL images and files: uint8, upright sRGB. Tensors: unchanged. Raises ImageError.
+    PIL images and files: uint8, upright sRGB. Tensors: unchanged. input_side: of the network's
+    input; large JPEG files are reduced (`jpeg_reduction`). Raises ImageError.
     """
     if isinstance(images, Tensor):
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
@@ -263,4 +265,4 @@ def rgb_images(images: Images) -> Iterator[RgbImage]:
         if isinstance(image, Image.Image):
             yield upright_rgb(image)
         else:
-            yield read_image(Path(image), str(image))
+            yield read_image(Path(image), str(image), input_side)

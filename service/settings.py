@@ -88,7 +88,7 @@ class DecodingSettings(Settings):
 
     workers: Annotated[int, Field(ge=1, le=64)] = 2
     timeout_s: Seconds = 10
-    cpu_s: Seconds = 1
+    cpu_s: Seconds = 2
     cpu_s_per_megabyte: Seconds = 0.2
     memory_bytes: PositiveInt = 1024**3
     client_s_per_minute: Seconds = 60

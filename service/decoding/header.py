@@ -127,9 +127,9 @@ def check_structure(data: bytes, file_format: Format) -> None:
         _check_count(scans, MAX_SCANS, "scans")
     elif file_format == "PNG":
         maximum = MAX_SEGMENTS + len(data) // BYTES_PER_CHUNK
-        _check_count(_chunks(data, 8, maximum, "big", 12, 1), maximum, "chunks")
+        _check_count(_png_chunks(data, maximum), maximum, "chunks")
     else:
-        _check_count(_chunks(data, 12, MAX_SEGMENTS, "little", 8, 2), MAX_SEGMENTS, "chunks")
+        _check_count(_webp_chunks(data, MAX_SEGMENTS), MAX_SEGMENTS, "chunks")
 
 
 def broken(file_format: Format) -> UnusableImage:
@@ -177,24 +177,23 @@ def _jpeg_markers(data: bytes) -> Iterator[int]:
     raise UnusableImage(f"expected at most {MAX_SEGMENTS:,} segments in a JPEG")
 
 
-def _chunks(
-    data: bytes,
-    position: int,
-    maximum: int,
-    order: Literal["big", "little"],
-    overhead: int,
-    alignment: int,
-) -> int:
-    """Returns the number of chunks from a position on; stops above a maximum.
+def _png_chunks(data: bytes, maximum: int) -> int:
+    """Returns the number of chunks before IEND (PNG specification, 5.3); stops above a maximum."""
+    position, count = 8, 0
+    while position + 12 <= len(data) and count <= maximum:
+        if data[position + 4 : position + 8] == b"IEND":
+            break
+        position += 12 + int.from_bytes(data[position : position + 4], "big")
+        count += 1
+    return count
 
-    overhead: bytes of a chunk without its content. order: the bytes of a length, which comes before
-    the type in a PNG (big) and after it in a WebP (little). alignment: of the content's length.
-    """
-    offset = 0 if order == "big" else 4
-    count = 0
-    while position + overhead <= len(data) and count <= maximum:
-        start = position + offset
-        length = int.from_bytes(data[start : start + 4], order)
-        position += overhead + length + length % alignment
+
+def _webp_chunks(data: bytes, maximum: int) -> int:
+    """Returns the number of chunks (RFC 9649, 2.3); stops above a maximum."""
+    end = min(len(data), 8 + int.from_bytes(data[4:8], "little"))
+    position, count = 12, 0
+    while position + 8 <= end and count <= maximum:
+        length = int.from_bytes(data[position + 4 : position + 8], "little")
+        position += 8 + length + length % 2
         count += 1
     return count

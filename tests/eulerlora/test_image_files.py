@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 
 from eulerlora.errors import ImageError
-from eulerlora.image_files import image_files, read_pixels
+from eulerlora.image_files import image_files, jpeg_reduction, read_pixels
+from eulerlora.preprocess import resize
 from tests.damaged_images import contradictory_images, png_chunks
 
 
@@ -36,6 +37,38 @@ def test_pixels_are_read_from_paths_and_from_memory(tmp_path: Path) -> None:
     assert pixels.shape == (3, 4, 5)
     assert pixels[:, 0, 0].tolist() == [1, 2, 3]
     assert torch.equal(pixels, read_pixels(BytesIO(path.read_bytes()), "image"))
+
+
+@pytest.mark.parametrize(
+    ("size", "input_side", "factor"),
+    [
+        ((600, 450), 64, 1), ((1791, 1791), 64, 1), ((1792, 400), 64, 2), ((400, 3584), 32, 4),
+        ((4032, 3024), 64, 4), ((4032, 3024), 224, 4), ((4032, 3024), 300, 2),
+        ((8064, 6048), 512, 2), ((8064, 6048), 224, 4), ((8064, 6048), 1009, 1),
+    ],
+)  # fmt: skip
+def test_a_reduced_jpeg_keeps_three_times_the_input(size, input_side, factor) -> None:
+    assert jpeg_reduction(size, input_side) == factor
+    if factor > 1:
+        assert min(size) // factor >= 3 * input_side
+
+
+def test_a_reduced_jpeg_gives_the_same_input_within_a_hundredth(tmp_path: Path) -> None:
+    path = tmp_path / "image.jpg"
+    noise = Image.effect_noise((480, 360), 80).resize((1920, 1440), Image.Resampling.BICUBIC)
+    Image.merge("RGB", (noise, noise.rotate(90), noise.rotate(180))).save(path, quality=92)
+    full, reduced = read_pixels(path, "image"), read_pixels(path, "image", 64)
+    assert full.shape == (3, 1440, 1920)
+    assert reduced.shape == (3, 720, 960)
+    difference = (resize(full, 64) - resize(reduced, 64)).abs()
+    assert difference.max() < 0.01
+    assert difference.mean() < 0.001
+
+
+def test_files_of_other_formats_are_not_reduced(tmp_path: Path) -> None:
+    path = tmp_path / "image.png"
+    Image.new("RGB", (1920, 1440)).save(path)
+    assert read_pixels(path, "image", 64).shape == (3, 1440, 1920)
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"\x89PNG\r\n\x1a\n" + b"\0" * 40])

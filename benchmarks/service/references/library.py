@@ -36,7 +36,7 @@ def default_model() -> EulerLoRA:
 def decode(model: EulerLoRA, data: bytes, mode: Mode) -> InferenceInput:
     """Decodes an image file; the seed is that of its content."""
     with Image.open(BytesIO(data)) as image:
-        (rgb,) = rgb_images([image])
+        (rgb,) = rgb_images([image], model.config.preprocessing.size)
     seed = content_seed(rgb.pixels, model.revision)
     samples = SAMPLES if mode == "stoch" else 1
     size = model.config.preprocessing.size

@@ -88,6 +88,40 @@ def test_a_jpeg_with_any_subsampling_decodes_to_the_pixels_of_training(photo, sa
     assert torch.equal(decode(data, LIMITS).pixels, read_pixels(BytesIO(data), "photo"))
 
 
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_large_jpeg_is_reduced_to_the_pixels_that_the_library_reads(
+    photo, encode, mode, orientation
+) -> None:
+    large = photo.resize((2001, 1503)).convert(mode)
+    data = encode(large, "JPEG", exif=exif_orientation(orientation))
+    image = decode(data, LIMITS, input_side=64)
+    upright = (2001, 1503) if orientation == 1 else (1503, 2001)
+    assert (image.width, image.height) == upright
+    assert sorted(image.pixels.shape) == [3, 752, 1001]
+    assert torch.equal(image.pixels, read_pixels(BytesIO(data), "large", 64))
+
+
+def test_a_truncated_large_jpeg_is_refused(photo, encode) -> None:
+    data = encode(photo.resize((2001, 1503)), "JPEG")
+    with pytest.raises(UnusableImage, match="broken or truncated"):
+        decode(data[: len(data) * 9 // 10] + b"\xff\xd9", LIMITS, input_side=64)
+
+
+def test_a_photograph_of_48_megapixels_is_decoded_only_if_it_can_be_reduced(encode) -> None:
+    data = encode(Image.linear_gradient("L").resize((8064, 6048)), "JPEG")
+    image = decode(data, LIMITS, input_side=224)
+    assert image.pixels.shape == (3, 1512, 2016)
+    assert (image.width, image.height) == (8064, 6048)
+    with pytest.raises(UnusableImage, match="at most 24,000,000 pixels"):
+        decode(data, LIMITS)
+
+
+def test_a_jpeg_above_64_megapixels_is_refused(encode) -> None:
+    with pytest.raises(UnusableImage, match="at most 64,000,000 pixels"):
+        decode(encode(Image.new("L", (8192, 7900)), "JPEG"), LIMITS, input_side=64)
+
+
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_other_content_is_unsupported_and_no_parser_runs(kind, monkeypatch) -> None:
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was called"))

@@ -145,8 +145,15 @@ def test_a_png_with_chunks_of_four_kilobytes_is_accepted(png_chunk, png_header) 
 def test_a_webp_of_many_chunks_is_refused(photo, encode) -> None:
     webp = encode(photo, "WEBP")
     check_structure(webp, "WEBP")
+    chunks = webp[12:] + (b"ABCD" + struct.pack("<I", 1) + b"x\0") * 1000
     with pytest.raises(UnusableImage, match="chunks"):
-        check_structure(webp + (b"ABCD" + struct.pack("<I", 1) + b"x\0") * 1000, "WEBP")
+        check_structure(b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WEBP" + chunks, "WEBP")
+
+
+@pytest.mark.parametrize("file_format", MEDIA_TYPES.values())
+def test_trailing_bytes_are_not_counted(photo, encode, file_format) -> None:
+    check_structure(encode(photo, file_format) + bytes(200_000), file_format)
+    check_structure(encode(photo, file_format) + b"\xff\xda" * 99, file_format)
 
 
 @pytest.mark.parametrize("file_format", ["WEBP", "PNG"])
@@ -155,6 +162,7 @@ def test_a_file_far_too_short_for_its_pixels_is_refused(encode, file_format) -> 
     mode = "RGB" if file_format == "WEBP" else "P"
     flat = encode(Image.new(mode, (5000, 4800)), file_format, **options)
     assert len(flat) < 12_000
+    check_structure(flat, file_format)
     with pytest.raises(UnusableImage, match="at least one byte for 2,000 pixels"):
         read_header(flat, LIMITS)
     read_header(encode(Image.new(mode, (1000, 1000)), file_format, **options), LIMITS)

@@ -1,5 +1,6 @@
 """The jobs of a decoder process, run in this process."""
 
+import pytest
 import torch
 from PIL import ExifTags, Image
 
@@ -55,3 +56,25 @@ def test_an_image_outside_the_limits_is_not_decoded(png) -> None:
     result = run_job(DecodeJob(png, Declared(), 32, REVISION), ImageLimits(max_side=63))
     assert isinstance(result, DecodeFailure)
     assert isinstance(result.error, UnusableImage)
+
+
+def test_the_quality_of_a_reduced_image_has_the_size_of_the_original(encode, photo) -> None:
+    large = photo.resize((2000, 1500), Image.Resampling.BICUBIC)
+    turned = Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6
+    content = encode(large, "JPEG", exif=turned, quality=95)
+    result = run_job(DecodeJob(content, UNDECLARED, 32, REVISION, with_quality=True), LIMITS)
+    assert isinstance(result, DecodeResult)
+    assert result.quality is not None
+    full = measure_quality(large.rotate(-90, expand=True))
+    assert (result.quality.width, result.quality.height) == (1500, 2000)
+    assert result.quality.brightness == pytest.approx(full.brightness, abs=0.002)
+    assert result.quality.sharpness == pytest.approx(full.sharpness, rel=0.05)
+
+
+def test_the_cpu_time_of_a_job_is_part_of_its_result(png, photo, encode) -> None:
+    assert 0 < run(png).cpu_s < 10
+    truncated = encode(photo.resize((900, 900)), "PNG")[:-30]
+    failure = run_job(DecodeJob(truncated, UNDECLARED, 32, REVISION), LIMITS)
+    assert isinstance(failure, DecodeFailure)
+    assert 0 < failure.cpu_s < 10
