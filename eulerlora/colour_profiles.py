@@ -9,9 +9,6 @@ from PIL import Image, ImageCms
 PROFILE = "icc_profile"
 """The key of the profile in `Image.info`; its value is None if Pillow could not read it."""
 
-IMAGE_CLASSES = {"scnr", "mntr", "prtr", "spac"}
-"""Device classes of profiles that describe the colours of an image (ICC.1, 7.2.5)."""
-
 INPUT_MODES = {"RGB ": "RGB", "GRAY": "L", "CMYK": "CMYK"}
 """Colour space of a profile -> the mode from which LittleCMS converts."""
 
@@ -70,8 +67,8 @@ def _new_transform(profile: bytes) -> ImageCms.ImageCmsTransform | None:
         return None
     try:
         source = ImageCms.ImageCmsProfile(BytesIO(profile))
-        space, device_class = source.profile.xcolor_space, source.profile.device_class
-        if space not in INPUT_MODES or device_class not in IMAGE_CLASSES:
+        space = source.profile.xcolor_space
+        if space not in INPUT_MODES:
             raise ProfileError("it is not one of an RGB, gray or CMYK image")
         transform = ImageCms.ImageCmsTransform(source, _srgb(), INPUT_MODES[space], "RGB")
     except (OSError, ValueError) as error:

@@ -288,6 +288,13 @@ def test_a_palette_without_colours_is_an_image_error() -> None:
         upright_rgb(image)
 
 
+def test_a_transparent_colour_of_another_mode_is_an_image_error() -> None:
+    image = Image.new("RGB", (4, 4))
+    image.info["transparency"] = bytes(3)  # of a palette
+    with pytest.raises(ImageError, match="contradicts its own header"):
+        upright_rgb(image)
+
+
 def test_a_damaged_file_is_an_image_error_when_its_pixels_are_read() -> None:
     file = io.BytesIO()
     Image.fromarray(noise(40, 60, 3)).save(file, "PNG")
