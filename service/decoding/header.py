@@ -31,7 +31,7 @@ WITHOUT_LENGTH = {0x01, *range(0xD0, 0xD9)}
 MARKER = re.compile(rb"\xff+([^\x00\xff])")
 MARKER_AFTER_SCAN = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 
-CPU_S_PER_MEGAPIXEL = {"JPEG": 0.005, "PNG": 0.03, "WEBP": 0.035}
+CPU_S_PER_MEGAPIXEL = {"JPEG": 0.004, "PNG": 0.03, "WEBP": 0.035}
 PROGRESSIVE_CPU_S_PER_MEGAPIXEL = 0.012
 
 
