@@ -31,6 +31,8 @@ class Plan(Settings):
     `overload` times the capacity, measured over `capacity_responses`. half_open: number of
     stalled connections; probes: requests meanwhile. mixed_s: duration of mixed input; memory
     growth is measured after `warmup_s`. terminations: number of servers terminated by SIGTERM.
+    victim_requests: of a client, with and without an attacker, in `attack_runs` alternating runs;
+    slow_upload_s: duration of an upload.
     """
 
     options: tuple[str, ...] = ()
@@ -57,6 +59,9 @@ class Plan(Settings):
     mixed_s: float = 600.0
     warmup_s: float = 60.0
     terminations: PositiveInt = 5
+    victim_requests: PositiveInt = 100
+    attack_runs: PositiveInt = 5
+    slow_upload_s: float = 12.0
 
 
 FULL = Plan()
@@ -78,4 +83,7 @@ SMALL = Plan(
     mixed_s=6.0,
     warmup_s=2.0,
     terminations=1,
+    victim_requests=5,
+    attack_runs=1,
+    slow_upload_s=1.0,
 )

@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.measurement.machine import this_machine
 from benchmarks.measurement.results_file import FOLDER, Record, append
+from benchmarks.service.measurements.attackers import attackers
 from benchmarks.service.measurements.backbone_pass import backbone_pass
 from benchmarks.service.measurements.half_open import half_open
 from benchmarks.service.measurements.litserve import litserve_comparison
@@ -19,6 +20,7 @@ from benchmarks.service.measurements.overload import overload
 from benchmarks.service.measurements.sigterm import sigterm
 from benchmarks.service.measurements.single_request import single_request
 from benchmarks.service.measurements.throughput import throughput
+from benchmarks.service.measurements.waiting import waiting
 from benchmarks.service.plan import FULL, SMALL
 
 MEASUREMENTS: Mapping[str, Callable[..., Iterator[Record]]] = {
@@ -30,6 +32,8 @@ MEASUREMENTS: Mapping[str, Callable[..., Iterator[Record]]] = {
     "half-open": half_open,
     "mixed-input": mixed_input,
     "sigterm": sigterm,
+    "attackers": attackers,
+    "waiting": waiting,
 }
 
 

@@ -12,9 +12,12 @@ SIZE = (600, 450)  # width and height of the images of HAM10000
 QUALITY = 90
 
 
-def synthetic_images(count: int, seed: int = 0) -> list[bytes]:
-    """Returns smooth random images with noise, similar in size to those of HAM10000."""
-    return [_synthetic_image(np.random.default_rng([seed, index])) for index in range(count)]
+def synthetic_images(count: int, seed: int = 0, size: tuple[int, int] = SIZE) -> list[bytes]:
+    """Returns smooth random images with noise, by default of the size of those of HAM10000.
+
+    size: width and height.
+    """
+    return [_synthetic_image(np.random.default_rng([seed, index]), size) for index in range(count)]
 
 
 def ham10000_images(folder: Path, count: int) -> list[bytes]:
@@ -25,9 +28,9 @@ def ham10000_images(folder: Path, count: int) -> list[bytes]:
     return [file.read_bytes() for file in files]
 
 
-def _synthetic_image(random: np.random.Generator) -> bytes:
+def _synthetic_image(random: np.random.Generator, size: tuple[int, int]) -> bytes:
     coarse = Image.fromarray(random.integers(40, 216, (9, 12, 3), dtype=np.uint8))
-    smooth = np.asarray(coarse.resize(SIZE, Image.Resampling.BICUBIC), dtype=np.float32)
+    smooth = np.asarray(coarse.resize(size, Image.Resampling.BICUBIC), dtype=np.float32)
     noisy = smooth + random.normal(0, 8, smooth.shape)
     buffer = BytesIO()
     Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=QUALITY)

@@ -36,6 +36,11 @@ def post(
     return head + content
 
 
+def as_client(request: bytes, address: str) -> bytes:
+    """Returns the request as a proxy on this machine forwards it for a client."""
+    return request.replace(b"\r\n", f"\r\nX-Forwarded-For: {address}\r\n".encode(), 1)
+
+
 def post_form(parts: Sequence[Part], parameters: Mapping[str, object] = NO_PARAMETERS) -> bytes:
     """Returns a POST of /predict with a multipart body (RFC 7578)."""
     return post(form(parts), f"multipart/form-data; boundary={BOUNDARY}", parameters)
