@@ -132,7 +132,9 @@ class PredictionMetrics:
             DURATIONS_S,
         )
         self._queue = histogram(
-            "eulerlora_queue_wait_seconds", "Time of an image in the queue.", DURATIONS_S
+            "eulerlora_queue_wait_seconds",
+            "Time of an image from the end of its body to its pass, without decoding.",
+            DURATIONS_S,
         )
         self._model = histogram(
             "eulerlora_model_seconds", "Run time of the batch of an image.", DURATIONS_S
