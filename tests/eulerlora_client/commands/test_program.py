@@ -40,11 +40,13 @@ def test_failed_work_is_status_1_and_one_line(tmp_path: Path) -> None:
 
 
 def test_control_characters_in_a_message_are_escaped(tmp_path: Path) -> None:
-    done = run("predict", tmp_path, tmp_path / "\x1b]0;title\x07\x9b1m\n\u202e.png")
-    assert done.status == 2
+    folder = tmp_path / "\x1b]0;title\x07\x9b1m\u202e"
+    folder.mkdir()
+    done = run("predict", tmp_path, folder)
+    assert done.status == 1
     (line,) = done.err.splitlines()
     assert line.isprintable()
-    assert "\\x1b]0;title\\x07\\x9b1m" in line
+    assert "\\x1b]0;title\\x07\\x9b1m\\u202e: contains no images" in line
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
