@@ -244,6 +244,7 @@ def load_backbone(path: Path) -> BackboneFile:
         provenance = json.loads(metadata["provenance"])
     except (KeyError, ValueError, ValidationError) as error:
         raise CheckpointError(path, "expected metadata of a backbone") from error
-    backbone = build_backbone(settings)
-    backbone.load_state_dict(read_tensors(path, backbone.state_dict()))
+    with torch.device("meta"):  # the numbers in the metadata allocate nothing
+        backbone = build_backbone(settings)
+    backbone.load_state_dict(read_tensors(path, backbone.state_dict()), assign=True)
     return BackboneFile(backbone, provenance)

@@ -239,6 +239,7 @@ def test_a_backbone_file_stores_weights_shape_and_provenance(
         {"settings": SETTINGS.model_dump_json()},
         {"settings": "{", "provenance": "{}"},
         {"settings": '{"heads": 7}', "provenance": "{}"},
+        {"settings": '{"layers": 1000000000}', "provenance": "{}"},
         {"settings": '{"depth": 7}', "provenance": "{}"},
         {"settings": SETTINGS.model_dump_json(), "provenance": "{"},
     ],
