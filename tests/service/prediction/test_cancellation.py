@@ -1,6 +1,7 @@
 """Deadlines and disconnects, in every stage of the request path."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -69,14 +70,23 @@ def test_a_pass_that_runs_at_the_deadline_is_finished(harness, png) -> None:
 
 
 def test_the_deadline_starts_when_the_body_is_complete(harness, png, monkeypatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr("service.prediction.pipeline.time", SimpleNamespace(monotonic=lambda: now))
+    late_s = 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late_s)
+    monkeypatch.setattr("service.prediction.pipeline.time", clock)
 
     async def scenario(harness: PipelineHarness) -> None:
-        nonlocal now
-        accepted = harness.pipeline._validated(FakeRequest(png).request, DET)
-        now += 3600  # a slow upload
-        assert harness.pipeline._accepted(accepted).deadline == now + TIMEOUT_S
+        fake = FakeRequest(png)
+        receive = fake.request._receive
+
+        async def slow_receive() -> Any:
+            nonlocal late_s
+            message = await receive()
+            late_s = 100 * TIMEOUT_S  # a slow upload
+            return message
+
+        fake.request._receive = slow_receive
+        assert (await harness.pipeline.predict(fake.request, DET)).prediction.mode == "det"
+        assert fake.body_reads == 1
 
     with harness() as running:
         asyncio.run(scenario(running))
