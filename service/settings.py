@@ -2,6 +2,7 @@
 
 import os
 import resource
+import sys
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -73,8 +74,7 @@ class ConnectionSettings(Settings):
 
     def most_connections(self) -> int:
         """Returns the maximum number of open connections."""
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return max(1, files - self.spare_files)
+        return max(1, open_files() - self.spare_files)
 
 
 class DecodingSettings(Settings):
@@ -174,6 +174,12 @@ def check_consistency(settings: ServiceSettings) -> None:
          images.max_pixels),
         ("images.max_pixels", images.max_pixels, "images.max_request_pixels",
          images.max_request_pixels),
+        ("images.max_jpeg_pixels", images.max_jpeg_pixels, "images.max_request_pixels",
+         images.max_request_pixels),
+        ("decoding.cpu_s", settings.decoding.cpu_s, "decoding.client_s_per_minute",
+         settings.decoding.client_s_per_minute),
+        ("connections.spare_files + 1", settings.connections.spare_files + 1,
+         "a limit on open files (ulimit -n)", open_files()),
         ("bodies.max_bytes", bodies.max_bytes, "bodies.max_bytes_in_flight",
          bodies.max_bytes_in_flight),
         ("bodies.max_batch_bytes", bodies.max_batch_bytes, "bodies.max_bytes_in_flight",
@@ -186,6 +192,12 @@ def check_consistency(settings: ServiceSettings) -> None:
             raise SettingsError(
                 f"expected {high_name} of at least {low_name}={low:.15g}, got {high:.15g}"
             )
+
+
+def open_files() -> int:
+    """Returns the maximum number of open files of this process."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if files == resource.RLIM_INFINITY else files
 
 
 def variables(kind: type[BaseModel], prefix: str = PREFIX) -> Iterator[str]:

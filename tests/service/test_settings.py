@@ -1,6 +1,7 @@
 """The names, values and documentation of the settings."""
 
 import re
+import resource
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,9 @@ def test_the_defaults_are_consistent() -> None:
      ({"images": {"min_side": 100, "max_pixels": 9_999}},
       "expected images.max_pixels of at least the square of images.min_side=10000, got 9999"),
      ({"images": {"max_pixels": 600_000_000}}, "images.max_request_pixels"),
+     ({"images": {"max_jpeg_pixels": 600_000_000}}, "images.max_request_pixels"),
+     ({"decoding": {"cpu_s": 2, "client_s_per_minute": 1.5}}, "decoding.cpu_s=2, got 1.5"),
+     ({"connections": {"spare_files": 2**40}}, "ulimit -n"),
      ({"bodies": {"max_bytes": 2_000_000_000}}, "bodies.max_bytes_in_flight"),
      ({"bodies": {"max_batch_bytes": 2_000_000_000}}, "bodies.max_bytes_in_flight"),
      ({"life": {"grace_s": 30}}, "life.grace_s"), ({"life": {"drain_s": 40}}, "life.grace_s"),
@@ -102,3 +106,11 @@ def test_an_upload_that_begins_at_the_end_of_the_drain_can_be_answered() -> None
     check_consistency(settings)
     answered_s = 15 + settings.bodies.upload_timeout_s + settings.deadline_s
     assert answered_s + STOP_MARGIN_S <= settings.life.grace_s
+
+
+def test_an_unlimited_number_of_open_files_does_not_limit_connections(monkeypatch) -> None:
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: unlimited)
+    settings = ServiceSettings()
+    check_consistency(settings)
+    assert settings.connections.most_connections() > 10**9
