@@ -24,7 +24,8 @@ def run_with_retry(
     count = len(items)
     try:
         outputs = infer(items)
-        assert len(outputs) == count
+        if len(outputs) != count:
+            raise RuntimeError(f"expected {count} outputs, got {len(outputs)}")
         return list(outputs)
     except DeviceFailed:
         raise

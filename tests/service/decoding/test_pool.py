@@ -310,7 +310,7 @@ def wait_for_state(pids: set[int], states: set[str]) -> bool:
     def state(pid: int) -> str:
         try:
             return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
+        except OSError:  # no such file, or no such process
             return "gone"
 
     ends_at = time.monotonic() + TIMEOUT_S
@@ -384,6 +384,8 @@ if __name__ == "__main__":
     decoder = Decoder(ImageLimits(), DecodingSettings(workers=1))
     asyncio.run(decoder.start())
     print(next(iter(decoder._workers)).pid, flush=True)
+    if sys.argv[1] == "optimize":
+        print(decoder.is_working, sys.flags.optimize)
     if sys.argv[1] == "forget":
         sys.exit(3)
     sys.stdin.read()
@@ -391,14 +393,14 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Callable[[str], subprocess.Popen[str]]:
-    """Starts a process with a decoder that prints its worker's pid: (mode) -> Popen."""
+def program(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Starts a process with a decoder that prints its worker's pid: (mode, options) -> Popen."""
     file = tmp_path / "decodes.py"
     file.write_text(PROGRAM)
 
-    def start(mode: str) -> subprocess.Popen[str]:
+    def start(mode: str, *options: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, str(file), mode],
+            [sys.executable, *options, str(file), mode],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -422,6 +424,13 @@ def test_a_parent_that_does_not_close_the_decoder_ends_with_its_own_status(progr
         pid = int(parent.stdout.readline())
         assert parent.wait(timeout=TIMEOUT_S) == 3
     assert not psutil.pid_exists(pid)
+
+
+@pytest.mark.slow  # imports torch twice
+def test_the_decoder_works_without_assertions(program) -> None:
+    with program("optimize", "-O") as parent:
+        output, _ = parent.communicate(timeout=TIMEOUT_S)
+    assert output.split()[1:] == ["True", "1"]
 
 
 def test_a_worker_sees_no_gpu(faulty, png) -> None:
