@@ -1,28 +1,46 @@
 """The objective of adapter training: a loss over trajectories that are drawn for every step."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
+from eulerlora.coefficients import PROJECTIONS, draw_trajectories, on_stacked_ranks
 from eulerlora.rows import Rows
-from eulerlora.vision_transformer import AdaptedVisionTransformer, adapted_block
-from training.adaptation.best_epoch import BestEpoch
+from eulerlora.vision_transformer import AdaptedVisionTransformer, Block, adapted_block
+from training.adaptation.dropout import DropoutBlock
+from training.adaptation.validation import EpochValidation
 from training.fit.losses import Loss, image_weights, target_probabilities
 from training.fit.objective import Objective, recomputed
 
+DROPOUT = 1
+"""Separates the draws of dropout from those of the coefficients."""
 
-class AdapterObjective(Objective[Tensor]):
+
+@dataclass(frozen=True)
+class AdapterDraw:
+    """The random input of a step.
+
+    coefficients: (trajectories, blocks, 4, adapters * rank). block: computes one block; with
+    dropout it draws further elements at every call.
+    """
+
+    coefficients: Tensor
+    block: Block
+
+
+class AdapterObjective(Objective[AdapterDraw]):
     """The loss of adapters and heads on a frozen backbone.
 
     samples: stochastic samples per adapter and step. weighted_loss: one of `losses.LOSSES`.
     logit_adjustment: (classes,), added to the logits of images that belong to a class
-    (`losses.log_frequency_ratio`); None for zeros. best_epoch: validated after each epoch; None
-    keeps the adapters of the last epoch. An image has one view for all adapters, or one for each.
+    (`losses.log_frequency_ratio`); None for zeros. validation: measures each epoch; None for none.
+    An image has one view for all adapters, or one for each.
     class_weights: (classes,), on the network's device. outlier_weight: as in
-    `losses.image_weights`. recompute: use activation checkpointing.
+    `losses.image_weights`. recompute: use activation checkpointing; not with dropout. sampling:
+    False trains with all coefficients 1. dropout: probability of adapter dropout.
     """
 
     def __init__(
@@ -34,37 +52,47 @@ class AdapterObjective(Objective[Tensor]):
         outlier_weight: float = 1.0,
         recompute: bool = False,
         logit_adjustment: Tensor | None = None,
-        best_epoch: BestEpoch | None = None,
+        validation: EpochValidation | None = None,
+        sampling: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__(network, rows_per_image=network.settings.adapters * samples)
         self.settings, self.depth = network.settings, network.depth
         self.samples = samples
         self.weighted_loss = weighted_loss
         self.class_weights, self.outlier_weight = class_weights, outlier_weight
-        self.best_epoch = best_epoch
+        self.validation = validation
+        self.sampling, self.dropout = sampling, dropout
         self.logit_adjustment = logit_adjustment
         self.block = recomputed(adapted_block) if recompute else adapted_block
 
-    def draw(self, seed: int, step: int, process: int) -> Tensor:
-        """Returns coefficients (trajectories, blocks, 4, adapters * rank), the same in all
-        processes: one draw per trajectory, shared by all images of the step.
+    def draw(self, seed: int, step: int, process: int) -> AdapterDraw:
+        """Returns one draw of coefficients per trajectory, shared by all images of the step and
+        the same in all processes; the dropout of each process is another one.
         """
-        coefficients = draw_trajectories(
-            self.rows_per_image, self.depth, self.settings, step_generator(seed, step)
-        )
+        shape = (self.rows_per_image, self.depth, len(PROJECTIONS), self.settings.rank)
+        coefficients = torch.ones(shape)
+        if self.sampling:
+            coefficients = draw_trajectories(
+                self.rows_per_image, self.depth, self.settings, step_generator(seed, step)
+            )
         stacked = on_stacked_ranks(coefficients, self.settings.adapters)
-        return stacked.to(self.class_weights.device)
+        block: Block = self.block
+        if self.dropout:
+            block = DropoutBlock(self.dropout, step_generator(seed, step, process, DROPOUT))
+        return AdapterDraw(stacked.to(self.class_weights.device), block)
 
     def loss(
-        self, network: Callable[..., Tensor], images: Tensor, labels: Tensor, draw: Tensor
+        self, network: Callable[..., Tensor], images: Tensor, labels: Tensor, draw: AdapterDraw
     ) -> Tensor:
-        """images: (n, 3, size, size), or (n, adapters, 3, size, size). draw: the coefficients."""
+        """images: (n, 3, size, size), or (n, adapters, 3, size, size)."""
         count = len(images)
         rows = Rows.of([self.samples] * count, self.settings.adapters)
         if images.ndim == 5:
             rows, images = rows.with_own_images(self.settings.adapters), images.flatten(0, 1)
         rows = rows.to(images.device)
-        logits = network(images, rows, draw.repeat(count, 1, 1, 1), block=self.block)
+        coefficients = draw.coefficients.repeat(count, 1, 1, 1)
+        logits = network(images, rows, coefficients, block=draw.block)
         trajectories = logits.float().unflatten(0, (count, -1))  # (n, trajectories, classes)
         if self.logit_adjustment is not None:
             belongs = (labels >= 0)[:, None, None]
@@ -73,13 +101,13 @@ class AdapterObjective(Objective[Tensor]):
         return self.weighted_loss(trajectories, targets, self._weights(labels))
 
     def after_epoch(self) -> None:
-        """Validates the epoch, if its adapters may be kept."""
-        if self.best_epoch is not None:
-            self.best_epoch.validate()
+        """Validates the epoch."""
+        if self.validation is not None:
+            self.validation.validate()
 
     def averages(self) -> Mapping[str, Tensor]:
         """Returns the kept adapters and the metrics of the epochs."""
-        return {} if self.best_epoch is None else self.best_epoch.tensors
+        return {} if self.validation is None else self.validation.tensors
 
     def weight(self, labels: Tensor) -> Tensor:
         return self._weights(labels).sum()
@@ -88,7 +116,7 @@ class AdapterObjective(Objective[Tensor]):
         return image_weights(labels, self.class_weights, self.outlier_weight)
 
 
-def step_generator(seed: int, step: int) -> Generator:
-    """Returns the generator of a step's draws."""
-    state = np.random.SeedSequence((seed, step)).generate_state(1)
+def step_generator(seed: int, step: int, *purpose: int) -> Generator:
+    """Returns the generator of a step's draws. purpose: numbers that separate several draws."""
+    state = np.random.SeedSequence((seed, step, *purpose)).generate_state(1)
     return torch.Generator().manual_seed(int(state[0]))

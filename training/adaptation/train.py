@@ -21,9 +21,9 @@ from eulerlora.model import EulerLoRA
 from eulerlora.safetensor_files import tensors_sha256
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.adaptation.backbone import FrozenBackbone, read_backbone
-from training.adaptation.best_epoch import BestEpoch
 from training.adaptation.objective import AdapterObjective
 from training.adaptation.probe import fit_heads
+from training.adaptation.validation import EpochValidation
 from training.augmentation.views import Transform, training_view
 from training.data.datasets import read_dataset, read_ood_set, read_outliers
 from training.data.labelled_images import ImageParts, OodSet, class_counts
@@ -111,12 +111,12 @@ def train_adapters(
     """Fits the network's adapters and heads in place and returns the result of the run."""
     settings, device = recipe.training, run.accelerator.device
     network.to(device)
+    if not settings.epochs:
+        return {"steps": 0, "seconds": 0.0}
     training = [*images.parts["train"], *([] if outliers is None else outliers.images)]
     labels = np.array([image.label for image in training])
     counts = balanced_counts(labels, settings.class_balance) if settings.class_balance else None
-    best_epoch = None
-    if settings.best_epoch:
-        best_epoch = BestEpoch(network, images.parts["validation"], settings.epochs)
+    validation = _validation(network, recipe, images)
     objective = AdapterObjective(
         network,
         settings.samples,
@@ -127,7 +127,9 @@ def train_adapters(
         logit_adjustment=None
         if counts is None
         else log_frequency_ratio(labels, counts, len(images.classes)).to(device),
-        best_epoch=best_epoch,
+        validation=validation,
+        sampling=settings.sampling,
+        dropout=settings.adapter_dropout,
     )
     size = network.backbone.image_size
     views = recipe.adapters.adapters if settings.views == "own" else None
@@ -137,7 +139,24 @@ def train_adapters(
 
     batches = LoadedBatches(training, view, settings, run.seed, run.shard, counts)
     result = asdict(fit(objective, batches, settings, run))
-    return result if best_epoch is None else result | best_epoch.restore()
+    return result if validation is None else result | validation.result()
+
+
+def _validation(
+    network: AdaptedVisionTransformer, recipe: AdapterRecipe, images: ImageParts
+) -> EpochValidation | None:
+    """Returns what measures each epoch, or None if the recipe asks for nothing of it."""
+    settings, adapters = recipe.training, recipe.adapters
+    if not (settings.best_epoch or settings.metrics_by_epoch):
+        return None
+    sampled = settings.metrics_by_epoch and adapters.min_rank < adapters.rank
+    return EpochValidation(
+        network,
+        images.parts["validation"],
+        settings.epochs,
+        samples=recipe.evaluation.samples if sampled else 0,
+        keep_best=settings.best_epoch,
+    )
 
 
 def class_weights(settings: AdapterTraining, images: ImageParts) -> Tensor:

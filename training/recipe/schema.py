@@ -127,8 +127,16 @@ class OptimisationSettings(AdamWSettings):
 class AdapterTraining(OptimisationSettings):
     """Training of adapters.
 
+    epochs: 0 trains nothing; the checkpoint is then that of the initial heads.
+    adapter_dropout: probability of dropping an element of the input of a down projection, in
+    training only, as with PEFT's `lora_dropout`. Not with micro_batch_rows or
+    activation_checkpointing.
     best_epoch: keep the adapters of the epoch with the lowest negative log-likelihood on the part
     `validation`, which the split must have; otherwise those of the last epoch.
+    metrics_by_epoch: record metrics on the part `validation` after each epoch, in det and, if
+    min_rank is below rank, in stoch with `evaluation.samples`.
+    sampling: False trains with all coefficients 1, as LoRA, and needs samples=1; the checkpoint can
+    be sampled all the same if min_rank is below rank.
     class_balance: 0 draws images as they are, 1 draws all classes equally often; between them, a
     class of n images is drawn in proportion to n ** (1 - class_balance). The loss corrects for the
     changed class frequencies (logit adjustment, Menon et al., ICLR 2021), so that probabilities
@@ -145,15 +153,35 @@ class AdapterTraining(OptimisationSettings):
     samples with `beta`.
     """
 
+    epochs: Annotated[int, Field(ge=0)]
     samples: PositiveInt = 4
+    sampling: bool = True
+    adapter_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     augmentation: Augmentation = "paper"
     best_epoch: bool = False
+    metrics_by_epoch: bool = False
     class_balance: Annotated[float, Field(ge=0, le=1)] = 0.0
     views: Literal["shared", "own"] = "shared"
     head: Head = "random"
     loss: Literal["trajectory", "mean"] = "trajectory"
     class_weights: Literal["none", "effective-number"] = "none"
     beta: Annotated[float, Field(ge=0, lt=1)] = 0.9991
+
+    @model_validator(mode="after")
+    def _draws_dropout_once_per_batch(self) -> Self:
+        repeated = self.micro_batch_rows is not None or self.activation_checkpointing
+        if self.adapter_dropout and repeated:
+            raise ValueError(
+                "expected adapter_dropout=0 with micro_batch_rows or activation_checkpointing, "
+                f"got {self.adapter_dropout}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _computes_no_trajectory_twice(self) -> Self:
+        if not self.sampling and self.samples != 1:
+            raise ValueError(f"expected samples=1 with sampling=false, got {self.samples}")
+        return self
 
 
 class BackboneSource(Settings):
@@ -224,9 +252,13 @@ class AdapterRecipe(Recipe):
 
     @model_validator(mode="after")
     def _validates_only_with_a_validation_part(self) -> Self:
-        if self.training.best_epoch and self.data.split != "lesion-best-epoch":
-            raise ValueError(
-                "expected data.split=lesion-best-epoch with training.best_epoch, got "
-                f"{self.data.split}"
-            )
+        training = self.training
+        for key in ("best_epoch", "metrics_by_epoch"):
+            if getattr(training, key) and self.data.split != "lesion-best-epoch":
+                raise ValueError(
+                    f"expected data.split=lesion-best-epoch with training.{key}, got "
+                    f"{self.data.split}"
+                )
+        if training.best_epoch and not training.epochs:
+            raise ValueError("expected training.epochs of at least 1 with training.best_epoch")
         return self

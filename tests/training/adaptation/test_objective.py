@@ -11,7 +11,9 @@ from accelerate import Accelerator
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
+from eulerlora.inference import predict_images
 from eulerlora.rows import Rows
+from eulerlora.settings import Draw
 from tests.conftest import random_network
 from training.adaptation.objective import AdapterObjective
 from training.augmentation.views import training_view
@@ -65,7 +67,7 @@ def test_the_loss_is_that_of_a_loop_over_trajectories(
     images, labels = batch
     draw = objective.draw(4, 3, 0)
     losses = []
-    for trajectory, coefficients in enumerate(draw):
+    for trajectory, coefficients in enumerate(draw.coefficients):
         rows = Rows(torch.arange(7), torch.full((7,), trajectory // 2), (1,) * 7)
         logits = objective.network(images, rows, coefficients.expand(7, -1, -1, -1))
         losses.append(torch.nn.functional.cross_entropy(logits, labels, weight=WEIGHTS))
@@ -79,7 +81,7 @@ def test_every_adapter_may_see_a_view_of_its_own(objective: AdapterObjective, ba
     views = torch.stack([images, images.flip(-1)], dim=1)
     draw = objective.draw(4, 3, 0)
     losses = []
-    for trajectory, coefficients in enumerate(draw):
+    for trajectory, coefficients in enumerate(draw.coefficients):
         adapter = trajectory // 2
         rows = Rows(torch.arange(7), torch.full((7,), adapter), (1,) * 7)
         logits = objective.network(views[:, adapter], rows, coefficients.expand(7, -1, -1, -1))
@@ -101,7 +103,7 @@ def test_logits_are_adjusted_for_images_of_a_class_only(batch: Batch) -> None:
     plain = AdapterObjective(network, 1, trajectory_loss, torch.ones(3))
     draw = plain.draw(0, 0, 0)
     rows = Rows.of([1] * 7, 2)
-    logits = network(images, rows, draw.repeat(7, 1, 1, 1)).unflatten(0, (7, 2))
+    logits = network(images, rows, draw.coefficients.repeat(7, 1, 1, 1)).unflatten(0, (7, 2))
     shifted = logits + adjustment
     shifted[5] = logits[5]
     expected = trajectory_loss(shifted, target_probabilities(labels, 3), torch.ones(7))
@@ -125,11 +127,38 @@ def test_frozen_weights_get_no_gradient(objective: AdapterObjective, batch: Batc
 
 
 def test_coefficients_are_a_function_of_seed_and_step(objective: AdapterObjective) -> None:
-    first = objective.draw(4, 3, process=0)
+    first = objective.draw(4, 3, process=0).coefficients
     assert first.shape == (4, 2, 4, 8)  # (trajectories, blocks, projections, ranks)
-    assert torch.equal(objective.draw(4, 3, process=1), first)
-    assert not torch.equal(objective.draw(4, 4, process=0), first)
-    assert not torch.equal(objective.draw(5, 3, process=0), first)
+    assert torch.equal(objective.draw(4, 3, process=1).coefficients, first)
+    assert not torch.equal(objective.draw(4, 4, process=0).coefficients, first)
+    assert not torch.equal(objective.draw(5, 3, process=0).coefficients, first)
+
+
+def test_training_without_sampling_has_the_loss_of_mode_det(batch: Batch) -> None:
+    images, labels = batch
+    network = random_network()
+    plain = AdapterObjective(network, 1, trajectory_loss, torch.ones(3), sampling=False)
+    outputs = predict_images(network, images, [Draw(mode="det")] * 7)
+    losses = [
+        -output.log_probabilities[:, label].mean()
+        for output, label in zip(outputs, labels, strict=True)
+    ]
+    loss = plain.loss(network, images, labels, plain.draw(4, 3, 0))
+    torch.testing.assert_close(loss, torch.stack(losses).sum().float())
+
+
+def test_dropout_is_a_function_of_seed_step_and_process(batch: Batch) -> None:
+    network = random_network()
+    dropping = AdapterObjective(
+        network, 1, trajectory_loss, torch.ones(3), sampling=False, dropout=0.5
+    )
+
+    def loss(seed: int, step: int, process: int) -> float:
+        return dropping.loss(network, *batch, dropping.draw(seed, step, process)).item()
+
+    first = loss(4, 3, 0)
+    assert loss(4, 3, 0) == first
+    assert len({first, loss(5, 3, 0), loss(4, 4, 0), loss(4, 3, 1)}) == 4
 
 
 def test_recomputation_does_not_change_the_network() -> None:

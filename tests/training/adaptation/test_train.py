@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,9 +13,16 @@ import torch
 from eulerlora import CheckpointError, EulerLoRA
 from eulerlora.backbone import load_backbone, save_backbone
 from eulerlora.checkpoint import load_checkpoint, read_config
-from tests.conftest import random_backbone
+from tests.conftest import random_backbone, random_network
 from tests.program import run
 from tests.training.conftest import PER_CLASS, RECIPE, write_image
+from training.adaptation.objective import AdapterDraw, AdapterObjective
+from training.adaptation.train import train_adapters
+from training.data.datasets import read_dataset
+from training.data.labelled_images import ImageParts
+from training.fit.run import Run, accelerator_on
+from training.recipe.file import read_recipe
+from training.recipe.schema import AdapterRecipe
 from training.reporting.model_card import write_model_card
 
 ONE_THRESHOLD = ("--set", "evaluation.calibrated=[1]")  # faster where thresholds do not matter
@@ -207,11 +215,74 @@ def test_the_best_epoch_own_views_and_balanced_draws_train_a_checkpoint(
     assert done.status == 0, done.err
     checkpoint = load_checkpoint(out)
     training = checkpoint.config.provenance["training"]
-    assert len(training["validation_loss_by_epoch"]) == 3
+    assert len(training["validation_by_epoch"]["det"]["nll"]) == 3
     assert training["validation_images"] == 6
     assert checkpoint.network.colour_constancy == "shades-of-gray"
     heads = checkpoint.network.heads.weight
     assert not torch.allclose(heads[0], heads[1])
+
+
+def test_a_run_with_dropout_and_metrics_by_epoch_continues_to_the_same_weights(
+    recipe_file: Path, labelled: Path, tmp_path: Path
+) -> None:
+    settings = (
+        "data.path=set",
+        "data.split=lesion-best-epoch",
+        "data.at_most={train = 30}",
+        "training.metrics_by_epoch=true",
+        "training.adapter_dropout=0.3",
+        "training.sampling=false",
+        "training.samples=1",
+        "training.epochs=3",
+        "training.state_every_s=0",
+    )
+    recipe = read_recipe(recipe_file, AdapterRecipe, settings)
+    images = read_dataset(recipe.data, labelled)
+    assert len(images.parts["train"]) == 30
+    results, weights = [], []
+    for interrupted in (False, True):
+        state = tmp_path / f"{interrupted}.safetensors"
+        accelerator = accelerator_on(torch.device("cpu"))
+        run_ = Run(accelerator, recipe.seed, recipe.without_source, state, resume=True)
+        if interrupted:
+            with pytest.raises(RuntimeError, match="stopped"):
+                _train_until_step(7, recipe, images, run_)
+        network = random_network()
+        results.append(train_adapters(network, recipe, images, None, run_))
+        weights.append([p.detach() for _, p in network.adapter_parameters()])
+    assert results[0]["validation_by_epoch"] == results[1]["validation_by_epoch"]
+    assert results[0]["validation_by_epoch"].keys() == {"det", "stoch"}
+    for first, second in zip(*weights, strict=True):
+        assert torch.equal(first, second)
+
+
+def _train_until_step(step: int, recipe: AdapterRecipe, images: ImageParts, run_: Run) -> None:
+    """Trains with the state saved after every step; raises RuntimeError at the step."""
+    draw = AdapterObjective.draw
+
+    def draw_or_stop(objective: AdapterObjective, *arguments: int) -> AdapterDraw:
+        if arguments[1] == step:
+            raise RuntimeError("stopped")
+        return draw(objective, *arguments)
+
+    with patch.object(AdapterObjective, "draw", draw_or_stop):
+        train_adapters(random_network(), recipe, images, None, run_)
+
+
+def test_no_epoch_leaves_the_probe_that_starts_a_training(
+    recipe_file: Path, labelled: Path, tmp_path: Path
+) -> None:
+    heads = []
+    for epochs, out in ((0, tmp_path / "probe"), (1, tmp_path / "trained")):
+        settings = ("data.path=set", "training.head=linear-probe", f"training.epochs={epochs}",
+                    "training.learning_rate=1e-7")  # fmt: skip
+        options = [word for setting in settings for word in ("--set", setting)]
+        done = run("train", recipe_file, "--data", labelled, "--out", out, *options, *ONE_THRESHOLD)
+        assert done.status == 0, done.err
+        network = load_checkpoint(out).network
+        assert (network.blocks[0].up == 0).all() == (epochs == 0)
+        heads.append(network.heads.weight)
+    torch.testing.assert_close(heads[0], heads[1], atol=1e-3, rtol=1e-3)
 
 
 def test_outliers_lower_the_confidence_on_similar_images_and_are_recorded(

@@ -1,0 +1,108 @@
+"""The validation metrics of every epoch, and the adapters of the best epoch."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eulerlora.config import Provenance
+from eulerlora.inference import predict_images
+from eulerlora.preprocess import resize
+from eulerlora.settings import Draw, Mode
+from eulerlora.vision_transformer import AdaptedVisionTransformer
+from training.data.labelled_images import LabelledImage
+from training.data.sources import read_image
+from training.metrics.classification import classification_metrics
+from training.metrics.intervals import unit_weights
+
+BATCH = 64
+METRICS = ("nll", "accuracy", "ece", "brier")
+
+
+class EpochValidation:
+    """Measures every epoch on the validation images; may keep the best adapters.
+
+    samples: also measures mode stoch with as many samples; 0 measures det only. The draws of an
+    image are the same in every epoch. keep_best: keeps the adapters of the epoch with the lowest
+    NLL in mode det.
+    tensors: the state, which changes in place: the kept adapters, `MODE.METRIC.by_epoch` (epochs,),
+    and `epoch`, the number of validated epochs.
+    """
+
+    def __init__(
+        self,
+        network: AdaptedVisionTransformer,
+        images: Sequence[LabelledImage],
+        epochs: int,
+        samples: int = 0,
+        keep_best: bool = True,
+    ) -> None:
+        self.network, self.samples, self.keep_best = network, samples, keep_best
+        size = network.backbone.image_size
+        self.pixels = torch.stack([resize(read_image(i.name, i.source), size) for i in images])
+        self.labels = np.array([image.label for image in images])
+        self.modes: tuple[Mode, ...] = ("det", "stoch") if samples else ("det",)
+        by_epoch = {
+            f"{mode}.{metric}.by_epoch": torch.zeros(epochs)
+            for mode in self.modes
+            for metric in METRICS
+        }
+        self.tensors: Mapping[str, Tensor] = (
+            {f"kept.{name}": p.detach().clone() for name, p in self._kept()}
+            | by_epoch
+            | {"epoch": torch.zeros(())}
+        )
+
+    def validate(self) -> None:
+        """Measures the epoch that has ended; keeps its adapters if none before had a lower NLL."""
+        epoch = int(self.tensors["epoch"])
+        for mode in self.modes:
+            metrics = classification_metrics(
+                self._log_probabilities(mode), self.labels, unit_weights(len(self.labels))
+            )
+            for metric in METRICS:
+                self.tensors[f"{mode}.{metric}.by_epoch"][epoch] = metrics[metric].item()
+        self.tensors["epoch"] += 1
+        losses = self.tensors["det.nll.by_epoch"]
+        if losses[epoch] == losses[: epoch + 1].min():
+            for name, parameter in self._kept():
+                self.tensors[f"kept.{name}"].copy_(parameter.detach())
+
+    @torch.no_grad()
+    def result(self) -> Provenance:
+        """Returns the metrics by mode and epoch; sets the network to the kept adapters, if any, and
+        adds their epoch, counted from 1.
+        """
+        for name, parameter in self._kept():
+            parameter.copy_(self.tensors[f"kept.{name}"])
+        best = int(self.tensors["det.nll.by_epoch"].argmin()) + 1
+        return {
+            **({"best_epoch": best} if self.keep_best else {}),
+            "validation_images": len(self.labels),
+            "validation_by_epoch": {
+                mode: {
+                    metric: self.tensors[f"{mode}.{metric}.by_epoch"].tolist() for metric in METRICS
+                }
+                for mode in self.modes
+            },
+        }
+
+    def _kept(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return list(self.network.adapter_parameters()) if self.keep_best else []
+
+    def _log_probabilities(self, mode: Mode) -> Tensor:
+        """Returns (n, trajectories, classes), on the CPU."""
+        device = next(self.network.parameters()).device
+        samples = self.samples if mode == "stoch" else 1
+        draws = [Draw(mode=mode, samples=samples, seed=seed) for seed in range(len(self.pixels))]
+        outputs = [
+            output.log_probabilities
+            for start in range(0, len(self.pixels), BATCH)
+            for output in predict_images(
+                self.network,
+                self.pixels[start : start + BATCH].to(device),
+                draws[start : start + BATCH],
+            )
+        ]
+        return torch.stack(outputs)
