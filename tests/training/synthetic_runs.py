@@ -26,6 +26,7 @@ VIT_B_32 = BackboneSettings()
 ANY_SHA256 = "0123456789abcdef" * 4
 Metrics = Mapping[str, float | None]
 DEFAULTS: Metrics = {}
+NOTHING: Mapping[str, object] = {}
 
 
 def finish(
@@ -37,10 +38,12 @@ def finish(
     classes: int = 7,
     backbone: BackboneSettings = VIT_B_32,
     published: str | None = "ViT_B_32_Weights.IMAGENET1K_V1",
+    training: Mapping[str, object] = NOTHING,
 ) -> Path:
     """Writes config and report of a run; returns its folder.
 
-    det, stoch: metrics of the test part and of SVHN by name; 0.5 for other metrics.
+    det, stoch: metrics of the test part and of SVHN by name; 0.5 for other metrics. training: the
+    result of the run in the provenance.
     """
     config = CheckpointConfig(
         name=run.recipe.name,
@@ -48,7 +51,7 @@ def finish(
         adapters=AdapterConfig(settings=run.recipe.adapters, sha256=ANY_SHA256),
         classes=tuple(ClassName(name=f"c{i}", description=f"{i}") for i in range(classes)),
         preprocessing=Preprocessing(size=backbone.image_size),
-        provenance=run_provenance(run.recipe, CPU) | {"data": data},
+        provenance=run_provenance(run.recipe, CPU) | {"data": data, "training": dict(training)},
     )
     report = {
         "data": f"{data}, test part",

@@ -49,8 +49,8 @@ def reproduce_command(
 ) -> None:
     """Train and evaluate all runs of a table; print it beside the published results.
 
-    Skips the finished runs in --out and continues the interrupted ones. An unknown TABLE lists
-    the names.
+    Skips the finished runs in --out and continues the interrupted ones. A table with endpoints also
+    prints their tests and writes TABLE.json to --out. An unknown TABLE lists the names.
     """
     set_openmp_wait_policy()
     # These import torch.
@@ -73,6 +73,8 @@ def reproduce_command(
     read_inputs([(run.recipe, run.file.parent) for run in unfinished], data)
     failures = train_all(runs, data, devices or all_devices())
     click.echo(markdown_table(selected, runs))
+    if selected.endpoints is not None:
+        _compare(selected, runs, out / f"{table}.json")
     if failures:
         raise DataError(f"{len(failures)} of {len(runs)} runs failed: {failures[0]}")
 
@@ -86,6 +88,26 @@ def _seeds(table: Table, text: str) -> Sequence[int]:
     except ValueError as error:
         raise SettingsError(f"expected --seeds all or such as 0,42, got {text!r}") from error
     return tuple(seeds) or table.seeds[:1]
+
+
+def _compare(table: Table, runs: Sequence[TableRun], path: Path) -> None:
+    """Prints the endpoints of a table and writes them to a JSON file, if two seeds are finished."""
+    # These import torch.
+    from training.reproduction.comparison import FEWEST_SEEDS, compare  # noqa: PLC0415
+    from training.reproduction.comparison_report import (  # noqa: PLC0415
+        comparison_json,
+        comparison_markdown,
+        write_comparison,
+    )
+
+    assert table.endpoints is not None
+    comparison = compare(table.endpoints, runs)
+    if comparison is None:
+        click.echo(f"no endpoints: expected at least {FEWEST_SEEDS} seeds with all runs finished")
+        return
+    click.echo(comparison_markdown(comparison))
+    write_comparison(path, comparison_json(table, runs, comparison))
+    click.echo(f"results by seed and epoch in {path}")
 
 
 def _missing(runs: Sequence[TableRun], data: Path) -> list[str]:
@@ -115,7 +137,7 @@ def _settings(run: TableRun) -> str:
         recipe.backbone.weights + (f" at {size} pixels" if size else ""),
         f"{adapters.adapters} x rank {adapters.rank}",
         f"Kmin {adapters.min_rank}, T {adapters.steps}, sigma {adapters.scale:g}, "
-        f"{training.samples} samples"
+        f"{training.samples} samples{'' if training.sampling else ' not drawn in training'}"
         if sampled
         else "not sampled",
         f"{training.epochs} epochs of batches of {training.batch_size}, "

@@ -61,15 +61,24 @@ def bootstrap(
     The weights list the images of these sets in this order. Equal clusters give equal resamples,
     whatever the metrics. Resamples without a defined value do not enter the interval.
     """
+    return {
+        name: _percentile_estimate(values) for name, values in resampled(metrics, *clusters).items()
+    }
+
+
+def resampled(
+    metrics: Callable[[Weights], Mapping[str, Floats]], *clusters: Ints
+) -> dict[str, Floats]:
+    """Returns metrics (1 + RESAMPLES,): first of the images themselves, then of the resamples.
+
+    Arguments as in `bootstrap`.
+    """
     random = np.random.default_rng(SEED)
     chunks = [metrics(unit_weights(sum(map(len, clusters))))]
     for _ in range(0, RESAMPLES, CHUNK):
         weights = [_resampled_weights(indices, random) for indices in clusters]
         chunks.append(metrics(np.concatenate(weights, axis=1)))
-    return {
-        name: _percentile_estimate(np.concatenate([chunk[name] for chunk in chunks]))
-        for name in chunks[0]
-    }
+    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
 
 def unit_weights(images: int) -> Weights:

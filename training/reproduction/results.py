@@ -40,7 +40,7 @@ def markdown_table(table: Table, runs: Sequence[TableRun]) -> str:
 
 def _rows(table: Table, row: TableRow, runs: Sequence[TableRun]) -> list[str]:
     mode = row.mode if row.mode == "det" else f"stoch, {row.samples} samples"
-    results = [_results(table, row, run) for run in runs]
+    results = [row_results(table, row, run) for run in runs]
     cells = [
         _over_seeds(metric, [result[metric] for result in results]) for metric in table.metrics
     ]
@@ -60,7 +60,7 @@ def _column_title(table: Table, metric: str) -> str:
     return f"{name} (%)" if metric in PERCENT else name
 
 
-def _results(table: Table, row: TableRow, run: TableRun) -> Mapping[str, Any]:
+def row_results(table: Table, row: TableRow, run: TableRun) -> Mapping[str, Any]:
     """Returns a run's metrics in the row's mode, with the MSP's on the table's OOD set."""
     mode = next(
         mode

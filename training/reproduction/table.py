@@ -3,9 +3,9 @@
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from eulerlora.errors import SettingsError
 from eulerlora.settings import Mode, PositiveInt
@@ -32,12 +32,52 @@ class TableRow(Settings):
     paper: dict[str, PublishedResult] = {}
 
 
+class Arm(Settings):
+    """A variant of the recipe in one mode, as in a row of the table."""
+
+    variant: str
+    mode: Mode
+
+    @property
+    def name(self) -> str:
+        """The variant and the mode, such as `lora-20 det`."""
+        return f"{self.variant} {self.mode}"
+
+
+class Difference(Settings):
+    """Metrics of one arm minus those of another."""
+
+    metrics: Annotated[tuple[str, ...], Field(min_length=1)]
+    arm: Arm
+    minus: Arm
+
+
+class Endpoints(Settings):
+    """The endpoints of a comparison, fixed before its runs.
+
+    primary: exactly one metric. secondary: all of their metrics are one family for the correction
+    for multiple tests.
+    """
+
+    primary: Difference
+    secondary: tuple[Difference, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_one_primary_metric(self) -> Self:
+        if len(self.primary.metrics) != 1:
+            raise ValueError(
+                f"expected one metric in primary, got {', '.join(self.primary.metrics)}"
+            )
+        return self
+
+
 class Table(Settings):
     """A table of runs: one recipe with variants and seeds.
 
     recipe: file name of a recipe. metrics: of the test part or of `ood`. ood: kind or path of one
     of the recipe's out-of-distribution sets. paper_data: name of the data set with the paper's
-    split in reports; None if the paper has no such table.
+    split in reports; None if the paper has no such table. endpoints: differences of rows to test,
+    if any.
     """
 
     title: str
@@ -47,6 +87,21 @@ class Table(Settings):
     rows: Annotated[tuple[TableRow, ...], Field(min_length=1)]
     ood: str | None = None
     paper_data: str | None = None
+    endpoints: Endpoints | None = None
+
+    @model_validator(mode="after")
+    def _compares_its_rows(self) -> Self:
+        if self.endpoints is None:
+            return self
+        rows = {(row.variant, row.mode) for row in self.rows}
+        for difference in (self.endpoints.primary, *self.endpoints.secondary):
+            for arm in (difference.arm, difference.minus):
+                if (arm.variant, arm.mode) not in rows:
+                    raise ValueError(f"expected endpoints of rows of the table, got {arm.name}")
+            unknown = set(difference.metrics) - set(self.metrics)
+            if unknown:
+                raise ValueError(f"expected endpoints among metrics, got {', '.join(unknown)}")
+        return self
 
     @property
     def recipe_path(self) -> Path:

@@ -26,7 +26,7 @@ from tests.training.synthetic_runs import finish
 from training.adaptation.train import REPORT, state_file
 from training.evaluation.report_schema import JSON
 from training.reproduction.runs import runs_of
-from training.reproduction.table import Table, read_table
+from training.reproduction.table import Arm, Difference, Endpoints, Table, read_table
 
 
 def test_a_dry_run_lists_every_run_with_its_settings_and_what_is_missing(
@@ -316,3 +316,38 @@ def test_an_interrupted_table_is_resumed_by_the_next_call(
     assert "continuing after step" in log_text(begun)
     assert not state_file(begun).exists()
     assert "| 1 seed |" in table_of(done)
+
+
+@pytest.mark.slow
+def test_a_study_tests_its_endpoints_and_writes_them_with_the_epochs(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = read_table("overfitting-1500")
+    arms = {("eulerlora-1-one-sample", "stoch"), ("lora-20", "det")}
+    endpoints = Endpoints(
+        primary=Difference(
+            metrics=("nll",),
+            **{
+                key: Arm(variant=v, mode=m)
+                for key, (v, m) in zip(("arm", "minus"), sorted(arms), strict=True)
+            },
+        )
+    )
+    rows = tuple(row for row in study.rows if (row.variant, row.mode) in arms)
+    smaller = study.model_copy(update={"rows": rows, "endpoints": endpoints})
+    monkeypatch.setattr("training.reproduction.table.read_table", lambda _name: smaller)
+    out = tmp_path / "runs"
+    overrides = settings(data, "training.epochs=2", "data.at_most={train = 30}")
+    done = run("reproduce", "overfitting-1500", "--seeds", "0,42", "--data", data, "--out", out,
+               "--device", "cpu", "--device", "cpu", *overrides)  # fmt: skip
+    assert done.status == 0, done.err
+    assert "30 of 42 train images" in table_of(done)
+    assert "eulerlora-1-one-sample stoch - lora-20 det** (primary)" in done.out
+    content = json.loads((out / "overfitting-1500.json").read_text())
+    by_seed = {row["variant"]: np.array(row["metrics_by_seed"]["nll"]) for row in content["rows"]}
+    expected = by_seed["eulerlora-1-one-sample"] - by_seed["lora-20"]
+    assert content["primary"]["by_seed"] == pytest.approx(expected.tolist(), abs=2e-5)
+    epochs = content["validation_by_epoch"]
+    assert epochs["lora-20"].keys() == {"det"}
+    assert epochs["eulerlora-1-one-sample"].keys() == {"det", "stoch"}
+    assert len(epochs["lora-20"]["det"]["ece"]) == 2

@@ -13,7 +13,13 @@ from training.reproduction.table import read_table
 PACKAGED = [find_recipe(name) for name in recipe_names()]
 PRETRAINING = [path for path in PACKAGED if "-pretrain" in path.stem]
 CHOICES = RECIPES / "ham10000-choices.toml"
-METHODS = [(path, name) for path in PACKAGED if path != CHOICES for name in variant_names(path)]
+STUDIES = [path for path in PACKAGED if path.stem.startswith("overfitting-")]
+METHODS = [
+    (path, name)
+    for path in PACKAGED
+    if path not in (CHOICES, *STUDIES)
+    for name in variant_names(path)
+]
 
 
 COMPARED = read_table("ham10000-compact").variants
@@ -53,6 +59,46 @@ def test_compared_methods_with_the_same_number_of_adapters_have_the_same_budget(
     }
     assert len(budgets) == 2
     assert {adapters for adapters, _, _ in budgets} == {1, 2}
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_the_variants_of_a_study_train_on_the_same_images_with_the_same_settings(
+    path: Path,
+) -> None:
+    variants = [
+        read_recipe(path, AdapterRecipe, variant=name) for name in read_table(path.stem).variants
+    ]
+    differing = {"samples", "sampling", "adapter_dropout", "best_epoch", "epochs"}
+    assert len({recipe.training.model_dump_json(exclude=differing) for recipe in variants}) == 1
+    assert len({recipe.data.model_dump_json() for recipe in variants}) == 1
+    assert {recipe.training.epochs for recipe in variants} == {0, 30}
+    assert all(recipe.adapters.rank == 20 for recipe in variants)
+    by_name = {recipe.variant: recipe for recipe in variants}
+    assert by_name["eulerlora-1"].training.samples == 4
+    assert by_name["eulerlora-1-one-sample"].training.samples == 1
+    sampled, plain = by_name["lora-20-sampled"], by_name["lora-20"]
+    assert sampled.adapters.min_rank < plain.adapters.min_rank == plain.adapters.rank
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training.adapter_dropout": 0.1, "training.micro_batch_rows": 8}, "adapter_dropout=0 wi"),
+        (
+            {"training.adapter_dropout": 0.1, "training.activation_checkpointing": "true"},
+            "expected adapter_dropout=0 with",
+        ),
+        ({"training.sampling": "false", "training.samples": 4}, "expected samples=1 with sampling"),
+        ({"data.split": "lesion"}, "expected data.split=lesion-best-epoch with .*metrics_by_epoch"),
+        ({"training.epochs": 0, "training.best_epoch": "true"}, "epochs of at least 1"),
+    ],
+)
+def test_keys_that_contradict_each_other_are_refused(
+    changes: dict[str, object], message: str
+) -> None:
+    overrides = [f"{key}={value}" for key, value in changes.items()]
+    with pytest.raises(SettingsError, match=message):
+        read_recipe(find_recipe("overfitting-all"), AdapterRecipe, overrides, "lora-20")
 
 
 @pytest.mark.parametrize("variant", read_table("ham10000-choices").variants)

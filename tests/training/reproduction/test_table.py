@@ -10,8 +10,15 @@ from training.reproduction.results import METRIC_NAMES
 from training.reproduction.runs import ood_index
 from training.reproduction.table import Table, TableRow, read_table, table_names
 
+OTHER_ROW = {
+    "metrics": ["nll"],
+    "arm": {"variant": "lora-20", "mode": "stoch"},
+    "minus": {"variant": "lora-20", "mode": "det"},
+}
+TWO_METRICS = OTHER_ROW | {"metrics": ["nll", "ece"]}
 PAPER_TABLES = ("cifar10", "cifar100", "ham10000", "ood")
 PAPER_SEEDS = (0, 42, 1206, 2205, 25008)  # appendix "Random Seeds and Reporting Protocol"
+STUDIES = ("overfitting-1500", "overfitting-all")
 COMPACT_TABLES = ("cifar10-scale-check", "ham10000-scale-check", "ham10000-compact")
 
 
@@ -20,7 +27,7 @@ def rows(name: str) -> dict[tuple[str, str], TableRow]:
 
 
 def test_all_tables_exist() -> None:
-    assert table_names() == sorted([*PAPER_TABLES, *COMPACT_TABLES, "ham10000-choices"])
+    assert table_names() == sorted([*PAPER_TABLES, *COMPACT_TABLES, *STUDIES, "ham10000-choices"])
 
 
 @pytest.mark.parametrize("name", table_names())
@@ -37,7 +44,7 @@ def test_every_table_is_valid_and_its_recipe_gives_its_rows(name: str) -> None:
         assert table.ood is None or ood_index(table.ood, recipe) is not None
 
 
-@pytest.mark.parametrize("name", [*PAPER_TABLES, *COMPACT_TABLES])
+@pytest.mark.parametrize("name", [*PAPER_TABLES, *COMPACT_TABLES, *STUDIES])
 def test_a_comparison_has_both_modes_of_every_stochastically_trained_method(
     name: str,
 ) -> None:
@@ -46,7 +53,7 @@ def test_a_comparison_has_both_modes_of_every_stochastically_trained_method(
     assert all((variant, mode) in rows(name) for variant in trained for mode in ("det", "stoch"))
 
 
-@pytest.mark.parametrize("name", [*PAPER_TABLES, "ham10000-compact"])
+@pytest.mark.parametrize("name", [*PAPER_TABLES, *STUDIES, "ham10000-compact"])
 def test_comparisons_have_the_five_seeds_of_the_paper(name: str) -> None:
     assert read_table(name).seeds == PAPER_SEEDS
 
@@ -97,6 +104,22 @@ def test_variants_are_distinct_and_in_the_order_of_the_rows() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_endpoints_of_a_study_are_those_of_its_protocol(name: str) -> None:
+    endpoints = read_table(name).endpoints
+    assert endpoints is not None
+    primary = endpoints.primary
+    assert (primary.metrics, primary.arm.name, primary.minus.name) == (
+        ("nll",), "eulerlora-1 stoch", "lora-20 det"
+    )  # fmt: skip
+    tested = [
+        (metric, difference.arm.name, difference.minus.name)
+        for difference in (primary, *endpoints.secondary)
+        for metric in difference.metrics
+    ]
+    assert len(tested) == len(set(tested)) == 45
+
+
 def test_an_unknown_table_is_an_error_that_lists_the_tables() -> None:
     with pytest.raises(SettingsError, match=r"expected one of the tables cifar10, .* got 'cifar'"):
         read_table("cifar")
@@ -108,6 +131,8 @@ def test_an_unknown_table_is_an_error_that_lists_the_tables() -> None:
         ({"metric": ["ece"]}, "unknown key metric;"),
         ({"seeds": []}, "seeds:"),
         ({"seeds": [-1]}, "seeds.0:"),
+        ({"endpoints": {"primary": OTHER_ROW}}, "expected endpoints of rows of the table, got lo"),
+        ({"endpoints": {"primary": TWO_METRICS}}, "endpoints: expected one metric in primary"),
     ],
 )
 def test_an_invalid_table_is_an_error_with_its_key(change: dict[str, object], message: str) -> None:

@@ -1,0 +1,202 @@
+"""Paired comparisons: intervals over seeds and lesions, Holm's correction, and the files."""
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.metrics import log_loss
+
+from eulerlora.errors import DataError
+from tests.training.synthetic_runs import finish
+from training.adaptation.train import REPORT
+from training.evaluation.predictions_file import PREDICTIONS
+from training.metrics.intervals import RESAMPLES, cluster_indices, resampled
+from training.reproduction.comparison import (
+    RunPredictions,
+    compare,
+    endpoint_result,
+    holm,
+    read_predictions,
+    resampled_metrics,
+)
+from training.reproduction.comparison_report import comparison_json, comparison_markdown
+from training.reproduction.runs import TableRun, runs_of
+from training.reproduction.table import read_table
+
+TABLE = read_table("overfitting-1500")
+SEEDS = (0, 42, 1206)
+LABELS = np.arange(24) % 7
+LESIONS = [f"lesion{index // 2}" for index in range(24)]
+CLASSES = [f"c{index}" for index in range(7)]
+
+
+def result(values: np.ndarray, lesions: np.ndarray):
+    """Returns the tested mean of per-image differences. values: (seeds, n). lesions: (n,)."""
+    of_arm = np.stack(
+        [
+            resampled(lambda w, row=row: {"mean": (w @ row) / w.sum(axis=1)}, lesions)["mean"]
+            for row in values
+        ]
+    )
+    return endpoint_result("nll", "a", "b", of_arm, np.zeros_like(of_arm))
+
+
+def test_differences_that_lesions_share_have_the_t_interval_of_the_seeds() -> None:
+    by_seed = np.array([0.1, 0.3, 0.2, 0.25, 0.05])
+    tested = result(np.repeat(by_seed[:, None], 30, axis=1), np.arange(30))
+    expected = stats.ttest_1samp(by_seed, 0)
+    interval = expected.confidence_interval(0.95)
+    assert tested.p == pytest.approx(expected.pvalue)
+    assert (tested.low, tested.high) == pytest.approx((interval.low, interval.high))
+    assert tested.difference == pytest.approx(by_seed.mean())
+    assert tested.by_seed == pytest.approx(tuple(by_seed))
+    assert tested.same_sign == 5
+
+
+def test_differences_that_seeds_share_have_the_error_of_the_lesion_means() -> None:
+    random = np.random.default_rng(1)
+    by_lesion = random.normal(0.1, 1, 200)
+    tested = result(np.tile(np.repeat(by_lesion, 3), (5, 1)), np.repeat(np.arange(200), 3))
+    assert tested.seeds_error == pytest.approx(0, abs=1e-12)
+    assert tested.lesions_error == pytest.approx(by_lesion.std(ddof=1) / 200**0.5, rel=0.08)
+    reach = stats.t.ppf(0.975, RESAMPLES - 1) * tested.lesions_error
+    assert tested.high - tested.difference == pytest.approx(reach)
+
+
+def test_intervals_cover_the_mean_over_new_seeds_and_new_lesions() -> None:
+    random, covered, rejected = np.random.default_rng(2), 0, 0
+    trials, seeds, lesions = 300, 5, 40
+    for _ in range(trials):
+        seed_effects = random.normal(0, 0.2, (seeds, 1))
+        values = seed_effects + random.normal(0, 1, lesions) + random.normal(0, 0.5, (5, lesions))
+        weights = random.multinomial(lesions, [1 / lesions] * lesions, 200)
+        resamples = np.concatenate([np.ones((1, lesions)), weights]) @ values.T / lesions
+        tested = endpoint_result("nll", "a", "b", resamples.T, np.zeros_like(resamples.T))
+        covered += tested.low <= 0 <= tested.high
+        rejected += tested.p < 0.05
+    assert covered / trials >= 0.93  # 0.95 - 1.6 standard errors
+    assert rejected == trials - covered
+
+
+def test_equal_arms_do_not_differ() -> None:
+    tested = result(np.zeros((5, 30)), np.arange(30))
+    assert (tested.difference, tested.low, tested.high, tested.p) == (0, 0, 0, 1)
+
+
+def test_holm_rejects_what_its_step_down_procedure_rejects() -> None:
+    p_values = [0.01, 0.04, 0.03, 0.005, 0.8, 0.01]
+    adjusted = holm(p_values)
+    assert adjusted == pytest.approx([0.05, 0.09, 0.09, 0.03, 0.8, 0.05])
+    for level in np.linspace(0.001, 0.999, 200):
+        rejected = set()
+        for step, index in enumerate(np.argsort(p_values, kind="stable")):
+            if p_values[index] > level / (len(p_values) - step):
+                break
+            rejected.add(int(index))
+        assert {index for index, p in enumerate(adjusted) if p <= level} == rejected
+    assert holm([]) == []
+
+
+def test_metrics_of_a_predictions_file_are_those_of_an_independent_library(tmp_path: Path) -> None:
+    probabilities = write_predictions(tmp_path, "det", seed=3)
+    predictions = read_predictions(tmp_path, "det")
+    assert predictions.clusters == tuple(LESIONS)
+    metrics = resampled_metrics(predictions)
+    assert metrics["nll"].shape == (1 + RESAMPLES,)
+    assert metrics["nll"][0] == pytest.approx(log_loss(LABELS, probabilities))
+    assert metrics["accuracy"][0] == pytest.approx((probabilities.argmax(1) == LABELS).mean())
+    whole_lesions = RunPredictions(
+        predictions.names, tuple(predictions.names), LABELS, predictions.probabilities
+    )
+    assert resampled_metrics(whole_lesions)["nll"][1] != metrics["nll"][1]
+    with pytest.raises(DataError, match=r"predictions\.csv\.gz: expected .* in mode stoch"):
+        read_predictions(tmp_path, "stoch")
+
+
+def write_predictions(folder: Path, *modes: str, seed: int, shift: float = 0.0) -> np.ndarray:
+    """Writes test predictions, and others that do not count; returns the probabilities.
+
+    shift: added to the logits of the true classes.
+    """
+    logits = np.random.default_rng(seed).normal(size=(24, 7)) + (2 + shift) * np.eye(7)[LABELS]
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    with gzip.open(folder / PREDICTIONS, "wt", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["set", "name", "cluster", "label", "mode", *(f"p_{c}" for c in CLASSES)])
+        for set_name in ("test", "other"):
+            for mode in modes:
+                for index, row in enumerate(probabilities.tolist()):
+                    label = CLASSES[LABELS[index]] if set_name == "test" else ""
+                    writer.writerow([set_name, f"{index:02}", LESIONS[index], label, mode, *row])
+    return probabilities
+
+
+def finished_runs(folder: Path, shift: float = 0.0) -> list[TableRun]:
+    """Returns all runs of TABLE for SEEDS, finished; `shift` is that of eulerlora-1."""
+    runs = runs_of(TABLE, SEEDS, [], folder)
+    for run in runs:
+        trained = {"validation_by_epoch": {"det": {"nll": [0.5, run.recipe.seed / 1000]}}}
+        finish(run, data="HAM10000, lesion-best-epoch split", training=trained)
+        is_arm = run.recipe.variant == "eulerlora-1"
+        write_predictions(
+            run.out / REPORT, "det", "stoch", seed=run.recipe.seed, shift=shift if is_arm else 0.0
+        )
+    return runs
+
+
+def test_a_comparison_has_every_endpoint_of_the_table_with_paired_seeds(tmp_path: Path) -> None:
+    runs = finished_runs(tmp_path, shift=0.5)
+    assert TABLE.endpoints is not None
+    comparison = compare(TABLE.endpoints, runs)
+    assert comparison is not None
+    assert comparison.seeds == SEEDS
+    assert len(comparison.secondary) == 44
+    primary = comparison.primary
+    expected = []
+    for seed in SEEDS:
+        arm, minus = (
+            read_predictions(tmp_path / "overfitting-1500" / v / f"seed-{seed}" / REPORT, mode)
+            for v, mode in (("eulerlora-1", "stoch"), ("lora-20", "det"))
+        )
+        losses = [log_loss(p.labels, p.probabilities) for p in (arm, minus)]
+        expected.append(losses[0] - losses[1])
+    assert primary.by_seed == pytest.approx(tuple(expected))
+    assert primary.difference == pytest.approx(np.mean(expected))
+    assert primary.high < 0
+    assert primary.adjusted_p is None
+    equal = [r for r in comparison.secondary if r.arm.startswith("lora-20-sampled")]
+    assert {(r.difference, r.p, r.adjusted_p) for r in equal} == {(0.0, 1.0, 1.0)}
+    assert cluster_indices(LESIONS).max() == 11
+
+    text = comparison_markdown(comparison)
+    assert "| **NLL (nats): eulerlora-1 stoch - lora-20 det** (primary) | -" in text
+    assert "all 3 of 3 alone have p = 0.250" in text
+    content = json.loads(comparison_json(TABLE, runs, comparison))
+    assert content["primary"]["by_seed"] == pytest.approx(expected, abs=1e-5)
+    assert content["seeds"] == list(SEEDS)
+    assert content["rows"][0]["metrics_by_seed"]["nll"] == [0.5] * 3
+    assert content["validation_by_epoch"]["lora-20"] == {"det": {"nll": [0.5, 0.416]}}
+
+
+def test_seeds_without_all_runs_are_left_out(tmp_path: Path) -> None:
+    runs = finished_runs(tmp_path)
+    (runs[-1].out / REPORT / "report.json").unlink()
+    assert TABLE.endpoints is not None
+    comparison = compare(TABLE.endpoints, runs)
+    assert comparison is not None
+    assert comparison.seeds == SEEDS[:2]
+    assert compare(TABLE.endpoints, runs[: len(TABLE.variants)]) is None
+
+
+def test_other_test_images_are_an_error(tmp_path: Path) -> None:
+    runs = finished_runs(tmp_path)
+    path = runs[-1].out / REPORT / PREDICTIONS
+    lines = gzip.decompress(path.read_bytes()).replace(b"test,00,", b"test,99,")
+    path.write_bytes(gzip.compress(lines))
+    assert TABLE.endpoints is not None
+    with pytest.raises(DataError, match="expected the test images of the other runs"):
+        compare(TABLE.endpoints, runs)

@@ -1,0 +1,218 @@
+"""Paired comparison of a table's rows over seeds and lesions.
+
+Both arms of a difference have the same seeds, training images and test images. A difference is the
+mean over seeds. Its variance is the sum of two parts, both of which contain the interaction, so
+that the interval is rather too wide than too narrow:
+
+    seeds     sample variance of the per-seed differences / number of seeds
+    lesions   variance of the mean over seeds when the lesions are resampled (cluster bootstrap)
+
+Intervals and p values are those of Student's t with Satterthwaite's degrees of freedom (Biometrics
+Bulletin 2, 110, 1946). They refer to new seeds and new lesions of the same population.
+"""
+
+import csv
+import gzip
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.special import stdtr, stdtrit
+
+from eulerlora.errors import DataError
+from eulerlora.settings import Mode
+from training.adaptation.train import REPORT
+from training.evaluation.predictions_file import PREDICTIONS
+from training.evaluation.report_schema import TEST
+from training.metrics.classification import classification_metrics
+from training.metrics.intervals import CONFIDENCE, Floats, Ints, cluster_indices, resampled
+from training.reproduction.runs import TableRun
+from training.reproduction.table import Arm, Difference, Endpoints
+
+Resampled = Mapping[str, Floats]
+"""Metrics by name, (1 + resamples,): first those of all images, then those of the resamples."""
+FEWEST_SEEDS = 2
+
+
+@dataclass(frozen=True)
+class EndpointResult:
+    """A metric of `arm` minus that of `minus`.
+
+    by_seed: one difference for each seed. low, high: 95% confidence interval. seeds_error,
+    lesions_error: standard errors from seeds and from lesions. p: two-sided. adjusted_p: corrected
+    by Holm over all secondary endpoints; None for the primary one.
+    """
+
+    metric: str
+    arm: str
+    minus: str
+    difference: float
+    low: float
+    high: float
+    p: float
+    adjusted_p: float | None
+    seeds_error: float
+    lesions_error: float
+    by_seed: tuple[float, ...]
+
+    @property
+    def same_sign(self) -> int:
+        """Number of seeds whose difference has the sign of the mean."""
+        return sum(value * self.difference > 0 for value in self.by_seed)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """seeds: those with results of all arms. primary, secondary: the tested endpoints."""
+
+    seeds: tuple[int, ...]
+    primary: EndpointResult
+    secondary: tuple[EndpointResult, ...]
+
+
+@dataclass(frozen=True)
+class RunPredictions:
+    """Predictions of a run for the test part in one mode.
+
+    names, clusters: of n images. labels: (n,) class indices. probabilities: (n, classes).
+    """
+
+    names: tuple[str, ...]
+    clusters: tuple[str, ...]
+    labels: Ints
+    probabilities: Floats
+
+
+def compare(endpoints: Endpoints, runs: Sequence[TableRun]) -> Comparison | None:
+    """Returns the tested endpoints, or None with fewer than two seeds that have all runs.
+
+    runs: all variants for each seed. Raises DataError if two runs have other test images.
+    """
+    differences = (endpoints.primary, *endpoints.secondary)
+    arms = list({arm.name: arm for d in differences for arm in (d.arm, d.minus)}.values())
+    finished = {
+        (run.recipe.variant, run.recipe.seed): run for run in runs if run.status == "finished"
+    }
+    seeds = tuple(
+        seed
+        for seed in dict.fromkeys(run.recipe.seed for run in runs)
+        if all((run.recipe.variant, seed) in finished for run in runs)
+    )
+    if len(seeds) < FEWEST_SEEDS:
+        return None
+    results = _resampled_results(arms, seeds, finished)
+    (primary,) = _tested(endpoints.primary, seeds, results)
+    secondary = [tested for d in endpoints.secondary for tested in _tested(d, seeds, results)]
+    adjusted = holm([tested.p for tested in secondary])
+    return Comparison(
+        seeds,
+        primary,
+        tuple(
+            EndpointResult(**vars(tested) | {"adjusted_p": p})
+            for tested, p in zip(secondary, adjusted, strict=True)
+        ),
+    )
+
+
+def endpoint_result(
+    metric: str, arm: str, minus: str, of_arm: Floats, of_minus: Floats
+) -> EndpointResult:
+    """Returns the difference of a metric. of_arm, of_minus: (seeds, 1 + resamples)."""
+    pairs = of_arm - of_minus
+    by_seed, resamples = pairs[:, 0], pairs[:, 1:].mean(axis=0)
+    seeds_variance = by_seed.var(ddof=1) / len(by_seed)
+    lesions_variance = resamples.var(ddof=1)
+    variance, difference = seeds_variance + lesions_variance, float(by_seed.mean())
+    error = float(np.sqrt(variance))
+    freedom = 1.0
+    if error:
+        parts = seeds_variance**2 / (len(by_seed) - 1) + lesions_variance**2 / (len(resamples) - 1)
+        freedom = float(variance**2 / parts)
+    reach = error * float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    p = float(2 * stdtr(freedom, -abs(difference) / error)) if error else float(difference == 0)
+    return EndpointResult(
+        metric=metric,
+        arm=arm,
+        minus=minus,
+        difference=difference,
+        low=difference - reach,
+        high=difference + reach,
+        p=p,
+        adjusted_p=None,
+        seeds_error=float(np.sqrt(seeds_variance)),
+        lesions_error=float(np.sqrt(lesions_variance)),
+        by_seed=tuple(by_seed.tolist()),
+    )
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Returns p values that control the family-wise error (Holm, Scand. J. Stat. 6, 65, 1979)."""
+    values = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(values)
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
+    clipped: list[float] = adjusted.clip(max=1).tolist()
+    return clipped
+
+
+def read_predictions(folder: Path, mode: Mode) -> RunPredictions:
+    """Returns the predictions for the test part from a run's report folder.
+
+    Raises DataError if the file has none in this mode.
+    """
+    path = folder / PREDICTIONS
+    with gzip.open(path, "rt", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if (row["set"], row["mode"]) == (TEST, mode)]
+    if not rows:
+        raise DataError(f"{path}: expected predictions for the test part in mode {mode}, got none")
+    columns = [name for name in rows[0] if name.startswith("p_")]
+    classes = [name.removeprefix("p_") for name in columns]
+    return RunPredictions(
+        names=tuple(row["name"] for row in rows),
+        clusters=tuple(row["cluster"] or row["name"] for row in rows),
+        labels=np.array([classes.index(row["label"]) for row in rows]),
+        probabilities=np.array([[float(row[name]) for name in columns] for row in rows]),
+    )
+
+
+def resampled_metrics(predictions: RunPredictions) -> Resampled:
+    """Returns the metrics of a run; equal test images give equal resamples of their lesions."""
+    smallest = np.finfo(np.float64).tiny
+    log_probabilities = torch.from_numpy(np.log(predictions.probabilities.clip(min=smallest)))
+    metrics = partial(classification_metrics, log_probabilities[:, None], predictions.labels)
+    return resampled(metrics, cluster_indices(predictions.clusters))
+
+
+def _resampled_results(
+    arms: Sequence[Arm], seeds: Sequence[int], runs: Mapping[tuple[str | None, int], TableRun]
+) -> dict[tuple[str, int], Resampled]:
+    """Returns the metrics by name of the arm and by seed."""
+    folders = {(arm, seed): runs[arm.variant, seed].out / REPORT for arm in arms for seed in seeds}
+    predictions = {key: read_predictions(folder, key[0].mode) for key, folder in folders.items()}
+    images = {key: read.names for key, read in predictions.items()}
+    first = next(iter(images.values()))
+    for key, names in images.items():
+        if names != first:
+            raise DataError(
+                f"{folders[key]}: expected the test images of the other runs, got others"
+            )
+    return {(arm.name, seed): resampled_metrics(p) for (arm, seed), p in predictions.items()}
+
+
+def _tested(
+    difference: Difference, seeds: Sequence[int], results: Mapping[tuple[str, int], Resampled]
+) -> list[EndpointResult]:
+    """Returns a tested difference for each of the metrics."""
+    arm, minus = difference.arm.name, difference.minus.name
+    return [
+        endpoint_result(
+            metric,
+            arm,
+            minus,
+            *(np.stack([results[n, seed][metric] for seed in seeds]) for n in (arm, minus)),
+        )
+        for metric in difference.metrics
+    ]

@@ -1,0 +1,130 @@
+"""A comparison as Markdown, and as JSON with the results of every seed and epoch."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from eulerlora.atomic_files import atomic_write
+from training.reproduction.comparison import Comparison, EndpointResult
+from training.reproduction.results import METRIC_NAMES, row_results
+from training.reproduction.runs import TableRun
+from training.reproduction.table import Table
+
+DIGITS = 5
+MARK = "primary"
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Returns a table of the endpoints, first the primary one, and notes on the method."""
+    lines = [
+        "| endpoint | difference | 95% interval | same sign | p | p, Holm |",
+        "|---|---:|---:|---:|---:|---:|",
+        _line(comparison.primary, comparison.seeds, MARK),
+        *(_line(result, comparison.seeds) for result in comparison.secondary),
+    ]
+    seeds = len(comparison.seeds)
+    notes = [
+        "the difference is the mean over seeds of paired runs; its variance is that of the seeds "
+        "plus that of a bootstrap of the lesions; interval and p of Student's t with "
+        "Satterthwaite's degrees of freedom",
+        f"same sign: seeds whose difference has the sign of the mean; all {seeds} of {seeds} alone "
+        f"have p = {2 * 0.5**seeds:.3f} (two-sided sign test)",
+        f"Holm: over the {len(comparison.secondary)} secondary endpoints together",
+    ]
+    return "\n".join([*lines, "", *(f"- {note}" for note in notes)]) + "\n"
+
+
+def comparison_json(table: Table, runs: Sequence[TableRun], comparison: Comparison) -> str:
+    """Returns the comparison, the metrics of every row and seed, and the validation by epoch.
+
+    The metrics by epoch are means over seeds, first those after the first epoch.
+    """
+    finished = [run for run in runs if run.recipe.seed in comparison.seeds]
+    content = {
+        "title": table.title,
+        "data": finished[0].report()["data"],
+        "commits": sorted({str(run.config().provenance["commit"]) for run in finished}),
+        "backbones": sorted({run.config().backbone.sha256 for run in finished}),
+        "seeds": comparison.seeds,
+        "primary": asdict(comparison.primary),
+        "secondary": [asdict(result) for result in comparison.secondary],
+        "rows": [
+            {
+                "variant": row.variant,
+                "mode": row.mode,
+                "metrics_by_seed": {
+                    metric: [
+                        row_results(table, row, run)[metric]
+                        for run in finished
+                        if run.recipe.variant == row.variant
+                    ]
+                    for metric in table.metrics
+                },
+            }
+            for row in table.rows
+        ],
+        "validation_by_epoch": {
+            variant: _mean_by_epoch([run for run in finished if run.recipe.variant == variant])
+            for variant in table.variants
+        },
+    }
+    return _compact(_rounded(content)) + "\n"
+
+
+def write_comparison(path: Path, text: str) -> None:
+    """Writes the JSON of a comparison; creates its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def _line(result: EndpointResult, seeds: Sequence[int], mark: str = "") -> str:
+    name = f"{METRIC_NAMES[result.metric]}: {result.arm} - {result.minus}"
+    cells = [
+        f"**{name}** ({mark})" if mark else name,
+        f"{result.difference:+.4f}",
+        f"{result.low:+.4f} to {result.high:+.4f}",
+        f"{result.same_sign} of {len(seeds)}",
+        f"{result.p:.4f}",
+        "-" if result.adjusted_p is None else f"{result.adjusted_p:.4f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _mean_by_epoch(runs: Sequence[TableRun]) -> Mapping[str, Mapping[str, list[float]]]:
+    """Returns the validation metrics by mode, metric and epoch; empty without any."""
+    recorded = [run.config().provenance["training"].get("validation_by_epoch", {}) for run in runs]
+    return {
+        mode: {
+            metric: [
+                mean(values) for values in zip(*(r[mode][metric] for r in recorded), strict=True)
+            ]
+            for metric in metrics
+        }
+        for mode, metrics in recorded[0].items()
+    }
+
+
+def _rounded(value: Any) -> Any:
+    """Returns the value with all numbers rounded."""
+    if isinstance(value, float):
+        return round(value, DIGITS)
+    if isinstance(value, Mapping):
+        return {key: _rounded(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(entry) for entry in value]
+    return value
+
+
+def _compact(content: Mapping[str, Any]) -> str:
+    """Returns JSON with one line for each entry of the content and of its lists of objects."""
+    lines = []
+    for key, value in content.items():
+        text = json.dumps(value)
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            text = "[\n  " + ",\n  ".join(json.dumps(entry) for entry in value) + "\n ]"
+        lines.append(f" {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}"
