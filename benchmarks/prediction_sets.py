@@ -15,11 +15,11 @@ from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from training.data.datasets import checkpoint_dataset
 from training.data.labelled_images import LabelledImage
+from training.data.local_images import LabelNames, read_local_images
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.prediction_sets import set_coverages
 from training.evaluation.report_schema import TEST
 from training.reporting.tables import prediction_set_table
-from training.site.local_images import LabelNames, read_local_images
 
 MODES = (SamplingOptions("det"), SamplingOptions("stoch", 4))
 

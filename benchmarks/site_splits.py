@@ -18,6 +18,7 @@ from eulerlora.checkpoint import Checkpoint, load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_client.commands.program import packaged_policy
 from training.data.labelled_images import LabelledImage
+from training.data.local_images import LabelNames, LocalImages, read_local_images
 from training.evaluation.calibration import CalibrationOutputs
 from training.evaluation.inference import ModelOutputs, SamplingOptions
 from training.policy.file import read_rules
@@ -26,7 +27,7 @@ from training.policy.scores import score_outputs
 from training.reporting.tables import table
 from training.site.calibration import SiteSettings, site_images
 from training.site.fit import fit_outputs, outputs_at, site_outputs
-from training.site.local_images import LabelNames, LocalImages, read_local_images, split_groups
+from training.site.hold_out import split_groups
 from training.site.measurement import SiteMeasurement, SitePolicy, measure_outputs
 from training.site.requirements import Needs
 
@@ -107,7 +108,7 @@ def _outputs_of(
 def _values(site: SiteMeasurement) -> Iterator[tuple[str, float]]:
     if site.policy is not None:
         yield "sensitivity to mel (urgent or unfamiliar)", site.policy.melanoma.sensitivity
-        yield "mel urgent", site.policy.melanoma.found / site.policy.melanoma.lesions
+        yield "mel urgent", site.policy.melanoma.urgent / site.policy.melanoma.lesions
         yield "specificity", site.policy.specificity
     for score, share in site.kept.items():
         yield f"kept by {score}", share.share

@@ -111,13 +111,14 @@ def create_service(
         redirect_slashes=False,  # a redirect would send key and image to what Host names
     )
     problems.install(app)
+    policy = options.policy or default_policy()
     keyed = partial(app.include_router, dependencies=API_KEY if options.keys is not None else ())
     keyed(predict_routes(pipeline))
-    keyed(triage_routes(pipeline, models, options.policy or default_policy()))
+    keyed(triage_routes(pipeline, models, policy))
     keyed(model_routes(models, settings, shift))
     app.include_router(probe_routes(lifecycle, lambda: decoder.is_working))
     app.include_router(metrics_routes(metrics))
-    app.include_router(page_routes())
+    app.include_router(page_routes(policy))
     app.include_router(documentation_routes())
     _add_middlewares(app, settings, queue, quota, observer, options)
 

@@ -99,8 +99,7 @@ def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy
     after = read_policy(policy)
     evidence = after.evidence
     assert evidence is not None
-    measured = evidence.measured
-    assert measured is not None
+    (measured,) = evidence.measured
     assert after.version == before.version + 1
     assert (evidence.model, evidence.mode, evidence.samples) == ("tiny", "stoch", 4)
     assert evidence.revision == EulerLoRA.load(checkpoint, "cpu").revision
@@ -111,7 +110,7 @@ def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy
     assert (evidence.fit.images, evidence.fit.lesions, evidence.fit.found) == (16, 12, 12)
     assert (evidence.wanted, evidence.fit.established) == (SENSITIVITY, True)
     assert min_lesions(SENSITIVITY) == 11
-    assert (measured.images, measured.lesions) == (19, 6)
+    assert (measured.images, measured.lesions, measured.target.lesions) == (19, 19, 6)
     assert after.uncertainty.entropy_nats != before.uncertainty.entropy_nats
     assert after.quality == before.quality
     assert policy.read_text().startswith("# ours\n# The triage policy")
@@ -120,8 +119,9 @@ def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy
         "12 of 12 lesions of mel with all images at or above it",
         "required: 0.75, established",
         f"entropy threshold: {after.uncertainty.entropy_nats} nats (reached by 0.000 of images)",
-        f"6 lesions of mel: {measured.found} urgent, {measured.unfamiliar} unfamiliar (seen by a ",
-        f"sensitivity: {measured.sensitivity:.3f} (urgent or unfamiliar; exact 95% interval",
+        f"6 lesions of mel: {measured.target.urgent} urgent, {measured.target.unfamiliar} unfamil",
+        f"sensitivity: {measured.target.sensitivity:.3f} (urgent or unfamiliar; exact 95% interval",
+        f"13 lesions not malignant: {measured.others.urgent} urgent, ",
         f"{policy}: version {after.version}",
     ):
         assert line in printed
@@ -213,10 +213,10 @@ def test_without_a_calibration_part_the_fit_uses_the_test_part_and_measures_noth
     changes = {"thresholds": THRESHOLDS, "provenance": {"recipe": recipe, "seed": 0}}
     save_checkpoint(tmp_path / "tiny", network, make_config(network, **changes), "# tiny\n")
     printed = fit(tmp_path / "tiny", data, policy)
-    assert "Not measured: the data set has no calibration part" in printed
+    assert "Not measured on a test part" in printed
     evidence = read_policy(policy).evidence
     assert evidence is not None
-    assert evidence.measured is None
+    assert evidence.measured == ()
     assert "test part" in evidence.fit.data
     assert (evidence.fit.images, evidence.fit.lesions) == (19, 6)
 

@@ -28,9 +28,24 @@ def policy_command(context: click.Context) -> None:
 
 
 @click.command("show")
-def show_command() -> None:
-    """Print the packaged policy, which is the default."""
-    click.echo(packaged_policy(), nl=False)
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--performance",
+    "measured",
+    is_flag=True,
+    help="Print the measured sensitivity and specificity instead, as Markdown.",
+)
+def show_command(file: Path | None, measured: bool) -> None:
+    """Print the packaged policy, which is the default, or a policy file."""
+    from eulerlora_client.policy.performance import UNKNOWN, performance  # noqa: PLC0415
+    from eulerlora_client.policy.policy import DEFAULT_FILE, parse_policy, read_text  # noqa: PLC0415
+
+    text = packaged_policy() if file is None else read_text(file)
+    if not measured:
+        click.echo(text, nl=False)
+        return
+    shown = performance(parse_policy(text, DEFAULT_FILE if file is None else str(file)))
+    click.echo(UNKNOWN if shown is None else shown.markdown)
 
 
 @click.command("check")

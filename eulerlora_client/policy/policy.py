@@ -25,7 +25,8 @@ from eulerlora_client.contract.fields import PositiveInt
 from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason
 from eulerlora_client.errors import PolicyError, SettingsError
-from eulerlora_client.policy.rules import Evidence, MalignantRules, QualityRules, UncertaintyRules
+from eulerlora_client.policy.evidence import Evidence
+from eulerlora_client.policy.rules import MalignantRules, QualityRules, UncertaintyRules
 from eulerlora_client.policy.urgency import urgency
 from eulerlora_client.settings import Settings, validated
 
@@ -159,13 +160,17 @@ def default_policy_text() -> str:
 
 def read_policy(path: Path) -> Policy:
     """Reads a policy file. Raises SettingsError with the file and the key."""
+    return parse_policy(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """Returns the text of a policy file. Raises SettingsError with the file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: expected TOML in UTF-8 ({error})") from error
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from error
-    return parse_policy(text, str(path))
 
 
 def parse_policy(text: str, name: str) -> Policy:

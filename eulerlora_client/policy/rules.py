@@ -4,8 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora_client.contract.fields import PositiveInt, Probability
-from eulerlora_client.contract.sampling import Mode
+from eulerlora_client.contract.fields import Probability
 from eulerlora_client.settings import Settings
 
 Name = Annotated[str, Field(min_length=1)]
@@ -52,66 +51,3 @@ class UncertaintyRules(Settings):
     """An image is referred if its predictive entropy, in nats, is at least `entropy_nats`."""
 
     entropy_nats: Annotated[float, Field(gt=0)]
-
-
-Count = Annotated[int, Field(ge=0)]
-
-
-class FitEvidence(Settings):
-    """The images on which `eulerlora policy fit` set the thresholds.
-
-    images: all images. lesions: those of class `target`; found: those with all images at or above
-    `malignant.urgent`; lower_bound: one-sided exact bound of found / lesions; established: whether
-    it is at least `wanted`. uncertain: share of the images with an entropy of at least
-    `uncertainty.entropy_nats`.
-    """
-
-    data: Name
-    images: PositiveInt
-    lesions: PositiveInt
-    found: Count
-    lower_bound: Probability
-    established: bool
-    uncertain: Probability
-
-
-class MeasuredEvidence(Settings):
-    """The performance of the thresholds on other images; image quality is not considered.
-
-    images: all images. lesions: those of class `target`; found: those with all images urgent;
-    unfamiliar: those with all images urgent or unfamiliar, at least one of them unfamiliar.
-    sensitivity: (found + unfamiliar) / lesions, with its two-sided exact interval from
-    sensitivity_low to sensitivity_high. specificity: share of the images outside the malignant
-    group that are neither urgent nor unfamiliar. referral_rate: share of all images that are
-    urgent, unfamiliar or referred.
-    """
-
-    data: Name
-    images: PositiveInt
-    lesions: PositiveInt
-    found: Count
-    unfamiliar: Count
-    sensitivity: Probability
-    sensitivity_low: Probability
-    sensitivity_high: Probability
-    specificity: Probability
-    referral_rate: Probability
-
-
-class Evidence(Settings):
-    """What is known about the thresholds, written by `eulerlora policy fit`.
-
-    model, revision, mode, samples: what the thresholds apply to. target: the class whose
-    sensitivity is to be at least `wanted`. confidence: of all bounds and intervals. measured: None
-    if there are no images besides those of the fit.
-    """
-
-    model: Name
-    revision: Name
-    mode: Mode
-    samples: PositiveInt
-    target: Name
-    wanted: Probability
-    confidence: Probability
-    fit: FitEvidence
-    measured: MeasuredEvidence | None = None

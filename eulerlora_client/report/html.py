@@ -16,6 +16,7 @@ from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.sampling import AUTO
 from eulerlora_client.output_files import atomic_text_file
 from eulerlora_client.policy import wording
+from eulerlora_client.policy.performance import EXPLANATION, UNKNOWN, performance
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.printable import NO_BREAK, printable
 from eulerlora_client.report.charts import class_bars, entropy_split, relative_distance
@@ -62,6 +63,7 @@ def write_report(
         name_ranks=ranks_by_name(ranked_rows),
         settings_counts=counts_by_settings(ranked_rows),
         policy=policy,
+        performance=performance(policy),
         classes=classes,
         created_at=created_at.astimezone(UTC),
         style=_inline(STYLE),
@@ -108,6 +110,8 @@ def _environment() -> Environment:
         describe_settings=describe_settings,
         counted=counted,
         wording=wording,
+        EXPLANATION=EXPLANATION,
+        UNKNOWN=UNKNOWN,
         class_bars=class_bars,
         entropy_split=entropy_split,
         relative_distance=relative_distance,

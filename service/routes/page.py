@@ -9,10 +9,20 @@ from typing import Self
 
 from fastapi import APIRouter, HTTPException, Request, Response
 
+from eulerlora_client.policy.performance import (
+    DETAIL_NOTE,
+    EXPLANATION,
+    UNKNOWN,
+    Performance,
+    Table,
+    performance,
+)
+from eulerlora_client.policy.policy import Policy
 from eulerlora_client.policy.wording import WARNING
 
 INDEX = "index.html"
 WARNING_PLACEHOLDER = "{{ WARNING }}"
+PERFORMANCE_PLACEHOLDER = "{{ PERFORMANCE }}"
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -54,9 +64,9 @@ class PageFile:
         return cls(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
-def page_routes() -> APIRouter:
-    """Returns the routes of the page and its files."""
-    by_name = page_files()
+def page_routes(policy: Policy) -> APIRouter:
+    """Returns the routes of the page and its files. policy: the page shows its performance."""
+    by_name = page_files(policy)
     router = APIRouter(include_in_schema=False)
 
     @router.api_route("/", methods=["GET", "HEAD"])
@@ -74,18 +84,61 @@ def page_routes() -> APIRouter:
     return router
 
 
-def page_files() -> Mapping[str, PageFile]:
-    """Returns the files of the page by name, with the warning inserted."""
-    return dict(_read())
+def page_files(policy: Policy) -> Mapping[str, PageFile]:
+    """Returns the files of the page by name, with the warning and the policy's performance."""
+    inserted = {
+        WARNING_PLACEHOLDER: escape(WARNING),
+        PERFORMANCE_PLACEHOLDER: performance_html(performance(policy)),
+    }
+    return dict(_read(inserted))
 
 
-def _read() -> Iterator[tuple[str, PageFile]]:
+def _read(inserted: Mapping[str, str]) -> Iterator[tuple[str, PageFile]]:
+    """Yields names and files. inserted: HTML by placeholder."""
     for file in files("service").joinpath("page").iterdir():
         media_type = MEDIA_TYPES.get("." + file.name.rpartition(".")[2])
         if media_type is None:  # skips folders, and files left by editors and desktops
             continue
-        text = file.read_text(encoding="utf-8").replace(WARNING_PLACEHOLDER, escape(WARNING))
+        text = file.read_text(encoding="utf-8")
+        for placeholder, content in inserted.items():
+            text = text.replace(placeholder, content)
         yield file.name, PageFile.of(text.encode(), media_type)
+
+
+def performance_html(measured: Performance | None) -> str:
+    """Returns the tables of a policy's performance; a sentence if there are none."""
+    if measured is None:
+        return _paragraph(UNKNOWN)
+    details = (
+        _paragraph(measured.origin),
+        _paragraph(EXPLANATION),
+        _table(measured.details, "Lesions by disposition"),
+        _paragraph(DETAIL_NOTE),
+    )
+    return (
+        _table(measured.summary, "Sensitivity and specificity of the policy, by lesion")
+        + f"<details><summary>Details of these figures</summary>{''.join(details)}</details>"
+    )
+
+
+def _paragraph(text: str) -> str:
+    return f"<p>{escape(text)}</p>"
+
+
+def _table(table: Table, caption: str) -> str:
+    """Returns a table in a frame that scrolls; the first cell of a row is its heading."""
+    header = "".join(f'<th scope="col">{escape(title)}</th>' for title in table.header)
+    rows = "".join(
+        f'<tr><th scope="row">{escape(first)}</th>'
+        + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        + "</tr>"
+        for first, *cells in table.rows
+    )
+    return (
+        f'<div class="frame" tabindex="0" role="group" aria-label="{escape(caption)}">'
+        f"<table><caption>{escape(caption)}</caption><thead><tr>{header}</tr></thead>"
+        f"<tbody>{rows}</tbody></table></div>"
+    )
 
 
 def file_response(request: Request, file: PageFile) -> Response:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,10 @@ from training.commands.options import PATH, data_option, device_option, skip_bad
 
 if TYPE_CHECKING:
     from eulerlora.settings import Mode
-    from training.policy.evidence import MeasuredOn
-    from training.policy.fit import PolicyFit
+    from training.policy.archives import (
+        Archive,
+    )
     from training.policy.scores import ScoredImages
-    from training.policy.threshold import ThresholdCoverage
 
 CALIBRATION = "calibration"
 
@@ -51,6 +52,14 @@ CALIBRATION = "calibration"
     type=click.IntRange(1, 64),
     help="Samples per adapter in mode stoch; 4 by default.",
 )
+@click.option(
+    "--archive",
+    "archives",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="Measure also on a folder or tar archive of labelled pictures. NAME: ph2, pad-ufes-20 or "
+    "a .toml file with its labels. Repeat it for several.",
+)
 @skip_bad_option
 @device_option
 @click.pass_obj
@@ -63,15 +72,16 @@ def fit_command(
     uncertain: float,
     mode: Mode,
     samples: int | None,
+    archives: tuple[str, ...],
     skip_bad: bool,
     device: str,
 ) -> None:
     """Fit a policy's thresholds on the calibration part of the checkpoint's data set.
 
     Sets the urgent threshold to a required sensitivity to melanoma, and the entropy threshold.
-    Measures both on the test part, which has no lesion of the other parts, and writes them with
-    this evidence to the policy file. A data set without a calibration part is fitted on its test
-    part, and nothing is measured.
+    Measures both on the test part, which has no lesion of the other parts, and on other archives,
+    and writes them with this evidence to the policy file. A data set without a calibration part is
+    fitted on its test part, and only archives are measured.
     \f
     packaged: returns the text of the packaged policy.
     """
@@ -82,6 +92,7 @@ def fit_command(
     from training.data.sources import report_skipped  # noqa: PLC0415
     from training.evaluation.inference import SamplingOptions  # noqa: PLC0415
     from training.evaluation.report_schema import TEST  # noqa: PLC0415
+    from training.policy.archives import measure_archive  # noqa: PLC0415
     from training.policy.evidence import MeasuredOn, evidence_table  # noqa: PLC0415
     from training.policy.file import (  # noqa: PLC0415
         create,
@@ -92,10 +103,12 @@ def fit_command(
     from training.policy.fit import fit_policy  # noqa: PLC0415
     from training.policy.measurement import measure_policy  # noqa: PLC0415
     from training.policy.scores import score_images  # noqa: PLC0415
+    from training.policy.summary import fit_lines, measured_lines  # noqa: PLC0415
 
     if mode == "det" and samples is not None:
         raise click.UsageError("expected --samples only with --mode stoch, got --mode det")
     options = SamplingOptions(mode, 1 if mode == "det" else samples or 4)
+    others = _archives(archives)
     text = read_text(policy) if policy.exists() else packaged()
     malignant = read_rules(text, str(policy)).malignant
     model = EulerLoRA.load(checkpoint, device)
@@ -108,77 +121,37 @@ def fit_command(
     part = CALIBRATION if CALIBRATION in images.parts else TEST
     name = f"{images.name}, {part} part"
     fit = fit_policy(scored(part), sensitivity, uncertain)
-    measured = None
+    measured = []
     if part != TEST:
-        measured = MeasuredOn(f"{images.name}, {TEST} part", measure_policy(scored(TEST), fit))
+        on_test = measure_policy(scored(TEST), fit)
+        measured.append(MeasuredOn(f"{images.name}, {TEST} part", on_test))
+    for archive in others:
+        measured.append(measure_archive(model, archive, options, malignant, fit, skip_bad))
     evidence = evidence_table(model, options, fit, name, measured)
     if not policy.exists():
         create(policy, text)
     version = set_thresholds(policy, fit.urgent, fit.entropy_nats, evidence)
-    click.echo("\n".join([*_fit_lines(fit, name), *_measured_lines(measured)]))
+    lines = [*fit_lines(fit, name), *chain.from_iterable(map(measured_lines, measured))]
+    click.echo("\n".join(lines))
+    if part == TEST:
+        click.echo("Not measured on a test part: the fit used it, without a calibration part.")
     settings = dataset_settings(model.config)
     if settings.kind == "ham10000" and settings.split == "paper":
         click.echo("This split shares lesions with training: expect less on new lesions.")
     click.echo(f"{policy}: version {version}")
 
 
-def _fit_lines(fit: PolicyFit, data: str) -> Iterator[str]:
-    from training.evaluation.report_schema import MELANOMA  # noqa: PLC0415 - imports numpy
+def _archives(arguments: Sequence[str]) -> list[Archive]:
+    """Returns archives from NAME=PATH. Raises UsageError for another form, and SettingsError."""
+    from training.policy.archives import Archive  # noqa: PLC0415 - imports torch
+    from training.recipe.archive import read_archive_labels  # noqa: PLC0415
 
-    melanoma = fit.melanoma
-    yield f"Fitted on {data}: {fit.images:,} images of {fit.lesions:,} lesions."
-    yield f"urgent threshold: {fit.urgent}"
-    yield (
-        f"{melanoma.hits} of {melanoma.lesions} lesions of {MELANOMA} with all images at or above "
-        f"it ({fit.melanoma_hits} of {fit.melanoma_images} images), "
-        f"one-sided 95% lower bound {melanoma.lower_bound:.3f}"
-    )
-    yield f"required: {melanoma.required}, {_verdict(fit)}"
-    yield f"entropy threshold: {fit.entropy_nats} nats (reached by {fit.uncertain:.3f} of images)"
-    yield "Melanoma missed if the threshold were higher, by share of all images below it:"
-    yield "coverage  threshold  lesions missed  images missed"
-    yield from (_row(coverage) for coverage in fit.coverages)
-
-
-def _verdict(fit: PolicyFit) -> str:
-    from training.policy.threshold import min_lesions  # noqa: PLC0415 - imports scipy
-
-    if fit.melanoma.established:
-        return "established"
-    minimum = min_lesions(fit.melanoma.required)
-    return f"not established: requires at least {minimum} lesions without a miss"
-
-
-def _measured_lines(measured: MeasuredOn | None) -> Iterator[str]:
-    from training.evaluation.report_schema import MELANOMA  # noqa: PLC0415 - imports numpy
-
-    if measured is None:
-        yield "Not measured: the data set has no calibration part, and the fit used its test part."
-        return
-    result, melanoma = measured.measurement, measured.measurement.melanoma
-    low, high = melanoma.interval
-    yield f"Measured on {measured.data}: {result.images:,} images of {result.lesions:,} lesions."
-    yield (
-        f"{melanoma.lesions} lesions of {MELANOMA}: {melanoma.found} urgent, {melanoma.unfamiliar} "
-        f"unfamiliar (seen by a person), {melanoma.missed} missed"
-    )
-    yield (
-        f"sensitivity: {melanoma.sensitivity:.3f} (urgent or unfamiliar; exact 95% interval "
-        f"{low:.3f} to {high:.3f})"
-    )
-    yield (
-        f"specificity: {result.specificity:.3f} (of {result.other_images:,} images not malignant, "
-        "neither urgent nor unfamiliar)"
-    )
-    yield f"referral rate: {result.referral_rate:.3f} (all but routine, without image quality)"
-    yield (
-        f"urgent {result.urgent:.3f}, unfamiliar {result.unfamiliar:.3f}, "
-        f"refer {result.refer:.3f}, routine {result.routine:.3f}"
-    )
-
-
-def _row(coverage: ThresholdCoverage) -> str:
-    return (
-        f"{coverage.coverage:8.3f}  {coverage.threshold:9.4f}  {coverage.missed_lesions:14}  "
-        f"{coverage.missed_images:13}"
-    )
+    archives = []
+    for argument in arguments:
+        name, equals, path = argument.partition("=")
+        if not (name and equals and path):
+            raise click.UsageError(f"--archive: expected NAME=PATH, got {argument}")
+        if not Path(path).exists():
+            raise click.UsageError(f"--archive: expected a folder or tar archive, got {path}")
+        archives.append(Archive(Path(path), read_archive_labels(name)))
+    return archives

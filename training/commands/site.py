@@ -14,8 +14,8 @@ from training.commands.options import PATH, Coverages, device_option, out_option
 
 if TYPE_CHECKING:
     from eulerlora.settings import Mode
+    from training.data.local_images import LocalImages
     from training.site.calibration import SiteReport
-    from training.site.local_images import LocalImages
 
 KEPT = 0.95
 """Share of a site's pictures that the OOD thresholds keep."""
@@ -108,11 +108,11 @@ def fit_command(
     # These import torch.
     from eulerlora.checkpoint import check_free, read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
+    from training.data.local_images import LabelNames, read_local_images  # noqa: PLC0415
     from training.data.sources import report_skipped  # noqa: PLC0415
     from training.evaluation.inference import SamplingOptions  # noqa: PLC0415
     from training.policy.file import read_text  # noqa: PLC0415
     from training.site.calibration import SiteSettings, calibrate_site  # noqa: PLC0415
-    from training.site.local_images import LabelNames, read_local_images  # noqa: PLC0415
     from training.site.requirements import Needs  # noqa: PLC0415
 
     if mode == "det" and samples is not None:

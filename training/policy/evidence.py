@@ -1,5 +1,6 @@
 """The `[evidence]` tables of a policy file."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +11,19 @@ from training.evaluation.inference import SamplingOptions
 from training.evaluation.report_schema import MELANOMA
 from training.metrics.intervals import CONFIDENCE
 from training.policy.fit import PolicyFit
-from training.policy.measurement import PolicyMeasurement
+from training.policy.measurement import MalignantCounts, OtherCounts, PolicyMeasurement
 
 
 @dataclass(frozen=True)
 class MeasuredOn:
-    """A measurement, and the name of its data."""
+    """A measurement, and the name of its data.
+
+    outside: the data's labels of malignant lesions of none of the model's classes.
+    """
 
     data: str
     measurement: PolicyMeasurement
+    outside: tuple[str, ...] = ()
 
 
 def evidence_table(
@@ -26,7 +31,7 @@ def evidence_table(
     options: SamplingOptions,
     fit: PolicyFit,
     data: str,
-    measured: MeasuredOn | None,
+    measured: Sequence[MeasuredOn],
 ) -> dict[str, Any]:
     """Returns the `[evidence]` table. data: name of the images of the fit."""
     evidence: dict[str, Any] = {
@@ -39,8 +44,8 @@ def evidence_table(
         "confidence": CONFIDENCE,
         "fit": _fit_table(fit, data),
     }
-    if measured is not None:
-        evidence["measured"] = _measured_table(measured)
+    if measured:
+        evidence["measured"] = [_measured_table(one) for one in measured]
     return evidence
 
 
@@ -57,19 +62,44 @@ def _fit_table(fit: PolicyFit, data: str) -> dict[str, Any]:
 
 
 def _measured_table(measured: MeasuredOn) -> dict[str, Any]:
-    measurement, melanoma = measured.measurement, measured.measurement.melanoma
-    low, high = melanoma.interval
-    return {
+    measurement = measured.measurement
+    table: dict[str, Any] = {
         "data": measured.data,
         "images": measurement.images,
-        "lesions": melanoma.lesions,
-        "found": melanoma.found,
-        "unfamiliar": melanoma.unfamiliar,
-        "sensitivity": _rounded_down(melanoma.sensitivity),
+        "lesions": measurement.lesions,
+        "referral_rate": _rounded_up(measurement.referral_rate),
+        "target": _malignant_table(measurement.melanoma),
+        "malignant": _malignant_table(measurement.malignant),
+    }
+    if measurement.outside is not None:
+        labels = {"labels": list(measured.outside)}
+        table["other_malignant"] = labels | _malignant_table(measurement.outside)
+    return table | {"others": _others_table(measurement.others)}
+
+
+def _malignant_table(counts: MalignantCounts) -> dict[str, Any]:
+    low, high = counts.interval
+    return {
+        "lesions": counts.lesions,
+        "urgent": counts.urgent,
+        "unfamiliar": counts.unfamiliar,
+        "reached": counts.reached,
+        "sensitivity": _rounded_down(counts.sensitivity),
         "sensitivity_low": _rounded_down(low),
         "sensitivity_high": _rounded_up(high),
-        "specificity": _rounded_down(measurement.specificity),
-        "referral_rate": _rounded_up(measurement.referral_rate),
+    }
+
+
+def _others_table(counts: OtherCounts) -> dict[str, Any]:
+    low, high = counts.interval
+    return {
+        "lesions": counts.lesions,
+        "urgent": counts.urgent,
+        "unfamiliar": counts.unfamiliar,
+        "reached": counts.reached,
+        "specificity": _rounded_down(counts.specificity),
+        "specificity_low": _rounded_down(low),
+        "specificity_high": _rounded_up(high),
     }
 
 

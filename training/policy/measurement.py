@@ -1,53 +1,88 @@
-"""The performance of a policy's thresholds on images that had no part in their fit."""
+"""The performance of fitted thresholds on images that had no part in their fit."""
 
 from dataclasses import dataclass
 
 from eulerlora.errors import DataError
-from training.metrics.intervals import clopper_pearson
+from training.metrics.intervals import Bools, clopper_pearson
 from training.policy.fit import PolicyFit
 from training.policy.scores import ScoredImages
-from training.policy.threshold import lesions_with_all
+from training.policy.threshold import Names, lesions_with_all
 
 
 @dataclass(frozen=True)
-class MelanomaCounts:
-    """Lesions of melanoma by what happens to their images.
+class MalignantCounts:
+    """Malignant lesions by what happens to their images.
 
-    found: all images are urgent. unfamiliar: all are urgent or unfamiliar, and at least one is
-    unfamiliar, so that a person looks at it. The other lesions are missed.
+    urgent: all images are urgent. unfamiliar: all are urgent or unfamiliar, and at least one is
+    unfamiliar, so that a person looks at it. The other lesions are missed. reached: lesions with
+    all malignant probabilities at or above the urgent threshold, familiar or not.
     """
 
     lesions: int
-    found: int
+    urgent: int
     unfamiliar: int
+    reached: int
 
     @property
     def missed(self) -> int:
-        return self.lesions - self.found - self.unfamiliar
+        return self.lesions - self.urgent - self.unfamiliar
 
     @property
     def sensitivity(self) -> float:
-        """Share of the lesions that are found or unfamiliar."""
-        return (self.found + self.unfamiliar) / self.lesions
+        """Share of the lesions that are urgent or unfamiliar."""
+        return (self.urgent + self.unfamiliar) / self.lesions
 
     @property
     def interval(self) -> tuple[float, float]:
         """Two-sided exact 95% interval of the sensitivity (Clopper and Pearson)."""
-        return clopper_pearson(self.found + self.unfamiliar, self.lesions)
+        return clopper_pearson(self.urgent + self.unfamiliar, self.lesions)
+
+
+@dataclass(frozen=True)
+class OtherCounts:
+    """Lesions that are not malignant, by what happens to their images.
+
+    urgent: at least one image is urgent. unfamiliar: none is urgent, at least one is unfamiliar.
+    The other lesions are spared. reached: lesions with a malignant probability at or above the
+    urgent threshold, familiar or not.
+    """
+
+    lesions: int
+    urgent: int
+    unfamiliar: int
+    reached: int
+
+    @property
+    def spared(self) -> int:
+        return self.lesions - self.urgent - self.unfamiliar
+
+    @property
+    def specificity(self) -> float:
+        """Share of the lesions that are spared."""
+        return self.spared / self.lesions
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Two-sided exact 95% interval of the specificity (Clopper and Pearson)."""
+        return clopper_pearson(self.spared, self.lesions)
 
 
 @dataclass(frozen=True)
 class PolicyMeasurement:
     """The dispositions of n images; image quality is not considered.
 
-    images, lesions: all of them. specificity: share of the images outside the malignant classes
-    (other_images) that are neither urgent nor unfamiliar. urgent, unfamiliar, refer, routine:
-    shares of all images.
+    images, lesions: all of them. malignant: lesions of the policy's malignant classes. outside:
+    malignant lesions of none of the model's classes; None without such. others: the other lesions.
+    specificity: share of the images of others (other_images) that are neither urgent nor
+    unfamiliar. urgent, unfamiliar, refer, routine: shares of all images.
     """
 
     images: int
     lesions: int
-    melanoma: MelanomaCounts
+    melanoma: MalignantCounts
+    malignant: MalignantCounts
+    outside: MalignantCounts | None
+    others: OtherCounts
     specificity: float
     other_images: int
     urgent: float
@@ -61,32 +96,71 @@ class PolicyMeasurement:
         return self.urgent + self.unfamiliar + self.refer
 
 
+@dataclass(frozen=True)
+class _Flags:
+    """What happens to n images. reached: at or above the urgent threshold."""
+
+    reached: Bools
+    unfamiliar: Bools
+    lesions: Names
+
+    @property
+    def urgent(self) -> Bools:
+        return self.reached & ~self.unfamiliar
+
+    @property
+    def seen(self) -> Bools:
+        """True for an image that is urgent or unfamiliar."""
+        return self.reached | self.unfamiliar
+
+    def malignant(self, chosen: Bools) -> MalignantCounts:
+        """Returns the counts of the chosen images. chosen: (n,)."""
+        urgent, seen, reached = (
+            lesions_with_all(flags[chosen], self.lesions[chosen])
+            for flags in (self.urgent, self.seen, self.reached)
+        )
+        return MalignantCounts(
+            lesions=len(urgent),
+            urgent=int(urgent.sum()),
+            unfamiliar=int((seen & ~urgent).sum()),
+            reached=int(reached.sum()),
+        )
+
+    def others(self, chosen: Bools) -> OtherCounts:
+        """Returns the counts of the chosen images. chosen: (n,)."""
+        urgent, seen, reached = (
+            ~lesions_with_all(~flags[chosen], self.lesions[chosen])
+            for flags in (self.urgent, self.seen, self.reached)
+        )
+        return OtherCounts(
+            lesions=len(urgent),
+            urgent=int(urgent.sum()),
+            unfamiliar=int((seen & ~urgent).sum()),
+            reached=int(reached.sum()),
+        )
+
+
 def measure_policy(images: ScoredImages, fit: PolicyFit) -> PolicyMeasurement:
     """Returns the performance of fitted thresholds on images.
 
-    Raises DataError if no image shows melanoma or all images are malignant.
+    Raises DataError if no image shows melanoma, none shows a malignant class, or all do.
     """
-    others = ~images.malignant
-    if not images.melanoma.any() or not others.any():
+    others = ~(images.malignant | images.outside)
+    if not (images.melanoma.any() and images.malignant.any() and others.any()):
         raise DataError("expected images with melanoma and images outside the malignant classes")
-    urgent = ~images.unfamiliar & (images.scores >= fit.urgent)
-    seen = urgent | images.unfamiliar
-    refer = ~seen & (images.doubtful | (images.entropy >= fit.entropy_nats))
-    melanoma_lesions = images.lesions[images.melanoma]
-    found = lesions_with_all(urgent[images.melanoma], melanoma_lesions)
-    found_or_unfamiliar = lesions_with_all(seen[images.melanoma], melanoma_lesions)
+    flags = _Flags(images.scores >= fit.urgent, images.unfamiliar, images.lesions)
+    refer = ~flags.seen & (images.doubtful | (images.entropy >= fit.entropy_nats))
     return PolicyMeasurement(
         images=len(images.scores),
         lesions=len(set(images.lesions.tolist())),
-        melanoma=MelanomaCounts(
-            lesions=len(found),
-            found=int(found.sum()),
-            unfamiliar=int((found_or_unfamiliar & ~found).sum()),
-        ),
-        specificity=float((~seen[others]).mean()),
+        melanoma=flags.malignant(images.melanoma),
+        malignant=flags.malignant(images.malignant),
+        outside=flags.malignant(images.outside) if images.outside.any() else None,
+        others=flags.others(others),
+        specificity=float((~flags.seen[others]).mean()),
         other_images=int(others.sum()),
-        urgent=float(urgent.mean()),
+        urgent=float(flags.urgent.mean()),
         unfamiliar=float(images.unfamiliar.mean()),
         refer=float(refer.mean()),
-        routine=float((~seen & ~refer).mean()),
+        routine=float((~flags.seen & ~refer).mean()),
     )

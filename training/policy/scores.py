@@ -10,7 +10,7 @@ from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from eulerlora.ood_scores import OodScore, ood_scores
 from eulerlora.uncertainty import summarise
-from training.data.labelled_images import LabelledImage
+from training.data.labelled_images import OUTSIDE, LabelledImage
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
 from training.evaluation.report_schema import MELANOMA
 from training.metrics.intervals import Bools, Floats
@@ -24,8 +24,8 @@ class ScoredImages:
     scores: (n,) summed probability of the malignant classes. entropy: (n,) predictive entropy in
     nats. unfamiliar: (n,) flag of the feature distance; all False without one. doubtful: (n,) True
     if an image is referred whatever its entropy: out of distribution, no OOD threshold, or
-    trajectories with different labels. melanoma, malignant: (n,) by the true label. lesions: (n,)
-    names.
+    trajectories with different labels. melanoma, malignant: (n,) by the true label. outside: (n,)
+    malignant lesions of none of the model's classes. lesions: (n,) names.
     """
 
     scores: Floats
@@ -34,6 +34,7 @@ class ScoredImages:
     doubtful: Bools
     melanoma: Bools
     malignant: Bools
+    outside: Bools
     lesions: Names
 
 
@@ -72,8 +73,9 @@ def score_outputs(
 ) -> ScoredImages:
     """Returns the scores from a model's outputs for labelled images.
 
-    An image without a cluster is a lesion by itself. options: of the outputs. malignant: classes
-    of the policy's group. Raises DataError as `check_classes`.
+    An image without a cluster is a lesion by itself. Images labelled OUTSIDE show malignant lesions
+    of none of the classes. options: of the outputs. malignant: classes of the policy's group.
+    Raises DataError as `check_classes`.
     """
     check_classes(model, malignant)
     trajectories = outputs.log_probabilities.flatten(1, 2).exp()
@@ -91,6 +93,7 @@ def score_outputs(
         doubtful=_flags(flags["msp"], len(images), unknown=True) | disagree.numpy(),
         melanoma=(true_labels == model.classes.index(MELANOMA)).numpy(),
         malignant=torch.isin(true_labels, torch.tensor(group)).numpy(),
+        outside=(true_labels == OUTSIDE).numpy(),
         lesions=np.array([image.cluster or image.name for image in images]),
     )
 

@@ -33,7 +33,7 @@ def find_recipe(name: str) -> Path:
 
 def recipe_names() -> list[str]:
     """Returns the names of the packaged recipes that are complete, without mere bases."""
-    return sorted(path.stem for path in RECIPES.glob("*.toml") if "name" in _parse(path))
+    return sorted(path.stem for path in RECIPES.glob("*.toml") if "name" in read_toml(path))
 
 
 def read_recipe(
@@ -76,18 +76,19 @@ def _read(path: Path, derived: tuple[Path, ...] = ()) -> Tables:
     """Returns a file's tables merged over its base. derived: files based on this one."""
     if path in derived:
         raise SettingsError(f"{path}: expected a base without a cycle, got the file itself")
-    tables = _parse(path)
+    tables = read_toml(path)
     base = tables.pop(BASE, None)
     if base is None:
         return tables
     return _merged(_read(path.parent / str(base), (*derived, path)), tables)
 
 
-def _parse(path: Path) -> Tables:
+def read_toml(path: Path) -> Tables:
+    """Returns the tables of a TOML file. Raises SettingsError with the path."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SettingsError(f"{path}: cannot read the recipe ({error.strerror})") from error
+        raise SettingsError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: expected UTF-8 text") from error
     except tomllib.TOMLDecodeError as error:

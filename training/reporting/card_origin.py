@@ -8,6 +8,7 @@ from eulerlora.config import CheckpointConfig, Provenance
 from training.data.progress import format_duration
 from training.evaluation.report_schema import Report
 from training.ood.sets import GENERATED
+from training.recipe.archive import archive_names
 from training.recipe.file import RECIPES
 
 REPRODUCIBILITY = (
@@ -30,10 +31,13 @@ def training_facts(config: CheckpointConfig) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def reproduction_steps(config: CheckpointConfig, report: Report | None, compared: bool) -> str:
+def reproduction_steps(
+    config: CheckpointConfig, report: Report | None, compared: bool, measured: bool = False
+) -> str:
     """Returns the commands that reproduce backbone, checkpoint, results and card.
 
-    compared: True if the card has a comparison section, which comes from a separate file.
+    compared, measured: True if the card has a comparison, or the performance of a policy, which
+    come from separate files.
     """
     recipe = config.provenance["recipe"]
     lines = [f"git checkout {config.provenance['commit']}"]
@@ -56,7 +60,12 @@ def reproduction_steps(config: CheckpointConfig, report: Report | None, compared
         options = _evaluation_options(report)
         lines.append(f"eulerlora evaluate run/ --data DIR {options} --out report/")
         comparison = " --comparison comparison.md" if compared else ""
-        lines.append(f"eulerlora card run/ --report report/{comparison}")
+        performance = " --performance performance.md" if measured else ""
+        if measured:
+            archives = " ".join(f"--archive {name}=DIR/{name}.tar" for name in archive_names())
+            lines.append(f"eulerlora policy fit run/ --data DIR {archives}")
+            lines.append("eulerlora policy show policy.toml --performance > performance.md")
+        lines.append(f"eulerlora card run/ --report report/{comparison}{performance}")
     commands = "\n".join(lines)
     return f"{placeholders}.\n\n```\n{commands}\n```\n\n{REPRODUCIBILITY}"
 

@@ -23,13 +23,22 @@ from training.reporting.tables import enumeration
 Section = tuple[str, str]
 """A title and Markdown."""
 
+WEAKNESS = (
+    "What the triage policy makes of this model's answers, on images like those of the training "
+    "and on images of other clinics and cameras. The urgent threshold was fitted on the former "
+    "only; expect the figures of other images to differ again."
+)
+
 LICENSED_KINDS = LICENCES.keys() - {"imagefolder"}
 
 
-def write_model_card(folder: Path, report_folder: Path, comparison: str = "") -> None:
+def write_model_card(
+    folder: Path, report_folder: Path, comparison: str = "", performance: str = ""
+) -> None:
     """Writes the model card of the checkpoint in `folder`, and its chart, from a report.
 
-    comparison: Markdown of a section on other methods. Raises DataError for a report of another
+    comparison: Markdown of a section on other methods. performance: Markdown of
+    `eulerlora policy show --performance`. Raises DataError for a report or a performance of another
     revision of the checkpoint.
     """
     report = read_report(report_folder)
@@ -39,15 +48,26 @@ def write_model_card(folder: Path, report_folder: Path, comparison: str = "") ->
             f"{report_folder}: expected a report on revision {revision[:15]}... of {folder}, got "
             f"one on {report.revision[:15]}...; run `eulerlora evaluate` again"
         )
+    if performance and revision not in performance:
+        raise DataError(
+            f"expected the performance of a policy fitted to revision {revision[:15]}... of "
+            f"{folder}, got another; run `eulerlora policy fit` again"
+        )
     with atomic_write(folder / RELIABILITY) as partial:
         partial.write_bytes((report_folder / RELIABILITY).read_bytes())
-    write_card(folder, model_card(read_config(folder), report, comparison))
+    write_card(folder, model_card(read_config(folder), report, comparison, performance))
 
 
-def model_card(config: CheckpointConfig, report: Report | None, comparison: str = "") -> str:
-    """Returns Markdown: use and misuse, results (if there is a report), limits, data, origin."""
+def model_card(
+    config: CheckpointConfig, report: Report | None, comparison: str = "", performance: str = ""
+) -> str:
+    """Returns Markdown: use and misuse, results (if there is a report), limits, data, origin.
+
+    performance: as in `write_model_card`; if given, it is the first section.
+    """
     texts = texts_of(config.provenance["recipe"]["data"]["kind"])
     sections: list[Section] = [
+        *([("Known weakness", f"{WEAKNESS}\n\n{performance.strip()}")] if performance else []),
         *site_sections(config),
         ("Intended use", texts.intended),
         ("Out-of-scope use", "Do not use the model for:\n\n" + _list(texts.misuses)),
@@ -57,7 +77,7 @@ def model_card(config: CheckpointConfig, report: Report | None, comparison: str 
         ("Limits", _list(texts.limits)),
         ("Data and licence", _data(config, texts)),
         ("Training", training_facts(config)),
-        ("Reproduction", reproduction_steps(config, report, compared=bool(comparison))),
+        ("Reproduction", reproduction_steps(config, report, bool(comparison), bool(performance))),
     ]
     head = [f"# {config.name}", *([] if report is None else _missed(report)), _shape(config)]
     return "\n\n".join([*head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"

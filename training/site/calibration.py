@@ -11,6 +11,7 @@ from eulerlora.checkpoint import Checkpoint, check_free, load_checkpoint, revisi
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from training.data.labelled_images import LabelledImage
+from training.data.local_images import LocalImages
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.prediction_sets import Lesions, data_sha256
 from training.policy.evidence import MeasuredOn, evidence_table
@@ -18,7 +19,7 @@ from training.policy.file import PolicyRules, read_rules
 from training.policy.fit import fit_policy
 from training.policy.scores import check_classes, score_images
 from training.site.fit import SiteFit, SiteImages, fit_site
-from training.site.local_images import HoldOut, LocalImages, split_groups
+from training.site.hold_out import HoldOut, split_groups
 from training.site.measurement import Comparison, SitePolicy, measure_site
 from training.site.output import FittedPolicy, write_site_checkpoint
 from training.site.requirements import (
@@ -211,6 +212,6 @@ def _compare(
     )
 
 
-def _measured_on(local: LocalImages, compared: Comparison | None) -> MeasuredOn | None:
+def _measured_on(local: LocalImages, compared: Comparison | None) -> Sequence[MeasuredOn]:
     measured = None if compared is None else compared.after.policy
-    return None if measured is None else MeasuredOn(f"{local.name}, {HELD_OUT}", measured)
+    return () if measured is None else (MeasuredOn(f"{local.name}, {HELD_OUT}", measured),)

@@ -23,7 +23,7 @@ from training.evaluation.inference import ModelOutputs, SamplingOptions
 from training.evaluation.prediction_sets import CoverageSettings, fit_prediction_sets
 from training.recipe.schema import SAMPLES
 from training.site.features import fit_offset, moved
-from training.site.local_images import group_indices
+from training.site.hold_out import group_indices
 from training.site.requirements import FEATURES, OOD, TEMPERATURE, Needs, Requirement, sets_part
 from training.site.temperature import at_temperature, fit_temperature
 

@@ -14,7 +14,7 @@ from training.policy.fit import PolicyFit
 from training.policy.measurement import PolicyMeasurement, measure_policy
 from training.policy.scores import score_outputs
 from training.reporting.tables import table
-from training.site.local_images import group_indices
+from training.site.hold_out import group_indices
 
 UNKNOWN = "n/a"
 
@@ -102,7 +102,7 @@ def _rows(site: SiteMeasurement) -> Iterator[tuple[str, str]]:
             f"sensitivity to {MELANOMA}, {melanoma.lesions} lesions",
             f"{melanoma.sensitivity:.3f} [{low:.3f}, {high:.3f}]",
         )
-        yield f"{MELANOMA} urgent", str(melanoma.found)
+        yield f"{MELANOMA} urgent", str(melanoma.urgent)
         yield f"{MELANOMA} unfamiliar", str(melanoma.unfamiliar)
         others = f"{policy.other_images} images not malignant"
         yield f"specificity, {others}", f"{policy.specificity:.3f}"

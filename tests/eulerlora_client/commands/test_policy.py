@@ -11,12 +11,27 @@ from PIL import Image
 from eulerlora_client.commands import program
 from eulerlora_client.commands.policy import check_command, policy_command, show_command
 from eulerlora_client.errors import ImageFilesError, SettingsError
+from eulerlora_client.policy.performance import UNKNOWN, performance
 from eulerlora_client.policy.policy import default_policy, default_policy_text
 
 
 def test_show_prints_the_packaged_policy_unchanged() -> None:
     done = CliRunner().invoke(show_command)
     assert (done.exit_code, done.stdout) == (0, default_policy_text())
+
+
+def test_show_prints_the_measured_performance_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(default_policy_text())
+    shown = performance(default_policy())
+    assert shown is not None
+    for arguments in (["--performance"], [str(path), "--performance"]):
+        done = CliRunner().invoke(show_command, arguments)
+        assert (done.exit_code, done.stdout) == (0, shown.markdown + "\n")
+    path.write_text(default_policy_text().split("[evidence]")[0])
+    done = CliRunner().invoke(show_command, [str(path), "--performance"])
+    assert done.stdout == UNKNOWN + "\n"
+    assert CliRunner().invoke(show_command, [str(path)]).stdout == path.read_text()
 
 
 def test_check_prints_the_version_and_hash_of_the_shown_policy(tmp_path: Path) -> None:

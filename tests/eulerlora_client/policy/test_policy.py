@@ -291,11 +291,18 @@ def test_the_packaged_policy_is_valid_and_its_evidence_is_consistent() -> None:
     fit, measured = evidence.fit, evidence.measured
     assert fit.established == (fit.lower_bound >= evidence.wanted)
     assert fit.found <= fit.lesions
-    assert measured is not None
-    assert measured.data != fit.data
-    seen = measured.found + measured.unfamiliar
-    assert measured.sensitivity == pytest.approx(seen / measured.lesions, abs=1e-4)
-    assert measured.sensitivity_low <= measured.sensitivity <= measured.sensitivity_high
+    assert {one.data for one in measured} >= {"PH2", "PAD-UFES-20"}
+    for one in measured:
+        assert one.data != fit.data
+        outside = 0 if one.other_malignant is None else one.other_malignant.lesions
+        assert one.malignant.lesions + outside + one.others.lesions == one.lesions
+        for seen in (one.target, one.malignant):
+            share = 1 - seen.neither / seen.lesions
+            assert seen.sensitivity == pytest.approx(share, abs=1e-4)
+            assert seen.sensitivity_low <= seen.sensitivity <= seen.sensitivity_high
+        others = one.others
+        assert others.specificity == pytest.approx(others.neither / others.lesions, abs=1e-4)
+        assert others.specificity_low <= others.specificity <= others.specificity_high
 
 
 def test_the_document_states_the_packaged_thresholds() -> None:
@@ -306,13 +313,13 @@ def test_the_document_states_the_packaged_thresholds() -> None:
     assert evidence is not None
     assert f"urgent threshold: {policy.malignant.urgent}\n" in document
     fit, measured = evidence.fit, evidence.measured
-    assert measured is not None
     assert f"\n{fit.found} of {fit.lesions} lesions of {evidence.target} with all" in document
     assert f"\nentropy threshold: {policy.uncertainty.entropy_nats} nats" in document
-    assert (
-        f"\n{measured.lesions} lesions of {evidence.target}: {measured.found} urgent, "
-        f"{measured.unfamiliar} unfamiliar" in document
-    )
+    for one in measured:
+        assert (
+            f"\n{one.target.lesions} lesions of {evidence.target}: {one.target.urgent} urgent, "
+            f"{one.target.unfamiliar} unfamiliar" in document
+        )
 
 
 def test_a_threshold_is_fitted_to_one_model_mode_and_number_of_samples() -> None:

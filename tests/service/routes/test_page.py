@@ -6,10 +6,11 @@ from importlib.resources import as_file, files
 
 import pytest
 
+from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.policy.wording import WARNING
 from service.routes.page import page_files
 
-NAMES = sorted(set(page_files()) - {"index.html"})
+NAMES = sorted(set(page_files(default_policy())) - {"index.html"})
 
 
 def test_the_page_is_html_with_the_warning(client) -> None:
@@ -70,7 +71,7 @@ def test_only_get_and_head_are_allowed(client, refused) -> None:
 
 
 def test_the_page_references_exactly_the_existing_files() -> None:
-    by_name = page_files()
+    by_name = page_files(default_policy())
     referenced = re.findall(rb'(?:href|src)="page/([^"]+)"', by_name["index.html"].content)
     modules = [
         name

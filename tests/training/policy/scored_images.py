@@ -26,5 +26,6 @@ def scored(melanomas: int, malignant: int = 0, others: int = 100) -> ScoredImage
         doubtful=index % 10 == 0,
         melanoma=index < melanomas,
         malignant=index < melanomas + malignant,
+        outside=np.zeros(count, bool),
         lesions=index.astype(str),
     )

@@ -29,7 +29,11 @@ def policy(tmp_path: Path) -> Path:
     return path
 
 
-EVIDENCE = {"model": "tiny", "fit": {"found": 59}, "measured": {"found": 3, "unfamiliar": 1}}
+EVIDENCE = {
+    "model": "tiny",
+    "fit": {"found": 59},
+    "measured": [{"data": "one", "target": {"urgent": 3}}, {"data": "two"}],
+}
 EVIDENCE_TEXT = """
 [evidence]
 model = "tiny"
@@ -37,9 +41,14 @@ model = "tiny"
 [evidence.fit]
 found = 59
 
-[evidence.measured]
-found = 3
-unfamiliar = 1
+[[evidence.measured]]
+data = "one"
+
+[evidence.measured.target]
+urgent = 3
+
+[[evidence.measured]]
+data = "two"
 """
 
 

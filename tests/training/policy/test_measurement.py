@@ -45,7 +45,7 @@ def test_an_unfamiliar_image_is_neither_urgent_nor_missed(fit: PolicyFit) -> Non
     unfamiliar[[0, 5, 10, 99]] = True
     actual = measure_policy(replace(images, scores=scores, unfamiliar=unfamiliar), fit)
     melanoma = actual.melanoma
-    assert (melanoma.found, melanoma.unfamiliar, melanoma.missed) == (6, 2, 2)
+    assert (melanoma.urgent, melanoma.unfamiliar, melanoma.missed) == (6, 2, 2)
     assert melanoma.sensitivity == 0.8
     assert actual.unfamiliar == 4 / 100
     assert actual.urgent == (6 + 45 - 1) / 100  # without one unfamiliar image among the others
@@ -65,7 +65,32 @@ def test_a_lesion_of_several_images_is_missed_if_one_image_is(fit: PolicyFit) ->
     lesions[:6] = ["a", "a", "b", "b", "c", "c"]  # one missed image; urgent, unfamiliar; urgent
     changed = replace(images, scores=scores, unfamiliar=unfamiliar, lesions=lesions)
     melanoma = measure_policy(changed, fit).melanoma
-    assert (melanoma.lesions, melanoma.found, melanoma.unfamiliar, melanoma.missed) == (3, 1, 1, 1)
+    assert (melanoma.lesions, melanoma.urgent, melanoma.unfamiliar, melanoma.missed) == (3, 1, 1, 1)
+    assert melanoma.reached == 1  # lesion c
+
+
+def test_an_other_lesion_is_spared_only_if_all_its_images_are(fit: PolicyFit) -> None:
+    images = scored(melanomas=1, others=6)
+    scores = np.array([0.9, 0.1, 0.9, 0.1, 0.9, 0.1, 0.1])
+    unfamiliar = np.array([False, False, False, False, True, False, False])
+    lesions = np.array(["m", "a", "a", "b", "b", "c", "c"])  # urgent, unfamiliar, spared
+    changed = replace(images, scores=scores, unfamiliar=unfamiliar, lesions=lesions)
+    others = measure_policy(changed, fit).others
+    assert (others.lesions, others.urgent, others.unfamiliar, others.spared) == (3, 1, 1, 1)
+    assert others.reached == 2
+    assert others.specificity == pytest.approx(1 / 3)
+
+
+def test_malignant_lesions_without_a_class_count_in_no_other_group(fit: PolicyFit) -> None:
+    images = scored(melanomas=10, malignant=7, others=20)
+    outside = np.zeros(37, bool)
+    outside[[10, 11, 35, 36]] = True
+    malignant = images.malignant & ~outside
+    actual = measure_policy(replace(images, malignant=malignant, outside=outside), fit)
+    assert actual.outside is not None
+    assert (actual.outside.lesions, actual.outside.urgent) == (4, 4)
+    assert (actual.malignant.lesions, actual.others.lesions) == (15, 18)
+    assert measure_policy(images, fit).outside is None
 
 
 def test_the_interval_of_the_sensitivity_is_exact(fit: PolicyFit) -> None:

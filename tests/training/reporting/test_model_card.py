@@ -167,3 +167,19 @@ def test_a_report_on_another_revision_is_refused(evaluated: tuple[Path, Path]) -
         write_model_card(folder, report)
     assert (folder / "README.md").read_bytes() == before
     assert not (folder / "reliability.png").exists()
+
+
+def test_the_known_weakness_comes_before_the_intended_use(evaluated: tuple[Path, Path]) -> None:
+    folder, report = evaluated
+    write_model_card(folder, report, "", f"(revision {stored_revision(folder)}).\n\n| PH2 |\n")
+    card = (folder / "README.md").read_text()
+    assert card.index("## Known weakness") < card.index("| PH2 |") < card.index("## Intended use")
+    assert "eulerlora policy show policy.toml --performance > performance.md" in card
+
+
+def test_the_performance_of_another_revision_is_refused(evaluated: tuple[Path, Path]) -> None:
+    folder, report = evaluated
+    before = (folder / "README.md").read_bytes()
+    with pytest.raises(DataError, match="expected the performance of a policy fitted to revision"):
+        write_model_card(folder, report, "", "(revision sha256:other)")
+    assert (folder / "README.md").read_bytes() == before

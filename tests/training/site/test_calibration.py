@@ -12,9 +12,9 @@ from eulerlora.known_answer import read_known_answer
 from eulerlora.model import EulerLoRA
 from eulerlora_client.policy.policy import default_policy_text, parse_policy
 from tests.training.site.conftest import LESIONS
+from training.data.local_images import LabelNames, LocalImages, read_local_images
 from training.evaluation.inference import SamplingOptions
 from training.site.calibration import SiteReport, SiteSettings, calibrate_site
-from training.site.local_images import LabelNames, LocalImages, read_local_images
 from training.site.requirements import Needs
 
 CPU = torch.device("cpu")
@@ -101,7 +101,7 @@ def test_the_policy_has_the_evidence_of_the_new_revision(report: SiteReport, out
     assert policy.version == parse_policy(POLICY, "").version + 1
     fit = policy.evidence.fit
     assert (fit.lesions, fit.found, fit.established) == (20, 19, True)  # 0.75 allows a miss
-    assert policy.evidence.measured is None
+    assert policy.evidence.measured == ()
 
 
 def test_the_card_says_that_the_thresholds_are_local(report: SiteReport, out: Path) -> None:
@@ -127,9 +127,9 @@ def test_a_fit_of_a_fitted_checkpoint_has_one_section_in_its_card(
     assert read_config(tmp_path / "second").provenance["site"]["source"] == report.revision
     policy = parse_policy((tmp_path / "second" / "policy.toml").read_text(), "policy.toml")
     assert policy.evidence is not None
-    assert policy.evidence.measured is not None
-    assert policy.evidence.measured.data == "clinic, held-out site pictures"
-    assert policy.evidence.fit.lesions == policy.evidence.measured.lesions == 10
+    (measured,) = policy.evidence.measured
+    assert measured.data == "clinic, held-out site pictures"
+    assert policy.evidence.fit.lesions == measured.target.lesions == 10
     assert second.fitted + second.measured == len(local.images)
     assert second.comparison is not None
     assert "| kept by feature_distance |" in second.tables

@@ -65,7 +65,7 @@ def test_images_without_lesions_are_counted_one_by_one_and_the_output_says_so(
     assert "32 images (12 bkl, 20 mel), 28 ignored" in done.output
     evidence = read_policy(tmp_path / "out" / "policy.toml").evidence
     assert evidence is not None
-    assert (evidence.mode, evidence.samples, evidence.measured) == ("det", 1, None)
+    assert (evidence.mode, evidence.samples, evidence.measured) == ("det", 1, ())
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """Local pictures are read with their labels and groups, or refused in one clear line."""
 
+import csv
+import re
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +10,9 @@ import pytest
 
 from eulerlora.errors import DataError
 from tests.training.conftest import write_image
-from training.site.local_images import LabelNames, read_local_images
+from training.data.labelled_images import OUTSIDE
+from training.data.local_images import LabelNames, read_local_images
+from training.recipe.archive import read_archive_labels
 
 CLASSES = ("bkl", "mel", "nv")
 NEVUS = LabelNames(CLASSES, {"nevus": "nv"})
@@ -75,7 +80,7 @@ def test_labels_without_a_class_are_listed_with_both_options(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (LabelNames(CLASSES, {"mel": "melanoma"}), r"--class mel=melanoma: expected a class"),
+        (LabelNames(CLASSES, {"mel": "melanoma"}), r"mel=melanoma: expected a class"),
         (LabelNames(CLASSES, {"naevus": "nv"}), "expected pictures labelled naevus, got mel"),
         (LabelNames(CLASSES, {}, ["naevus"]), "expected pictures labelled naevus, got mel"),
         (LabelNames(CLASSES, {}, ["mel"]), "expected usable labelled pictures, got none"),
@@ -112,3 +117,40 @@ def test_unusable_pictures_are_skipped_on_request_only(tmp_path: Path) -> None:
     local = read_local_images(folder, names, skip_bad=True)
     assert [image.name for image in local.images] == ["mel/1.png"]
     assert sorted(local.skipped) == ["loose.png", "mel/2.png"]
+
+
+def test_an_archive_is_read_with_lesions_from_its_names(tmp_path: Path) -> None:
+    write_images(tmp_path / "pad", "MEL/PAT_1_7_1.png", "MEL/PAT_1_7_2.png", "SCC/PAT_2_8_3.png")
+    with tarfile.open(tmp_path / "pad.tar", "w") as archive:
+        archive.add(tmp_path / "pad", "pad")
+    names = LabelNames(CLASSES, {"MEL": "mel"}, outside=["SCC"])
+    lesion = re.compile(r"^PAT_(\d+_\d+)_")
+    for path in (tmp_path / "pad.tar", tmp_path / "pad"):
+        local = read_local_images(path, names, lesion=lesion)
+        assert [(image.label, image.cluster) for image in local.images] == [
+            (1, "1_7"),
+            (1, "1_7"),
+            (OUTSIDE, "2_8"),
+        ]
+        assert local.unit == "lesion"
+
+
+def test_a_name_without_a_lesion_is_refused(tmp_path: Path) -> None:
+    folder = write_images(tmp_path, "mel/1.png")
+    with pytest.raises(DataError, match=r"mel/1\.png: expected a name with a lesion, as in x"):
+        read_local_images(folder, LabelNames(CLASSES, {}), lesion=re.compile("x(.)"))
+
+
+@pytest.mark.data
+def test_the_lesions_of_pad_ufes_20_are_those_of_its_metadata(real_data: Path) -> None:
+    labels = read_archive_labels("pad-ufes-20")
+    assert labels.lesion is not None
+    with tarfile.open(real_data / "pad-ufes-20.tar") as archive:
+        table = archive.extractfile("pad-ufes-20/metadata.csv")
+        assert table is not None
+        rows = list(csv.DictReader(table.read().decode().splitlines()))
+    assert len(rows) == 681
+    for row in rows:
+        found = re.search(labels.lesion, row["image_id"])
+        assert found is not None
+        assert found[1] == f"{row['patient_id'].removeprefix('PAT_')}_{row['lesion_id']}"

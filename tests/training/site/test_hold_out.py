@@ -8,7 +8,7 @@ import pytest
 from eulerlora.errors import DataError
 from training.data.labelled_images import LabelledImage
 from training.evaluation.prediction_sets import Lesions
-from training.site.local_images import group_indices, split_groups
+from training.site.hold_out import group_indices, split_groups
 
 
 def image(name: str, label: int, group: str | None = None) -> LabelledImage:

@@ -1,0 +1,179 @@
+"""Labelled pictures of a site or an archive: a folder per class, or a table `labels.csv`."""
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from eulerlora.errors import DataError
+from training.data.cache import decoded_images
+from training.data.labelled_images import OUTSIDE, LabelledImage
+from training.data.sources import OnBad, refuse
+
+LABELS = "labels.csv"
+PATH, LABEL, GROUP = "path", "label", "group"
+OPTIONS = "map a label with --class {0}=CLASS or leave its pictures out with --ignore {0}"
+
+Unit = Literal["lesion", "image"]
+
+
+@dataclass(frozen=True)
+class LabelNames:
+    """How local labels map to the classes of a checkpoint.
+
+    classes: of the checkpoint, in its order. renamed: class by local label; a label that is a class
+    name needs no entry. ignored: local labels whose pictures are left out. outside: local labels of
+    none of the classes whose pictures are kept. remedy: what an error says about a label without a
+    class, {0}.
+    """
+
+    classes: Sequence[str]
+    renamed: Mapping[str, str]
+    ignored: Collection[str] = ()
+    outside: Collection[str] = ()
+    remedy: str = OPTIONS
+
+    def class_of(self, label: str) -> str | None:
+        """Returns the class of a local label; None if it has none."""
+        name = self.renamed.get(label, label)
+        return name if name in self.classes else None
+
+    def index_of(self, label: str) -> int:
+        """Returns the index of a local label's class, or OUTSIDE for a label without one."""
+        name = self.class_of(label)
+        return OUTSIDE if name is None else self.classes.index(name)
+
+
+@dataclass(frozen=True)
+class LocalImages:
+    """Labelled pictures, sorted by name.
+
+    images: the cluster of an image is its group, if it has one. unit: "lesion" if groups are known;
+    "image" if every image counts as a lesion. ignored: pictures with an ignored label.
+    skipped: reasons by name for unusable pictures.
+    """
+
+    name: str
+    images: Sequence[LabelledImage]
+    unit: Unit
+    ignored: int
+    skipped: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class LocalLabel:
+    """The label of a picture and its group, a lesion or a patient, if known."""
+
+    name: str
+    label: str
+    group: str | None = None
+
+
+def read_local_images(
+    path: Path,
+    names: LabelNames,
+    skip_bad: bool = False,
+    lesion: re.Pattern[str] | None = None,
+) -> LocalImages:
+    """Returns the labelled pictures of a folder or tar archive; every one of them can be decoded.
+
+    A folder with `labels.csv` is read by this table, with the columns path, label and optionally
+    group; other folders and archives have one sub-folder per class. skip_bad: skip unusable
+    pictures and list them in `skipped` instead of raising DataError. lesion: finds the lesion in
+    the names of pictures without a table, as its first group. Raises DataError for labels without a
+    class, for names in `names` that do not exist, and if no picture is left.
+    """
+    skipped: dict[str, str] = {}
+    on_bad: OnBad = skipped.__setitem__ if skip_bad else refuse
+    decoded = decoded_images(path)
+    if (path / LABELS).is_file():
+        labels = read_labels(path / LABELS)
+    else:
+        top = 1 if path.is_file() else 0  # the folder that an archive unpacks to
+        labels = list(_folder_labels({*decoded.sources, *decoded.bad}, on_bad, top, lesion))
+    _check_labels(path, {row.label for row in labels}, names)
+    images = []
+    used = [row for row in labels if row.label not in names.ignored]
+    for row in sorted(used, key=lambda row: row.name):
+        if row.name in decoded.sources:
+            source = decoded.sources[row.name]
+            images.append(LabelledImage(row.name, source, names.index_of(row.label), row.group))
+        else:
+            on_bad(row.name, decoded.bad.get(row.name, f"is in {LABELS}, but is no image file"))
+    if not images:
+        raise DataError(f"{path}: expected usable labelled pictures, got none")
+    unit: Unit = "lesion" if any(row.group for row in labels) else "image"
+    return LocalImages(path.resolve().name, images, unit, len(labels) - len(used), skipped)
+
+
+def read_labels(path: Path) -> list[LocalLabel]:
+    """Returns the rows of a table of labels. Raises DataError, with file and line."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            missing = {PATH, LABEL} - {*(reader.fieldnames or ())}
+            if missing:
+                raise DataError(
+                    f"{path}: expected the columns {PATH}, {LABEL} and optionally {GROUP}, got "
+                    f"{', '.join(reader.fieldnames or ()) or 'none'}"
+                )
+            rows = [_row(path, reader.line_num, cells) for cells in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: expected a CSV table in UTF-8 ({error})") from error
+    for name, count in Counter(row.name for row in rows).items():
+        if count > 1:
+            raise DataError(f"{path}: expected one row for each picture, got {count} for {name}")
+    return rows
+
+
+def _row(path: Path, line: int, cells: Mapping[str, str | None]) -> LocalLabel:
+    name, label = ((cells.get(key) or "").strip() for key in (PATH, LABEL))
+    if not name or not label:
+        raise DataError(f"{path} line {line}: expected a {PATH} and a {LABEL}, got an empty cell")
+    group = (cells.get(GROUP) or "").strip() or None
+    return LocalLabel(PurePosixPath(name).as_posix(), label, group)
+
+
+def _folder_labels(
+    names: Collection[str], on_bad: OnBad, top: int, lesion: re.Pattern[str] | None
+) -> Iterator[LocalLabel]:
+    """Yields the labels of pictures, given by relative name: their first folder.
+
+    top: number of folders above it. lesion: as in `read_local_images`.
+    """
+    for name in sorted(names):
+        folders = PurePosixPath(name).parts[top:-1]
+        found = None if lesion is None else lesion.search(PurePosixPath(name).name)
+        if not folders:
+            on_bad(name, "expected a sub-folder named after its label")
+        elif lesion is not None and found is None:
+            on_bad(name, f"expected a name with a lesion, as in {lesion.pattern}")
+        else:
+            yield LocalLabel(name, folders[0], None if found is None else found[1])
+
+
+def _check_labels(folder: Path, present: Collection[str], names: LabelNames) -> None:
+    """Raises DataError for a label without a class and for a name that does not exist."""
+    for label, name in names.renamed.items():
+        if name not in names.classes:
+            raise DataError(
+                f"{label}={name}: expected a class of the checkpoint "
+                f"({', '.join(names.classes)}), got {name}"
+            )
+    for label in (*names.renamed, *names.ignored, *names.outside):
+        if label not in present:
+            raise DataError(
+                f"{folder}: expected pictures labelled {label}, got {', '.join(sorted(present))}"
+            )
+    left_out = {*names.ignored, *names.outside}
+    unknown = sorted(
+        label for label in present if label not in left_out and names.class_of(label) is None
+    )
+    if unknown:
+        raise DataError(
+            f"{folder}: expected the checkpoint's classes {', '.join(names.classes)}, got also "
+            f"{', '.join(unknown)}; {names.remedy.format(unknown[0])}"
+        )
