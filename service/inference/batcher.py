@@ -99,7 +99,7 @@ class Batcher:
 
     def _run(self, batch: Batch) -> None:
         started_at = time.monotonic()
-        with self._cores.allocate():
+        with self._cores.allocate(len(self._threads) if batch.leaves_cores else 1):
             outputs = run_with_retry(partial(self._infer, batch.engine), batch.items)
         seconds = time.monotonic() - started_at
         self._queue.finish(batch)

@@ -86,15 +86,16 @@ class CoreAllocation:
         self._lock = threading.Lock()
 
     @contextmanager
-    def allocate(self) -> Iterator[int]:
+    def allocate(self, parts: int = 1) -> Iterator[int]:
         """Sets and yields the number of cores of a pass in this thread.
 
         A pass gets an equal part of the cores; passes that started earlier keep their number.
+        parts: the number of passes to expect, for each of which it leaves its part.
         torch's number of threads is a setting of the calling thread.
         """
         with self._lock:
             self._passes += 1
-            cores = max(1, self._count // self._passes)
+            cores = max(1, self._count // max(parts, self._passes))
         if cores != torch.get_num_threads():
             torch.set_num_threads(cores)
         try:

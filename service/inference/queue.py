@@ -17,7 +17,7 @@ from service.scheduling.recent_clients import RecentClients
 from service.scheduling.shared_capacity import SharedCapacity
 from service.settings import ServiceSettings
 
-TYPICAL_ROWS = 8  # of a request that is not known yet
+SMALLEST_ROWS = 2  # of a usual request; its real rows are not known yet
 
 
 class RequestQueue:
@@ -61,7 +61,7 @@ class RequestQueue:
         """Returns the estimated seconds until all accepted work has run.
 
         flow: until that of this request has run, with `rows` more rows of `engine`; without an
-        engine, with those of a typical request. Other requests and clients then count only as far
+        engine, with those of a small request. Other requests and clients then count only as far
         as fair sharing lets them run before.
         """
         with self._changed:
@@ -71,7 +71,7 @@ class RequestQueue:
             total = rows_by_engine.total()
             before: float = total
             if flow is not None:
-                needed = TYPICAL_ROWS if engine is None else rows
+                needed = SMALLEST_ROWS if engine is None else rows
                 before = min(total, self._capacity.finish_work(flow, needed))
             return self._throughput.remaining_s() + sum(
                 self._estimate_s(queued, math.ceil(waiting * before / total))
@@ -170,7 +170,7 @@ class RequestQueue:
                     return None
                 tickets = self._take_first()
                 if tickets:
-                    batch = Batch(tickets)
+                    batch = Batch(tickets, self._leaves_cores(tickets))
                     self._running.add(batch)
                     self._throughput.start(batch)
                     return batch
@@ -221,6 +221,16 @@ class RequestQueue:
     def _is_allowed(self, ticket: Ticket) -> bool:
         running = [batch.clients for batch in self._running]
         return self._recent.may_start(ticket.flow.client, self._workers, running)
+
+    def _leaves_cores(self, tickets: list[Ticket]) -> bool:
+        """Returns whether a pass belongs to clients with more work, while others are active.
+
+        More threads than cores slow all passes down many times, so these passes do not take the
+        cores that the next pass of another client needs.
+        """
+        busy = {ticket.flow.client for ticket in self._tickets}
+        clients = {ticket.flow.client for ticket in tickets}
+        return clients <= busy and any(map(self._recent.has_other, clients))
 
     def _take_first(self) -> list[Ticket]:
         """Removes and returns the tickets of the next batch; empty if all deadlines have passed.

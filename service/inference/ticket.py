@@ -57,9 +57,13 @@ class Ticket:
 
 @dataclass(eq=False, repr=False)
 class Batch:
-    """Tickets of one engine that run in one forward pass."""
+    """Tickets of one engine that run in one forward pass.
+
+    leaves_cores: True if cores must stay free for the passes of other clients.
+    """
 
     tickets: list[Ticket]
+    leaves_cores: bool = False
 
     @property
     def engine(self) -> Engine:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from service.scheduling.clients import Flow
@@ -82,7 +83,7 @@ class DecodingSlots:
         except BaseException:
             self._release(job)
             raise
-        decoding.add_done_callback(lambda _: self._release(job))
+        decoding.add_done_callback(partial(self._on_end, job))
         return await asyncio.shield(decoding)
 
     def _charge_of(self, job: _Job) -> Charge:
@@ -96,6 +97,11 @@ class DecodingSlots:
             charged_s = 0.0
 
         return charge
+
+    def _on_end(self, job: _Job, decoding: "asyncio.Future[Any]") -> None:
+        if not decoding.cancelled():
+            decoding.exception()  # marks it as seen, for a caller that has left
+        self._release(job)
 
     def _release(self, job: _Job) -> None:
         self._queue.remove(job)

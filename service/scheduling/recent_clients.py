@@ -28,11 +28,12 @@ class RecentClients:
 
         running: the clients with work in each of the busy workers.
         """
-        if workers == 1 or len(running) < workers - 1 or not self._has_other(client):
+        if workers == 1 or len(running) < workers - 1 or not self.has_other(client):
             return True
         return not all(client in clients for clients in running)
 
-    def _has_other(self, client: str) -> bool:
+    def has_other(self, client: str) -> bool:
+        """Returns whether another client was active in the last ten seconds."""
         oldest_s = self._now() - WINDOW_S
         while self._last_s and self._last_s[first := next(iter(self._last_s))] < oldest_s:
             del self._last_s[first]

@@ -1,6 +1,8 @@
 """Response times of a client while another one overloads the service, and without that."""
 
 import itertools
+import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -104,7 +106,15 @@ def _results(
         target=Target(bound="at most", value=0.0),
         libraries=LIBRARIES,
     )
-    yield measurement.reading(float(np.mean(refused)), refused, CPU, sizes)
+    codes = Counter(_code(exchange) for run in attacked for exchange in run)
+    yield measurement.reading(float(np.mean(refused)), refused, CPU, {**sizes, "codes": codes})
+
+
+def _code(exchange: Exchange) -> str:
+    """Returns the problem code of a response, `answered` without a problem."""
+    if exchange.response is None:
+        return "no response"
+    return str(json.loads(exchange.response.body).get("code", "answered"))
 
 
 def _percentiles(runs: list[list[Exchange]], percentile: int) -> list[float]:

@@ -319,3 +319,21 @@ def test_rows_of_later_rounds_are_reserved_until_the_ticket_is_released(engine, 
             queue.check_capacity(Flow(A), 5)
         queue.release(rounds[2])
     assert (queue.rows, queue.items) == (0, 0)
+
+
+def test_a_pass_of_a_client_with_more_work_leaves_cores_to_active_clients(
+    engine, clock, reserved
+) -> None:
+    queue = queue_of(clock, workers=2, max_batch_rows=1)
+    batch = reserved.enter_context(queue.reserve(Flow(A), engine, 1, count=3))
+    for ticket in batch[:2]:
+        queue.enqueue(ticket, item_of(1), NO_DEADLINE)
+    first = start_batch(queue)
+    assert not first.leaves_cores  # no other client is active
+    queue.finish(first)
+    (single,) = reserved.enter_context(queue.reserve(Flow(B), engine, 1))
+    second = start_batch(queue)
+    assert (second.clients, second.leaves_cores) == ({A}, True)
+    queue.enqueue(single, item_of(1), NO_DEADLINE)
+    third = start_batch(queue)
+    assert (third.clients, third.leaves_cores) == ({B}, False)
