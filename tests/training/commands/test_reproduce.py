@@ -341,7 +341,7 @@ def test_a_study_tests_its_endpoints_and_writes_them_with_the_epochs(
     done = run("reproduce", "overfitting-1500", "--seeds", "0,42", "--data", data, "--out", out,
                "--device", "cpu", "--device", "cpu", *overrides)  # fmt: skip
     assert done.status == 0, done.err
-    assert "30 of 42 train images" in table_of(done)
+    assert "30 of 48 train images" in table_of(done)
     assert "eulerlora-1-one-sample stoch - lora-20 det** (primary)" in done.out
     content = json.loads((out / "overfitting-1500.json").read_text())
     by_seed = {row["variant"]: np.array(row["metrics_by_seed"]["nll"]) for row in content["rows"]}
