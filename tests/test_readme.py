@@ -10,6 +10,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from eulerlora import EulerLoRA
+from eulerlora.checkpoint import DEFAULT_CHECKPOINT, stored_revision
+from eulerlora_client.policy.performance import performance
+from eulerlora_client.policy.policy import default_policy
 from service.app import create_service
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
@@ -86,3 +89,14 @@ def test_the_tree_has_one_line_for_every_sub_package() -> None:
     for package in ("service", "training"):
         sub_packages = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
         assert {f"{package}/{name}" for name in sub_packages} <= named
+
+
+def test_readme_and_card_have_the_measured_performance_of_the_packaged_policy() -> None:
+    policy = default_policy()
+    measured = performance(policy)
+    assert measured is not None
+    assert {row[0] for row in measured.summary.rows} >= {"PH2", "PAD-UFES-20"}
+    assert measured.summary.markdown in README
+    assert measured.markdown in (DEFAULT_CHECKPOINT / "README.md").read_text()
+    assert policy.evidence is not None
+    assert policy.evidence.revision == stored_revision(DEFAULT_CHECKPOINT)

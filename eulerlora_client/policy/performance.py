@@ -21,10 +21,10 @@ EXPLANATION = (
 DETAIL_HEADER = ("lesions", "number", "urgent", "unfamiliar", "neither", "threshold alone")
 
 DETAIL_NOTE = (
-    "A malignant lesion that is neither is missed; an other lesion that is neither is spared. "
-    "Threshold alone: the share with a malignant probability at the threshold in all images of a "
-    "malignant lesion (its sensitivity), or in no image of an other lesion (its specificity), "
-    "whether or not they are unfamiliar."
+    "A malignant lesion that is neither is missed; any other lesion that is neither is spared. "
+    "Threshold alone ignores whether images are unfamiliar: the share of malignant lesions with a "
+    "malignant probability at or above the threshold in all images (sensitivity), or of other "
+    "lesions without an image that reaches it (specificity)."
 )
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from eulerlora.checkpoint import DEFAULT_CHECKPOINT, read_config
+from eulerlora_client.policy.performance import performance
+from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.policy.wording import WARNING
 from tests.browser import TIMEOUT_MS, assert_accessible
 from tests.service.page.browser import expect, screenshot
@@ -49,6 +51,19 @@ def test_a_result_shows_the_disposition_before_the_evidence(go) -> None:
         log = visit.page.locator("#announcements")
         expect(log).to_contain_text(f"lesion.jpg: {answer['title']}.")
         assert visit.page.evaluate("livingBlobUrls()") == 0
+
+
+def test_the_known_weakness_is_shown_before_any_image(go) -> None:
+    measured = performance(default_policy())
+    assert measured is not None
+    with go() as visit:
+        section = visit.page.get_by_role("region", name="Known weakness")
+        for row in measured.summary.rows:
+            expect(section.get_by_role("row", name=row[0]).first).to_be_visible()
+            expect(section.get_by_text(row[-1], exact=True)).to_be_visible()
+        expect(section.get_by_text(measured.origin)).to_be_hidden()
+        section.get_by_text("Details of these figures").click()
+        expect(section.get_by_text(measured.origin)).to_be_visible()
 
 
 def test_the_warning_stays_visible_in_every_part_of_a_card(go) -> None:

@@ -6,6 +6,7 @@ from importlib.resources import as_file, files
 
 import pytest
 
+from eulerlora_client.policy.performance import UNKNOWN, performance
 from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.policy.wording import WARNING
 from service.routes.page import page_files
@@ -19,6 +20,18 @@ def test_the_page_is_html_with_the_warning(client) -> None:
     assert response.headers["Content-Type"] == "text/html; charset=utf-8"
     assert escape(WARNING) in response.text
     assert "{{" not in response.text
+
+
+def test_the_page_shows_the_measured_performance_of_its_policy() -> None:
+    policy = default_policy()
+    measured = performance(policy)
+    assert measured is not None
+    shown = page_files(policy)["index.html"].content.decode()
+    for table in (measured.summary, measured.details):
+        for cell in (*table.header, *(cell for row in table.rows for cell in row)):
+            assert escape(cell) in shown
+    unmeasured = policy.model_copy(update={"evidence": None})
+    assert escape(UNKNOWN) in page_files(unmeasured)["index.html"].content.decode()
 
 
 def test_the_security_policy_allows_only_this_server_and_no_frames(client) -> None:
