@@ -16,7 +16,8 @@ import pytest
 from eulerlora_client.contract.models import ClassName
 from eulerlora_client.contract.triage import Reason
 from eulerlora_client.policy import wording
-from eulerlora_client.policy.policy import Policy
+from eulerlora_client.policy.performance import UNKNOWN, performance
+from eulerlora_client.policy.policy import Policy, default_policy
 from eulerlora_client.printable import NO_BREAK, printable
 from eulerlora_client.report import html as report
 from eulerlora_client.report.html import percent, write_report
@@ -111,6 +112,20 @@ def test_every_row_is_listed_once_the_most_urgent_first(
 def test_the_warning_is_at_every_result_and_at_the_top(document: str) -> None:
     assert all(wording.WARNING in text_of(result) for result in results(document))
     assert wording.WARNING in text_of(document.partition("<main>")[0])
+
+
+def test_the_measured_performance_of_the_policy_is_stated(tmp_path: Path) -> None:
+    policy, path = default_policy(), tmp_path / "report.html"
+    measured = performance(policy)
+    assert measured is not None
+    write_report(path, [], policy, CREATED_AT)
+    text = text_of(path.read_text())
+    for row in measured.summary.rows:
+        assert row[0] in text
+        for title, cell in zip(measured.summary.header[1:], row[1:], strict=True):
+            assert f"{title} {cell}" in text
+    write_report(path, [], policy.model_copy(update={"evidence": None}), CREATED_AT)
+    assert UNKNOWN in text_of(path.read_text())
 
 
 def test_the_reasons_precede_the_pathway_and_the_values(

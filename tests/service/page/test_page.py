@@ -61,6 +61,8 @@ def test_the_known_weakness_is_shown_before_any_image(go) -> None:
         for row in measured.summary.rows:
             expect(section.get_by_role("row", name=row[0]).first).to_be_visible()
             expect(section.get_by_text(row[-1], exact=True)).to_be_visible()
+        frame = section.get_by_role("group").first
+        assert frame.evaluate("frame => frame.scrollWidth <= frame.clientWidth")
         expect(section.get_by_text(measured.origin)).to_be_hidden()
         section.get_by_text("Details of these figures").click()
         expect(section.get_by_text(measured.origin)).to_be_visible()
