@@ -221,6 +221,35 @@ def test_without_a_calibration_part_the_fit_uses_the_test_part_and_measures_noth
     assert (evidence.fit.images, evidence.fit.lesions) == (19, 6)
 
 
+def test_archives_are_measured_after_the_test_part(
+    checkpoint: Path, data: Path, policy: Path, tmp_path: Path
+) -> None:
+    labels = tmp_path / "clinic.toml"
+    labels.write_text('title = "Clinic"\nmalignant = ["bkl"]\n[labels]\nmel = "mel"\nnv = "nv"\n')
+    printed = fit(checkpoint, data, policy, "--archive", f"{labels}={data / 'images' / 'test'}")
+    evidence = read_policy(policy).evidence
+    assert evidence is not None
+    test, clinic = evidence.measured
+    assert (clinic.data, clinic.images, clinic.target) == ("Clinic", 19, test.target)
+    assert clinic.other_malignant is not None
+    assert (clinic.other_malignant.labels, clinic.other_malignant.lesions) == (("bkl",), 5)
+    assert (test.others.lesions, clinic.others.lesions) == (13, 8)
+    assert "5 lesions of bkl: " in printed
+
+
+@pytest.mark.parametrize(
+    ("archive", "message"),
+    [("ph2", "expected NAME=PATH, got ph2"), ("ph2=absent", "folder or tar archive, got absent")],
+)
+def test_a_wrong_archive_is_refused_before_any_work(
+    checkpoint: Path, data: Path, policy: Path, archive: str, message: str
+) -> None:
+    arguments = [checkpoint, "--data", data, "--policy", policy, "--archive", archive]
+    done = CliRunner().invoke(fit_command, list(map(str, arguments)))
+    assert done.exit_code == 2
+    assert message in done.output
+
+
 def test_samples_with_mode_det_are_refused(checkpoint: Path, data: Path, policy: Path) -> None:
     arguments = [checkpoint, "--data", data, "--policy", policy, "--mode", "det", "--samples", 2]
     done = CliRunner().invoke(fit_command, list(map(str, arguments)))

@@ -42,8 +42,8 @@ class LabelNames:
         return name if name in self.classes else None
 
     def index_of(self, label: str) -> int:
-        """Returns the index of a local label's class, or OUTSIDE for a label without one."""
-        name = self.class_of(label)
+        """Returns the index of a local label's class; OUTSIDE for one without, or in `outside`."""
+        name = None if label in self.outside else self.class_of(label)
         return OUTSIDE if name is None else self.classes.index(name)
 
 
