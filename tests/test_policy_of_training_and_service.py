@@ -128,7 +128,7 @@ def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy
 
 
 def test_the_client_decides_as_the_fit_counts(checkpoint: Path, data: Path, policy: Path) -> None:
-    printed = fit(checkpoint, data, policy, "--sensitivity", "0.2")
+    printed = fit(checkpoint, data, policy, "--sensitivity", "0.1")
     rules = read_policy(policy)
     model = EulerLoRA.load(checkpoint, "cpu")
     paths = sorted((data / "images" / "test").rglob("*.png"))
@@ -140,7 +140,7 @@ def test_the_client_decides_as_the_fit_counts(checkpoint: Path, data: Path, poli
     order = ("urgent", "unfamiliar", "refer", "routine")
     shares = (f"{name} {counts[Disposition(name)] / len(paths):.3f}" for name in order)
     assert ", ".join(shares) in printed
-    assert min(counts[Disposition(name)] for name in order[:3]) > 0
+    assert min(counts[Disposition(name)] for name in order) > 0
 
 
 def prediction_of(predicted: Prediction, index: int) -> contract.Prediction:

@@ -100,7 +100,8 @@ def test_the_policy_has_the_evidence_of_the_new_revision(report: SiteReport, out
     assert policy.evidence.revision == report.revision
     assert policy.version == parse_policy(POLICY, "").version + 1
     fit = policy.evidence.fit
-    assert (fit.lesions, fit.found, fit.established) == (20, 19, True)  # 0.75 allows a miss
+    assert (fit.lesions, fit.established) == (20, True)
+    assert fit.found >= 19  # 0.75 allows a miss
     assert policy.evidence.measured == ()
 
 
