@@ -11,6 +11,7 @@ from eulerlora.errors import (
     EulerLoRAError,
     ImageError,
     NonFiniteError,
+    OutputPathError,
     SettingsError,
     StorageError,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "EulerLoRAError",
     "ImageError",
     "NonFiniteError",
+    "OutputPathError",
     "Prediction",
     "SettingsError",
     "StorageError",

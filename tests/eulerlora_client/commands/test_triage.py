@@ -26,7 +26,10 @@ DETAILS = {
     "adapters": 2,
     "input_size": 32,
     "image_limits": {
-        "min_side": 32, "max_side": 8192, "max_pixels": 24_000_000, "max_jpeg_pixels": 64_000_000,
+        "min_side": 32,
+        "max_side": 8192,
+        "max_pixels": 24_000_000,
+        "max_jpeg_pixels": 64_000_000,
         "max_request_pixels": 512_000_000,
     },  # fmt: skip
     "max_body_bytes": 100_000,

@@ -9,7 +9,9 @@ from eulerlora_client.contract import problems
 
 
 def tree(kind: type) -> Iterator[type]:
-    yield kind
+    """Yields the classes of the contract; another package may have private subclasses."""
+    if kind.__module__ == problems.__name__:
+        yield kind
     for subclass in kind.__subclasses__():
         yield from tree(subclass)
 

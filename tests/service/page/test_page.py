@@ -192,7 +192,7 @@ def test_the_page_works_with_the_keyboard_alone(go) -> None:
         expect(page.get_by_role("radio", name="Sampled")).to_be_focused()
         keyboard.press("ArrowRight")
         expect(card.locator("circle.point")).to_have_count(POINTS)
-        for _ in range(2):  # skips the choice of a model
+        for _ in range(4):  # skips the choice of a model, the known weakness and its details
             keyboard.press("Tab")
         expect(page.get_by_role("button", name="Remove lesion.jpg")).to_be_focused()
         keyboard.press("Tab")

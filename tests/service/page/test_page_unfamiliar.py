@@ -61,7 +61,8 @@ def test_the_model_dialog_lists_the_thresholds_and_the_signals_of_the_monitor(go
         expect(dialog.get_by_role("row", name="unfamiliar image")).to_be_visible()
         for threshold in read_config(DEFAULT_CHECKPOINT).thresholds:
             assert threshold.feature_distance is not None
-            expect(dialog).to_contain_text(f"{threshold.feature_distance.threshold:.3f}; 95 %")
+            sent = float(f"{threshold.feature_distance.threshold:.6g}")
+            expect(dialog).to_contain_text(f"{sent:.3f}; 95 %")
 
 
 @pytest.mark.slow

@@ -199,7 +199,7 @@ def test_a_non_empty_output_folder_is_refused_before_training(
 @pytest.mark.parametrize(
     ("overrides", "named"),
     [
-        (["training.epochs=0"], "training.epochs"),
+        (["training.epochs=-1"], "training.epochs"),
         (["training.epoch=1"], "did you mean training.epochs?"),
         (["data.path=absent"], "absent"),
         (["backbone.weights=absent.safetensors"], "absent.safetensors"),

@@ -116,7 +116,10 @@ def test_bad_images_are_cached_with_their_reasons(
     again = decoded_images(folder)
     assert first.bad == again.bad
     assert list(first.bad) == ["red/01.png", "red/02.png", "red/link.png"]
-    assert all(reason.startswith("cannot be opened") for reason in first.bad.values())
+    unopened, truncated, missing = first.bad.values()
+    assert unopened.startswith("cannot be opened")
+    assert truncated == "the image is damaged or truncated"
+    assert missing.startswith("cannot be opened")
     assert not first.sources.keys() & first.bad.keys()
 
 

@@ -72,7 +72,7 @@ def test_the_report_agrees_with_the_predictions_of_the_model(
         flagged = actual.flagged["msp"]
         assert flagged is not None
         assert flagged.hits == int(prediction.ood.sum())
-        assert actual.thresholds == {"msp": 0.5}
+        assert actual.thresholds == {"msp": 0.5, "energy": 50.0}
         uncertainty = predictions.uncertainty
         torch.testing.assert_close(uncertainty.probabilities, prediction.probabilities)
         torch.testing.assert_close(uncertainty.msp, prediction.msp)
@@ -87,7 +87,8 @@ def test_the_report_agrees_with_the_predictions_of_the_model(
         assert other["msp"].metrics.keys() == {"auroc", "auprc", "fpr_at_95_tpr"}
         assert other["msp"].flagged is not None
         assert other["msp"].flagged.hits == int(outside.ood.sum())
-        assert other["energy"].flagged is None
+        assert other["energy"].flagged is not None
+        assert other["energy"].flagged.hits == 0
     of_class = correct[[image.label == 2 for image in test]]
     lesions = np.array([int(image.cluster) for image in test if image.label == 2])
     assert stoch.classes[model.classes[2]].sensitivity == proportion(of_class, lesions)
@@ -163,7 +164,7 @@ def test_the_sampler_can_be_chosen_and_is_reported(
     det, stoch = evaluation.report.modes
     assert (det.title, stoch.title) == ("det", "stoch, 4 balanced samples")
     assert (det.sampler, stoch.sampler) == (None, "balanced")
-    assert (det.thresholds, stoch.thresholds) == ({"msp": 0.5}, {})
+    assert (det.thresholds, stoch.thresholds) == ({"msp": 0.5, "energy": 50.0}, {})
     paths = [image_folder / "test" / image.name for image in test]
     expected = model.predict(paths, "stoch", 4, sampler="balanced").probabilities
     actual = evaluation.sets.test.predictions[1].uncertainty.probabilities
