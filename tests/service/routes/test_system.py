@@ -1,5 +1,8 @@
 """GET /models, /models/{name}, /livez, /readyz and /metrics."""
 
+import asyncio
+
+import httpx
 import pytest
 import torch
 from fastapi import FastAPI
@@ -14,7 +17,7 @@ from service.app import create_service
 from service.http import problem_responses as problems
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
-from service.routes.system import probe_routes
+from service.routes.system import SCRAPE_INTERVAL_S, probe_routes
 from service.settings import ImageLimits, ServiceSettings
 from service.telemetry.request_id import RequestIdMiddleware
 from tests.service.observed import GaugeValues, count_everything, observed_app
@@ -180,3 +183,29 @@ def test_metrics_have_the_accepted_format(accept, content_type) -> None:
     parse = openmetrics_parser if content_type.startswith(OPENMETRICS) else parser
     names = {family.name for family in parse.text_string_to_metric_families(response.text)}
     assert {"eulerlora_ready", "eulerlora_entropy_nats", "process_open_fds"} <= names
+
+
+def test_scrapes_are_answered_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = most = 0
+    sleep = asyncio.sleep
+
+    async def counted(seconds: float) -> None:
+        nonlocal waiting, most
+        waiting += seconds == SCRAPE_INTERVAL_S
+        most = max(most, waiting)
+        for _ in range(5):
+            await sleep(0)
+        waiting -= seconds == SCRAPE_INTERVAL_S
+
+    monkeypatch.setattr("service.routes.system.asyncio.sleep", counted)
+    metrics = GaugeValues().metrics()
+    app = observed_app(metrics)
+
+    async def scrape_all() -> list[int]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as scraper:
+            scrapes = [scraper.get("/metrics") for _ in range(6)]
+            return [response.status_code for response in await asyncio.gather(*scrapes)]
+
+    assert asyncio.run(scrape_all()) == [200] * 6
+    assert (waiting, most) == (0, 1)
