@@ -12,12 +12,12 @@ from training.reproduction.table import read_table
 
 PACKAGED = [find_recipe(name) for name in recipe_names()]
 PRETRAINING = [path for path in PACKAGED if "-pretrain" in path.stem]
-CHOICES = RECIPES / "ham10000-choices.toml"
+CHOICES = ("ham10000-choices", "dermoscopy-choices")
 STUDIES = [path for path in PACKAGED if path.stem.startswith("overfitting-")]
 METHODS = [
     (path, name)
     for path in PACKAGED
-    if path not in (CHOICES, *STUDIES)
+    if path.stem not in CHOICES and path not in STUDIES
     for name in variant_names(path)
 ]
 
@@ -101,20 +101,27 @@ def test_keys_that_contradict_each_other_are_refused(
         read_recipe(find_recipe("overfitting-all"), AdapterRecipe, overrides, "lora-20")
 
 
-@pytest.mark.parametrize("variant", read_table("ham10000-choices").variants)
-def test_a_choice_uses_the_validation_split_and_changes_one_setting(variant: str) -> None:
+@pytest.mark.parametrize(
+    ("table", "variant"), [(name, row) for name in CHOICES for row in read_table(name).variants]
+)
+def test_a_choice_uses_the_validation_split_and_changes_one_setting(
+    table: str, variant: str
+) -> None:
     start, choice = (
-        read_recipe(CHOICES, AdapterRecipe, variant=name) for name in ("start", variant)
+        read_recipe(RECIPES / f"{table}.toml", AdapterRecipe, variant=name)
+        for name in ("start", variant)
     )
     assert choice.data.split == "lesion-validation"
     changed = [
-        (table, key)
-        for table in ("data", "backbone", "adapters", "training", "evaluation")
-        for key, value in getattr(choice, table)
-        if value != getattr(getattr(start, table), key)
+        (section, key)
+        for section in ("data", "backbone", "adapters", "training", "evaluation")
+        for key, value in getattr(choice, section)
+        if value != getattr(getattr(start, section), key)
     ]
     dependent = {("adapters", "min_rank"), ("training", "beta")}  # depend on rank and class weights
-    count = len(set(changed) - dependent) + (choice.outliers != start.outliers)
+    count = len(set(changed) - dependent) + sum(
+        getattr(choice, key) != getattr(start, key) for key in ("outliers", "colour_constancy")
+    )
     assert count == (variant != "start")
 
 

@@ -20,6 +20,7 @@ PAPER_TABLES = ("cifar10", "cifar100", "ham10000", "ood")
 PAPER_SEEDS = (0, 42, 1206, 2205, 25008)  # appendix "Random Seeds and Reporting Protocol"
 STUDIES = ("overfitting-1500", "overfitting-all")
 COMPACT_TABLES = ("cifar10-scale-check", "ham10000-scale-check", "ham10000-compact")
+CHOICES = ("ham10000-choices", "dermoscopy-choices")
 
 
 def rows(name: str) -> dict[tuple[str, str], TableRow]:
@@ -27,7 +28,7 @@ def rows(name: str) -> dict[tuple[str, str], TableRow]:
 
 
 def test_all_tables_exist() -> None:
-    assert table_names() == sorted([*PAPER_TABLES, *COMPACT_TABLES, *STUDIES, "ham10000-choices"])
+    assert table_names() == sorted([*PAPER_TABLES, *COMPACT_TABLES, *STUDIES, *CHOICES])
 
 
 @pytest.mark.parametrize("name", table_names())
