@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 from torch import Tensor
@@ -18,7 +20,7 @@ from eulerlora.image_files import read_image
 from eulerlora.inference import ImageOutput, predict_adaptively, predict_images
 from eulerlora.prediction import Prediction, prediction_of, with_prediction_sets
 from eulerlora.prediction_sets import RunOptions, check_coverage
-from eulerlora.preprocess import RgbImage, resize, upright_rgb
+from eulerlora.preprocess import RgbImage, channels_first, resize, upright_rgb
 from eulerlora.runtime import Runtime
 from eulerlora.seeds import content_seed
 from eulerlora.settings import (
@@ -35,7 +37,10 @@ from eulerlora.settings import (
 from eulerlora.validation import validated
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
-Images = Tensor | Sequence[Image.Image | Path | str]
+RgbArray = npt.NDArray[np.uint8]
+"""(height, width, 3), RGB."""
+
+Images = Tensor | RgbArray | Sequence[Image.Image | Path | str | RgbArray]
 
 
 @dataclass(frozen=True)
@@ -137,7 +142,8 @@ class EulerLoRA:
     ) -> Prediction:
         """Returns class probabilities and uncertainty of every image.
 
-        images: PIL images or paths; or a tensor (n, 3, height, width) in [0, 1].
+        images: a sequence of PIL images, paths or NumPy arrays (height, width, 3), uint8 in RGB; or
+        an array (n, height, width, 3); or a tensor (n, 3, height, width) in [0, 1].
         samples: S per adapter in mode `stoch`; `auto` runs rounds until the result converges; None
         for `DEFAULT_SAMPLES`. Mode `det` takes no samples.
         seed: of the draws of every image; None derives one from the image and the model's revision.
@@ -250,9 +256,16 @@ def choose_device(name: str) -> torch.device:
 def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
     """Yields every image, one in memory at a time.
 
-    PIL images and files: uint8, upright sRGB. Tensors: unchanged. input_side: of the network's
-    input; large JPEG files are reduced (`jpeg_reduction`). Raises ImageError.
+    PIL images, files and arrays: uint8, upright sRGB. Tensors: unchanged. input_side: of the
+    network's input; large JPEG files are reduced (`jpeg_reduction`). Raises ImageError.
     """
+    if isinstance(images, Image.Image | Path | str):
+        raise ImageError(f"expected a sequence of images, got one {type(images).__name__}")
+    if isinstance(images, np.ndarray) and images.ndim != 4:
+        raise ImageError(
+            "expected an array (n, height, width, 3) or a list of arrays (height, width, 3), "
+            f"got {images.dtype} {images.shape}"
+        )
     if isinstance(images, Tensor):
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
             raise ImageError(
@@ -264,5 +277,16 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
     for image in images:
         if isinstance(image, Image.Image):
             yield upright_rgb(image)
+        elif isinstance(image, np.ndarray):
+            yield _rgb_of_array(image)
         else:
             yield read_image(Path(image), str(image), input_side)
+
+
+def _rgb_of_array(image: RgbArray) -> RgbImage:
+    """Returns the image in an array. Raises ImageError if it is not (height, width, 3) uint8."""
+    if image.ndim != 3 or image.shape[2] != 3 or not image.size or image.dtype != np.uint8:
+        raise ImageError(
+            f"expected an array (height, width, 3) of uint8, got {image.dtype} {image.shape}"
+        )
+    return RgbImage(channels_first(np.array(image)), ())

@@ -1,5 +1,6 @@
 """`EulerLoRA`: predictions, accepted images and errors."""
 
+import re
 import struct
 import zlib
 from pathlib import Path
@@ -84,15 +85,23 @@ def test_summary_and_labels_are_computed_from_the_trajectories(
     assert actual.labels == tuple(model.classes[index] for index in best)
 
 
-def test_images_paths_and_strings_give_the_same_prediction(
+def test_images_paths_strings_and_arrays_give_the_same_prediction(
     model: EulerLoRA, photos: list[Image.Image], tmp_path: Path
 ) -> None:
     paths = [tmp_path / f"{index}.png" for index in range(COUNT)]
     for photo, path in zip(photos, paths, strict=True):
         photo.save(path)
     expected = model.predict(photos, mode="stoch")
-    for images in (paths, [str(path) for path in paths], tuple(paths)):
+    arrays = [np.asarray(photo) for photo in photos]  # read-only
+    mirrored = [array[:, ::-1].copy()[:, ::-1] for array in arrays]  # negative strides
+    for images in (paths, [str(path) for path in paths], tuple(paths), arrays, mirrored):
         assert torch.equal(model.predict(images, mode="stoch").trajectories, expected.trajectories)
+
+
+def test_one_array_of_all_images_gives_the_prediction_of_a_list(model: EulerLoRA) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (COUNT, 40, 36, 3), dtype=np.uint8)
+    actual, expected = (model.predict(given, mode="stoch") for given in (images, list(images)))
+    assert torch.equal(actual.trajectories, expected.trajectories)
 
 
 @pytest.mark.parametrize("mode", ["det", "stoch"])
@@ -471,6 +480,32 @@ def test_device_auto_is_cuda_if_available() -> None:
 def test_a_device_that_does_not_exist_is_a_settings_error() -> None:
     with pytest.raises(SettingsError, match="abacus"):
         choose_device("abacus")
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.zeros((40, 40), np.uint8),
+        np.zeros((40, 40, 4), np.uint8),
+        np.zeros((3, 40, 40), np.uint8),
+        np.zeros((40, 40, 3), np.float32),
+        np.zeros((0, 40, 3), np.uint8),
+    ],
+)
+def test_an_array_of_another_shape_or_dtype_is_an_image_error(
+    model: EulerLoRA, image: np.ndarray
+) -> None:
+    expected = f"(height, width, 3) of uint8, got {image.dtype} {image.shape}"
+    with pytest.raises(ImageError, match=re.escape(expected)):
+        model.predict([image])
+
+
+@pytest.mark.parametrize("image", ["a.png", Path("a.png"), Image.new("RGB", (40, 40))])
+def test_one_image_without_a_list_is_an_image_error(model: EulerLoRA, image: object) -> None:
+    with pytest.raises(ImageError, match="expected a sequence of images, got one"):
+        model.predict(image)
+    with pytest.raises(ImageError, match=r"got uint8 \(40, 40, 3\)"):
+        model.predict(np.zeros((40, 40, 3), np.uint8))
 
 
 def test_conversions_of_images_are_warnings_of_the_prediction(
