@@ -13,15 +13,16 @@ from service.inference.engine import Engine
 
 @dataclass(frozen=True)
 class ServedModel:
-    """One revision of a model and its engine."""
+    """One revision of a model and its engine. card: in Markdown, empty if there is none."""
 
     model: EulerLoRA
     engine: Engine
+    card: str = ""
 
     @classmethod
-    def of(cls, model: EulerLoRA) -> Self:
+    def of(cls, model: EulerLoRA, card: str = "") -> Self:
         """Returns the model with a new engine."""
-        return cls(model, Engine(model))
+        return cls(model, Engine(model), card)
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch
 
-from eulerlora.checkpoint import CONFIG, load_checkpoint
+from eulerlora.checkpoint import CARD, CONFIG, load_checkpoint
 from eulerlora.errors import CheckpointError
 from eulerlora.known_answer import (
     EXPECTED_FILE,
@@ -23,18 +23,23 @@ from eulerlora.runtime import Runtime
 from eulerlora.settings import Precision, RuntimeSettings
 
 THREAD_NAME = "loading"
+MAX_CARD_BYTES = 1_000_000
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """A model that gave its known answer, the folder it came from, and its precision."""
+    """A model that gave its known answer.
+
+    folder: where it came from. card: the model card in Markdown, empty if there is none.
+    """
 
     folder: Path
     model: EulerLoRA
     known: KnownAnswer
     precision: Precision
+    card: str = ""
 
     @property
     def name(self) -> str:
@@ -67,7 +72,16 @@ def load_checked(
     fault = known.fault(answers, runtime.precision)
     if fault is not None:
         raise CheckpointError(folder / EXPECTED_FILE, fault)
-    return CheckedModel(folder, model, known, runtime.precision)
+    return CheckedModel(folder, model, known, runtime.precision, read_card(folder))
+
+
+def read_card(folder: Path) -> str:
+    """Returns the model card of a checkpoint; empty if it is missing or unreadable."""
+    try:
+        with (folder / CARD).open("rb") as file:
+            return file.read(MAX_CARD_BYTES).decode("utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def share_backbone(model: EulerLoRA, others: Iterable[EulerLoRA]) -> None:

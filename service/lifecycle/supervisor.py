@@ -121,7 +121,9 @@ class Supervisor:
     async def _load(self) -> None:
         for folder in self._folders:
             checked = await run_in_daemon_thread(partial(self._parts.load, folder, self._models))
-            self._supervised.append(_Supervised(checked, ServedModel.of(checked.model)))
+            self._supervised.append(
+                _Supervised(checked, ServedModel.of(checked.model, checked.card))
+            )
 
     @property
     def _models(self) -> list[EulerLoRA]:
@@ -165,7 +167,7 @@ class Supervisor:
             if new is None:
                 logger.info("model %s: revision %s, verified", old.name, old.model.revision)
                 return
-            served = ServedModel.of(new.model)
+            served = ServedModel.of(new.model, new.card)
             fault = await health_check(new, partial(service.infer, served), timeout_s=None)
             if fault is not None:
                 raise CheckpointError(new.folder, fault)

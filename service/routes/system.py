@@ -52,6 +52,13 @@ MODEL_NAME = {
 """A parameter of FastAPI would add a validation error in another format to the description."""
 
 
+MARKDOWN = "text/markdown"
+_CARD = documented("model_card", (*KEYED_PROBLEMS, UnknownModel))
+CARD = {
+    **_CARD,
+    200: {**_CARD[200], "content": {MARKDOWN: {"schema": {"type": "string"}}}},
+}
+
 _METRICS = documented("scrape", OPEN_PROBLEMS)
 _TEXT = {"schema": {"type": "string"}}
 SCRAPED = {
@@ -93,6 +100,17 @@ def model_routes(
         name = request.path_params["name"]
         details = model_details(models.named(name), settings, shift.states().get(name))
         return json_response(details)
+
+    @router.get(
+        "/models/{name}/card",
+        response_class=PlainTextResponse,
+        responses=CARD,
+        openapi_extra=MODEL_NAME,
+    )
+    async def model_card(request: Request) -> Response:
+        """Returns the model card in Markdown; it is empty if the checkpoint has none."""
+        served = models.named(request.path_params["name"])
+        return PlainTextResponse(served.card, media_type=MARKDOWN)
 
     return router
 
