@@ -1,21 +1,21 @@
 """The data sets of a recipe: labelled parts, out-of-distribution images and outliers."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePath, PurePosixPath
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path, PurePath
 
 from eulerlora.config import CheckpointConfig, ClassName
 from eulerlora.errors import DataError
+from eulerlora.image_files import EXTENSIONS, is_image_name
 from training.data import ham10000
-from training.data.cache import decoded_images
+from training.data.cache import DecodedImages, decoded_images
 from training.data.labelled_images import (
     OUTSIDE,
     ImageParts,
     LabelledImage,
     OodSet,
     evenly_spaced,
-    stratified_split,
-    three_parts,
 )
 from training.data.public_sets import (
     TITLES,
@@ -24,6 +24,10 @@ from training.data.public_sets import (
     split_suffix,
 )
 from training.data.sources import OnBad, refuse
+from training.labels.checks import check_every_class
+from training.labels.layout import split_labels
+from training.labels.splits import stratified_split
+from training.labels.table import LABELS, ImageLabel
 from training.recipe.pretraining import UnlabelledData
 from training.recipe.schema import DataSettings, OodSettings, OutlierSettings, Part
 
@@ -130,91 +134,44 @@ def _read_images(path: str, part: Part, directory: Path, skip_bad: bool) -> OodS
     return OodSet(folder.resolve().name, images, skipped)
 
 
-@dataclass(frozen=True)
-class FolderImage:
-    """An image of an image folder: its relative name and class index."""
-
-    name: str
-    label: int
-
-
-@dataclass(frozen=True)
-class ClassFolders:
-    """Sorted classes, and the images of `train` and `test`, or of `all` without such folders."""
-
-    classes: Sequence[str]
-    parts: Mapping[str, Sequence[FolderImage]]
-
-
 def _read_image_folder(settings: DataSettings, path: Path, on_bad: OnBad) -> ImageParts:
-    """Returns an image folder. Splitting precedes skipping: a bad image changes no other part."""
+    """Returns a user's images. Splitting precedes skipping: a bad image changes no other part.
+
+    Raises DataError, with class and file.
+    """
     decoded = decoded_images(path)
-    names = sorted({*decoded.sources, *decoded.bad})
-    folders = _class_folders(path, names, settings.classes.keys())
-    parts = {}
-    for part, images in three_parts(folders.parts, settings.split).items():
-        for image in images:
-            if image.name in decoded.bad:
-                on_bad(_in_directory(settings.path, image.name), decoded.bad[image.name])
-        parts[part] = [
-            LabelledImage(image.name, decoded.sources[image.name], image.label)
-            for image in images
-            if image.name in decoded.sources
-        ]
-    trained = {image.label for image in parts["train"]}
-    for label, name in enumerate(folders.classes):
-        if label not in trained:
-            raise DataError(f"{path}: expected usable training images of class {name}, got none")
+    labels = split_labels(settings, path, {*decoded.sources, *decoded.bad})
+    parts: dict[str, list[LabelledImage]] = {part: [] for part in labels.parts}
+    for part, members in labels.parts.items():
+        for image in members:
+            source = decoded.sources.get(image.name)
+            if source is None:
+                reason = _fault(path, labels.rows[image.name], decoded)
+                on_bad(_in_directory(settings.path, image.name), reason)
+            else:
+                parts[part].append(LabelledImage(image.name, source, image.label, image.cluster))
+    counts = {part: Counter(image.label for image in images) for part, images in parts.items()}
+    check_every_class(labels.source, counts, labels.classes)
     classes = tuple(
         ClassName(name=name, description=settings.classes.get(name, name))
-        for name in folders.classes
+        for name in labels.classes
     )
-    return ImageParts(f"{path.name}, image folder{split_suffix(settings.split)}", classes, parts)
+    layout = LABELS if labels.source.table else "image folder"
+    name = f"{path.absolute().name}, {layout}{split_suffix(settings.split)}"
+    return ImageParts(name, classes, parts, notes=labels.notes)
 
 
-def _class_folders(path: Path, names: Collection[str], expected: Collection[str]) -> ClassFolders:
-    """Assigns images, given by relative name, to classes and parts by their folders.
-
-    Layouts: `train/<class>/` and `test/<class>/`, or `val/<class>/` if there is no `test/`, with
-    other folders ignored; or `<class>/`.
-    expected: the exact classes; if empty, at least two of any name. Raises DataError, with the
-    folder, for a missing or unexpected class.
-    """
-    folders = {name: PurePosixPath(name).parts[:-1] for name in names}
-    top = {folder[0] for folder in folders.values() if len(folder) > 1}
-    test = "val" if "val" in top and "test" not in top else "test"
-    parts = {
-        part: [n for n, folder in folders.items() if folder[:1] == (name,) and len(folder) > 1]
-        for part, name in (("train", "train"), ("test", test))
-    }
-    if not all(parts.values()):
-        parts = {"all": [name for name, folder in folders.items() if folder]}
-    present = {part: {folders[name][-1] for name in members} for part, members in parts.items()}
-    classes = sorted(expected or set.union(*present.values()))
-    if len(classes) < 2:
-        raise DataError(f"{path}: expected a folder for each of two classes or more")
-    for part, name in (("all", "."), ("train", "train"), ("test", test)):
-        if part in parts:
-            _check_classes(path / name, present[part], classes)
-    labels = {name: index for index, name in enumerate(classes)}
-    return ClassFolders(
-        classes,
-        {
-            part: [FolderImage(name, labels[folders[name][-1]]) for name in members]
-            for part, members in parts.items()
-        },
-    )
-
-
-def _check_classes(folder: Path, present: Collection[str], expected: Sequence[str]) -> None:
-    for name in expected:
-        if name not in present:
-            raise DataError(f"{folder / name}: expected a folder with images of this class")
-    for name in sorted(present):
-        if name not in expected:
-            raise DataError(
-                f"{folder / name}: expected one of the classes {', '.join(expected)}, got {name}"
-            )
+def _fault(path: Path, row: ImageLabel, decoded: DecodedImages) -> str:
+    """Returns why an image cannot be used, with its class."""
+    if row.name in decoded.bad:
+        reason = decoded.bad[row.name]
+    elif not (path / row.name).exists():
+        reason = "no such file"
+    elif not is_image_name(row.name):
+        reason = f"expected an image ({', '.join(EXTENSIONS)})"
+    else:
+        reason = f"expected a path below the folder of {LABELS}, without .."
+    return f"{reason} ({row.place}, class {row.label})"
 
 
 def _in_directory(path: str, name: str) -> str:

@@ -1,8 +1,6 @@
 """Labelled pictures of a site or an archive: a folder per class, or a table `labels.csv`."""
 
-import csv
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -12,9 +10,8 @@ from eulerlora.errors import DataError
 from training.data.cache import decoded_images
 from training.data.labelled_images import OUTSIDE, LabelledImage
 from training.data.sources import OnBad, refuse
+from training.labels.table import LABELS, ImageLabel, read_labels
 
-LABELS = "labels.csv"
-PATH, LABEL, GROUP = "path", "label", "group"
 OPTIONS = "map a label with --class {0}=CLASS or leave its pictures out with --ignore {0}"
 
 Unit = Literal["lesion", "image"]
@@ -63,15 +60,6 @@ class LocalImages:
     skipped: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class LocalLabel:
-    """The label of a picture and its group, a lesion or a patient, if known."""
-
-    name: str
-    label: str
-    group: str | None = None
-
-
 def read_local_images(
     path: Path,
     names: LabelNames,
@@ -109,37 +97,9 @@ def read_local_images(
     return LocalImages(path.resolve().name, images, unit, len(labels) - len(used), skipped)
 
 
-def read_labels(path: Path) -> list[LocalLabel]:
-    """Returns the rows of a table of labels. Raises DataError, with file and line."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            missing = {PATH, LABEL} - {*(reader.fieldnames or ())}
-            if missing:
-                raise DataError(
-                    f"{path}: expected the columns {PATH}, {LABEL} and optionally {GROUP}, got "
-                    f"{', '.join(reader.fieldnames or ()) or 'none'}"
-                )
-            rows = [_row(path, reader.line_num, cells) for cells in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: expected a CSV table in UTF-8 ({error})") from error
-    for name, count in Counter(row.name for row in rows).items():
-        if count > 1:
-            raise DataError(f"{path}: expected one row for each picture, got {count} for {name}")
-    return rows
-
-
-def _row(path: Path, line: int, cells: Mapping[str, str | None]) -> LocalLabel:
-    name, label = ((cells.get(key) or "").strip() for key in (PATH, LABEL))
-    if not name or not label:
-        raise DataError(f"{path} line {line}: expected a {PATH} and a {LABEL}, got an empty cell")
-    group = (cells.get(GROUP) or "").strip() or None
-    return LocalLabel(PurePosixPath(name).as_posix(), label, group)
-
-
 def _folder_labels(
     names: Collection[str], on_bad: OnBad, top: int, lesion: re.Pattern[str] | None
-) -> Iterator[LocalLabel]:
+) -> Iterator[ImageLabel]:
     """Yields the labels of pictures, given by relative name: their first folder.
 
     top: number of folders above it. lesion: as in `read_local_images`.
@@ -152,7 +112,7 @@ def _folder_labels(
         elif lesion is not None and found is None:
             on_bad(name, f"expected a name with a lesion, as in {lesion.pattern}")
         else:
-            yield LocalLabel(name, folders[0], None if found is None else found[1])
+            yield ImageLabel(name, folders[0], folders[0], None if found is None else found[1])
 
 
 def _check_labels(folder: Path, present: Collection[str], names: LabelNames) -> None:

@@ -15,8 +15,8 @@ from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
 from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
-from training.data.labelled_images import SPLIT_SEED
 from training.evaluation.calibration import threshold_at_tpr
+from training.labels.splits import SPLIT_SEED
 from training.metrics.intervals import Ints
 
 FOLDS = 2

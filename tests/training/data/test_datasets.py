@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from eulerlora.errors import DataError
+from eulerlora.settings import Preprocessing
 from training.augmentation.views import evaluation_view
 from training.data.datasets import read_dataset, read_ood_set, read_unlabelled
 from training.data.labelled_images import ImageDataset, ImageParts, class_counts
@@ -84,13 +85,50 @@ def test_a_folder_with_one_class_is_refused(labelled: Path) -> None:
 def test_a_class_with_too_few_images_is_refused(labelled: Path) -> None:
     for path in sorted((labelled / "train" / "red").iterdir())[1:]:
         path.unlink()
-    with pytest.raises(DataError, match="stratified split"):
+    with pytest.raises(DataError, match=r"at least 2 images of class red.*\(train/red/00\.png\)"):
         read_dataset(SETTINGS, labelled)
+
+
+def test_a_table_beside_the_images_gives_the_same_parts_as_folders(labelled: Path) -> None:
+    by_folder = read_dataset(SETTINGS, labelled)
+    names = sorted(path.relative_to(labelled) for path in labelled.rglob("*.png"))
+    rows = [f"{name.as_posix()},{name.parts[1]},{name.parts[0]}" for name in names]
+    (labelled / "labels.csv").write_text("\n".join(["path,label,split", *rows]))
+    by_table = read_dataset(SETTINGS, labelled)
+    assert names_by_part(by_table) == names_by_part(by_folder)
+    assert by_table.name == "labelled, labels.csv"
+    assert [image.label for image in by_table.parts["test"]] == [
+        image.label for image in by_folder.parts["test"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("train/red/absent.png", "no such file"),
+        ("notes.txt", r"expected an image \(.jpeg"),
+        ("../other/0.png", "no such file|without .."),
+        ("train/red/broken.png", "cannot be opened"),
+    ],
+)
+def test_a_row_without_a_usable_image_is_refused_or_skipped(
+    labelled: Path, name: str, reason: str
+) -> None:
+    (labelled / "notes.txt").touch()
+    (labelled / "train" / "red" / "broken.png").write_bytes(b"broken")
+    images = sorted(path.relative_to(labelled) for path in (labelled / "test").rglob("*.png"))
+    rows = [f"{image.as_posix()},{image.parts[1]}" for image in images]
+    (labelled / "labels.csv").write_text("\n".join(["path,label", *rows, f"{name},red"]))
+    with pytest.raises(DataError, match=f"{reason}.*labels.csv line 20, class red"):
+        read_dataset(SETTINGS, labelled)
+    data = read_dataset(SETTINGS, labelled, skip_bad=True)
+    assert len(data.skipped) == 1
+    assert sum(map(len, data.parts.values())) == 18
 
 
 def test_images_are_transformed_and_keep_their_labels(labelled: Path) -> None:
     part = read_dataset(SETTINGS, labelled).parts["test"]
-    images = ImageDataset(part, evaluation_view(16))
+    images = ImageDataset(part, evaluation_view(Preprocessing(size=16)))
     assert len(images) == 18
     for index, image in enumerate(part):
         pixels, label = images[index]
@@ -205,7 +243,7 @@ def test_an_archive_gives_the_same_images_as_its_folder(labelled: Path, tmp_path
     packed = read_dataset(SETTINGS.model_copy(update={"path": "set.tar"}), tmp_path)
     plain = read_dataset(SETTINGS, labelled)
     assert names_by_part(packed) == names_by_part(plain)
-    view = evaluation_view(16)
+    view = evaluation_view(Preprocessing(size=16))
     for part in plain.parts:
         ours, theirs = (ImageDataset(data.parts[part], view) for data in (packed, plain))
         assert torch.equal(ours[0][0], theirs[0][0])

@@ -99,7 +99,7 @@ def test_names_that_do_not_exist_are_refused(
         ("file,label\na.png,mel\n", "expected the columns path, label .* got file, label"),
         ("", "got none"),
         ("path,label\na.png,\n", "line 2: expected a path and a label, got an empty cell"),
-        ("path,label\na.png,mel\n./a.png,nv\n", "got 2 for a.png"),
+        ("path,label\na.png,mel\n./a.png,nv\n", "got two for a.png"),
         ("path,label\n../a.png,mel\n", r"\.\./a.png: is in labels.csv, but is no image file"),
     ],
 )

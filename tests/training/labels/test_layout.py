@@ -1,0 +1,204 @@
+"""Labels of a user's images: layouts, checks and splits."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from eulerlora.errors import DataError
+from training.labels.folders import folder_labels
+from training.labels.layout import SplitLabels, split_labels
+from training.recipe.schema import DataSettings, Split
+
+CLASSES = ("blue", "green", "red")
+
+
+def names(*folders: str, count: int = 10) -> list[str]:
+    return [f"{folder}/{index}.png" for folder in folders for index in range(count)]
+
+
+def split(
+    folder: Path, images: Sequence[str], how: Split = "lesion", classes: Sequence[str] = ()
+) -> SplitLabels:
+    settings = DataSettings(kind="imagefolder", split=how, classes={name: name for name in classes})
+    return split_labels(settings, folder, images)
+
+
+def table(folder: Path, rows: Sequence[str], header: str = "path,label,group,split") -> Path:
+    (folder / "labels.csv").write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return folder
+
+
+def named(labels: SplitLabels) -> dict[str, set[str]]:
+    return {part: {image.name for image in images} for part, images in labels.parts.items()}
+
+
+def by_class(images: Sequence[str], label: int) -> list[str]:
+    return [f"{name},{CLASSES[label]},," for name in images]
+
+
+def test_stated_parts_are_kept_and_val_calibrates(tmp_path: Path) -> None:
+    images = names(*(f"{part}/{name}" for part in ("train", "val", "test") for name in CLASSES))
+    parts = named(split(tmp_path, images))
+    assert parts == {
+        part: {name for name in images if name.startswith(f"{folder}/")}
+        for part, folder in (("train", "train"), ("calibration", "val"), ("test", "test"))
+    }
+    parts = named(split(tmp_path, images, "lesion-best-epoch"))
+    assert parts["validation"] == {name for name in images if name.startswith("val/")}
+    assert parts["test"] == {name for name in images if name.startswith("test/")}
+    assert all(name.startswith("train/") for name in parts["train"] | parts["calibration"])
+    assert len(parts["train"]) == 27
+
+
+def test_val_without_test_is_the_test_part_and_is_not_mixed_with_train(tmp_path: Path) -> None:
+    images = names(*(f"{part}/{name}" for part in ("train", "val") for name in CLASSES))
+    labels = split(tmp_path, images)
+    assert named(labels)["test"] == {name for name in images if name.startswith("val/")}
+    assert labels.notes == ("val is the test part, because no test part is given",)
+
+
+def test_train_alone_is_split_with_a_note(tmp_path: Path) -> None:
+    labels = split(tmp_path, names(*(f"train/{name}" for name in CLASSES)))
+    assert {part: len(images) for part, images in labels.parts.items()} == {
+        "train": 21,
+        "calibration": 3,
+        "test": 6,
+    }
+    assert "a fifth of them becomes the test part" in labels.notes[0]
+
+
+def test_parts_without_train_are_refused(tmp_path: Path) -> None:
+    images = names(*(f"{part}/{name}" for part in ("val", "test") for name in CLASSES))
+    with pytest.raises(DataError, match="expected a part train, got test, validation"):
+        split(tmp_path, images)
+
+
+def test_the_class_is_the_first_folder_below_the_part(tmp_path: Path) -> None:
+    labels = split(tmp_path, names("blue/a", "blue/b", "red/a"))
+    assert list(labels.classes) == ["blue", "red"]
+    labels = split(tmp_path, names("train/blue/x", "train/red", "test/blue", "test/red/y"))
+    assert list(labels.classes) == ["blue", "red"]
+
+
+def test_the_outer_folder_of_an_archive_is_no_class() -> None:
+    images = names("set/train/red", "set/train/blue", "set/test/red", "set/test/blue")
+    labels = folder_labels(images, packed=True).labels
+    assert Counter((row.part, row.label) for row in labels) == {
+        (part, name): 10 for part in ("train", "test") for name in ("blue", "red")
+    }
+    assert {row.label for row in folder_labels(images).labels} == {"set"}
+
+
+def test_every_part_has_every_class_even_a_small_one(tmp_path: Path) -> None:
+    images = [*names("blue", "green", count=60), *names("red", count=3)]
+    labels = split(tmp_path, images)
+    for part, members in labels.parts.items():
+        assert {image.label for image in members} == {0, 1, 2}, part
+    assert sum(len(members) for members in labels.parts.values()) == len(images)
+
+
+@pytest.mark.parametrize("how", ["lesion", "lesion-best-epoch", "lesion-validation"])
+def test_a_group_is_never_in_two_parts(tmp_path: Path, how: Split) -> None:
+    rows = [
+        f"{label}/{patient}-{index}.png,{name},P{patient},"
+        for label, name in enumerate(CLASSES)
+        for patient in range(12)
+        for index in range(1 + patient % 4)
+    ]  # patients have pictures of several classes
+    labels = split(table(tmp_path, rows), [row.split(",")[0] for row in rows], how)
+    groups = {part: {image.cluster for image in images} for part, images in labels.parts.items()}
+    present = 12 if how != "lesion-validation" else 9  # it drops the test part
+    assert sum(len(members) for members in groups.values()) == present
+    assert len(set().union(*groups.values())) == present
+    for members in labels.parts.values():
+        assert {image.label for image in members} == {0, 1, 2}
+
+
+def test_a_table_states_parts_groups_and_labels_and_ignores_other_images(tmp_path: Path) -> None:
+    rows = [
+        f"{part}-{name}.png, {name} ,{part}{name},{part}"
+        for part in ("train", "Val", "test")
+        for name in CLASSES
+    ]
+    images = [row.split(",")[0] for row in rows]
+    labels = split(table(tmp_path, rows, " Path,LABEL,group,split"), [*images, "more.png"])
+    assert {part: len(members) for part, members in labels.parts.items()} == {
+        "train": 3,
+        "calibration": 3,
+        "test": 3,
+    }
+    assert list(labels.classes) == list(CLASSES)
+    assert labels.notes == ("1 images are not in labels.csv and are left out, such as more.png",)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["a.png,red,,", "b.png,red,,"], "two classes or more, got only 'red', the label of all 2"),
+        (["a.png,red,,", "./a.png,blue,,"], "two for a.png: labels.csv line 2 (red) and labels.csv "
+         "line 3 (blue)"),
+        (["a.png,red,,", "b.png,Red,,"], "got 'red' (labels.csv line 2, a.png) and 'Red' "
+         "(labels.csv line 3, b.png), which differ only in case or spaces"),
+        (["a.png,red,,", "b.png,red ,,"], "got 'red' (labels.csv line 2, a.png) and 'red '"),
+        (["a.png,red,,", "b.png,,,"], "line 3: expected a path and a label, got an empty cell"),
+        (["a.png,red,,train", "b.png,blue,,"], "an empty one in labels.csv line 3 (b.png)"),
+        (["a.png,red,,held out"], "line 2: expected a split of train, val or test, got 'held out'"),
+        (["a.png,red,P1,train", "b.png,red,P1,test", "c.png,blue,,train", "d.png,blue,,test"],
+         "got group P1 in train (labels.csv line 2, a.png, red) and in test (labels.csv line 3"),
+        (["a.png,red,,train", "b.png,red,,test", "c.png,blue,,train"],
+         "expected pictures of class blue with the split test, got none"),
+        ([*by_class(names("a"), 0), *by_class(names("b"), 1), *by_class(names("c", count=2), 2)],
+         "at least 3 images of class red, one for each of train, calibration, test, got 2 "
+         "(c/0.png, c/1.png); add pictures"),
+        ([*by_class(names("a"), 0), *(f"b/{i}.png,red,P7," for i in range(9))],
+         "at least 3 groups of class red, one for each of train, calibration, test, got 1 "
+         "(group P7)"),
+    ],
+)  # fmt: skip
+def test_unusable_tables_are_one_line_with_class_and_file(
+    tmp_path: Path, rows: list[str], message: str
+) -> None:
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
+        split(table(tmp_path, rows), [row.split(",")[0] for row in rows])
+    assert str(tmp_path / "labels.csv") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("folders", "message"),
+    [
+        (["red"], "got only 'red', the folder of all 10 images"),
+        (["set/blue", "set/red"], "got only 'set'; its folders are blue, red: is the data "),
+        (["red", "blue", "Red"], "'red' (red, red/0.png), which differ only in case or spaces"),
+        (["train/red", "train/blue", "test/red"], "test/blue: expected a folder with images"),
+    ],
+)
+def test_unusable_folders_are_one_line_with_the_class(
+    tmp_path: Path, folders: list[str], message: str
+) -> None:
+    with pytest.raises(DataError, match=re.escape(message)):
+        split(tmp_path, names(*folders))
+
+
+def test_the_classes_of_a_recipe_are_the_only_ones(tmp_path: Path) -> None:
+    images = names("blue", "red")
+    with pytest.raises(DataError, match="white: expected a folder with images of this class"):
+        split(tmp_path, images, classes=["blue", "red", "white"])
+    images = names("blue", "green", "red")
+    with pytest.raises(DataError, match="red: expected one of the classes blue, green, got red"):
+        split(tmp_path, images, classes=["blue", "green"])
+
+
+def test_no_images_in_class_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="expected images in a folder for each class"):
+        split(tmp_path, ["a.png"])
+
+
+@pytest.mark.parametrize("text", ["", "name,dx\na.png,red\n", "path;label\na.png;red\n"])
+def test_a_table_without_the_columns_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "labels.csv").write_text(text)
+    with pytest.raises(DataError, match="expected the columns path, label and optionally group"):
+        split(tmp_path, ["a.png"])

@@ -1,0 +1,1 @@
+"""Labels of a user's images, by folder or table, their checks and their split."""

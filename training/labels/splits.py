@@ -1,0 +1,146 @@
+"""Splits of labelled items into train, validation, calibration and test."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from sklearn.model_selection import train_test_split
+
+from eulerlora.errors import DataError
+from training.recipe.schema import Split
+
+CALIBRATION_SHARE = 0.1
+VALIDATION_SHARE = 0.1
+TEST_SHARE = 0.2
+SPLIT_SEED = 42
+MIN_FOR_SPLIT = 2
+"""Items of a class that a stratified split needs."""
+
+
+class Labelled(Protocol):
+    """An object with a class index."""
+
+    @property
+    def label(self) -> int: ...
+
+
+class Grouped(Labelled, Protocol):
+    """An object with a class index and the identifier of a group, such as a patient, if known."""
+
+    @property
+    def cluster(self) -> str | None: ...
+
+
+LabelledItem = TypeVar("LabelledItem", bound=Labelled)
+Item = TypeVar("Item", bound=Grouped)
+Parts = Mapping[str, Sequence[Item]]
+
+
+@dataclass(frozen=True)
+class Group(Generic[Item]):
+    """The items of a group. label: the rarest of their classes, by which a split is stratified."""
+
+    label: int
+    items: Sequence[Item]
+
+
+def three_parts(published: Mapping[str, Sequence[Item]], split: Split) -> Parts[Item]:
+    """Returns train, calibration and test, and for one split validation; always the same parts.
+
+    published: the parts of the data set, `train`, `test` and possibly `validation`; or `all`, of
+    which a fifth becomes the test part. The calibration part is the published validation part, or
+    a tenth of the training items; `paper` has none of the latter. `lesion-validation` drops the
+    test part and tests on the part `validation` of `lesion-best-epoch`, which is the published one
+    or a tenth of the train part. No group is divided.
+    """
+    if "all" in published:
+        train, test = split_off(published["all"], TEST_SHARE)
+    else:
+        train, test = published["train"], published["test"]
+    given = published.get("validation", ())
+    if split == "paper":
+        return {"train": train, "test": test, **({"calibration": given} if given else {})}
+    if split == "lesion" and given:
+        return {"train": train, "calibration": given, "test": test}
+    train, calibration = split_off(train, CALIBRATION_SHARE)
+    if split == "lesion":
+        return {"train": train, "calibration": calibration, "test": test}
+    validation = given
+    if not given:
+        train, validation = split_off(train, VALIDATION_SHARE)
+    if split == "lesion-validation":
+        return {"train": train, "calibration": calibration, "test": validation}
+    return {"train": train, "validation": validation, "calibration": calibration, "test": test}
+
+
+def split_off(items: Sequence[Item], share: float) -> tuple[Sequence[Item], Sequence[Item]]:
+    """Returns the items in two parts, stratified by class, without a common group.
+
+    share: of the items or groups in the second part, which has at least one of each class if the
+    class has two. Raises DataError if there are too few items.
+    """
+    groups = whole_groups(items)
+    labels = Counter(group.label for group in groups)
+    alone = [group for group in groups if labels[group.label] < MIN_FOR_SPLIT]
+    several = [group for group in groups if labels[group.label] >= MIN_FOR_SPLIT]
+    count = max(math.ceil(share * len(several)), len({group.label for group in several}))
+    first, second = stratified_split(several, count)
+    first, second = _with_every_class([*first, *alone], second)
+    return [i for group in first for i in group.items], [i for group in second for i in group.items]
+
+
+def whole_groups(items: Sequence[Item]) -> list[Group[Item]]:
+    """Returns the groups of the items in order; an item without one is a group by itself."""
+    members: dict[object, list[Item]] = defaultdict(list)
+    for index, item in enumerate(items):
+        members[index if item.cluster is None else item.cluster].append(item)
+    totals = Counter(item.label for item in items)
+    return [
+        Group(min((item.label for item in group), key=totals.__getitem__), group)
+        for group in members.values()
+    ]
+
+
+def _with_every_class(
+    first: Sequence[Group[Item]], second: Sequence[Group[Item]]
+) -> tuple[Sequence[Group[Item]], Sequence[Group[Item]]]:
+    """Moves to the second part the smallest group of each class that it lacks.
+
+    A class with a single group stays in the first part.
+    """
+    remaining, chosen = list(first), list(second)
+    for label in sorted(_labels(remaining) - _labels(chosen)):
+        having = [group for group in remaining if label in _labels([group])]
+        if len(having) > 1 and label not in _labels(chosen):
+            smallest = min(having, key=lambda group: len(group.items))
+            remaining.remove(smallest)
+            chosen.append(smallest)
+    return remaining, chosen
+
+
+def _labels(groups: Sequence[Group[Item]]) -> set[int]:
+    return {item.label for group in groups for item in group.items}
+
+
+def stratified_split(
+    items: Sequence[LabelledItem], second: float, seed: int = SPLIT_SEED
+) -> tuple[Sequence[LabelledItem], Sequence[LabelledItem]]:
+    """Returns the items in two parts, stratified by class; the same parts for the same seed.
+
+    second: size of the second part, a fraction of all items, or as an int a count. Raises
+    DataError if a class has too few items.
+    """
+    labels = [item.label for item in items]
+    try:
+        first_part, second_part = train_test_split(
+            list(items), test_size=second, stratify=labels, random_state=seed
+        )
+    except ValueError as error:
+        raise DataError(
+            f"expected enough images of every class for a stratified split, got {len(items):,} "
+            f"images of {len(set(labels))} classes, the smallest with "
+            f"{min(map(labels.count, set(labels)), default=0)}"
+        ) from error
+    return first_part, second_part
