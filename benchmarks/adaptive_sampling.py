@@ -23,7 +23,7 @@ from benchmarks.sampling import predict
 from eulerlora.adaptive_sampling import MAX_SAMPLES
 from eulerlora.checkpoint import DEFAULT_CHECKPOINT
 from eulerlora.model import EulerLoRA, choose_device
-from eulerlora.preprocess import resize
+from eulerlora.preprocess import network_input
 from eulerlora.settings import SAMPLERS, Draw, Sampler
 from training.data.datasets import checkpoint_dataset, read_ood_set
 from training.data.labelled_images import LabelledImage, evenly_spaced
@@ -86,9 +86,9 @@ def sample(
     """Returns the trajectories of all images, `REPEATS` times with different seeds."""
 
     def probabilities(images: Sequence[LabelledImage], name: str) -> Tensor:
-        size = model.config.preprocessing.size
+        preprocessing = model.config.preprocessing
         pixels = torch.stack(
-            [resize(read_image(image.name, image.source), size) for image in images]
+            [network_input(read_image(image.name, image.source), preprocessing) for image in images]
         )
         seeds = torch.arange(REPEATS * len(images)).view(REPEATS, -1).tolist()
         draw = Draw(mode="stoch", samples=MAX_SAMPLES, sampler=sampler)

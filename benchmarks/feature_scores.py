@@ -19,7 +19,7 @@ from torch import Tensor
 from eulerlora.coefficients import PROJECTIONS
 from eulerlora.feature_distance import FeatureDistance, fit_feature_statistics
 from eulerlora.model import EulerLoRA
-from eulerlora.preprocess import resize
+from eulerlora.preprocess import network_input
 from eulerlora.rows import Rows
 from training.data.datasets import checkpoint_dataset, read_outliers
 from training.data.labelled_images import LabelledImage, evenly_spaced
@@ -162,13 +162,15 @@ def features_of(model: EulerLoRA, images: Images, label: str) -> Features:
 @torch.inference_mode()
 def backbone_tokens(model: EulerLoRA, images: Images) -> Tensor:
     """Returns the class tokens of the backbone without adapters, (n, width), of unit length."""
-    settings, size = model.network.settings, model.config.preprocessing.size
-    pixels = torch.stack([resize(read_image(image.name, image.source), size) for image in images])
+    settings, preprocessing = model.network.settings, model.config.preprocessing
+    pixels = torch.stack(
+        [network_input(read_image(image.name, image.source), preprocessing) for image in images]
+    )
     directions = settings.adapters * settings.rank
     zeros = torch.zeros(len(images), model.network.depth, len(PROJECTIONS), directions)
     rows = Rows.of([1] * len(images), adapters=1).to(model.device)
     output = model.runtime.outputs(pixels.to(model.device), rows, zeros.to(model.device))
-    return output.features[:, : model.network.backbone.hidden_dim].cpu()
+    return output.features[:, : model.network.backbone.settings.width].cpu()
 
 
 def comparison(

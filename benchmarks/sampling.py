@@ -20,7 +20,7 @@ from eulerlora.coefficients import (
 )
 from eulerlora.inference import predict_rows
 from eulerlora.model import EulerLoRA
-from eulerlora.preprocess import resize
+from eulerlora.preprocess import network_input
 from eulerlora.settings import SAMPLERS, AdapterSettings, Draw, Sampler
 from training.data.datasets import checkpoint_dataset
 from training.data.labelled_images import evenly_spaced
@@ -115,8 +115,10 @@ def drawing_ms(sampler: Sampler, images: int, samples: int, repeats: int = 10) -
 def images_of_test_part(model: EulerLoRA, data: Path, count: int) -> Tensor:
     """Returns (count, 3, size, size) evenly spaced images of the model's test part."""
     images = evenly_spaced(checkpoint_dataset(model.config, data).parts[TEST], count)
-    size = model.config.preprocessing.size
-    return torch.stack([resize(read_image(image.name, image.source), size) for image in images])
+    preprocessing = model.config.preprocessing
+    return torch.stack(
+        [network_input(read_image(image.name, image.source), preprocessing) for image in images]
+    )
 
 
 def model_table(model: EulerLoRA, pixels: Tensor, samples: int, repeats: int) -> str:

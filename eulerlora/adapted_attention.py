@@ -1,4 +1,4 @@
-"""Multi-head self-attention with adapted Q, K, V and O, over torchvision's packed weights."""
+"""Multi-head self-attention with adapted Q, K, V and O, over packed weights."""
 
 import math
 
@@ -48,7 +48,7 @@ def adapted_attention(
 
     inputs: (rows, tokens, width), after the layer norm. With `image`, (images, tokens, width): the
     products that the rows of an image share are computed once.
-    frozen: holds in_proj_weight (3 width, width) and out_proj, as torchvision packs them.
+    frozen: holds in_proj_weight (3 width, width) and out_proj.
     coefficients: (rows, 4, ranks). image: (rows,), index of each row's image.
     queries: number of leading tokens to return; None returns all.
     Returns (rows, queries, width), without the residual.

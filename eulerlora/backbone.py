@@ -1,32 +1,34 @@
-"""Frozen backbones: torchvision's published Vision Transformers and others of the same class."""
+"""Frozen backbones: torchvision's published weights and backbone files."""
 
 import hashlib
 import json
+import math
 import os
 import pickle
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from urllib.error import URLError
 
 import torch
 from pydantic import ValidationError
-from torch import nn
+from torch import Tensor
+from torch.nn import functional as F
 from torchvision import models
-from torchvision.models import VisionTransformer, WeightsEnum
-from torchvision.models.vision_transformer import ConvStemConfig, interpolate_embeddings
+from torchvision.models import WeightsEnum
 
+from eulerlora.backbone_network import VisionTransformer
 from eulerlora.config import Provenance
 from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.safetensor_files import read_metadata, read_tensors, write_tensors
-from eulerlora.settings import BackboneSettings
+from eulerlora.settings import BackboneSettings, Preprocessing
 from eulerlora.validation import validated
 
-Builder = Callable[..., VisionTransformer]
+Builder = Callable[..., models.VisionTransformer]
+POSITIONS = "encoder.pos_embedding"
 
 PUBLISHED: dict[str, tuple[Builder, WeightsEnum]] = {
     f"{family.__name__}.{weights.name}": (builder, weights)
@@ -41,38 +43,6 @@ PUBLISHED: dict[str, tuple[Builder, WeightsEnum]] = {
 }
 
 
-def build_backbone(
-    settings: BackboneSettings, stem_norm: type[nn.Module] | None = None
-) -> VisionTransformer:
-    """Returns a backbone of this shape with new weights, without a classification head.
-
-    stem_norm: normalisation after each convolution of a convolutional stem. A stored backbone has
-    none: pretraining folds batch normalisation into the convolutions.
-    """
-    backbone = VisionTransformer(
-        image_size=settings.image_size,
-        patch_size=settings.patch_size,
-        num_layers=settings.layers,
-        num_heads=settings.heads,
-        hidden_dim=settings.width,
-        mlp_dim=settings.mlp_width,
-        norm_layer=partial(nn.LayerNorm, eps=1e-6),
-        conv_stem_configs=_stem(settings, stem_norm),
-    )
-    return without_head(backbone)
-
-
-def _stem(settings: BackboneSettings, norm: type[nn.Module] | None) -> list[ConvStemConfig] | None:
-    """Returns the convolutions of the stem; None for a patch embedding.
-
-    Their channels double up to `width`; torchvision adds a 1x1 convolution.
-    """
-    if settings.stem == "patch":
-        return None
-    widths = [settings.width >> left for left in reversed(range(settings.stem_layers))]
-    return [ConvStemConfig(max(8, channels), 3, 2, norm_layer=norm) for channels in widths]
-
-
 def published_backbone(name: str, file: Path | None = None) -> VisionTransformer:
     """Returns a backbone with one of torchvision's published weights.
 
@@ -82,7 +52,8 @@ def published_backbone(name: str, file: Path | None = None) -> VisionTransformer
     with another hash and a file that is not available.
     """
     builder, weights = _published(name)
-    backbone = builder(image_size=weights.meta["min_size"][0])
+    with torch.device("meta"):
+        model = builder(image_size=weights.meta["min_size"][0])
     cached = _cached(weights.url)
     if file is not None:
         _check_hash(file, weights.url)
@@ -92,10 +63,10 @@ def published_backbone(name: str, file: Path | None = None) -> VisionTransformer
     _check_hash(cached, weights.url)
     try:
         state = torch.load(cached, map_location="cpu", weights_only=True)
-        backbone.load_state_dict(state)
+        model.load_state_dict(state, assign=True)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
         raise SettingsError(f"{cached}: does not contain the weights {name}") from error
-    return without_head(backbone)
+    return from_torchvision(model)
 
 
 def absent_weights(name: str) -> str | None:
@@ -184,9 +155,30 @@ def _hash_prefix(url: str) -> str:
     return Path(url).stem.rpartition("-")[2]
 
 
-def without_head(backbone: VisionTransformer) -> VisionTransformer:
-    """Removes the classification head of a backbone, in place, and returns the backbone."""
-    backbone.heads = nn.Sequential()
+def from_torchvision(model: models.VisionTransformer) -> VisionTransformer:
+    """Returns a backbone with the weights of a Vision Transformer of torchvision, without its head.
+
+    The norms of its layers are torchvision's default.
+    """
+    shape = BackboneSettings(
+        image_size=model.image_size,
+        patch_size=model.patch_size,
+        layers=len(model.encoder.layers),
+        heads=model.encoder.layers[0].num_heads,
+        width=model.hidden_dim,
+        mlp_width=model.mlp_dim,
+    )
+    state = {
+        name: tensor for name, tensor in model.state_dict().items() if not name.startswith("heads.")
+    }
+    return with_weights(shape, state)
+
+
+def with_weights(settings: BackboneSettings, state: Mapping[str, Tensor]) -> VisionTransformer:
+    """Returns a backbone with these tensors as its parameters; it allocates nothing."""
+    with torch.device("meta"):
+        backbone = VisionTransformer(settings)
+    backbone.load_state_dict(state, assign=True)
     return backbone
 
 
@@ -196,42 +188,56 @@ def at_image_size(backbone: VisionTransformer, image_size: int) -> VisionTransfo
     The position embeddings are interpolated. Raises SettingsError for a size that is not a multiple
     of the patch size.
     """
-    tables = settings_of(backbone).model_dump() | {"image_size": image_size}
-    settings = validated(BackboneSettings, tables)
-    state = interpolate_embeddings(image_size, backbone.patch_size, backbone.state_dict())
-    resized = build_backbone(settings)
-    resized.load_state_dict(state)
-    return resized
-
-
-def settings_of(backbone: VisionTransformer) -> BackboneSettings:
-    """Returns the shape of a backbone."""
-    return BackboneSettings(
-        image_size=backbone.image_size,
-        patch_size=backbone.patch_size,
-        layers=len(backbone.encoder.layers),
-        heads=backbone.encoder.layers[0].num_heads,
-        width=backbone.hidden_dim,
-        mlp_width=backbone.mlp_dim,
-        stem="convolution" if isinstance(backbone.conv_proj, nn.Sequential) else "patch",
+    old = backbone.settings
+    settings = validated(BackboneSettings, old.model_dump() | {"image_size": image_size})
+    state = backbone.state_dict()
+    return with_weights(
+        settings, state | {POSITIONS: resized_positions(state[POSITIONS], settings)}
     )
+
+
+def resized_positions(positions: Tensor, settings: BackboneSettings) -> Tensor:
+    """Returns position embeddings, interpolated to the image size of `settings`.
+
+    positions: (1, 1 + side * side, width), the class token's first.
+    """
+    side = settings.image_size // settings.patch_size
+    own_side = math.isqrt(positions.shape[1] - 1)
+    if side == own_side:
+        return positions
+    grid = positions[:, 1:].mT.unflatten(-1, (own_side, own_side))
+    resized = F.interpolate(
+        grid, size=(side, side), mode="bicubic", align_corners=settings.positions == "corners"
+    )
+    return torch.cat([positions[:, :1], resized.flatten(2).mT], dim=1)
 
 
 @dataclass(frozen=True)
 class BackboneFile:
-    """The content of a `backbone.safetensors`: the weights and their provenance."""
+    """The content of a `backbone.safetensors`: the weights, their provenance and their input."""
 
     backbone: VisionTransformer
     provenance: Provenance
+    preprocessing: Preprocessing
 
 
 def save_backbone(
-    path: Path, backbone: VisionTransformer, provenance: Provenance, dtype: torch.dtype
+    path: Path,
+    backbone: VisionTransformer,
+    provenance: Provenance,
+    dtype: torch.dtype,
+    preprocessing: Preprocessing | None = None,
 ) -> None:
-    """Writes a backbone, with its shape and provenance as metadata of the file."""
+    """Writes a backbone; its shape, provenance and preprocessing are metadata of the file.
+
+    preprocessing: None for that of torchvision's backbones in the paper, a resize alone.
+    """
+    shape = backbone.settings
+    preprocessing = preprocessing or Preprocessing(size=shape.image_size)
     metadata = {
-        "settings": settings_of(backbone).model_dump_json(),
+        "settings": shape.model_dump_json(),
         "provenance": json.dumps(provenance),
+        "preprocessing": preprocessing.model_dump_json(),
     }
     write_tensors(path, backbone.state_dict(), dtype, metadata)
 
@@ -242,9 +248,16 @@ def load_backbone(path: Path) -> BackboneFile:
     try:
         settings = BackboneSettings.model_validate_json(metadata["settings"])
         provenance = json.loads(metadata["provenance"])
+        preprocessing = Preprocessing(size=settings.image_size)
+        if "preprocessing" in metadata:  # absent from files of version 0.1
+            preprocessing = Preprocessing.model_validate_json(metadata["preprocessing"])
     except (KeyError, ValueError, ValidationError) as error:
         raise CheckpointError(path, "expected metadata of a backbone") from error
-    with torch.device("meta"):  # the numbers in the metadata allocate nothing
-        backbone = build_backbone(settings)
-    backbone.load_state_dict(read_tensors(path, backbone.state_dict()), assign=True)
-    return BackboneFile(backbone, provenance)
+    return BackboneFile(read_backbone_weights(path, settings), provenance, preprocessing)
+
+
+def read_backbone_weights(path: Path, settings: BackboneSettings) -> VisionTransformer:
+    """Returns a backbone of this shape with the weights of a file. Raises CheckpointError."""
+    with torch.device("meta"):  # the numbers in the settings allocate nothing
+        expected = VisionTransformer(settings).state_dict()
+    return with_weights(settings, read_tensors(path, expected))

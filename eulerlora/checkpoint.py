@@ -8,18 +8,17 @@ Files: `config.json`, `adapters.safetensors`, `README.md`, `known_answer.png`, `
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from pydantic import ValidationError
-from torch import Tensor
-from torchvision.models import VisionTransformer
 
 from eulerlora.atomic_files import atomic_write, storage_errors
-from eulerlora.backbone import build_backbone, published_backbone, save_backbone, settings_of
+from eulerlora.backbone import published_backbone, read_backbone_weights, save_backbone
+from eulerlora.backbone_network import VisionTransformer
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.feature_distance import FeatureDistance, read_feature_distance
@@ -67,7 +66,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             backbone,
             config.adapters.settings,
             len(config.classes),
-            config.preprocessing.colour_constancy,
+            config.preprocessing,
         )
     trained = dict(network.adapter_parameters())
     tensors = read_tensors(folder / ADAPTERS, trained)
@@ -115,7 +114,14 @@ def save_checkpoint(
     with storage_errors(folder), new_folder(folder) as partial:
         write_tensors(partial / ADAPTERS, dict(network.adapter_parameters()), dtype, {})
         if config.backbone.published is None:
-            save_backbone(partial / BACKBONE, network.backbone, config.backbone.provenance, dtype)
+            without_constancy = {"colour_constancy": "none"}  # a recipe chooses it
+            save_backbone(
+                partial / BACKBONE,
+                network.backbone,
+                config.backbone.provenance,
+                dtype,
+                config.preprocessing.model_copy(update=without_constancy),
+            )
         write_card(partial, card)
         write_config(partial, config)
         write_known_answer(partial, load_checkpoint(partial).network, config)
@@ -177,18 +183,14 @@ def _read_backbone(folder: Path, config: CheckpointConfig) -> VisionTransformer:
     expected = config.backbone
     if expected.published is None:
         path = folder / BACKBONE
-        with torch.device("meta"):
-            backbone = build_backbone(expected.settings)
-        tensors: Mapping[str, Tensor] = read_tensors(path, backbone.state_dict())
-        backbone.load_state_dict(tensors, assign=True)
+        backbone = read_backbone_weights(path, expected.settings)
     else:
         path = folder / CONFIG
         try:
             backbone = published_backbone(expected.published)
         except (SettingsError, OSError) as error:
             raise CheckpointError(path, f"backbone: {error}") from error
-        if settings_of(backbone) != expected.settings:
+        if backbone.settings != expected.settings:
             raise CheckpointError(path, f"backbone.settings do not match {expected.published}")
-        tensors = backbone.state_dict()
-    check_digest(path, tensors, expected.sha256)
+    check_digest(path, backbone.state_dict(), expected.sha256)
     return backbone

@@ -8,10 +8,10 @@ from eulerlora.settings import (
     AdapterSettings,
     Auto,
     BackboneSettings,
-    ColourConstancy,
     Mode,
     PositiveInt,
     Precision,
+    Preprocessing,
     Sampler,
 )
 from eulerlora.validation import Settings
@@ -63,16 +63,6 @@ class AdapterConfig(Settings):
 
     settings: AdapterSettings
     sha256: Sha256
-
-
-class Preprocessing(Settings):
-    """How an image becomes the network's input; colour constancy follows the resize."""
-
-    scale: Literal["1/255"] = "1/255"
-    resize: Literal["squash"] = "squash"
-    interpolation: Literal["bilinear-antialias"] = "bilinear-antialias"
-    size: PositiveInt
-    colour_constancy: ColourConstancy = "none"
 
 
 class ScoreThreshold(Settings):

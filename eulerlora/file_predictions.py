@@ -107,7 +107,7 @@ def _read(
         try:
             if file.exists() and not file.is_file():
                 raise ImageError(f"{file}: expected a regular file")
-            image = read_image(file, str(file), model.config.preprocessing.size)
+            image = read_image(file, str(file), model.config.preprocessing.input_side)
             yield ReadableFile(file, model.prepare(image.pixels, options), image.warnings)
         except ImageError as error:
             on_failure(str(error))

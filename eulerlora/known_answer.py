@@ -22,8 +22,8 @@ from eulerlora.config import CheckpointConfig, Sha256
 from eulerlora.errors import CheckpointError, ImageError
 from eulerlora.image_files import read_pixels
 from eulerlora.inference import RowNetwork, predict_images
-from eulerlora.preprocess import resize
-from eulerlora.settings import SAMPLERS, Draw, Precision
+from eulerlora.preprocess import network_input
+from eulerlora.settings import SAMPLERS, Draw, Precision, Preprocessing
 from eulerlora.uncertainty import summarise
 from eulerlora.validation import Settings, first_fault
 
@@ -134,7 +134,7 @@ def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConf
     network: loaded from the checkpoint's files, in float32 on the CPU.
     """
     image = _png(synthetic_image())
-    pixels = _network_input(folder / IMAGE_FILE, image, config.preprocessing.size)
+    pixels = _network_input(folder / IMAGE_FILE, image, config.preprocessing)
     outputs = predict_known_answer(network, pixels, config.temperature)
     stored = KnownAnswerFile(
         picture_sha256=hashlib.sha256(image).hexdigest(),
@@ -172,7 +172,7 @@ def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
     image = _read(image_path)
     if hashlib.sha256(image).hexdigest() != stored.picture_sha256:
         raise CheckpointError(image_path, f"its SHA-256 differs from that in {EXPECTED_FILE}")
-    pixels = _network_input(image_path, image, config.preprocessing.size)
+    pixels = _network_input(image_path, image, config.preprocessing)
     return KnownAnswer(pixels, stored.answers, classes)
 
 
@@ -197,9 +197,9 @@ def _read(path: Path) -> bytes:
         raise CheckpointError(path, f"cannot be read ({error.strerror})") from error
 
 
-def _network_input(path: Path, content: bytes, size: int) -> Tensor:
+def _network_input(path: Path, content: bytes, preprocessing: Preprocessing) -> Tensor:
     """Returns (3, size, size) from the bytes of a PNG file; errors name `path`."""
     try:
-        return resize(read_pixels(BytesIO(content), path.name), size)
+        return network_input(read_pixels(BytesIO(content), path.name), preprocessing)
     except ImageError as error:
         raise CheckpointError(path, str(error)) from error

@@ -20,7 +20,7 @@ from eulerlora.image_files import read_image
 from eulerlora.inference import ImageOutput, predict_adaptively, predict_images
 from eulerlora.prediction import Prediction, prediction_of, with_prediction_sets
 from eulerlora.prediction_sets import RunOptions, check_coverage
-from eulerlora.preprocess import RgbImage, channels_first, resize, upright_rgb
+from eulerlora.preprocess import RgbImage, channels_first, network_input, upright_rgb
 from eulerlora.runtime import Runtime
 from eulerlora.seeds import content_seed
 from eulerlora.settings import (
@@ -163,8 +163,8 @@ class EulerLoRA:
             conversions.extend(f"image {index}: {warning.message}" for warning in image.warnings)
             return self.prepare(image.pixels, options)
 
-        size = self.config.preprocessing.size
-        inputs = itertools.starmap(prepare, enumerate(rgb_images(images, size)))
+        side = self.config.preprocessing.input_side
+        inputs = itertools.starmap(prepare, enumerate(rgb_images(images, side)))
         outputs: list[ImageOutput] = []
         while batch := list(itertools.islice(inputs, batch_size)):
             outputs += self._outputs(batch, options)
@@ -205,7 +205,7 @@ class EulerLoRA:
         draw = options.draw
         if options.seed_by_content and draw.mode == "stoch":
             draw = draw.model_copy(update={"seed": content_seed(pixels, self.revision)})
-        return ModelInput(resize(pixels, self.config.preprocessing.size), draw)
+        return ModelInput(network_input(pixels, self.config.preprocessing), draw)
 
     def predict_inputs(self, inputs: Sequence[ModelInput], options: PredictOptions) -> Prediction:
         """Returns the prediction of a batch of prepared images. Raises NonFiniteError."""

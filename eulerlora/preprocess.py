@@ -13,8 +13,10 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
+from eulerlora.colour_constancy import colour_constant
 from eulerlora.colour_profiles import PROFILE, ProfileError, is_srgb, to_srgb
 from eulerlora.errors import ImageError
+from eulerlora.settings import Preprocessing
 
 TO_UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -182,23 +184,64 @@ def _composite_on_white(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(white, layers).convert("RGB")
 
 
-def resize(pixels: Tensor, size: int) -> Tensor:
-    """Returns the network's input: scaled to [0, 1], resized to a square without cropping.
+def network_input(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Returns the network's input, (..., 3, size, size) float32 in [0, 1].
 
     pixels: (..., 3, height, width) uint8, or floating point in [0, 1].
-    Returns (..., 3, size, size) float32. Bilinear with antialias; the aspect ratio changes.
+    """
+    bicubic = preprocessing.interpolation == "bicubic-antialias"
+    filter_ = F.InterpolationMode.BICUBIC if bicubic else F.InterpolationMode.BILINEAR
+    if preprocessing.shorter_side is None:
+        return resize(pixels, preprocessing.size, filter_)
+    height, width = pixels.shape[-2:]
+    shorter, side = min(height, width), preprocessing.shorter_side
+    shape = (height * side // shorter, width * side // shorter)  # rounded as by torchvision
+    resized = _resized(pixels, shape, filter_)
+    cropped: Tensor = F.center_crop(resized, [preprocessing.size, preprocessing.size])
+    return cropped
+
+
+def normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Returns images (n, 3, size, size) in [0, 1] with the colours that the backbone expects."""
+    images = colour_constant(images, preprocessing.colour_constancy)
+    channels = zip(preprocessing.mean, preprocessing.std, strict=True)
+    if all(channel == (0, 1) for channel in channels):
+        return images
+    mean, std = (
+        torch.tensor(values, device=images.device).view(3, 1, 1)
+        for values in (preprocessing.mean, preprocessing.std)
+    )
+    return (images - mean) / std
+
+
+def resize(
+    pixels: Tensor, size: int, filter_: F.InterpolationMode = F.InterpolationMode.BILINEAR
+) -> Tensor:
+    """Returns pixels scaled to [0, 1] and resized to a square without cropping.
+
+    pixels: (..., 3, height, width) uint8, or floating point in [0, 1].
+    Returns (..., 3, size, size) float32. With antialias; the aspect ratio changes.
+    """
+    return _resized(pixels, (size, size), filter_)
+
+
+def _resized(pixels: Tensor, shape: tuple[int, int], filter_: F.InterpolationMode) -> Tensor:
+    """Returns pixels scaled to [0, 1] and resized to (height, width).
+
+    Values that a bicubic filter overshoots are clipped.
     """
     # The horizontal filter is the first in either case: the result is the same to the last bit.
-    rows = [_filtered(part, (part.shape[-2], size)) for part in pixels.split(RESIZED_ROWS, dim=-2)]
-    return _filtered(torch.cat(rows, dim=-2), (size, size))
+    rows = [
+        _filtered(part, (part.shape[-2], shape[1]), filter_)
+        for part in pixels.split(RESIZED_ROWS, dim=-2)
+    ]
+    resized = _filtered(torch.cat(rows, dim=-2), shape, filter_)
+    return resized.clamp(0, 1) if filter_ == F.InterpolationMode.BICUBIC else resized
 
 
-def _filtered(pixels: Tensor, size: tuple[int, int]) -> Tensor:
-    """Returns pixels in [0, 1], resized to (height, width)."""
+def _filtered(pixels: Tensor, shape: tuple[int, int], filter_: F.InterpolationMode) -> Tensor:
+    """Returns pixels scaled to [0, 1], filtered to (height, width)."""
     resized: Tensor = F.resize(
-        to_unit_range(pixels),
-        list(size),
-        interpolation=F.InterpolationMode.BILINEAR,
-        antialias=True,
+        to_unit_range(pixels), list(shape), interpolation=filter_, antialias=True
     )
     return resized

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.backbone import settings_of
+from eulerlora.backbone_network import LayerScale
 from eulerlora.rows import Rows
 from eulerlora.settings import DEFAULT_RUNTIME, AdapterSettings, RuntimeSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer, NetworkOutput
@@ -112,7 +112,7 @@ def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -
     """Returns the number of rows per pass: unlimited, except on a CPU, where fewer are faster."""
     if device.type != "cpu":
         return sys.maxsize
-    shape = settings_of(network.backbone)
+    shape = network.backbone.settings
     return max(1, CPU_TOKENS // shape.tokens, CPU_VALUES // (shape.tokens * shape.mlp_width))
 
 
@@ -130,7 +130,7 @@ def _padded(values: Tensor, count: int) -> Tensor:
 def round_products(network: AdaptedVisionTransformer) -> None:
     """Converts the weights of all matrix products but the heads' to bfloat16, in place."""
     for module in (*network.backbone.modules(), *network.blocks):
-        if not isinstance(module, nn.LayerNorm):
+        if not isinstance(module, nn.LayerNorm | LayerScale):
             for name, parameter in module.named_parameters(recurse=False):
-                if name not in ("class_token", "pos_embedding"):
+                if name not in ("class_token", "register_tokens", "pos_embedding"):
                     parameter.data = parameter.data.bfloat16()

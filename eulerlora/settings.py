@@ -1,6 +1,6 @@
-"""Settings of adapters, backbone, runtime and draws; recipes and checkpoints share them."""
+"""Settings of adapters, backbone, input, runtime and draws; recipes and checkpoints share them."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -19,6 +19,17 @@ ColourConstancy = Literal["none", "shades-of-gray"]
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 PositiveInt = Annotated[int, Field(ge=1)]
+Activation = Literal["gelu", "gelu-tanh", "quick-gelu", "swiglu"]
+Channels = tuple[float, float, float]
+Positive = Annotated[float, Field(gt=0)]
+
+
+def optional(default: Any, **constraints: Any) -> Any:
+    """Returns a field that is not serialised while it has its default.
+
+    A config, and so its revision, does not change when an option is added.
+    """
+    return Field(default, exclude_if=lambda value: bool(value == default), **constraints)
 
 
 class AdapterSettings(Settings):
@@ -45,11 +56,19 @@ class AdapterSettings(Settings):
 
 
 class BackboneSettings(Settings):
-    """The shape of a `torchvision.models.VisionTransformer`; sizes in pixels or features.
+    """The shape of a Vision Transformer; sizes in pixels or features.
 
+    The options after `mlp_width` default to torchvision's Vision Transformer.
     stem: how patches are embedded: `patch` is one convolution with the stride of a patch;
     `convolution` is a sequence of 3x3 convolutions of stride 2 (Xiao et al., "Early Convolutions
     Help Transformers See Better", NeurIPS 2021), for a patch size that is a power of two.
+    activation: of the MLP. norm_epsilon: of all layer norms. pre_norm: a layer norm before the
+    first block. layer_scale: learned factors of both branches of a block. registers: number of
+    register tokens (Darcet et al., ICLR 2024).
+    pooling: the features are those of the class token, or the mean over the patches.
+    final_norm: after the last block, applied to the tokens or to the pooled features.
+    positions: for another image size, the grid of position embeddings is interpolated with its
+    corner points (torchvision) or its cells (DINOv2, transformers) aligned.
     """
 
     image_size: Annotated[PositiveInt, Field(le=4096)] = 224
@@ -58,7 +77,15 @@ class BackboneSettings(Settings):
     heads: PositiveInt = 12
     width: Annotated[PositiveInt, Field(le=16_384)] = 768
     mlp_width: Annotated[PositiveInt, Field(le=65_536)] = 3072
-    stem: Literal["patch", "convolution"] = "patch"
+    stem: Literal["patch", "convolution"] = optional("patch")
+    activation: Activation = optional("gelu")
+    norm_epsilon: float = optional(1e-6, gt=0, le=1)
+    pre_norm: bool = optional(False)
+    layer_scale: bool = optional(False)
+    registers: int = optional(0, ge=0, le=1024)
+    pooling: Literal["class", "mean"] = optional("class")
+    final_norm: Literal["tokens", "pooled", "none"] = optional("tokens")
+    positions: Literal["corners", "cells"] = optional("corners")
 
     @model_validator(mode="after")
     def _halvings_reach_the_patch_size(self) -> Self:
@@ -86,8 +113,46 @@ class BackboneSettings(Settings):
 
     @property
     def tokens(self) -> int:
-        """Number of patches of an image, plus one for the class token."""
-        return int((self.image_size // self.patch_size) ** 2) + 1
+        """Number of patches of an image and of registers, plus one for the class token."""
+        return int((self.image_size // self.patch_size) ** 2) + self.registers + 1
+
+
+class Preprocessing(Settings):
+    """How an image becomes the network's input.
+
+    resize: `squash` resizes the image to a square of `size` pixels; `crop` resizes its shorter side
+    to `shorter_side` pixels and crops the central square. colour_constancy follows the resize.
+    mean, std: of each channel; the network subtracts and divides last.
+    """
+
+    scale: Literal["1/255"] = "1/255"
+    resize: Literal["squash", "crop"] = "squash"
+    interpolation: Literal["bilinear-antialias", "bicubic-antialias"] = "bilinear-antialias"
+    size: PositiveInt
+    shorter_side: PositiveInt | None = optional(None, le=8192)
+    colour_constancy: ColourConstancy = "none"
+    mean: Channels = optional((0.0, 0.0, 0.0))
+    std: tuple[Positive, Positive, Positive] = optional((1.0, 1.0, 1.0))
+
+    @model_validator(mode="after")
+    def _crops_from_a_larger_image(self) -> Self:
+        if (self.resize == "crop") != (self.shorter_side is not None):
+            raise ValueError("expected shorter_side with resize=crop, and only then")
+        if self.input_side < self.size:
+            raise ValueError(
+                f"expected shorter_side of at least size={self.size}, got {self.shorter_side}"
+            )
+        return self
+
+    @property
+    def input_side(self) -> int:
+        """The length in pixels to which the shorter side of an image is resized."""
+        return self.shorter_side or self.size
+
+    def at_size(self, size: int) -> "Preprocessing":
+        """Returns the same preprocessing for another size of the network's input."""
+        shorter_side = self.shorter_side and round(self.shorter_side * size / self.size)
+        return self.model_copy(update={"size": size, "shorter_side": shorter_side})
 
 
 class RuntimeSettings(Settings):

@@ -1,4 +1,4 @@
-"""A frozen torchvision Vision Transformer with adapters.
+"""A frozen Vision Transformer with adapters.
 
 (images, rows, coefficients) -> logits and features of every row.
 """
@@ -9,13 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
-from torchvision.models import VisionTransformer
-from torchvision.models.vision_transformer import EncoderBlock
 
 from eulerlora.adapted_attention import AttentionAdapters, adapted_attention
-from eulerlora.colour_constancy import colour_constant
+from eulerlora.backbone_network import EncoderBlock, VisionTransformer
+from eulerlora.preprocess import normalise
 from eulerlora.rows import Rows
-from eulerlora.settings import AdapterSettings, ColourConstancy
+from eulerlora.settings import AdapterSettings, Preprocessing
 
 Block = Callable[[Tensor, nn.Module, nn.Module, Tensor, Tensor | None, int | None], Tensor]
 
@@ -28,9 +27,9 @@ class NetworkOutput(NamedTuple):
     """The output of a pass, both in float32.
 
     logits: (rows, classes). features: (rows, 3 * width), for `eulerlora.feature_distance`: the
-    class token after the last layer norm; the mean patch token after the first block; and the
-    logarithm of the standard deviation of the patch embeddings, which is low for an image without
-    structure. The first two are scaled to unit length (Mahalanobis++, Mueller and Hein, ICML 2025).
+    pooled features of the backbone; the mean patch token after the first block; and the logarithm
+    of the standard deviation of the patch embeddings, which is low for an image without structure.
+    The first two are scaled to unit length (Mahalanobis++, Mueller and Hein, ICML 2025).
     """
 
     logits: Tensor
@@ -66,11 +65,11 @@ class AdapterHeads(nn.Module):
 
 
 class AdaptedVisionTransformer(nn.Module):
-    """A frozen `torchvision.models.VisionTransformer` with adapters in every block.
+    """A frozen backbone with adapters in every block.
 
     Mode, steps and seed determine the coefficients; the network is a deterministic function of
-    images and coefficients. Only the adapters and their heads are trainable; the classification
-    head of the backbone is not used. colour_constancy: applied to the images first.
+    images and coefficients. Only the adapters and their heads are trainable. preprocessing: of the
+    images; None does not change their colours.
     """
 
     def __init__(
@@ -78,17 +77,17 @@ class AdaptedVisionTransformer(nn.Module):
         backbone: VisionTransformer,
         settings: AdapterSettings,
         classes: int,
-        colour_constancy: ColourConstancy = "none",
+        preprocessing: Preprocessing | None = None,
     ) -> None:
         super().__init__()
-        self.colour_constancy: ColourConstancy = colour_constancy
+        shape = backbone.settings
+        self.preprocessing = preprocessing or Preprocessing(size=shape.image_size)
         self.backbone = backbone.requires_grad_(False).eval()
         self.settings = settings
-        width = backbone.hidden_dim
         self.blocks = nn.ModuleList(
-            AttentionAdapters(width, settings) for _ in backbone.encoder.layers
+            AttentionAdapters(shape.width, settings) for _ in range(shape.layers)
         )
-        self.heads = AdapterHeads(width, classes, settings.adapters)
+        self.heads = AdapterHeads(shape.width, classes, settings.adapters)
 
     @property
     def depth(self) -> int:
@@ -129,23 +128,23 @@ class AdaptedVisionTransformer(nn.Module):
         block: computes one block, `adapted_block` if None; training may pass one that recomputes
         activations.
         """
-        block = block or adapted_block
-        patches = embed_patches(self.backbone, colour_constant(images, self.colour_constancy))
+        block, backbone = block or adapted_block, self.backbone
+        patches = backbone.patches(normalise(images, self.preprocessing))
         contrast = log_deviation(patches)[rows.image]  # (rows, width)
-        tokens = with_class_token(self.backbone, patches)  # (images, tokens, width)
-        per_block = zip(
-            self.backbone.encoder.layers, self.blocks, coefficients.unbind(1), strict=True
-        )
+        tokens = backbone.tokens(patches)  # (images, tokens, width)
+        per_block = zip(backbone.encoder.layers, self.blocks, coefficients.unbind(1), strict=True)
         last = self.depth - 1
+        pooled = 1 if backbone.settings.pooling == "class" else None  # leading tokens in use
         for index, (frozen, adapters, block_coefficients) in enumerate(per_block):
             image = rows.image if index == 0 else None  # rows of an image differ from here on
-            queries = 1 if index == last else None  # the heads use the class token only
+            queries = pooled if index == last else None
             if index == min(1, last):  # the output of the first block, if there is another one
-                texture = tokens[:, 1:].mean(dim=1) if image is None else tokens[image, 1:].mean(1)
+                texture = backbone.patch_tokens(tokens).mean(dim=1)
+                texture = texture if image is None else texture[image]
             tokens = block(tokens, frozen, adapters, block_coefficients, image, queries)
-        class_tokens = self.backbone.encoder.ln(tokens[:, 0])
-        features = torch.cat([unit_length(class_tokens), unit_length(texture), contrast], dim=-1)
-        return NetworkOutput(self.heads(class_tokens, rows.adapter), features)
+        output = backbone.pooled(tokens)
+        features = torch.cat([unit_length(output), unit_length(texture), contrast], dim=-1)
+        return NetworkOutput(self.heads(output, rows.adapter), features)
 
 
 def adapted_block(
@@ -158,8 +157,8 @@ def adapted_block(
 ) -> Tensor:
     """Runs one block: adapted self-attention and the frozen MLP, each after its layer norm.
 
-    tokens: (rows, tokens, width); with `image`, (images, tokens, width). frozen: a torchvision
-    `EncoderBlock`. adapters: the `AttentionAdapters` of the block. coefficients: (rows, 4, ranks).
+    tokens: (rows, tokens, width); with `image`, (images, tokens, width). frozen: an `EncoderBlock`.
+    adapters: the `AttentionAdapters` of the block. coefficients: (rows, 4, ranks).
     image: (rows,), index of each row's image. queries: number of leading tokens to return; None
     returns all. Returns (rows, queries, width).
     """
@@ -170,22 +169,7 @@ def adapted_block(
         normalised, frozen.self_attention, adapters, coefficients, image, queries
     )
     tokens = tokens[:, :queries] if image is None else tokens[image, :queries]
-    tokens = tokens + attended
-    output: Tensor = tokens + frozen.mlp(frozen.ln_2(tokens))
-    return output
-
-
-def embed_patches(backbone: VisionTransformer, images: Tensor) -> Tensor:
-    """Returns the embeddings of the patches without positions, (n, patches, width)."""
-    patches: Tensor = backbone.conv_proj(images).flatten(2).transpose(1, 2)
-    return patches
-
-
-def with_class_token(backbone: VisionTransformer, patches: Tensor) -> Tensor:
-    """Returns (n, tokens, width): class token and patches, with positions added."""
-    class_token = backbone.class_token.expand(len(patches), -1, -1)
-    tokens: Tensor = torch.cat([class_token, patches], dim=1) + backbone.encoder.pos_embedding
-    return tokens
+    return frozen.after_attention(tokens, attended)
 
 
 def unit_length(vectors: Tensor) -> Tensor:

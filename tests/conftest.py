@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torchvision.models import VisionTransformer, Weights, WeightsEnum
+from torchvision import models
+from torchvision.models import Weights, WeightsEnum
 
-from eulerlora.backbone import PUBLISHED, build_backbone, settings_of
+from eulerlora.backbone import PUBLISHED
+from eulerlora.backbone_network import VisionTransformer
 from eulerlora.checkpoint import save_checkpoint
 from eulerlora.config import (
     AdapterConfig,
     BackboneConfig,
     CheckpointConfig,
     ClassName,
-    Preprocessing,
     ScoreThreshold,
     Threshold,
 )
@@ -127,11 +128,10 @@ class TinyPublished:
 @pytest.fixture
 def tiny_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyPublished:
     """A tiny additional entry in torchvision's list; it is loaded like the others."""
-    backbone = random_backbone(seed=5)
-    backbone.heads = nn.Sequential()
-    backbone.heads.add_module("head", nn.Linear(backbone.hidden_dim, 1000))
+    model = _tiny_builder(TINY_BACKBONE.image_size)
+    model.load_state_dict(random_backbone(seed=5).state_dict(), strict=False)
     file = tmp_path / "weights.pth"
-    torch.save(backbone.state_dict(), file)
+    torch.save(model.state_dict(), file)
     file_name = f"tiny-{hashlib.sha256(file.read_bytes()).hexdigest()[:8]}.pth"
     cached = tmp_path / "torch_home" / "hub" / "checkpoints" / file_name
     cached.parent.mkdir(parents=True)
@@ -143,14 +143,14 @@ def tiny_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyPubli
     name = "TinyWeights.V1"
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch_home"))
     monkeypatch.setitem(PUBLISHED, name, (_tiny_builder, family["V1"]))
-    return TinyPublished(name, cached, source, backbone.state_dict())
+    return TinyPublished(name, cached, source, model.state_dict())
 
 
 def random_backbone(settings: BackboneSettings = TINY_BACKBONE, seed: int = 0) -> VisionTransformer:
     """Returns a backbone with random parameters, so that tests notice any that is not stored."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        backbone = build_backbone(settings)
+        backbone = VisionTransformer(settings)
         with torch.no_grad():
             for parameter in backbone.parameters():
                 parameter.add_(0.2 * torch.randn_like(parameter))
@@ -185,7 +185,7 @@ def config_of(
     fields: dict[str, object] = {
         "name": "tiny",
         "backbone": BackboneConfig(
-            settings=settings_of(network.backbone),
+            settings=network.backbone.settings,
             published=None,
             sha256=digest(network.backbone.state_dict()),
             provenance={"recipe": "random weights"},
@@ -194,14 +194,14 @@ def config_of(
             settings=network.settings, sha256=digest(dict(network.adapter_parameters()))
         ),
         "classes": tuple(ClassName(name=name, description=name.upper()) for name in CLASSES),
-        "preprocessing": Preprocessing(size=network.backbone.image_size),
+        "preprocessing": network.preprocessing,
         "provenance": {"recipe": "random weights", "seed": 0},
     }
     return CheckpointConfig.model_validate(fields | changes)
 
 
-def _tiny_builder(image_size: int) -> VisionTransformer:
-    return VisionTransformer(
+def _tiny_builder(image_size: int) -> models.VisionTransformer:
+    return models.VisionTransformer(
         image_size=image_size,
         patch_size=TINY_BACKBONE.patch_size,
         num_layers=TINY_BACKBONE.layers,

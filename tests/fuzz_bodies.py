@@ -26,6 +26,7 @@ with atheris.instrument_imports(include=["service", "eulerlora", "python_multipa
     from eulerlora.checkpoint import save_checkpoint
     from eulerlora.config import ClassName
     from eulerlora.model import EulerLoRA
+    from eulerlora.settings import Preprocessing
     from service import app as service_app
     from service.decoding.decode import Declared
     from service.decoding.pool import Decoded, Decoder, decoded
@@ -115,12 +116,13 @@ class InProcessDecoder(Decoder):
         self,
         content: bytes,
         declared: Declared,
-        size: int,
+        preprocessing: Preprocessing,
         revision: str,
         with_quality: bool = False,
         on_cpu_s: Callable[[float], None] = lambda _: None,
     ) -> Decoded:
-        done = run_job(DecodeJob(content, declared, size, revision, with_quality), ImageLimits())
+        job = DecodeJob(content, declared, preprocessing, revision, with_quality)
+        done = run_job(job, ImageLimits())
         if isinstance(done, DecodeFailure):
             raise done.error
         return decoded(done)

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.models import VisionTransformer
-from torchvision.models.vision_transformer import EncoderBlock
 
 from eulerlora.adapted_attention import AttentionAdapters
+from eulerlora.backbone_network import EncoderBlock, VisionTransformer
 from eulerlora.coefficients import PROJECTIONS
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
@@ -80,10 +79,10 @@ class LoRAVisionTransformer(nn.Module):
         self.positions = backbone.encoder.pos_embedding
         self.blocks = nn.ModuleList(
             LoRABlock(frozen, linears, rank)
-            for frozen, linears in zip(backbone.encoder.layers, projections, strict=True)
+            for frozen, linears in zip(backbone.encoder.blocks(), projections, strict=True)
         )
         self.ln = backbone.encoder.ln
-        self.head = nn.Linear(backbone.hidden_dim, classes)
+        self.head = nn.Linear(backbone.settings.width, classes)
 
     def forward(self, images: Tensor, coefficients: Tensor) -> Tensor:
         """Returns logits (n, classes) of one trajectory of every image.
@@ -106,7 +105,7 @@ def ordinary_members(network: AdaptedVisionTransformer) -> list[LoRAVisionTransf
     The models share the frozen layers of `network`; Q, K, V and the adapters are copies.
     """
     frozen = [
-        separate_projections(layer.self_attention) for layer in network.backbone.encoder.layers
+        separate_projections(layer.self_attention) for layer in network.backbone.encoder.blocks()
     ]
     classes, rank = network.heads.weight.shape[1], network.settings.rank
     members = []

@@ -14,7 +14,6 @@ from transformers import ViTConfig, ViTModel
 
 from benchmarks.baselines.naive import separate_projections
 from eulerlora.adapted_attention import AttentionAdapters
-from eulerlora.backbone import settings_of
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 PROJECTION_NAMES = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -68,7 +67,7 @@ class PeftVisionTransformer:
 
 def plain_vit(network: AdaptedVisionTransformer) -> ViTModel:
     """Returns the ViT of transformers with the weights of a network's backbone."""
-    shape = settings_of(network.backbone)
+    shape = network.backbone.settings
     config = ViTConfig(
         hidden_size=shape.width,
         num_hidden_layers=shape.layers,
@@ -76,7 +75,7 @@ def plain_vit(network: AdaptedVisionTransformer) -> ViTModel:
         intermediate_size=shape.mlp_width,
         image_size=shape.image_size,
         patch_size=shape.patch_size,
-        layer_norm_eps=network.backbone.encoder.ln.eps,
+        layer_norm_eps=shape.norm_epsilon,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
@@ -94,12 +93,12 @@ def transformers_state(network: AdaptedVisionTransformer) -> dict[str, Tensor]:
         **_linear("embeddings.patch_embeddings.projection", backbone.conv_proj),
         **_linear("layernorm", backbone.encoder.ln),
     }
-    for index, layer in enumerate(backbone.encoder.layers):
+    for index, layer in enumerate(backbone.encoder.blocks()):
         named: Sequence[tuple[str, nn.Module]] = [
             ("layernorm_before", layer.ln_1),
             ("layernorm_after", layer.ln_2),
-            ("mlp.fc1", layer.mlp[0]),
-            ("mlp.fc2", layer.mlp[3]),
+            ("mlp.fc1", layer.mlp.get_submodule("0")),
+            ("mlp.fc2", layer.mlp.get_submodule("3")),
             *zip(
                 (f"attention.{name}" for name in PROJECTION_NAMES),
                 separate_projections(layer.self_attention),

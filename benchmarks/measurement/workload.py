@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from benchmarks.measurement.sizes import NetworkSizes, Sizes
-from eulerlora.backbone import build_backbone
+from eulerlora.backbone_network import VisionTransformer
 from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
 from eulerlora.rows import Rows
 from eulerlora.vision_transformer import AdaptedVisionTransformer
@@ -44,7 +44,7 @@ class Workload:
         """Returns random images with one draw for each, on the network's device."""
         device, settings = network.heads.weight.device, network.settings
         generator = Generator().manual_seed(images)
-        size, trajectories = network.backbone.image_size, settings.adapters * samples
+        size, trajectories = network.backbone.settings.image_size, settings.adapters * samples
         pixels = torch.rand(images, 3, size, size, generator=generator)
         drawn = [
             draw_trajectories(trajectories, len(network.blocks), settings, generator)
@@ -69,7 +69,7 @@ def random_network(sizes: NetworkSizes, seed: int = 0) -> AdaptedVisionTransform
     """Returns a network with random weights, adapters included, on the CPU."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        backbone = build_backbone(sizes.backbone)
+        backbone = VisionTransformer(sizes.backbone)
     network = AdaptedVisionTransformer(backbone, sizes.adapters, sizes.classes)
     generator = Generator().manual_seed(seed)
     network.initialise(generator)

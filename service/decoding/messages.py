@@ -1,7 +1,6 @@
 """Messages between the service and its decoder processes, without copies of large buffers.
 
-Format: a header with two lengths, the bytes of one buffer, and a pickle of all other fields. A
-pickle of built-in types is fast to load, because it imports no classes.
+Format: a header with two lengths, the bytes of one buffer, and a pickle of all other fields.
 """
 
 import pickle

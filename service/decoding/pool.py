@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.predictions import PredictionWarning
 from eulerlora_client.contract.problems import NotReady, Problem, UnusableImage
 from eulerlora_client.contract.triage import ImageQuality
@@ -110,12 +111,12 @@ class Decoder:
         self,
         content: bytes,
         declared: Declared,
-        size: int,
+        preprocessing: Preprocessing,
         revision: str,
         with_quality: bool = False,
         on_cpu_s: Callable[[float], None] = lambda _: None,
     ) -> Decoded:
-        """Returns the image in `content`, with `size` pixels per side.
+        """Returns the image in `content` as input of a model with this preprocessing.
 
         declared: the type that the client declared. revision: of the model, for the content seed.
         with_quality: also measure the image quality. on_cpu_s: called with the CPU seconds of every
@@ -126,7 +127,7 @@ class Decoder:
         """
         if not (self._running and self._test.passed):
             raise NotReady("the image decoder does not work", RETRY_AFTER_S)
-        job = DecodeJob(content, declared, size, revision, with_quality)
+        job = DecodeJob(content, declared, preprocessing, revision, with_quality)
         return await self._decode(job, on_cpu_s)
 
     async def _decode(

@@ -8,13 +8,14 @@ from io import BytesIO
 
 from PIL import Image
 
+from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.problems import Problem
 from service.decoding.decode import Declared
 from service.decoding.worker import DecodeJob
 from service.settings import ImageLimits
 
 SIDE_PX = 1024  # takes as much memory as a small photograph
-INPUT_SIDE_PX = 32
+INPUT = Preprocessing(size=32)
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class SelfTest:
 
     async def run(self) -> None:
         """Runs the test and logs a change of its result."""
-        job = DecodeJob(encoded_image(self._limits), Declared(), INPUT_SIDE_PX, "")
+        job = DecodeJob(encoded_image(self._limits), Declared(), INPUT, "")
         decoded, fault = self._decoded(), ""
         try:
             async with asyncio.timeout(self._timeout_s):

@@ -20,8 +20,9 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from eulerlora.preprocess import resize
+from eulerlora.preprocess import network_input
 from eulerlora.seeds import content_seed
+from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.predictions import PredictionWarning
 from eulerlora_client.contract.problems import UnusableImage
 from eulerlora_client.contract.triage import ImageQuality
@@ -38,25 +39,26 @@ IMAGE_BYTES = 2**18  # space that an idle worker allocates for the next file
 class DecodeJob:
     """An image file to decode.
 
-    size: the side of the model's input in pixels. revision: of the model, for the content seed.
-    with_quality: also measure the image quality.
+    preprocessing: of the model. revision: of the model, for the content seed. with_quality: also
+    measure the image quality.
     """
 
     content: bytes
     declared: Declared
-    size: int
+    preprocessing: Preprocessing
     revision: str
     with_quality: bool = False
 
     @property
     def pixel_bytes(self) -> int:
         """The size of the result's pixels in bytes."""
-        return 3 * self.size * self.size * np.dtype(np.float32).itemsize
+        return 3 * self.preprocessing.size**2 * np.dtype(np.float32).itemsize
 
     def to_message(self) -> Message:
         """Returns the message that the service sends."""
         declared = (self.declared.media_type, self.declared.filename)
-        return Message(self.content, (declared, self.size, self.revision, self.with_quality))
+        fields = (declared, self.preprocessing, self.revision, self.with_quality)
+        return Message(self.content, fields)
 
     @classmethod
     def from_message(cls, message: Message) -> Self:
@@ -159,9 +161,9 @@ def result_from_message(message: Message) -> DecodeResult | DecodeFailure:
 def _decoded(job: DecodeJob, limits: ImageLimits) -> DecodeResult:
     """Returns the result of a job, without its CPU time."""
     started_at = time.monotonic()
-    image = decode(job.content, limits, job.declared, job.size)
+    image = decode(job.content, limits, job.declared, job.preprocessing.input_side)
     return DecodeResult(
-        pixels=resize(image.pixels, job.size).numpy(),
+        pixels=network_input(image.pixels, job.preprocessing).numpy(),
         content_seed=content_seed(image.pixels, job.revision),
         warnings=image.warnings,
         decode_s=time.monotonic() - started_at,
@@ -189,7 +191,7 @@ def _warm_up(limits: ImageLimits) -> None:
     for file_format in ("JPEG", "PNG", "WEBP"):
         file = BytesIO()
         Image.new("RGB", (side, side)).save(file, file_format)
-        run_job(DecodeJob(file.getvalue(), Declared(), side, ""), limits)
+        run_job(DecodeJob(file.getvalue(), Declared(), Preprocessing(size=side), ""), limits)
 
 
 def _limit_memory(additional_bytes: int) -> None:

@@ -17,7 +17,7 @@ from eulerlora_client.policy.policy import Policy
 from service.audit.log import AuditEntry, AuditLog
 from service.decoding.pool import Decoded, Decoder
 from service.http.disconnect import while_connected
-from service.http.upload import read_file, read_files
+from service.http.upload import Upload, read_file, read_files
 from service.inference.engine import InferenceItem
 from service.inference.models import ServedModels
 from service.inference.queue import RequestQueue
@@ -82,7 +82,20 @@ class Pipeline:
         Raises Problem and ClientDisconnect, and PolicyError as `Policy.decide`.
         """
         valid = self._validated(request, query, policy)
-        images = images_of([await read_file(request)], self._settings.images)
+        return await self._answered(request, valid, await read_file(request))
+
+    async def predict_upload(
+        self, request: Request, query: PredictQuery, upload: Upload
+    ) -> Predicted:
+        """Returns the prediction for the image of a request whose body has been read.
+
+        Raises as `predict`.
+        """
+        return await self._answered(request, self._validated(request, query), upload)
+
+    async def _answered(self, request: Request, valid: PredictRequest, upload: Upload) -> Predicted:
+        images = images_of([upload], self._settings.images)
+        del upload  # freed once the image is decoded
         accepted = self._accepted(valid)
         with self._reserve(accepted, images) as (ticket,):
             async with while_connected(request):
@@ -192,14 +205,14 @@ class Pipeline:
         Raises DeadlinePassed, and as `DecodingSlots.run` and `Decoder.decode`.
         """
         served, upload = request.served, image.upload
-        size = served.model.config.preprocessing.size
+        preprocessing = served.model.config.preprocessing
         measures_quality = request.policy is not None
 
         async def decode(charge: Charge) -> Decoded:
             return await self._decoder.decode(
                 upload.content,
                 upload.declared,
-                size,
+                preprocessing,
                 served.revision,
                 measures_quality,
                 on_cpu_s=charge,

@@ -57,7 +57,7 @@ def test_the_backbone_token_is_that_of_torchvision(model, lesions) -> None:
 
 def test_the_rows_have_other_class_tokens_than_the_backbone(model, lesions) -> None:
     features = features_of(model, lesions, "lesions")
-    width = model.network.backbone.hidden_dim
+    width = model.network.backbone.settings.width
     assert features.rows.shape == (2, 3 * width)
     assert features.parts(2).shape == (2, 2 * width)
     assert not torch.allclose(features.parts(1), features.backbone, atol=1e-3)

@@ -18,15 +18,14 @@ from torchvision.models import Weights, WeightsEnum
 from eulerlora.backbone import (
     PUBLISHED,
     at_image_size,
-    build_backbone,
+    from_torchvision,
     load_backbone,
     published_backbone,
     save_backbone,
-    settings_of,
-    without_head,
 )
+from eulerlora.backbone_network import VisionTransformer
 from eulerlora.errors import CheckpointError, EulerLoRAError, SettingsError
-from eulerlora.settings import BackboneSettings
+from eulerlora.settings import BackboneSettings, Preprocessing
 
 SETTINGS = BackboneSettings(image_size=24, patch_size=8, layers=3, heads=3, width=12, mlp_width=20)
 
@@ -147,8 +146,8 @@ def test_a_cached_file_with_another_hash_is_refused(
 
 
 def test_a_built_backbone_has_the_given_shape_and_no_head() -> None:
-    backbone = build_backbone(SETTINGS)
-    assert settings_of(backbone) == SETTINGS
+    backbone = VisionTransformer(SETTINGS)
+    assert backbone.settings == SETTINGS
     assert backbone(torch.rand(2, 3, 24, 24)).shape == (2, SETTINGS.width)
     assert not any(name.startswith("heads") for name in backbone.state_dict())
 
@@ -157,37 +156,37 @@ def test_a_convolutional_stem_embeds_patches_of_the_given_size_and_is_kept_in_a_
     tmp_path: Path,
 ) -> None:
     settings = SETTINGS.model_copy(update={"stem": "convolution"})
-    backbone = build_backbone(settings).eval()
+    backbone = VisionTransformer(settings).eval()
     kernels = [layer for layer in backbone.conv_proj.modules() if isinstance(layer, nn.Conv2d)]
     assert [layer.stride[0] for layer in kernels] == [2, 2, 2, 1]
     assert kernels[-1].out_channels == settings.width
-    assert settings_of(backbone) == settings
+    assert backbone.settings == settings
     images = torch.rand(2, 3, 24, 24)
     assert backbone(images).shape == (2, 12)
     path = tmp_path / "backbone.safetensors"
     save_backbone(path, backbone, {}, torch.float32)
     torch.testing.assert_close(load_backbone(path).backbone.eval()(images), backbone(images))
     larger = at_image_size(backbone, 48)
-    assert settings_of(larger) == settings.model_copy(update={"image_size": 48})
+    assert larger.settings == settings.model_copy(update={"image_size": 48})
 
 
 def test_the_default_shape_is_torchvisions_vit_b_32_parameter_by_parameter() -> None:
     with torch.device("meta"):
-        expected = without_head(models.vit_b_32(weights=None))
-        backbone = build_backbone(BackboneSettings())
-    assert settings_of(expected) == BackboneSettings()
+        expected = models.vit_b_32(weights=None)
+        expected.heads = nn.Sequential()
+        backbone = VisionTransformer(BackboneSettings())
     shapes = {name: tensor.shape for name, tensor in expected.state_dict().items()}
     assert {name: tensor.shape for name, tensor in backbone.state_dict().items()} == shapes
     norms = [m.eps for m in expected.modules() if isinstance(m, nn.LayerNorm)]
     assert [m.eps for m in backbone.modules() if isinstance(m, nn.LayerNorm)] == norms
 
 
-def test_removing_the_head_does_not_change_the_features() -> None:
+def test_a_backbone_of_torchvisions_model_has_the_features_of_its_head() -> None:
     model = models.VisionTransformer(24, 8, 1, 3, 12, 20).eval()
     images, head = torch.rand(2, 3, 24, 24), model.heads.head
     nn.init.normal_(head.weight)
-    expected = model(images)
-    torch.testing.assert_close(head(without_head(model)(images)), expected)
+    backbone = from_torchvision(model).eval()
+    torch.testing.assert_close(head(backbone(images)), model(images))
 
 
 def test_another_image_size_changes_the_patch_positions_only(
@@ -195,7 +194,7 @@ def test_another_image_size_changes_the_patch_positions_only(
 ) -> None:
     backbone = make_backbone(SETTINGS)
     larger = at_image_size(backbone, 48)
-    assert settings_of(larger) == SETTINGS.model_copy(update={"image_size": 48})
+    assert larger.settings == SETTINGS.model_copy(update={"image_size": 48})
     positions = "encoder.pos_embedding"
     ours, theirs = larger.state_dict(), backbone.state_dict()
     grids = [each[positions][0, 1:].T.unflatten(1, (side, side)) for each, side in
@@ -226,7 +225,7 @@ def test_a_backbone_file_stores_weights_shape_and_provenance(
     save_backbone(path, backbone, provenance, dtype)
     actual = load_backbone(path)
     assert actual.provenance == provenance
-    assert settings_of(actual.backbone) == SETTINGS
+    assert actual.backbone.settings == SETTINGS
     for name, tensor in actual.backbone.state_dict().items():
         assert torch.equal(tensor, backbone.state_dict()[name].to(dtype).float())
 
@@ -268,3 +267,23 @@ def test_a_backbone_file_with_another_shape_than_its_metadata_is_refused(
 def test_a_missing_backbone_file_is_a_checkpoint_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"nothing\.safetensors"):
         load_backbone(tmp_path / "nothing.safetensors")
+
+
+def test_a_backbone_file_stores_its_preprocessing(make_backbone, tmp_path: Path) -> None:
+    path, backbone = tmp_path / "backbone.safetensors", make_backbone(SETTINGS)
+    preprocessing = Preprocessing(
+        size=24, resize="crop", shorter_side=28, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25)
+    )
+    save_backbone(path, backbone, {}, torch.float32, preprocessing)
+    assert load_backbone(path).preprocessing == preprocessing
+    save_backbone(path, backbone, {}, torch.float32)
+    assert load_backbone(path).preprocessing == Preprocessing(size=24)
+
+
+def test_a_backbone_file_without_preprocessing_has_a_plain_resize(
+    make_backbone, tmp_path: Path
+) -> None:
+    path = tmp_path / "backbone.safetensors"
+    metadata = {"settings": SETTINGS.model_dump_json(), "provenance": "{}"}
+    save_file(make_backbone(SETTINGS).state_dict(), path, metadata=metadata)
+    assert load_backbone(path).preprocessing == Preprocessing(size=24)

@@ -6,12 +6,13 @@ import torch
 
 from eulerlora.checkpoint import load_checkpoint, save_checkpoint
 from eulerlora.colour_constancy import colour_constant, shades_of_gray
-from eulerlora.config import Preprocessing
 from eulerlora.rows import Rows
+from eulerlora.settings import Preprocessing
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import TINY_ADAPTERS, config_of, random_network
 
 IMAGES = 0.2 + 0.4 * torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+GRAY = Preprocessing(size=32, colour_constancy="shades-of-gray")
 GAINS = torch.tensor([1.4, 1.0, 0.7])[:, None, None]
 
 
@@ -42,7 +43,7 @@ def test_a_saturated_result_is_clipped_to_the_unit_range() -> None:
 
 def test_the_network_applies_the_method_first() -> None:
     plain = random_network()
-    network = AdaptedVisionTransformer(plain.backbone, TINY_ADAPTERS, 3, "shades-of-gray")
+    network = AdaptedVisionTransformer(plain.backbone, TINY_ADAPTERS, 3, GRAY)
     network.load_state_dict(plain.state_dict())
     rows = Rows.of([1] * len(IMAGES), TINY_ADAPTERS.adapters)
     ranks = TINY_ADAPTERS.adapters * TINY_ADAPTERS.rank
@@ -54,7 +55,8 @@ def test_the_network_applies_the_method_first() -> None:
 
 def test_a_checkpoint_keeps_the_method(tmp_path: Path) -> None:
     network = random_network()
-    preprocessing = Preprocessing(size=32, colour_constancy="shades-of-gray")
-    config = config_of(network, preprocessing=preprocessing)
+    config = config_of(network, preprocessing=GRAY)
     save_checkpoint(tmp_path / "c", network, config, "card")
-    assert load_checkpoint(tmp_path / "c").network.colour_constancy == "shades-of-gray"
+    assert (
+        load_checkpoint(tmp_path / "c").network.preprocessing.colour_constancy == "shades-of-gray"
+    )

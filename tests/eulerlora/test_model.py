@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Generator, Tensor
 
 import eulerlora
-from eulerlora.adaptive_sampling import MAX_SAMPLES, standard_errors
+from eulerlora.adaptive_sampling import standard_errors
 from eulerlora.checkpoint import (
     DEFAULT_CHECKPOINT,
     Checkpoint,
@@ -305,7 +305,7 @@ def test_auto_flags_by_its_threshold_and_converges_by_that_of_the_most_samples(
     assert model.predict(varied[:2], "stoch", "auto").ood is None
     first = model.predict(varied, "stoch", "auto", seed=2)
     near = int(first.samples.argmin())
-    msp = float(model.predict(varied[near : near + 1], "stoch", MAX_SAMPLES, seed=2).msp)
+    msp = float(first.msp[near])  # so the image has not converged where it did
     thresholds = tuple(
         Threshold(mode="stoch", samples=samples, msp=value, kept=0.9, images=9, data="noise")
         for samples, value in (("auto", 1.0), (4, 0.0), (16, msp))
@@ -313,7 +313,7 @@ def test_auto_flags_by_its_threshold_and_converges_by_that_of_the_most_samples(
     write_config(checkpoint_copy, model.config.model_copy(update={"thresholds": thresholds}))
     actual = EulerLoRA.load(checkpoint_copy, "cpu").predict(varied, "stoch", "auto", seed=2)
     assert actual.ood.all()
-    assert actual.samples[near] == MAX_SAMPLES > first.samples[near]
+    assert actual.samples[near] > first.samples[near]
 
 
 def test_an_unknown_sampler_is_refused(model: EulerLoRA, tensors: Tensor) -> None:

@@ -11,7 +11,14 @@ from torch.nn import functional
 from torchvision.transforms import v2
 
 from eulerlora.errors import ImageError
-from eulerlora.preprocess import RgbImage, is_upright_srgb, resize, upright_rgb
+from eulerlora.preprocess import (
+    RgbImage,
+    is_upright_srgb,
+    network_input,
+    resize,
+    upright_rgb,
+)
+from eulerlora.settings import Preprocessing
 
 ORIENTATION = 0x0112
 # EXIF 2.3, "Orientation": which visual side the stored rows and columns start from
@@ -371,3 +378,27 @@ def test_floats_and_batches_are_resized_as_the_bytes_they_came_from() -> None:
         pixels / 255, (32, 32), mode="bilinear", antialias=True, align_corners=False
     )
     torch.testing.assert_close(batch, expected)
+
+
+def test_the_input_of_a_network_without_options_is_the_resize() -> None:
+    pixels = torch.randint(0, 256, (3, 40, 60), dtype=torch.uint8)
+    assert torch.equal(network_input(pixels, Preprocessing(size=32)), resize(pixels, 32))
+
+
+@pytest.mark.parametrize("shape", [(300, 401), (401, 300), (64, 64)])
+@pytest.mark.parametrize(
+    ("interpolation", "mode"),
+    [("bilinear-antialias", "BILINEAR"), ("bicubic-antialias", "BICUBIC")],
+)
+def test_a_crop_is_that_of_torchvision(
+    shape: tuple[int, int], interpolation: str, mode: str
+) -> None:
+    pixels = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
+    preprocessing = Preprocessing.model_validate(
+        {"resize": "crop", "interpolation": interpolation, "size": 48, "shorter_side": 56}
+    )
+    interpolate = v2.InterpolationMode[mode]
+    expected = v2.Compose([v2.Resize(56, interpolate, antialias=True), v2.CenterCrop(48)])(pixels)
+    actual = network_input(pixels, preprocessing)
+    assert actual.shape == (3, 48, 48)
+    torch.testing.assert_close(actual, expected.clamp(0, 1), rtol=0, atol=1e-5)

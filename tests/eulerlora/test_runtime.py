@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from eulerlora.backbone import settings_of
 from eulerlora.coefficients import trajectory_coefficients
 from eulerlora.rows import Rows
 from eulerlora.runtime import (
@@ -28,7 +27,7 @@ DRAWS = (Draw(), Draw(mode="stoch", samples=3, seed=1), Draw(mode="stoch", sampl
 def inputs_of(network: AdaptedVisionTransformer) -> tuple[Tensor, Rows, Tensor]:
     """Returns images, rows and coefficients of one det and two stoch draws."""
     generator = torch.Generator().manual_seed(0)
-    size = network.backbone.image_size
+    size = network.backbone.settings.image_size
     images = torch.rand(len(DRAWS), 3, size, size, generator=generator)
     rows = Rows.of([draw.samples for draw in DRAWS], network.settings.adapters)
     drawn = [trajectory_coefficients(draw, network.depth, network.settings) for draw in DRAWS]
@@ -80,7 +79,7 @@ def test_many_rows_on_a_cpu_run_in_several_passes_with_the_same_logits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     network = random_network()
-    shape = settings_of(network.backbone)
+    shape = network.backbone.settings
     monkeypatch.setattr("eulerlora.runtime.CPU_TOKENS", 0)
     monkeypatch.setattr("eulerlora.runtime.CPU_VALUES", 8 * shape.tokens * shape.mlp_width)
     passes: list[int] = []

@@ -5,8 +5,8 @@ import torch
 from pydantic import ValidationError
 from torchvision import models
 
-from eulerlora.backbone import build_backbone, settings_of
-from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
+from eulerlora.backbone import from_torchvision
+from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, Preprocessing
 
 
 def test_defaults_are_the_papers_adapters_on_vit_b_32() -> None:
@@ -14,7 +14,7 @@ def test_defaults_are_the_papers_adapters_on_vit_b_32() -> None:
     assert (settings.adapters, settings.rank, settings.min_rank) == (2, 20, 10)
     assert (settings.steps, settings.scale) == (2, 1.0)
     with torch.device("meta"):
-        assert BackboneSettings() == settings_of(models.vit_b_32(weights=None))
+        assert BackboneSettings() == from_torchvision(models.vit_b_32(weights=None)).settings
 
 
 @pytest.mark.parametrize("name", ["adapters", "rank", "min_rank", "steps"])
@@ -78,9 +78,41 @@ def test_a_convolutional_stem_needs_a_patch_size_that_is_a_power_of_two(patch_si
 
 def test_tokens_are_the_patches_and_the_class_token_as_torchvision_counts_them() -> None:
     assert BackboneSettings().tokens == 50
-    for settings in (BackboneSettings(), BackboneSettings(image_size=32, patch_size=8)):
-        with torch.device("meta"):
-            assert settings.tokens == build_backbone(settings).seq_length
+    with torch.device("meta"):
+        assert BackboneSettings().tokens == models.vit_b_32(weights=None).seq_length
+    assert BackboneSettings(image_size=32, patch_size=8, registers=4).tokens == 16 + 1 + 4
+
+
+def test_options_with_their_defaults_do_not_appear_in_a_file() -> None:
+    assert set(BackboneSettings().model_dump()) == {
+        "image_size", "patch_size", "layers", "heads", "width", "mlp_width",
+    }  # fmt: skip
+    changed = BackboneSettings(layer_scale=True, norm_epsilon=1e-12)
+    assert {"layer_scale", "norm_epsilon"} <= set(changed.model_dump())
+    assert BackboneSettings.model_validate_json(changed.model_dump_json()) == changed
+    assert set(Preprocessing(size=32).model_dump()) == {
+        "scale", "resize", "interpolation", "size", "colour_constancy",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"resize": "crop"}, "expected shorter_side with resize=crop"),
+        ({"shorter_side": 40}, "expected shorter_side with resize=crop"),
+        ({"resize": "crop", "shorter_side": 31}, "expected shorter_side of at least size=32"),
+        ({"std": (1, 0, 1)}, "std"),
+    ],
+)
+def test_preprocessing_that_cannot_work_is_refused(values: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        Preprocessing.model_validate({"size": 32} | values)
+
+
+def test_preprocessing_of_another_size_keeps_the_share_of_the_crop() -> None:
+    crop = Preprocessing(size=224, resize="crop", shorter_side=256)
+    assert crop.at_size(448) == crop.model_copy(update={"size": 448, "shorter_side": 512})
+    assert Preprocessing(size=224).at_size(64) == Preprocessing(size=64)
 
 
 def test_a_deterministic_draw_has_one_sample() -> None:

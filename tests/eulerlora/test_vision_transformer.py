@@ -11,18 +11,15 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torchvision import models
 
-from eulerlora.backbone import build_backbone
+from eulerlora.backbone import from_torchvision
+from eulerlora.backbone_network import VisionTransformer
 from eulerlora.coefficients import trajectory_coefficients
 from eulerlora.rows import Rows
-from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
-from eulerlora.vision_transformer import (
-    AdaptedVisionTransformer,
-    AdapterHeads,
-    embed_patches,
-    with_class_token,
-)
+from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, Preprocessing
+from eulerlora.vision_transformer import AdaptedVisionTransformer, AdapterHeads
 
 DET = Draw()
+TINY = BackboneSettings(image_size=32, patch_size=8, layers=2, heads=2, width=16, mlp_width=24)
 
 
 @pytest.fixture
@@ -70,11 +67,15 @@ def without_adapters(network: AdaptedVisionTransformer, images: Tensor) -> Tenso
     return network(images, rows, zeros).unflatten(0, (len(images), adapters))
 
 
-def headless(backbone: models.VisionTransformer) -> models.VisionTransformer:
-    """Returns a module with the same weights whose forward pass returns the features."""
-    view = copy.copy(backbone)
-    view._modules = {**backbone._modules, "heads": nn.Sequential()}
-    return view
+def torchvisions(backbone: VisionTransformer) -> models.VisionTransformer:
+    """Returns torchvision's module with the same weights, without a head."""
+    shape = backbone.settings
+    model = models.VisionTransformer(
+        shape.image_size, shape.patch_size, shape.layers, shape.heads, shape.width, shape.mlp_width
+    )
+    model.heads = nn.Sequential()
+    model.load_state_dict(backbone.state_dict())
+    return model.eval()
 
 
 @torch.inference_mode()
@@ -87,27 +88,86 @@ def merged_torchvision(network: AdaptedVisionTransformer, images: Tensor, adapte
         prefix = f"encoder.layers.encoder_layer_{index}.self_attention."
         state[prefix + "in_proj_weight"] = attention.in_proj_weight + torch.cat(merged[:3])
         state[prefix + "out_proj.weight"] = attention.out_proj.weight + merged[3]
-    features = functional_call(headless(network.backbone), state, (images,))
+    features = functional_call(torchvisions(network.backbone), state, (images,))
     return F.linear(features, network.heads.weight[adapter], network.heads.bias[adapter])
 
 
 @torch.inference_mode()
 def frozen_with_head(network: AdaptedVisionTransformer, images: Tensor) -> Tensor:
     """Returns logits (n, adapters, classes) of torchvision with each head."""
-    features = headless(network.backbone)(images)
+    features = torchvisions(network.backbone)(images)
     return torch.einsum("nd,acd->nac", features, network.heads.weight) + network.heads.bias
 
 
-def test_the_embedding_is_torchvisions_with_class_token_and_positions(
-    make_backbone, images: Tensor
-) -> None:
+def test_the_backbone_is_torchvisions_network(make_backbone, images: Tensor) -> None:
     backbone = make_backbone()
-    seen = []
-    hook = backbone.encoder.dropout.register_forward_hook(lambda *call: seen.append(call[2]))
-    backbone(images)
-    hook.remove()
-    tokens = with_class_token(backbone, embed_patches(backbone, images))
-    torch.testing.assert_close(tokens, seen[0])
+    with torch.inference_mode():
+        actual, expected = backbone(images), torchvisions(backbone)(images)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+OPTIONS: dict[str, dict[str, object]] = {
+    "torchvision": {},
+    "convolutional stem": {"stem": "convolution"},
+    "CLIP": {"pre_norm": True, "activation": "quick-gelu", "norm_epsilon": 1e-5},
+    "DINOv2": {"layer_scale": True},
+    "DINOv2 with registers": {"layer_scale": True, "registers": 3},
+    "gated MLP": {"activation": "swiglu"},
+    "mean over patches": {"pooling": "mean", "registers": 1},
+    "mean, then norm": {"pooling": "mean", "final_norm": "pooled", "activation": "gelu-tanh"},
+    "without final norm": {"final_norm": "none"},
+    "one block": {"layers": 1, "registers": 2},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_rows_equal_passes_of_the_backbone_with_merged_weights_for_every_option(
+    make_backbone, make_network, images: Tensor, options: dict[str, object]
+) -> None:
+    """The engine shares the first block and computes one token of the last."""
+    backbone = make_backbone(TINY.model_copy(update=options))
+    network = make_network(backbone=backbone)
+    draw = Draw(mode="stoch", samples=2, seed=3)
+    coefficients = trajectory_coefficients(draw, network.depth, network.settings)
+    for actual, image in zip(answer(network, images, draw), images, strict=True):
+        for row, logits in enumerate(actual):
+            expected = naive_logits(network, image, coefficients[row], adapter=row // 2)
+            torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+    assert (actual[0] - actual[1]).abs().max() > 1e-3
+
+
+@torch.inference_mode()
+def naive_logits(
+    network: AdaptedVisionTransformer, image: Tensor, coefficients: Tensor, adapter: int
+) -> Tensor:
+    """Returns the logits of one row from a pass of the backbone with W0 + B diag(c) A.
+
+    coefficients: (blocks, 4, ranks).
+    """
+    merged = copy.deepcopy(network.backbone)
+    for layer, block, values in zip(
+        merged.encoder.layers, network.blocks, coefficients, strict=True
+    ):
+        down, up = block.down.flatten(1, 2), block.up.flatten(1, 2)  # (4, ranks, width)
+        updates = torch.einsum("pkj,pk,pki->pji", up, values, down)
+        layer.self_attention.in_proj_weight += updates[:3].flatten(0, 1)
+        layer.self_attention.out_proj.weight += updates[3]
+    features = merged(image[None])[0]
+    return network.heads.weight[adapter] @ features + network.heads.bias[adapter]
+
+
+def test_images_are_normalised_before_the_backbone(make_backbone, images: Tensor) -> None:
+    backbone, adapters = make_backbone(), AdapterSettings(adapters=1, rank=2, min_rank=1)
+    mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
+    normalised = AdaptedVisionTransformer(
+        backbone, adapters, 3, Preprocessing(size=32, mean=mean, std=std)
+    )
+    normalised.initialise(Generator().manual_seed(0))
+    plain = AdaptedVisionTransformer(backbone, adapters, 3)
+    plain.load_state_dict(normalised.state_dict())
+    shifted = (images - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+    expected, actual = answer(plain, shifted, DET), answer(normalised, images, DET)
+    torch.testing.assert_close(actual, expected)
 
 
 def test_zero_coefficients_leave_torchvisions_network(
@@ -206,8 +266,12 @@ def test_only_adapters_and_heads_are_trainable_and_the_rest_gets_no_gradient(
     assert {name for name, p in network.named_parameters() if p.grad is not None} == trainable
 
 
-def test_the_backbones_dropout_stays_off_in_training(make_network, images: Tensor) -> None:
-    backbone = models.VisionTransformer(32, 8, 2, 2, 16, 24, dropout=0.5, attention_dropout=0.5)
+def test_the_backbones_dropout_stays_off_in_training(
+    make_backbone, make_network, images: Tensor
+) -> None:
+    backbone = make_backbone()
+    for block in backbone.encoder.layers:
+        block.dropout = nn.Dropout(0.5)
     network = make_network(backbone=backbone).train()
     assert network.training
     assert not any(module.training for module in network.backbone.modules())
@@ -223,7 +287,7 @@ def test_the_networks_of_the_paper_have_the_stated_number_of_trainable_parameter
     adapters: int, classes: int, expected: int
 ) -> None:
     with torch.device("meta"):
-        backbone = build_backbone(BackboneSettings())
+        backbone = VisionTransformer(BackboneSettings())
         network = AdaptedVisionTransformer(backbone, AdapterSettings(adapters=adapters), classes)
     assert sum(p.numel() for p in network.parameters() if p.requires_grad) == expected
 
@@ -231,7 +295,7 @@ def test_the_networks_of_the_paper_have_the_stated_number_of_trainable_parameter
 @pytest.mark.parametrize("rank", [1, 4, 20])
 def test_one_adapter_on_vit_b_32_has_73728_parameters_for_each_rank(rank: int) -> None:
     with torch.device("meta"):
-        backbone = build_backbone(BackboneSettings())
+        backbone = VisionTransformer(BackboneSettings())
         settings = AdapterSettings(adapters=1, rank=rank, min_rank=1)
         network = AdaptedVisionTransformer(backbone, settings, 2)
     assert sum(p.numel() for p in network.blocks.parameters()) == 73_728 * rank
@@ -280,7 +344,9 @@ def test_vit_b_32_with_zero_coefficients_equals_torchvision(
     before = copy.deepcopy(large.state_dict())
     with torch.inference_mode():
         expected = large(large_image)
-    network = make_network(AdapterSettings(adapters=1), classes=1000, backbone=large)
+    network = make_network(
+        AdapterSettings(adapters=1), classes=1000, backbone=from_torchvision(large)
+    )
     with torch.no_grad():
         network.heads.weight[0] = large.heads.head.weight
         network.heads.bias[0] = large.heads.head.bias
@@ -294,7 +360,7 @@ def test_vit_b_32_with_zero_coefficients_equals_torchvision(
 def test_vit_b_32_in_deterministic_mode_equals_torchvision_on_merged_weights(
     large: models.VisionTransformer, large_image: Tensor, make_network
 ) -> None:
-    network = make_network(AdapterSettings(), classes=10, backbone=large)
+    network = make_network(AdapterSettings(), classes=10, backbone=from_torchvision(large))
     network.initialise(Generator().manual_seed(0))
     with torch.no_grad():
         for block in network.blocks:

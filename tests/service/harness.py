@@ -11,9 +11,9 @@ import torch
 from fastapi import Request
 
 from eulerlora.model import EulerLoRA
-from eulerlora.preprocess import resize
+from eulerlora.preprocess import network_input
 from eulerlora.seeds import content_seed
-from eulerlora.settings import Draw
+from eulerlora.settings import Draw, Preprocessing
 from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.queries import PredictQuery
 from service.decoding.decode import Declared, decode
@@ -76,7 +76,7 @@ class FakeDecoder:
         self,
         content: bytes,
         declared: Declared,
-        size: int,
+        preprocessing: Preprocessing,
         revision: str,
         with_quality: bool = False,
         on_cpu_s: Callable[[float], None] = lambda _: None,
@@ -87,7 +87,11 @@ class FakeDecoder:
         image = decode(content, ServiceSettings().images, declared)
         seed = content_seed(image.pixels, revision)
         return Decoded(
-            resize(image.pixels, size), seed, image.warnings, decode_s=0.001, cpu_s=self.cpu_s
+            network_input(image.pixels, preprocessing),
+            seed,
+            image.warnings,
+            decode_s=0.001,
+            cpu_s=self.cpu_s,
         )
 
 

@@ -12,9 +12,8 @@ from eulerlora.config import (
     BackboneConfig,
     CheckpointConfig,
     ClassName,
-    Preprocessing,
 )
-from eulerlora.settings import BackboneSettings
+from eulerlora.settings import BackboneSettings, Preprocessing
 from training.adaptation.train import REPORT
 from training.evaluation.report_schema import JSON
 from training.fit.run import run_provenance

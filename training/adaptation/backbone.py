@@ -4,22 +4,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torchvision.models import VisionTransformer
 
 from eulerlora.backbone import at_image_size, load_backbone, published_backbone
+from eulerlora.backbone_network import VisionTransformer
 from eulerlora.config import Provenance
 from eulerlora.errors import SettingsError
+from eulerlora.settings import Preprocessing
 from training.fit.run_state import round_parameters
 from training.recipe.schema import BackboneSource
 
 
 @dataclass(frozen=True)
 class FrozenBackbone:
-    """A frozen backbone and its provenance. published: name of its published weights, if any."""
+    """A frozen backbone, its provenance and its input.
+
+    published: name of its published weights, if any.
+    """
 
     backbone: VisionTransformer
     published: str | None
     provenance: Provenance
+    preprocessing: Preprocessing
 
 
 def read_backbone(
@@ -37,13 +42,16 @@ def read_backbone(
                 f"{source.weights}"
             )
         file = load_backbone(recipe_folder / source.weights)
-        backbone = at_image_size(file.backbone, source.image_size or file.backbone.image_size)
+        size = source.image_size or file.preprocessing.size
+        backbone = at_image_size(file.backbone, size)
         round_parameters(backbone.named_parameters(), dtype)
-        return FrozenBackbone(backbone, None, file.provenance)
+        return FrozenBackbone(backbone, None, file.provenance, file.preprocessing.at_size(size))
     if source.image_size is not None:
         raise SettingsError(
             f"expected backbone.image_size={source.image_size} with a backbone file, got the "
             f"published weights {source.weights}, whose size is fixed"
         )
     file_path = None if source.file is None else recipe_folder / source.file
-    return FrozenBackbone(published_backbone(source.weights, file_path), source.weights, {})
+    backbone = published_backbone(source.weights, file_path)
+    preprocessing = Preprocessing(size=backbone.settings.image_size)
+    return FrozenBackbone(backbone, source.weights, {}, preprocessing)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
-from torchvision.models.vision_transformer import EncoderBlock
 
 from eulerlora.adapted_attention import AttentionAdapters
+from eulerlora.backbone_network import EncoderBlock
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,7 @@ class DropoutBlock:
         attended = self._attention(
             normalised, frozen.self_attention, adapters, coefficients, queries
         )
-        tokens = tokens[:, :queries] + attended
-        output: Tensor = tokens + frozen.mlp(frozen.ln_2(tokens))
-        return output
+        return frozen.after_attention(tokens[:, :queries], attended)
 
     def dropped(self, inputs: Tensor) -> Tensor:
         """Returns the inputs with dropped elements."""

@@ -9,11 +9,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, balanced_accuracy_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
-from torchvision.models import VisionTransformer
 
-from eulerlora.colour_constancy import colour_constant
-from eulerlora.preprocess import resize
-from eulerlora.settings import ColourConstancy
+from eulerlora.backbone_network import VisionTransformer
+from eulerlora.preprocess import network_input, normalise
+from eulerlora.settings import Preprocessing
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.data.labelled_images import ImageParts, LabelledImage
 from training.data.sources import read_image
@@ -37,7 +36,10 @@ class ProbeResult:
 
 
 def linear_probe(
-    backbone: VisionTransformer, images: ImageParts, device: torch.device
+    backbone: VisionTransformer,
+    images: ImageParts,
+    device: torch.device,
+    preprocessing: Preprocessing,
 ) -> ProbeResult:
     """Fits a probe on the train part and evaluates it on the calibration part.
 
@@ -45,10 +47,11 @@ def linear_probe(
     """
     held_out = images.parts["calibration"]
     train = images.parts["train"]
-    features = _features(backbone.to(device).eval(), train)
+    features = _features(backbone.to(device).eval(), train, preprocessing)
     model = _fit(features, _labels(train), np.ones(len(train)))
     probabilities = np.zeros((len(held_out), len(images.classes)))
-    probabilities[:, model.classes_] = model.predict_proba(_features(backbone, held_out))
+    tested = _features(backbone, held_out, preprocessing)
+    probabilities[:, model.classes_] = model.predict_proba(tested)
     labels, predicted = _labels(held_out), probabilities.argmax(axis=1)
     return ProbeResult(
         images=len(held_out),
@@ -71,7 +74,7 @@ def fit_heads(
     class without training images gets the bias ABSENT_CLASS_BIAS.
     """
     train = images.parts["train"]
-    features = _features(network.backbone.to(device), train, network.colour_constancy)
+    features = _features(network.backbone.to(device), train, network.preprocessing)
     labels = _labels(train)
     heads = network.heads
     generator = np.random.default_rng(bootstrap_seed)
@@ -128,13 +131,15 @@ def _fit(features: Floats, labels: Ints, weights: Floats) -> Pipeline:
 def _features(
     backbone: VisionTransformer,
     images: Sequence[LabelledImage],
-    colour_constancy: ColourConstancy = "none",
+    preprocessing: Preprocessing,
 ) -> Floats:
-    """Returns the class token's features, (n, width)."""
-    size, device = backbone.image_size, backbone.class_token.device
-    pixels = torch.stack([resize(read_image(image.name, image.source), size) for image in images])
+    """Returns the backbone's features, (n, width)."""
+    device = backbone.class_token.device
+    pixels = torch.stack(
+        [network_input(read_image(image.name, image.source), preprocessing) for image in images]
+    )
     batches = [
-        backbone(colour_constant(part.to(device), colour_constancy)).double().cpu()
+        backbone(normalise(part.to(device), preprocessing)).double().cpu()
         for part in pixels.split(BATCH)
     ]
     features: Floats = torch.cat(batches).numpy()

@@ -7,13 +7,11 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.backbone import settings_of
 from eulerlora.checkpoint import CONFIG, check_free, load_checkpoint, save_checkpoint
 from eulerlora.config import (
     AdapterConfig,
     BackboneConfig,
     CheckpointConfig,
-    Preprocessing,
     Provenance,
 )
 from eulerlora.errors import SettingsError
@@ -33,7 +31,7 @@ from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
 from training.fit.batches import LoadedBatches
 from training.fit.loop import fit
-from training.fit.losses import (
+from training.adaptation.losses import (
     LOSSES,
     balanced_counts,
     effective_number_weights,
@@ -131,11 +129,12 @@ def train_adapters(
         sampling=settings.sampling,
         dropout=settings.adapter_dropout,
     )
-    size = network.backbone.image_size
     views = recipe.adapters.adapters if settings.views == "own" else None
 
     def view(epoch: int) -> Transform:
-        return training_view(size, recipe.seed, epoch, settings.augmentation, views)
+        return training_view(
+            network.preprocessing, recipe.seed, epoch, settings.augmentation, views
+        )
 
     batches = LoadedBatches(training, view, settings, run.seed, run.shard, counts)
     result = asdict(fit(objective, batches, settings, run))
@@ -183,7 +182,10 @@ def _train_network(
     images, outliers = sets.images, sets.outliers
     frozen = read_backbone(recipe.backbone, recipe_folder, _dtype(recipe))
     network = AdaptedVisionTransformer(
-        frozen.backbone, recipe.adapters, len(images.classes), recipe.colour_constancy
+        frozen.backbone,
+        recipe.adapters,
+        len(images.classes),
+        frozen.preprocessing.model_copy(update={"colour_constancy": recipe.colour_constancy}),
     )
     network.initialise(Generator().manual_seed(recipe.seed))
     if recipe.training.head != "random":
@@ -219,11 +221,10 @@ def _config(
     images: ImageParts,
     provenance: Provenance,
 ) -> CheckpointConfig:
-    shape = settings_of(network.backbone)
     return CheckpointConfig(
         name=recipe.name,
         backbone=BackboneConfig(
-            settings=shape,
+            settings=network.backbone.settings,
             published=frozen.published,
             sha256=tensors_sha256(network.backbone.state_dict()),
             provenance=frozen.provenance,
@@ -232,8 +233,6 @@ def _config(
             settings=recipe.adapters, sha256=tensors_sha256(dict(network.adapter_parameters()))
         ),
         classes=images.classes,
-        preprocessing=Preprocessing(
-            size=shape.image_size, colour_constancy=network.colour_constancy
-        ),
+        preprocessing=network.preprocessing,
         provenance=provenance,
     )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from eulerlora.config import Provenance
 from eulerlora.inference import predict_images
-from eulerlora.preprocess import resize
+from eulerlora.preprocess import network_input
 from eulerlora.settings import Draw, Mode
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.data.labelled_images import LabelledImage
@@ -39,8 +39,9 @@ class EpochValidation:
         keep_best: bool = True,
     ) -> None:
         self.network, self.samples, self.keep_best = network, samples, keep_best
-        size = network.backbone.image_size
-        self.pixels = torch.stack([resize(read_image(i.name, i.source), size) for i in images])
+        self.pixels = torch.stack(
+            [network_input(read_image(i.name, i.source), network.preprocessing) for i in images]
+        )
         self.labels = np.array([image.label for image in images])
         self.modes: tuple[Mode, ...] = ("det", "stoch") if samples else ("det",)
         by_epoch = {
@@ -76,17 +77,37 @@ class EpochValidation:
         """
         for name, parameter in self._kept():
             parameter.copy_(self.tensors[f"kept.{name}"])
-        best = int(self.tensors["det.nll.by_epoch"].argmin()) + 1
+        epochs = int(self.tensors["epoch"])
         return {
-            **({"best_epoch": best} if self.keep_best else {}),
+            **({"best_epoch": self._best()} if self.keep_best else {}),
             "validation_images": len(self.labels),
             "validation_by_epoch": {
                 mode: {
-                    metric: self.tensors[f"{mode}.{metric}.by_epoch"].tolist() for metric in METRICS
+                    metric: self.tensors[f"{mode}.{metric}.by_epoch"][:epochs].tolist()
+                    for metric in METRICS
                 }
                 for mode in self.modes
             },
         }
+
+    @property
+    def last(self) -> dict[str, float]:
+        """The NLL and accuracy of the last epoch in mode det, and the best epoch, from 1."""
+        epoch = int(self.tensors["epoch"]) - 1
+        return {
+            "validation_nll": self.tensors["det.nll.by_epoch"][epoch].item(),
+            "validation_accuracy": self.tensors["det.accuracy.by_epoch"][epoch].item(),
+            "best_epoch": float(self._best()),
+        }
+
+    def epochs_without_gain(self) -> int:
+        """Returns the number of validated epochs after the one with the lowest NLL."""
+        return int(self.tensors["epoch"]) - self._best()
+
+    def _best(self) -> int:
+        """Returns the epoch with the lowest NLL, counted from 1; 0 before the first."""
+        losses = self.tensors["det.nll.by_epoch"][: int(self.tensors["epoch"])]
+        return int(losses.argmin()) + 1 if len(losses) else 0
 
     def _kept(self) -> list[tuple[str, torch.nn.Parameter]]:
         return list(self.network.adapter_parameters()) if self.keep_best else []

@@ -7,10 +7,11 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from eulerlora.preprocess import resize, to_unit_range
+from eulerlora.preprocess import network_input, to_unit_range
+from eulerlora.settings import Preprocessing
 from training.augmentation.cameras import camera_view
 from training.augmentation.random_state import CPU, seeded
-from training.recipe.schema import Augmentation
+from training.recipe.optimisation import Augmentation
 
 Transform = Callable[[int, Tensor], Tensor]
 """(index, (3, height, width) uint8) -> (3, size, size) in [0, 1], or several such views."""
@@ -19,9 +20,9 @@ View = Callable[[Tensor], Tensor]
 """(3, height, width) uint8 -> (3, size, size) in [0, 1]; draws from torch's global generator."""
 
 
-def paper_view(size: int) -> View:
+def paper_view(preprocessing: Preprocessing) -> View:
     """Returns the paper's random view: flips and a rotation at native resolution, then resize."""
-    return lambda pixels: resize(flip_and_rotate(pixels), size)
+    return lambda pixels: network_input(flip_and_rotate(pixels), preprocessing)
 
 
 def flip_and_rotate(pixels: Tensor) -> Tensor:
@@ -40,7 +41,7 @@ def flip_and_rotate(pixels: Tensor) -> Tensor:
     return rotated
 
 
-def dermoscopy_view(size: int) -> View:
+def dermoscopy_view(preprocessing: Preprocessing) -> View:
     """Returns a random view for dermoscopy: a crop, a symmetry of the square, mild colour jitter.
 
     The crop has 50% to 100% of the area and an aspect ratio of 1 to 16/9, which is 3/4 to 4/3 of
@@ -48,7 +49,7 @@ def dermoscopy_view(size: int) -> View:
     """
     view: View = v2.Compose(
         [
-            v2.RandomResizedCrop(size, scale=(0.5, 1.0), ratio=(1.0, 16 / 9)),
+            v2.RandomResizedCrop(preprocessing.size, scale=(0.5, 1.0), ratio=(1.0, 16 / 9)),
             v2.RandomHorizontalFlip(),
             v2.RandomVerticalFlip(),
             v2.RandomApply([v2.Lambda(lambda pixels: pixels.mT)]),
@@ -59,21 +60,25 @@ def dermoscopy_view(size: int) -> View:
     return view
 
 
-VIEWS: Mapping[Augmentation, Callable[[int], View]] = {
+VIEWS: Mapping[Augmentation, Callable[[Preprocessing], View]] = {
     "paper": paper_view,
     "dermoscopy": dermoscopy_view,
-    "cameras": camera_view,
+    "cameras": lambda preprocessing: camera_view(preprocessing.size),
 }
 
 
 def training_view(
-    size: int, seed: int, epoch: int, augmentation: Augmentation, views: int | None = None
+    preprocessing: Preprocessing,
+    seed: int,
+    epoch: int,
+    augmentation: Augmentation,
+    views: int | None = None,
 ) -> Transform:
     """Returns the transform of an epoch; it does not depend on process or order of images.
 
     views: if given, the transform returns so many random views, (views, 3, size, size).
     """
-    view = VIEWS[augmentation](size)
+    view = VIEWS[augmentation](preprocessing)
 
     def transform(index: int, pixels: Tensor) -> Tensor:
         with seeded(CPU, seed, epoch, index):
@@ -84,6 +89,6 @@ def training_view(
     return transform
 
 
-def evaluation_view(size: int) -> Transform:
-    """Returns the transform of evaluation and service: the resize alone."""
-    return lambda _, pixels: resize(pixels, size)
+def evaluation_view(preprocessing: Preprocessing) -> Transform:
+    """Returns the transform of evaluation and service."""
+    return lambda _, pixels: network_input(pixels, preprocessing)

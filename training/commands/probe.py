@@ -32,11 +32,12 @@ def probe_command(
     from training.data.sources import report_skipped  # noqa: PLC0415
     from training.recipe.schema import DataSettings  # noqa: PLC0415
 
-    frozen = load_backbone(backbone).backbone
+    file = load_backbone(backbone)
     images = read_dataset(DataSettings(kind="ham10000"), data, skip_bad)
     report_skipped(images)
-    size = image_size or frozen.image_size
-    result = linear_probe(at_image_size(frozen, size), images, choose_device(device))
+    size = image_size or file.preprocessing.size
+    frozen, preprocessing = at_image_size(file.backbone, size), file.preprocessing.at_size(size)
+    result = linear_probe(frozen, images, choose_device(device), preprocessing)
     click.echo(
         f"{images.name}, calibration part ({result.images:,} images), {size} x {size} pixels: "
         f"accuracy {result.accuracy:.4f}, balanced accuracy {result.balanced_accuracy:.4f}, "

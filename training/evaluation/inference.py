@@ -12,7 +12,7 @@ from eulerlora.feature_distance import FeatureDistance
 from eulerlora.inference import ImageOutput, predict_images
 from eulerlora.model import EulerLoRA
 from eulerlora.ood_scores import ScoreName, score_values
-from eulerlora.preprocess import resize
+from eulerlora.preprocess import network_input
 from eulerlora.seeds import content_seed
 from eulerlora.settings import Draw, Mode, Sampler
 from eulerlora.uncertainty import summarise
@@ -84,7 +84,7 @@ class _SeededImages(Dataset[tuple[Tensor, int]]):
 
     def __init__(self, images: Sequence[LabelledImage], model: EulerLoRA) -> None:
         self.images = images
-        self.size = model.config.preprocessing.size
+        self.preprocessing = model.config.preprocessing
         self.revision = model.revision
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class _SeededImages(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = self.images[index]
         pixels = read_image(image.name, image.source)
-        return resize(pixels, self.size), content_seed(pixels, self.revision)
+        return network_input(pixels, self.preprocessing), content_seed(pixels, self.revision)
 
 
 def predict_all(

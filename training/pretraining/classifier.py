@@ -9,11 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torchvision.models import VisionTransformer
-from torchvision.models.vision_transformer import interpolate_embeddings
 from torchvision.ops import Conv2dNormActivation, StochasticDepth
 
-from eulerlora.backbone import build_backbone
+from eulerlora.backbone import POSITIONS, resized_positions
+from eulerlora.backbone_network import VisionTransformer
 from eulerlora.settings import BackboneSettings
 from training.augmentation.random_state import seeded
 from training.fit.objective import Objective, RecomputedBlocks
@@ -45,7 +44,7 @@ class Classifier(nn.Module):
     ) -> None:
         super().__init__()
         shape = settings.model_copy(update={"image_size": stage.image_size})
-        self.backbone = build_backbone(shape, stem_norm=nn.BatchNorm2d)
+        self.backbone = VisionTransformer(shape, stem_norm=nn.BatchNorm2d)
         _add_stochastic_depth(self.backbone, stage.stochastic_depth)
         if stage.activation_checkpointing:
             encoder = self.backbone.encoder
@@ -76,9 +75,9 @@ class Classifier(nn.Module):
 
     def load_smaller(self, smaller: "Classifier") -> None:
         """Copies the weights of a classifier of another image size; interpolates positions."""
-        size, patch = self.backbone.image_size, self.backbone.patch_size
-        state = interpolate_embeddings(size, patch, smaller.backbone.state_dict())
-        self.backbone.load_state_dict(state)
+        state = smaller.backbone.state_dict()
+        positions = resized_positions(state[POSITIONS], self.backbone.settings)
+        self.backbone.load_state_dict(state | {POSITIONS: positions})
         self.head.load_state_dict(smaller.head.state_dict())
         self.projection.load_state_dict(smaller.projection.state_dict())
 
@@ -164,11 +163,10 @@ def contrastive_loss(embeddings: Tensor, numbers: Tensor) -> Tensor:
 
 
 def _add_stochastic_depth(backbone: VisionTransformer, last_rate: float) -> None:
-    """Replaces the dropout at the end of each branch, whose rate is 0, by stochastic depth.
+    """Sets stochastic depth as the dropout of each branch.
 
     The rate grows linearly from 0 in the first block to `last_rate` in the last.
     """
     blocks = backbone.encoder.layers
     for index, block in enumerate(blocks):
-        depth = StochasticDepth(last_rate * index / max(1, len(blocks) - 1), "row")
-        block.dropout = block.mlp[-1] = depth
+        block.dropout = StochasticDepth(last_rate * index / max(1, len(blocks) - 1), "row")

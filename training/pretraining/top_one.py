@@ -16,7 +16,7 @@ BATCH = 256
 @torch.inference_mode()
 def top_one(model: Classifier, sets: Sequence[ImageParts]) -> dict[str, float]:
     """Returns, by data set name, the accuracy of the set's head on its test part."""
-    size = model.backbone.image_size
+    size = model.backbone.settings.image_size
     device = next(model.parameters()).device
     accuracy = {}
     for head, images in enumerate(sets):

@@ -24,7 +24,7 @@ MAX_RATIO: dict[Mode, float] = {"det": 2.5, "stoch": 8.0}
 
 
 def backbone_pass(plan: Plan) -> Iterator[Result]:
-    """Compares both modes with passes of torchvision's network, in alternation.
+    """Compares both modes with passes of the backbone, in alternation.
 
     A pass runs in this process, in float32, on a fixed image. The time of a request is that of
     its client.
@@ -50,7 +50,7 @@ def backbone_pass(plan: Plan) -> Iterator[Result]:
             comparison = Comparison(
                 name=f"a lone answer, mode {mode}, {trajectories} trajectories / plain pass",
                 ours="HTTP, at the client",
-                reference="torchvision's VisionTransformer",
+                reference="the frozen backbone",
                 target=Target(bound="at most", value=max_ratio),
                 libraries=LIBRARIES,
             )

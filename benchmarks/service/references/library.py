@@ -12,7 +12,7 @@ from torch import Tensor
 from eulerlora.checkpoint import DEFAULT_CHECKPOINT
 from eulerlora.inference import predict_rows
 from eulerlora.model import EulerLoRA, rgb_images
-from eulerlora.preprocess import resize
+from eulerlora.preprocess import network_input
 from eulerlora.seeds import content_seed
 from eulerlora.settings import Draw, Mode
 from eulerlora.uncertainty import summarise
@@ -36,11 +36,11 @@ def default_model() -> EulerLoRA:
 def decode(model: EulerLoRA, data: bytes, mode: Mode) -> InferenceInput:
     """Decodes an image file; the seed is that of its content."""
     with Image.open(BytesIO(data)) as image:
-        (rgb,) = rgb_images([image], model.config.preprocessing.size)
+        (rgb,) = rgb_images([image], model.config.preprocessing.input_side)
     seed = content_seed(rgb.pixels, model.revision)
     samples = SAMPLES if mode == "stoch" else 1
-    size = model.config.preprocessing.size
-    return InferenceInput(resize(rgb.pixels, size), Draw(mode=mode, samples=samples, seed=seed))
+    pixels = network_input(rgb.pixels, model.config.preprocessing)
+    return InferenceInput(pixels, Draw(mode=mode, samples=samples, seed=seed))
 
 
 def predict(model: EulerLoRA, inputs: Sequence[InferenceInput]) -> list[Tensor]:

@@ -13,7 +13,6 @@ from benchmarks.baselines.naive import naive_logits, ordinary_members
 from benchmarks.inference.arithmetic import Arithmetic, all_tokens, minimum
 from benchmarks.measurement.sizes import SMALL_NETWORK, NetworkSizes
 from benchmarks.measurement.workload import random_network
-from eulerlora.backbone import settings_of
 from eulerlora.rows import Rows
 from eulerlora.settings import BackboneSettings
 
@@ -40,7 +39,7 @@ def test_ordinary_modules_compute_all_tokens_of_all_trajectories(workload) -> No
     members = ordinary_members(workload.network)
     images, unstacked = workload.images, workload.unstacked
     rows = len(workload.rows)
-    shape = settings_of(workload.network.backbone)
+    shape = workload.network.backbone.settings
     expected = all_tokens(shape, rows, rows, workload.network.settings.rank, 3)
     assert counted(lambda: naive_logits(members, images, unstacked)) == expected.total
 

@@ -21,6 +21,7 @@ from PIL import Image
 
 from eulerlora.preprocess import resize
 from eulerlora.seeds import content_seed
+from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.problems import NotReady, UnsupportedMedia, UnusableImage
 from service.decoding import pool, worker
 from service.decoding.decode import Declared, decode
@@ -31,6 +32,7 @@ from service.settings import DecodingSettings, ImageLimits
 
 LIMITS = ImageLimits()
 SIZE = 48
+INPUT = Preprocessing(size=SIZE)
 HANG_S = 600.0
 FAULTY_SETTINGS = DecodingSettings(workers=2, timeout_s=4.0, cpu_s=0.5)
 TIMEOUT_S = 120
@@ -101,7 +103,7 @@ def run_faulty_worker(*args: Any) -> None:
     def run_with(fault: Callable[[], object]) -> worker.DecodeResult | worker.DecodeFailure:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(worker, "decode", lambda *_: fault())
-            return run_job(worker.DecodeJob(b"", Declared(), SIZE, ""), LIMITS)
+            return run_job(worker.DecodeJob(b"", Declared(), INPUT, ""), LIMITS)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "run_job", run_faulty_job)
@@ -112,7 +114,7 @@ RUN_WORKER = worker.run_worker
 
 
 def submit(decoder: Decoder, content: bytes, revision: str = "r") -> Awaitable[Decoded]:
-    return decoder.decode(content, Declared("image/png", "a.png"), SIZE, revision)
+    return decoder.decode(content, Declared("image/png", "a.png"), INPUT, revision)
 
 
 def decode_with(decoder: Decoder, content: bytes, revision: str = "r") -> Decoded:
@@ -209,7 +211,7 @@ def test_the_image_of_a_lost_decoder_is_decoded_in_another_one(
 
     async def once() -> Decoded:
         revision = f"{fault}:{fault_flag}"
-        return await faulty.decode(png, Declared(), SIZE, revision, on_cpu_s=used.append)
+        return await faulty.decode(png, Declared(), INPUT, revision, on_cpu_s=used.append)
 
     before = idle_pids(faulty)
     assert RUNNER.run(once()).warnings == ()
@@ -240,7 +242,7 @@ def test_an_image_above_its_cpu_time_is_refused_and_charged(faulty, png) -> None
     used: list[float] = []
 
     async def spin() -> Decoded:
-        return await faulty.decode(png, Declared(), SIZE, "spin", on_cpu_s=used.append)
+        return await faulty.decode(png, Declared(), INPUT, "spin", on_cpu_s=used.append)
 
     before = idle_pids(faulty)
     with pytest.raises(UnusableImage, match="too much CPU time"):
@@ -254,7 +256,7 @@ def test_the_cpu_time_of_a_caller_that_left_is_charged(faulty, png) -> None:
     used: list[float] = []
 
     async def leave() -> None:
-        call = faulty.decode(png, Declared(), SIZE, "spin", on_cpu_s=used.append)
+        call = faulty.decode(png, Declared(), INPUT, "spin", on_cpu_s=used.append)
         task = asyncio.ensure_future(call)
         while idle(faulty) == 2:
             await asyncio.sleep(0)
@@ -273,7 +275,7 @@ def test_the_cpu_time_of_a_refused_image_is_charged(decoder, photo, encode) -> N
     truncated = encode(photo.resize((900, 900)), "PNG")[:-30]
 
     async def refused() -> Decoded:
-        return await decoder.decode(truncated, Declared(), SIZE, "", on_cpu_s=used.append)
+        return await decoder.decode(truncated, Declared(), INPUT, "", on_cpu_s=used.append)
 
     with pytest.raises(UnusableImage):
         RUNNER.run(refused())
@@ -445,7 +447,7 @@ def test_the_kernel_kills_a_hanging_worker_without_its_parent(png) -> None:
     process = context.Process(target=run_faulty_worker, args=(theirs, LIMITS, settings))
     process.start()
     assert receive(ours) == worker.READY
-    worker.DecodeJob(png, Declared(), SIZE, "hang").to_message().send(ours)
+    worker.DecodeJob(png, Declared(), INPUT, "hang").to_message().send(ours)
     process.join(timeout=TIMEOUT_S)
     assert process.exitcode == -signal.SIGALRM
 
@@ -505,7 +507,9 @@ def test_an_image_larger_than_a_socket_buffer_is_decoded(decoder) -> None:
     Image.fromarray(noise).save(file, "PNG", compress_level=0)
 
     async def large() -> Decoded:
-        return await decoder.decode(file.getvalue(), Declared(), 700, "r")  # the result has 5.9 MB
+        return await decoder.decode(
+            file.getvalue(), Declared(), Preprocessing(size=700), "r"
+        )  # the result has 5.9 MB
 
     expected = resize(torch.from_numpy(noise).permute(2, 0, 1), 700)
     assert torch.equal(RUNNER.run(large()).pixels, expected)

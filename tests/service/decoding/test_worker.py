@@ -6,6 +6,7 @@ from PIL import ExifTags, Image
 
 from eulerlora.preprocess import resize, upright_rgb
 from eulerlora.seeds import content_seed
+from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.problems import UnusableImage
 from eulerlora_client.policy.quality import measure_quality
 from service.decoding.decode import Declared
@@ -15,10 +16,11 @@ from service.settings import ImageLimits
 LIMITS = ImageLimits()
 REVISION = "sha256:0"
 UNDECLARED = Declared()
+INPUT = Preprocessing(size=32)
 
 
 def run(content: bytes, declared: Declared = UNDECLARED, revision: str = REVISION) -> DecodeResult:
-    result = run_job(DecodeJob(content, declared, 32, revision), LIMITS)
+    result = run_job(DecodeJob(content, declared, INPUT, revision), LIMITS)
     assert isinstance(result, DecodeResult), result
     return result
 
@@ -46,14 +48,14 @@ def test_quality_is_measured_on_the_whole_upright_image_on_request(encode, photo
     turned = Image.Exif()
     turned[ExifTags.Base.Orientation] = 6
     content = encode(photo, "PNG", exif=turned)
-    result = run_job(DecodeJob(content, UNDECLARED, 32, REVISION, with_quality=True), LIMITS)
+    result = run_job(DecodeJob(content, UNDECLARED, INPUT, REVISION, with_quality=True), LIMITS)
     assert isinstance(result, DecodeResult)
     assert result.quality == measure_quality(photo.rotate(-90, expand=True))
     assert run(content).quality is None
 
 
 def test_an_image_outside_the_limits_is_not_decoded(png) -> None:
-    result = run_job(DecodeJob(png, Declared(), 32, REVISION), ImageLimits(max_side=63))
+    result = run_job(DecodeJob(png, Declared(), INPUT, REVISION), ImageLimits(max_side=63))
     assert isinstance(result, DecodeFailure)
     assert isinstance(result.error, UnusableImage)
 
@@ -63,7 +65,7 @@ def test_the_quality_of_a_reduced_image_has_the_size_of_the_original(encode, pho
     turned = Image.Exif()
     turned[ExifTags.Base.Orientation] = 6
     content = encode(large, "JPEG", exif=turned, quality=95)
-    result = run_job(DecodeJob(content, UNDECLARED, 32, REVISION, with_quality=True), LIMITS)
+    result = run_job(DecodeJob(content, UNDECLARED, INPUT, REVISION, with_quality=True), LIMITS)
     assert isinstance(result, DecodeResult)
     assert result.quality is not None
     full = measure_quality(large.rotate(-90, expand=True))
@@ -75,6 +77,6 @@ def test_the_quality_of_a_reduced_image_has_the_size_of_the_original(encode, pho
 def test_the_cpu_time_of_a_job_is_part_of_its_result(png, photo, encode) -> None:
     assert 0 < run(png).cpu_s < 10
     truncated = encode(photo.resize((900, 900)), "PNG")[:-30]
-    failure = run_job(DecodeJob(truncated, UNDECLARED, 32, REVISION), LIMITS)
+    failure = run_job(DecodeJob(truncated, UNDECLARED, INPUT, REVISION), LIMITS)
     assert isinstance(failure, DecodeFailure)
     assert 0 < failure.cpu_s < 10

@@ -13,7 +13,7 @@ from torch.multiprocessing.spawn import spawn
 
 from eulerlora.inference import predict_images
 from eulerlora.rows import Rows
-from eulerlora.settings import Draw
+from eulerlora.settings import Draw, Preprocessing
 from tests.conftest import random_network
 from training.adaptation.objective import AdapterObjective
 from training.augmentation.views import training_view
@@ -21,10 +21,11 @@ from training.data.datasets import read_dataset
 from training.data.labelled_images import OUTSIDE
 from training.fit.batches import LoadedBatches
 from training.fit.loop import fit
-from training.fit.losses import target_probabilities, trajectory_loss
+from training.adaptation.losses import target_probabilities, trajectory_loss
 from training.fit.optimisation import Optimisation, Step
 from training.fit.run import Run
-from training.recipe.schema import AdapterTraining, DataSettings
+from training.recipe.optimisation import AdapterTraining
+from training.recipe.schema import DataSettings
 
 WEIGHTS = torch.tensor([0.2, 0.5, 0.3])
 TRAINING = AdapterTraining(
@@ -216,7 +217,7 @@ def _write_losses(
         run = Run(accelerator, 4, settings, state)
         batches = LoadedBatches(
             data.parts["train"],
-            lambda epoch: training_view(32, 0, epoch, "paper"),
+            lambda epoch: training_view(Preprocessing(size=32), 0, epoch, "paper"),
             settings,
             seed=0,
             shard=run.shard,

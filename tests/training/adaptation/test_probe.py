@@ -15,7 +15,7 @@ from eulerlora.backbone import save_backbone
 from eulerlora.config import ClassName
 from eulerlora.inference import predict_rows
 from eulerlora.preprocess import resize
-from eulerlora.settings import AdapterSettings, Draw
+from eulerlora.settings import AdapterSettings, Draw, Preprocessing
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import random_backbone
 from training.adaptation.probe import INVERSE_PENALTY, fit_heads, linear_probe
@@ -63,7 +63,7 @@ def test_a_probe_is_logistic_regression_on_standardised_features(images: ImagePa
     plain.fit(scaler.transform(features("train")), labels["train"])
     probabilities = plain.predict_proba(scaler.transform(features("calibration")))
     predicted = probabilities.argmax(axis=1)
-    result = linear_probe(backbone, images, CPU)
+    result = linear_probe(backbone, images, CPU, Preprocessing(size=32))
     truth = np.array(labels["calibration"])
     assert result.images == len(truth)
     assert result.accuracy == pytest.approx((predicted == truth).mean())
@@ -128,7 +128,9 @@ def test_bootstrap_probes_differ_and_each_is_the_probe_of_a_resample_of_clusters
 def test_a_class_without_training_images_is_never_predicted(images: ImageParts) -> None:
     train = [image for image in images.parts["train"] if image.label != 1]
     parts = {**images.parts, "train": train}
-    result = linear_probe(random_backbone(), ImageParts("two", images.classes, parts), CPU)
+    result = linear_probe(
+        random_backbone(), ImageParts("two", images.classes, parts), CPU, Preprocessing(size=32)
+    )
     assert result.accuracy <= 10 / 14
 
 

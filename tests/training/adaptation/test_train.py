@@ -177,7 +177,7 @@ def test_a_backbone_file_is_used_at_another_image_size_and_stored_in_fewer_bits(
     assert done.status == 0, done.err
     model = EulerLoRA.load(out)
     assert model.config.preprocessing.size == 64
-    assert model.network.backbone.image_size == 64
+    assert model.network.backbone.settings.image_size == 64
 
 
 def test_a_linear_probe_head_classifies_without_training_and_ood_images_are_limited(
@@ -217,7 +217,7 @@ def test_the_best_epoch_own_views_and_balanced_draws_train_a_checkpoint(
     training = checkpoint.config.provenance["training"]
     assert len(training["validation_by_epoch"]["det"]["nll"]) == 3
     assert training["validation_images"] == 6
-    assert checkpoint.network.colour_constancy == "shades-of-gray"
+    assert checkpoint.network.preprocessing.colour_constancy == "shades-of-gray"
     heads = checkpoint.network.heads.weight
     assert not torch.allclose(heads[0], heads[1])
 

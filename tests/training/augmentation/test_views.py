@@ -8,6 +8,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from eulerlora.preprocess import resize
+from eulerlora.settings import Preprocessing
 from training.augmentation.random_state import seeded
 from training.augmentation.views import (
     dermoscopy_view,
@@ -25,7 +26,11 @@ PIXELS = torch.arange(3 * 20 * 28, dtype=torch.uint8).reshape(3, 20, 28)
 @pytest.mark.parametrize("augmentation", get_args(Augmentation))
 def test_a_view_depends_on_seed_epoch_and_image_index_only(augmentation: Augmentation) -> None:
     def view(seed: int, epoch: int, index: int) -> bytes:
-        return training_view(16, seed, epoch, augmentation)(index, PIXELS).numpy().tobytes()
+        return (
+            training_view(Preprocessing(size=16), seed, epoch, augmentation)(index, PIXELS)
+            .numpy()
+            .tobytes()
+        )
 
     torch.manual_seed(8)
     before = torch.get_rng_state()
@@ -38,7 +43,7 @@ def test_a_view_depends_on_seed_epoch_and_image_index_only(augmentation: Augment
 @pytest.mark.parametrize("augmentation", get_args(Augmentation))
 def test_a_view_is_a_square_in_the_range_of_evaluation(augmentation: Augmentation) -> None:
     white = torch.full((3, 30, 40), 255, dtype=torch.uint8)
-    view = training_view(24, 0, 0, augmentation)(0, white)
+    view = training_view(Preprocessing(size=24), 0, 0, augmentation)(0, white)
     assert view.shape == (3, 24, 24)
     assert view.dtype == torch.float32
     assert 0.85 < view.max() <= 1
@@ -73,7 +78,7 @@ def test_a_rotation_fills_with_zeros() -> None:
 
 def test_the_paper_view_resizes_after_the_random_part() -> None:
     with seeded(CPU, 3):
-        view = paper_view(16)(PIXELS)
+        view = paper_view(Preprocessing(size=16))(PIXELS)
     with seeded(CPU, 3):
         assert torch.equal(view, resize(flip_and_rotate(PIXELS), 16))
 
@@ -81,7 +86,9 @@ def test_the_paper_view_resizes_after_the_random_part() -> None:
 def test_the_dermoscopy_view_has_no_filled_pixels() -> None:
     white = torch.full((3, 30, 40), 255, dtype=torch.uint8)
     with seeded(CPU, 0):
-        darkest = min(float(dermoscopy_view(24)(white).min()) for _ in range(100))
+        darkest = min(
+            float(dermoscopy_view(Preprocessing(size=24))(white).min()) for _ in range(100)
+        )
     assert darkest > 0.85  # jitter is 10%, and a filled corner would be black
 
 
@@ -92,7 +99,9 @@ def test_the_dermoscopy_view_covers_all_symmetries_of_the_square() -> None:
     symmetries += [image.flip(-1) for image in symmetries]
     flat = torch.stack([resize(image, 32)[0].flatten() for image in symmetries])
     with seeded(CPU, 0):
-        views = torch.stack([dermoscopy_view(32)(marked)[0].flatten() for _ in range(100)])
+        views = torch.stack(
+            [dermoscopy_view(Preprocessing(size=32))(marked)[0].flatten() for _ in range(100)]
+        )
     assert set((views @ flat.T).argmax(dim=1).tolist()) == set(range(8))
 
 
@@ -101,7 +110,9 @@ def test_the_dermoscopy_view_of_a_4_to_3_image_has_the_median_shape_of_evaluatio
     pixels = (255 * disc).to(torch.uint8).expand(3, -1, -1)
     as_evaluated = extent(resize(pixels, 256))
     with seeded(CPU, 0):
-        crops = [dermoscopy_view(256).transforms[0](pixels) / 255 for _ in range(40)]
+        crops = [
+            dermoscopy_view(Preprocessing(size=256)).transforms[0](pixels) / 255 for _ in range(40)
+        ]
     ratios = torch.tensor([extent(crop) for crop in crops])
     assert 3 / 4 * as_evaluated * 0.9 < ratios.min() < ratios.max() < 4 / 3 * as_evaluated * 1.1
     assert as_evaluated * 0.9 < ratios.median() < as_evaluated * 1.1
@@ -115,7 +126,7 @@ def extent(view: torch.Tensor) -> float:
 
 
 def test_an_evaluation_view_is_the_resize_alone() -> None:
-    assert torch.equal(evaluation_view(16)(9, PIXELS), resize(PIXELS, 16))
+    assert torch.equal(evaluation_view(Preprocessing(size=16))(9, PIXELS), resize(PIXELS, 16))
 
 
 def draws(*entropy: int) -> list[float]:

@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from eulerlora.settings import Preprocessing
 from training.augmentation.views import evaluation_view
 from training.data.datasets import read_dataset
 from training.data.labelled_images import LabelledImage
 from training.fit.batches import IGNORED, LoadedBatches, Shard
-from training.recipe.schema import DataSettings, OptimisationSettings
+from training.recipe.optimisation import OptimisationSettings
+from training.recipe.schema import DataSettings
 
 WHOLE = Shard()
 SETTINGS = OptimisationSettings(epochs=1, batch_size=8, workers=0)
@@ -37,7 +39,9 @@ def loaded(
     **changes: object,
 ) -> LoadedBatches:
     settings = SETTINGS.model_copy(update=changes)
-    return LoadedBatches(images, lambda _: evaluation_view(size), settings, seed, shard)
+    return LoadedBatches(
+        images, lambda _: evaluation_view(Preprocessing(size=size)), settings, seed, shard
+    )
 
 
 def labels_of(batches: LoadedBatches, epoch: int = 0, skip: int = 0) -> list[list[int]]:

@@ -10,13 +10,15 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from eulerlora.errors import NonFiniteError, SettingsError
+from eulerlora.settings import Preprocessing
 from training.augmentation.views import evaluation_view
 from training.data.datasets import read_dataset
 from training.fit.batches import LoadedBatches
 from training.fit.loop import fit
 from training.fit.objective import Objective
 from training.fit.run import Run
-from training.recipe.schema import DataSettings, OptimisationSettings
+from training.recipe.optimisation import OptimisationSettings
+from training.recipe.schema import DataSettings
 
 SETTINGS = OptimisationSettings(
     epochs=2, batch_size=8, learning_rate=0.1, warmup_steps=1, weight_decay=0.0, workers=0
@@ -52,7 +54,9 @@ class ColourObjective(Objective[int]):
 @pytest.fixture
 def batches(image_folder: Path) -> LoadedBatches:
     data = read_dataset(DataSettings(kind="imagefolder", path="train"), image_folder)
-    return LoadedBatches(data.parts["train"], lambda _: evaluation_view(8), SETTINGS, seed=5)
+    return LoadedBatches(
+        data.parts["train"], lambda _: evaluation_view(Preprocessing(size=8)), SETTINGS, seed=5
+    )
 
 
 @pytest.fixture

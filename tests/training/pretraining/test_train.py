@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eulerlora.backbone import load_backbone, settings_of
+from eulerlora.backbone import load_backbone
 from eulerlora.errors import DataError, NonFiniteError, SettingsError
 from eulerlora.safetensor_files import tensors_sha256
 from tests.program import run
@@ -97,7 +97,7 @@ def test_pretraining_writes_a_backbone_of_the_shape_of_the_recipe_with_provenanc
 ) -> None:
     file = load_backbone(pretrained)
     facts, recipe = file.provenance, recipe_of(data)
-    assert settings_of(file.backbone) == recipe.backbone
+    assert file.backbone.settings == recipe.backbone
     assert facts["recipe"]["name"] == "tiny-pretrain"
     assert facts["data"] == "squares, image folder, paper split and two, image folder"
     assert facts["sha256"] == weights(pretrained)
@@ -232,7 +232,7 @@ def test_unlabelled_images_take_part_and_a_convolutional_stem_is_stored_without_
     )
     pretrain(recipe, data, tmp_path, CPU)
     file = load_backbone(tmp_path / "backbone.safetensors")
-    assert settings_of(file.backbone).stem == "convolution"
+    assert file.backbone.settings.stem == "convolution"
     assert not any("running" in name for name in file.backbone.state_dict())
     assert [stage["images"] for stage in file.provenance["stages"]] == [
         3 * (60 + 2 * 60),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from eulerlora.backbone import build_backbone
+from eulerlora.backbone_network import VisionTransformer
 from eulerlora.settings import AdapterSettings, BackboneSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import TINY_BACKBONE
@@ -161,7 +161,7 @@ def test_parameter_counts_of_other_methods_equal_those_of_their_networks(
 def network_count(backbone: BackboneSettings, run: TableRun, classes: int) -> int:
     adapters: AdapterSettings = run.recipe.adapters
     with torch.device("meta"):
-        network = AdaptedVisionTransformer(build_backbone(backbone), adapters, classes)
+        network = AdaptedVisionTransformer(VisionTransformer(backbone), adapters, classes)
     return sum(parameter.numel() for _, parameter in network.adapter_parameters())
 
 
