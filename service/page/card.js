@@ -1,154 +1,112 @@
-/* The card of one image: progress, then a result or a problem. */
+/* The card of one image: progress, a problem, or a result with the words first. */
 
-import { button, html } from "./dom.js";
+import { classChart } from "./charts.js";
+import { button, html, part } from "./dom.js";
+import { figures } from "./figures.js";
 import { icon } from "./icons.js";
 import { advice, sentence } from "./problems.js";
-import { classes, details, verdict } from "./result.js";
+import { passes } from "./text.js";
+import { decision, familiarity, reasonsOf, sureness } from "./words.js";
 
-let created = 0;
+const MARK = "malignant group";
 
-/** A card for a file. actions: {retry, remove}, both called with the card. warning: the sentence
- * shown beside every result. */
-export class Card {
-  constructor(file, warning, actions) {
-    created += 1;
-    this.file = file;
-    this.name = file.name || `Image ${created}`;
-    this.state = "queued";
-    this.result = null;
-    this.problem = null;
-    this.actions = actions;
-    this.url = URL.createObjectURL(file);
-    this.facts = html("p", { class: "facts" });
-    this.verdict = html("div", { class: "verdict-slot" });
-    this.classes = html("div", { class: "evidence" });
-    this.details = html("div", { class: "evidence details" });
-    this.title = html("h3", { id: `card-${created}`, tabindex: -1 }, this.name);
-    this.element = html(
-      "li",
-      {},
-      html(
-        "article",
-        { class: "card", "aria-labelledby": `card-${created}` },
-        html("div", { class: "thumbnail" }, this.#thumbnail()),
-        html(
-          "div",
-          { class: "card-head" },
-          html("div", { class: "card-name" }, this.title, this.facts),
-          button("Remove", () => actions.remove(this), {
-            class: "quiet",
-            "aria-label": `Remove ${this.name}`,
-          }),
-        ),
-        html("p", { class: "warning card-warning" }, warning),
-        this.verdict,
-        this.classes,
-        this.details,
-      ),
-    );
-    this.showQueued();
-  }
+/** The content of a card while there is no result. */
+export function pendingContent(item) {
+  return html("div", { class: "verdict" }, html("p", { class: "progress" }, item.progress));
+}
 
-  showQueued() {
-    this.#setState("queued");
-    if (this.result === null) this.#showProgress("Waiting");
-  }
+/** The content of a card with a problem. `retry` repeats the request. */
+export function problemContent(item, retry) {
+  const { problem } = item;
+  return html(
+    "div",
+    { class: "verdict" },
+    html("p", { class: "verdict-title" }, icon("problem"), sentence(problem.title)),
+    html("p", { class: "pathway" }, sentence(problem.detail)),
+    html("p", { class: "note" }, advice(problem)),
+    button("Retry", retry, { class: "primary", "aria-label": `Retry ${item.name}` }),
+  );
+}
 
-  showRunning() {
-    this.#setState("running");
-    if (this.result === null) this.#showProgress("Analysing");
-  }
+/** The content of a card with a result. names: from a class code to its description. */
+export function resultContent(result, names) {
+  const rows = classRows(result, names);
+  return [
+    result.disposition === null ? null : verdict(result),
+    statements(result, names),
+    warnings(result.prediction.warnings),
+    probabilities(result, rows),
+    figures(result, rows),
+  ].filter((content) => content !== null);
+}
 
-  /** Shows that the server is busy and when the request is repeated. */
-  showRetryIn(seconds) {
-    if (this.result === null) this.#showProgress(`The server is busy; retrying in ${seconds} s`);
-  }
+function verdict(result) {
+  const reasons = reasonsOf(result).counting.map(({ words }) => html("li", {}, words));
+  return html(
+    "div",
+    { class: "verdict" },
+    html("p", { class: "verdict-title" }, icon(result.disposition), result.title),
+    reasons.length > 0
+      ? [html("p", { class: "why" }, "Why"), html("ul", { class: "reasons" }, reasons)]
+      : null,
+    html("p", { class: "pathway" }, result.pathway),
+  );
+}
 
-  /** descriptions: map from class name to description. */
-  showResult(result, descriptions) {
-    this.result = result;
-    this.problem = null;
-    this.#setState(result.disposition ?? "prediction");
-    const { quality } = result;
-    this.facts.textContent = quality === null ? "" : `${quality.width} × ${quality.height} pixels`;
-    this.verdict.replaceChildren(verdict(result));
-    this.classes.replaceChildren(classes(result, descriptions));
-    this.details.replaceChildren(...details(result));
-  }
-
-  showProblem(problem) {
-    this.result = null;
-    this.problem = problem;
-    this.#setState("problem");
-    this.verdict.replaceChildren(
+function statements(result, names) {
+  const entries = [
+    ["Malignant", decision(result, names)],
+    ["How sure is the model?", sureness(result, names)],
+    ["How familiar is the image?", familiarity(result.prediction)],
+  ].filter(([, statement]) => statement !== null);
+  return html(
+    "dl",
+    { class: "statements" },
+    entries.map(([title, { word, sentence: explanation }]) =>
       html(
         "div",
-        { class: "verdict" },
-        html("p", { class: "verdict-title" }, icon("problem"), sentence(problem.title)),
-        html("p", { class: "pathway" }, sentence(problem.detail)),
-        html("p", { class: "note" }, advice(problem)),
-        button("Retry", () => this.#retry(), {
-          class: "primary",
-          "aria-label": `Retry ${this.name}`,
-        }),
+        {},
+        html("dt", {}, title),
+        html("dd", {}, html("strong", {}, word), html("span", {}, explanation)),
       ),
-    );
-    this.#clearEvidence();
-  }
+    ),
+  );
+}
 
-  /** The outcome in one sentence, for screen readers. */
-  announcement() {
-    if (this.problem !== null) return `${this.name}: ${sentence(this.problem.title)}`;
-    if (this.result.disposition === null) return `${this.name}: no disposition.`;
-    const reasons = this.result.reasons.map(({ words }) => words).join(" ");
-    return `${this.name}: ${this.result.title}. ${reasons}`;
-  }
+function warnings(entries) {
+  if (entries.length === 0) return null;
+  const lines = entries.map(({ message }) => html("li", {}, sentence(message)));
+  return part("Notes", html("ul", { class: "reasons" }, lines));
+}
 
-  /** The outcome in one or two words. */
-  verdictTitle() {
-    if (this.problem !== null) return "Not assessed";
-    return this.result.disposition === null ? "No disposition" : this.result.title;
-  }
+/* Collapsed for an unfamiliar image, whose probabilities say nothing. */
+function probabilities({ prediction }, rows) {
+  const legend = html(
+    "p",
+    { class: "note legend" },
+    html("span", { class: "swatch bar", "aria-hidden": "true" }),
+    `mean of ${passes(prediction)} `,
+    html("span", { class: "swatch point", "aria-hidden": "true" }),
+    "one pass; a wide spread means that the passes disagree",
+  );
+  const chart = [classChart(rows, MARK), legend];
+  if (!prediction.unfamiliar) return part("Class probabilities", chart);
+  return html(
+    "details",
+    { class: "figures" },
+    html("summary", {}, "Show the probabilities, which say nothing about an unfamiliar image"),
+    chart,
+  );
+}
 
-  /** Removes the card and releases the image. */
-  close() {
-    URL.revokeObjectURL(this.url);
-    this.element.remove();
-  }
-
-  #retry() {
-    this.title.focus(); // the button disappears
-    this.actions.retry(this);
-  }
-
-  #setState(state) {
-    this.state = state;
-    const busy = state === "queued" || state === "running";
-    this.element.firstChild.setAttribute("aria-busy", String(busy));
-    this.element.firstChild.dataset.state = state;
-    this.element.firstChild.classList.toggle("busy", busy);
-  }
-
-  #showProgress(text) {
-    this.problem = null;
-    this.#clearEvidence();
-    this.verdict.replaceChildren(
-      html("div", { class: "verdict" }, html("p", { class: "progress" }, text)),
-    );
-  }
-
-  #clearEvidence() {
-    this.classes.replaceChildren();
-    this.details.replaceChildren();
-  }
-
-  #thumbnail() {
-    const image = html("img", { alt: `The image ${this.name}`, src: this.url });
-    image.addEventListener("load", () => URL.revokeObjectURL(this.url));
-    image.addEventListener("error", () => {
-      URL.revokeObjectURL(this.url);
-      image.replaceWith(html("span", { class: "no-preview" }, "No preview"));
-    });
-    return image;
-  }
+function classRows({ prediction, malignant }, names) {
+  const marked = malignant?.classes ?? [];
+  return Object.keys(prediction.probabilities)
+    .map((name, index) => ({
+      label: names(name),
+      probability: prediction.probabilities[name],
+      points: prediction.trajectory_probabilities.map((row) => row[index]),
+      marked: marked.includes(name),
+    }))
+    .sort((one, other) => other.probability - one.probability);
 }

@@ -17,8 +17,6 @@ export function classChart(classes, mark) {
         { class: "class-name" },
         row.label,
         " ",
-        html("span", { class: "class-code" }, row.name),
-        " ",
         row.marked ? html("span", { class: "class-mark" }, mark) : null,
       ),
       track(row),

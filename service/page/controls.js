@@ -1,75 +1,94 @@
-/* The options of a request: model, fixed or sampled passes, number of samples. */
+/* The options of a request: the model and its passes. */
 
 import { byId, html } from "./dom.js";
-import { count } from "./text.js";
+import {
+  consequence, isLocked, labelOf, parameters, policyApplies, settingsOf,
+} from "./settings.js";
 
 const DEBOUNCE_MS = 250; // arrow keys pass through intermediate options
-const DEFAULT_SAMPLES = 4;
-const HINTS = {
-  stoch: "Sampled passes use random parts of every adapter. Do not rely on a result whose passes " +
-    "differ widely.",
-  det: "Fixed passes use every adapter once, as a whole: faster, with fewer points to compare.",
-};
 
-/** The form above the results. `changed` is called after a change of the options. */
+/** The form of the options. `changed` is called after a change; `selected` with a chosen model. */
 export class Controls {
-  constructor(changed) {
-    this.form = byId("controls");
+  constructor(changed, selected) {
     this.models = [];
+    this.policy = null;
+    this.settings = [];
+    this.selected = selected;
     let timer;
-    this.form.addEventListener("submit", (event) => event.preventDefault());
-    this.form.addEventListener("change", () => {
-      this.#update();
+    const change = () => {
       clearTimeout(timer);
       timer = setTimeout(changed, DEBOUNCE_MS);
+    };
+    byId("controls").addEventListener("submit", (event) => event.preventDefault());
+    byId("passes").addEventListener("change", change);
+    byId("unlock").addEventListener("change", () => {
+      if (this.#showSettings()) change();
     });
-    this.#update();
+    byId("model").addEventListener("change", () => {
+      this.#selectModel();
+      change();
+    });
   }
 
-  /** models: details of the served models, the default first. */
-  setModels(models) {
-    const selected = this.#value("model");
+  /** models: details of the served models, the default first. policy: of GET /triage/policy. */
+  setModels(models, policy) {
+    const name = byId("model").value;
     this.models = models;
-    byId("model").replaceChildren(...models.map(({ name }) => new Option(name, name)));
-    if (models.some(({ name }) => name === selected)) byId("model").value = selected;
+    this.policy = policy;
+    byId("model").replaceChildren(...models.map((model) => new Option(model.name, model.name)));
+    if (models.some((model) => model.name === name)) byId("model").value = name;
     byId("model-field").hidden = models.length < 2;
-    this.#update();
+    this.#selectModel();
+  }
+
+  /** The details of the selected model; undefined before the models are loaded. */
+  get model() {
+    return this.models.find(({ name }) => name === byId("model").value);
+  }
+
+  /** True if the policy decides on images of the selected model. */
+  get hasPolicy() {
+    return policyApplies(this.model, this.policy);
   }
 
   /** The query parameters of a request; requires models. */
   options() {
-    const [mode, model] = [this.#value("mode"), this.#value("model")];
-    return mode === "det" ? { mode, model } : { mode, model, samples: this.#value("samples") };
+    return parameters(this.settings[Number(byId("passes").value)], this.model.name);
   }
 
-  #value(name) {
-    return new FormData(this.form).get(name);
+  #selectModel() {
+    const policy = this.hasPolicy ? this.policy : null;
+    this.settings = settingsOf(this.model, policy);
+    byId("unlock").checked = false;
+    byId("unlock-field").hidden = !this.settings.some((setting) => this.#isLocked(setting));
+    byId("unlock-hint").textContent = consequence(this.settings[0]);
+    byId("passes").value = "0";
+    this.#showSettings();
+    this.selected(this.model, this.hasPolicy);
   }
 
-  #update() {
-    const mode = this.#value("mode");
-    byId("mode-hint").textContent = HINTS[mode];
-    byId("samples-field").hidden = mode === "det";
-    const model = this.models.find(({ name }) => name === byId("model").value);
-    const selectedSamples = byId("samples").value || String(DEFAULT_SAMPLES);
-    byId("samples").replaceChildren(...sampleOptions(model, selectedSamples));
+  /* Returns true if a locked setting was selected: the recommended one replaces it. */
+  #showSettings() {
+    const chosen = Number(byId("passes").value || 0);
+    const unlocked = byId("unlock").checked;
+    const kept = unlocked || !this.#isLocked(this.settings[chosen]);
+    byId("passes").replaceChildren(
+      ...this.settings.map((setting, index) =>
+        html(
+          "option",
+          {
+            value: index,
+            selected: index === (kept ? chosen : 0),
+            disabled: !unlocked && this.#isLocked(setting),
+          },
+          labelOf(setting, this.model, this.settings[0]),
+        ),
+      ),
+    );
+    return !kept;
   }
-}
 
-function sampleOptions(model, selectedSamples) {
-  const maxSamples = model?.max_samples ?? DEFAULT_SAMPLES;
-  const thresholds = new Set(
-    (model?.thresholds ?? []).map(({ mode, samples }) => `${mode} ${samples}`),
-  );
-  const options = [];
-  for (let samples = 1; samples <= maxSamples; samples *= 2) {
-    const passes = model ? ` (${count(samples * model.adapters, "pass", "passes")})` : "";
-    const without = model && !thresholds.has(`stoch ${samples}`) ? ", no threshold" : "";
-    const selected = samples === Math.min(Number(selectedSamples), maxSamples);
-    options.push(html("option", { value: samples, selected }, `${samples}${passes}${without}`));
+  #isLocked(setting) {
+    return isLocked(setting, this.settings[0]);
   }
-  const without = model && !thresholds.has("stoch auto") ? ", no threshold" : "";
-  const attributes = { value: "auto", selected: selectedSamples === "auto" };
-  options.push(html("option", attributes, `automatic${without}`));
-  return options;
 }

@@ -26,7 +26,7 @@ export function button(label, action, attributes = {}) {
 
 /** Creates a titled part of a card. */
 export function part(title, ...content) {
-  return html("section", { class: "part" }, html("h4", {}, title), content);
+  return html("section", { class: "part" }, html("h5", {}, title), content);
 }
 
 function fill(element, attributes, children) {

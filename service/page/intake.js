@@ -1,4 +1,4 @@
-/* Images that are dropped, pasted or chosen. */
+/* Images that are dropped, pasted or chosen, and the examples of the page. */
 
 import { byId } from "./dom.js";
 
@@ -17,6 +17,14 @@ export function acceptFiles(add) {
     add(files);
   });
   acceptDroppedFiles(add);
+  for (const example of byId("examples").querySelectorAll("[data-example]")) {
+    example.addEventListener("click", async () => add([await exampleFile(example.dataset.example)]));
+  }
+}
+
+async function exampleFile(name) {
+  const response = await fetch(new URL(`page/${name}`, document.baseURI));
+  return new File([await response.blob()], name, { type: "image/jpeg" });
 }
 
 function acceptDroppedFiles(add) {

@@ -1,160 +1,125 @@
-/* The page: adds a card for every image and requests its result. */
+/* The page: adds an entry to the work list for every image and requests its result. */
 
-import { Card } from "./card.js";
+import { Analysis } from "./analysis.js";
 import { Controls } from "./controls.js";
 import { byId, html } from "./dom.js";
+import { announcement } from "./entry.js";
+import { asJson, copy, curlLine, onClick, reportImages, save } from "./exports.js";
 import { acceptFiles } from "./intake.js";
+import { Item } from "./item.js";
 import { KeyForm } from "./key_form.js";
-import { showModel } from "./model_dialog.js";
-import { updateOverview } from "./overview.js";
+import { showLimits, showModel } from "./model_dialog.js";
 import { Problem, sentence } from "./problems.js";
-import { taskQueue } from "./queue.js";
+import { Progress } from "./progress.js";
 import { Service } from "./service.js";
 import { showShiftNotice } from "./shift.js";
+import { count } from "./text.js";
+import { namesOf } from "./words.js";
+import { WorkList } from "./work_list.js";
 
-const CONCURRENT_REQUESTS = 2;
-const MAX_RETRIES = 5;
-const MAX_RETRY_DELAY_S = 10;
-const MULTIPART_BYTES = 1024; // size of the form around the file
-const WARNING = document.querySelector(".colophon .warning").textContent;
+const ANNOUNCED_ONE_BY_ONE = 3; // images; a longer list is announced as a whole
 
 const service = new Service();
-const enqueue = taskQueue(CONCURRENT_REQUESTS);
-const cards = [];
-const controllers = new Map(); // card -> AbortController of its pending request
-const modelsWithoutPolicy = new Set(); // models that the triage policy does not apply to
-let policyProblem = "";
-let models = [];
-
-const controls = new Controls(() => {
-  cards.forEach(submit);
-  updateShiftNotice();
-});
+const items = [];
+const progress = new Progress();
+const list = new WorkList({ retry: (item) => analysis.submit(item), remove });
+const controls = new Controls(repeatAll, showSubject);
+const analysis = new Analysis(service, currentRequest, changed);
 const keyForm = new KeyForm(async (key) => {
   service.key = key;
   await loadModels();
-  cards.filter((card) => card.problem?.code === "not_authenticated").forEach(submit);
+  items.filter(({ problem }) => problem?.code === "not_authenticated").forEach(submit);
 });
 
-/** Loads the served models. Throws Problem. */
+/** Loads the served models and the policy. Throws Problem. */
 async function loadModels() {
-  models = await service.models();
-  controls.setModels(models);
+  const [models, policy] = await Promise.all([service.models(), service.policy()]);
+  list.setDispositions(policy.dispositions);
+  controls.setModels(models, policy);
   byId("trouble").textContent = "";
-  showShiftNotice(models.find(({ name }) => name === controls.options().model));
+}
+
+/** Shows the page for a model: its words, limits and notices. hasPolicy: for lesions. */
+async function showSubject(model, hasPolicy) {
+  document.body.dataset.subject = hasPolicy ? "lesions" : "images";
+  document.title = `${hasPolicy ? "Lesion triage" : "Image classification"} · EulerLoRA`;
+  showShiftNotice(model);
+  showCurl();
+  showLimits(await service.card(model.name).catch(() => "")); // the dialog shows the problem
+}
+
+async function currentRequest() {
+  if (controls.model === undefined) await loadModels();
+  const { model, hasPolicy } = controls;
+  return { options: controls.options(), model, hasPolicy, strip: byId("strip").checked };
 }
 
 function add(files) {
-  const added = files.map((file) => new Card(file, WARNING, { retry: submit, remove }));
-  for (const card of added) {
-    cards.push(card);
-    byId("cards").append(card.element);
-    submit(card);
-  }
-  document.body.classList.toggle("has-cards", cards.length > 0);
+  if (items.length === 0) byId("privacy").open = false; // leaves room for the results
+  const added = files.map((file) => new Item(file));
+  items.push(...added);
+  added.forEach(submit);
 }
 
-function remove(card) {
-  controllers.get(card)?.abort();
-  controllers.delete(card);
-  const index = cards.indexOf(card);
-  cards.splice(index, 1);
-  card.close();
-  const next = cards[Math.min(index, cards.length - 1)];
-  (next?.title ?? byId("choose")).focus();
-  document.body.classList.toggle("has-cards", cards.length > 0);
+function submit(item) {
+  analysis.submit(item);
+}
+
+function repeatAll() {
+  items.forEach(submit);
+  showCurl();
+  updateShiftNotice();
+}
+
+function remove(item) {
+  const order = list.sorted(items);
+  const next = order[order.indexOf(item) + 1] ?? order[order.indexOf(item) - 1];
+  drop(item);
   update();
-  announce(`${card.name} is removed.`);
+  if (next === undefined) byId("choose").focus();
+  else list.focus(next);
+  announce(`${item.name} is removed.`);
 }
 
-/** Requests a result for the card's image with the current options; cancels an earlier request. */
-function submit(card) {
-  controllers.get(card)?.abort();
-  const controller = new AbortController();
-  controllers.set(card, controller);
-  card.showQueued();
+function drop(item) {
+  analysis.cancel(item);
+  items.splice(items.indexOf(item), 1);
+  list.remove(item);
+}
+
+/** Called after every change of an item's state. */
+function changed(item) {
+  if (item.problem?.code === "not_authenticated") keyForm.show(service.key !== null);
   update();
-  enqueue(async () => {
-    if (controller.signal.aborted) return;
-    card.showRunning();
-    try {
-      const result = await resultWithRetries(card, controller.signal);
-      if (controller.signal.aborted) return;
-      card.showResult(result, descriptionsOf(result.prediction.model));
-    } catch (error) {
-      if (controller.signal.aborted) return;
-      card.showProblem(asProblem(error));
-    }
-    controllers.delete(card);
-    update();
-    announce(card.announcement());
-    if (controllers.size === 0) updateShiftNotice();
-  });
-}
-
-/** Returns the result for a card; repeats the request after Retry-After while overloaded. */
-async function resultWithRetries(card, signal) {
-  for (let retries = 0; ; retries += 1) {
-    try {
-      return await resultOf(card.file, signal);
-    } catch (error) {
-      const delayS = error.code === "overloaded" ? error.retryAfterS : null;
-      if (delayS === null || delayS > MAX_RETRY_DELAY_S || retries === MAX_RETRIES) throw error;
-      card.showRetryIn(delayS);
-      await new Promise((resolve) => setTimeout(resolve, 1000 * delayS));
-      signal.throwIfAborted();
-      card.showRunning();
-    }
-  }
-}
-
-async function resultOf(file, signal) {
-  if (models.length === 0) await loadModels();
-  const options = controls.options();
-  const maxBytes = models.find(({ name }) => name === options.model).max_body_bytes;
-  if (file.size + MULTIPART_BYTES > maxBytes) {
-    throw new Problem({
-      code: "body_too_large",
-      title: "The image file is too large",
-      detail: `expected at most ${maxBytes.toLocaleString("en")} bytes, got ` +
-        file.size.toLocaleString("en"),
-    });
-  }
-  if (!modelsWithoutPolicy.has(options.model)) {
-    try {
-      return await service.triage(file, options, signal);
-    } catch (error) {
-      if (error.code !== "policy_not_applicable") throw error;
-      modelsWithoutPolicy.add(options.model);
-      policyProblem = error.detail;
-    }
-  }
-  const prediction = await service.predict(file, options, signal);
-  return {
-    disposition: null, policyProblem, prediction, quality: null, policy: null, malignant: null,
-  };
-}
-
-function asProblem(error) {
-  if (!(error instanceof Problem)) {
-    console.error(error);
-    return new Problem({
-      code: "page_failed",
-      title: "The page failed",
-      detail: "the response could not be displayed",
-    });
-  }
-  if (error.code === "not_authenticated") keyForm.show(service.key !== null);
-  return error;
-}
-
-function descriptionsOf(name) {
-  const { classes } = models.find((model) => model.name === name);
-  return new Map(classes.map(({ name, description }) => [name, description]));
+  if (item.isPending) return;
+  const isLast = !items.some(({ isPending }) => isPending);
+  if (items.length <= ANNOUNCED_ONE_BY_ONE) announce(announcement(item));
+  else if (isLast) announce(list.summary(items));
+  if (isLast) updateShiftNotice();
 }
 
 function update() {
-  updateOverview(cards, () => cards.filter((card) => card.problem !== null).forEach(submit));
+  document.body.classList.toggle("has-items", items.length > 0);
+  byId("results-body").hidden = items.length === 0;
+  byId("summary").textContent = list.summary(items);
+  progress.update(items);
+  list.update(items, ({ result }) => namesOf(classesOf(result?.prediction.model)));
+  const failed = items.filter(({ problem }) => problem !== null).length;
+  byId("retry-all").hidden = failed < 2;
+  byId("open-all").hidden = byId("remove-all").hidden = items.length < 2;
+  byId("retry-all").textContent = `Retry ${failed} without a result`;
+  const notices = new Set(items.map(({ result }) => result?.policy?.notice).filter(Boolean));
+  byId("notices").replaceChildren(
+    ...[...notices].map((notice) => html("p", { class: "warning" }, notice)),
+  );
+}
+
+function classesOf(name) {
+  return controls.models.find((model) => model.name === name)?.classes ?? [];
+}
+
+function finished() {
+  return list.sorted(items.filter(({ isPending }) => !isPending));
 }
 
 function announce(text) {
@@ -163,9 +128,9 @@ function announce(text) {
 
 /** Requests the state of the shift monitor of the selected model. */
 async function updateShiftNotice() {
-  if (models.length === 0) return;
+  if (controls.model === undefined) return;
   try {
-    showShiftNotice(await service.model(controls.options().model));
+    showShiftNotice(await service.model(controls.model.name));
   } catch (error) {
     if (!(error instanceof Problem)) throw error; // the next image shows the server's problems
   }
@@ -173,21 +138,63 @@ async function updateShiftNotice() {
 
 async function showSelectedModel() {
   try {
-    if (models.length === 0) await loadModels();
-    const { model } = controls.options();
-    showModel(await service.model(model), WARNING);
+    if (controls.model === undefined) await loadModels();
+    const { name } = controls.model;
+    showModel(...(await Promise.all([service.model(name), service.card(name)])));
   } catch (error) {
-    showGlobalProblem(asProblem(error));
+    showGlobalProblem(error);
   }
 }
 
 /** Shows a problem that belongs to no image. */
-function showGlobalProblem(problem) {
-  if (problem.code === "not_authenticated") return; // the key form shows it
-  byId("trouble").textContent = `${problem.title}: ${sentence(problem.detail)}`;
+function showGlobalProblem(error) {
+  if (!(error instanceof Problem)) throw error;
+  if (error.code === "not_authenticated") keyForm.show(service.key !== null);
+  else byId("trouble").textContent = `${error.title}: ${sentence(error.detail)}`;
+}
+
+function showCurl() {
+  const path = controls.hasPolicy ? "triage" : "predict";
+  const options = controls.options();
+  byId("curl").textContent = curlLine({ path, options, hasKey: service.key !== null });
+}
+
+/** Describes the results for a printed page. */
+function describePrint() {
+  const versions = new Set(
+    items.filter(({ result }) => result !== null).map(({ result: { prediction, policy } }) =>
+      [prediction.model, prediction.revision, policy && `policy version ${policy.version}`]
+        .filter(Boolean).join(", ")),
+  );
+  const origin = [...versions].join("; ");
+  byId("printed").textContent =
+    `${count(items.length, "image")}, printed ${new Date().toLocaleString("en-GB")}. ${origin}.`;
+}
+
+async function saveReport(format) {
+  save(await service.report(await reportImages(finished()), format), `triage.${format}`);
 }
 
 acceptFiles(add);
 byId("about").addEventListener("click", showSelectedModel);
-addEventListener("pagehide", () => cards.forEach((card) => card.close()));
-loadModels().catch((error) => showGlobalProblem(asProblem(error)));
+byId("retry-all").addEventListener("click", () => {
+  byId("results").focus(); // the button may disappear
+  items.filter(({ problem }) => problem !== null).forEach(submit);
+});
+byId("remove-all").addEventListener("click", () => {
+  [...items].forEach(drop);
+  update();
+  byId("choose").focus();
+});
+byId("open-all").addEventListener("click", ({ target }) => {
+  const isOpen = target.getAttribute("aria-pressed") !== "true";
+  target.setAttribute("aria-pressed", String(isOpen));
+  list.openAll(isOpen);
+});
+onClick("save-report", () => saveReport("html"));
+onClick("save-csv", () => saveReport("csv"));
+onClick("copy-json", (button) => copy(asJson(finished()), button, "triage.json"));
+onClick("copy-curl", (button) => copy(byId("curl").textContent, button, "curl.txt"));
+byId("print").addEventListener("click", () => print());
+addEventListener("beforeprint", describePrint);
+loadModels().catch(showGlobalProblem);

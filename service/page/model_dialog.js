@@ -1,32 +1,59 @@
-/* The dialog with details and intended use of a model. */
+/* The dialog with the card of a model and the facts of the server about it. */
 
 import { byId, html } from "./dom.js";
+import { render, sectionAbout, sectionsOf } from "./markdown.js";
 import { shiftSection } from "./shift.js";
 import { count, exact, percent } from "./text.js";
 
-/** Opens the dialog. details: the response of GET /models/{name}. */
-export function showModel(details, warning) {
+const OPEN_SECTIONS = ["intended use", "out-of-scope", "licen"];
+
+/** Opens the dialog. details: the response of GET /models/{name}. card: its card in Markdown. */
+export function showModel(details, card) {
+  const [introduction, ...sections] = sectionsOf(card);
   byId("model-title").textContent = `The model ${details.name}`;
   byId("model-facts").replaceChildren(
-    html("h3", {}, "Intended use"),
-    html("p", { class: "warning" }, warning),
-    html(
-      "p",
-      {},
-      "This model is for people who decide in which order they review lesions, and who review " +
-        "all of them. It knows only the classes below, and only the cameras, sites and skin " +
-        "types of its training data. It must not be used to decide on anyone’s care.",
-    ),
+    ...render(introduction.lines),
     html("h3", {}, "Classes"),
-    factList(details.classes.map(({ name, description }) => [name, description])),
-    html("h3", {}, "Facts"),
-    factList(modelFacts(details)),
-    html("h3", {}, "Thresholds for images unlike the training images"),
-    thresholdTable(details.thresholds),
-    ...(details.shift ? [html("h3", {}, "Shift monitor"), ...shiftSection(details.shift)] : []),
+    classList(details.classes),
+    ...sections.map(cardSection),
+    section("Served here", false, factList(modelFacts(details))),
+    section(
+      "Thresholds for images unlike the training images", false,
+      thresholdTable(details.thresholds),
+    ),
+    ...(details.shift ? [section("Shift monitor", true, shiftSection(details.shift))] : []),
   );
   byId("model-close").onclick = () => byId("model-dialog").close();
   byId("model-dialog").showModal();
+}
+
+/** Shows what the model is not for, and its licence, beside the upload. card: in Markdown. */
+export function showLimits(card) {
+  const sections = sectionsOf(card);
+  const parts = [["not-for", sectionAbout(sections, "out-of-scope")],
+    ["licence", sectionAbout(sections, "licen")]];
+  for (const [id, found] of parts) {
+    const element = byId(id);
+    element.replaceChildren(element.firstElementChild, ...(found ? render(found.lines) : []));
+    element.hidden = found === undefined;
+  }
+  byId("limits").hidden = parts.every(([, found]) => found === undefined);
+}
+
+function cardSection({ title, lines }) {
+  const isOpen = OPEN_SECTIONS.some((words) => title.toLowerCase().includes(words));
+  return section(title, isOpen, render(lines));
+}
+
+function section(title, open, content) {
+  return html("details", { open }, html("summary", {}, html("h3", {}, title)), content);
+}
+
+/* A class is shown once if its description is its name. */
+function classList(classes) {
+  const hasCodes = classes.some(({ name, description }) => name !== description);
+  if (hasCodes) return factList(classes.map(({ name, description }) => [name, description]));
+  return html("p", {}, classes.map(({ name }) => name).join(", "));
 }
 
 function modelFacts(details) {

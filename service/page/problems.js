@@ -32,6 +32,17 @@ export const UNREADABLE = {
   detail: "it does not come from the service of this page",
 };
 
+export const NO_IMAGE = {
+  code: "unsupported_media",
+  title: "The media type is not supported",
+  detail: "expected a JPEG, PNG or WebP image; the file was not sent",
+};
+export const PAGE_FAILED = {
+  code: "page_failed",
+  title: "The page failed",
+  detail: "the response could not be displayed",
+};
+
 const ADVICE = {
   unreachable: "Retry when the server is available again; the image is still on this page.",
   upload_failed: "Retry. If the problem persists, use a smaller file.",

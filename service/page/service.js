@@ -22,6 +22,27 @@ export class Service {
     return this.#json(`models/${encodeURIComponent(name)}`);
   }
 
+  /** The model card in Markdown. Throws Problem. */
+  async card(name) {
+    return (await this.#success(`models/${encodeURIComponent(name)}/card`)).text();
+  }
+
+  /** The triage policy and its default options. Throws Problem. */
+  policy() {
+    return this.#json("triage/policy");
+  }
+
+  /** The report of a triage run, as `html` or `csv`. images: the request's list. Throws Problem.
+   * @returns {Promise<Blob>} */
+  async report(images, format) {
+    const options = {
+      method: "POST",
+      body: JSON.stringify({ images }),
+      headers: { "Content-Type": "application/json" },
+    };
+    return (await this.#success(`triage/report?format=${format}`, options)).blob();
+  }
+
   /** A disposition with its prediction. options: {mode, samples, model}. Throws Problem. */
   triage(file, options, signal) {
     return this.#upload("triage", file, options, signal);
@@ -50,15 +71,15 @@ export class Service {
   }
 
   async #json(path, options = {}) {
+    const response = await this.#success(path, options);
+    return bodyOf(response, options.signal);
+  }
+
+  /** The response, if it is successful; otherwise throws its problem. */
+  async #success(path, options = {}) {
     const response = await this.#response(path, options);
-    let body;
-    try {
-      body = await response.json();
-    } catch (error) {
-      if (options.signal?.aborted) throw error;
-      throw new Problem(UNREADABLE);
-    }
-    if (response.ok) return body;
+    if (response.ok) return response;
+    const body = await bodyOf(response, options.signal);
     const retryAfterS = Number.parseInt(response.headers.get("Retry-After"), 10);
     throw new Problem({
       code: body.code ?? UNREADABLE.code,
@@ -68,12 +89,12 @@ export class Service {
     });
   }
 
-  async #response(path, { signal, ...options }) {
+  async #response(path, { signal, headers, ...options }) {
     const timeout = AbortSignal.timeout(TIMEOUT_MS);
     try {
       return await fetch(new URL(path, document.baseURI), {
         ...options,
-        headers: this.key === null ? {} : { "X-API-Key": this.key },
+        headers: { ...headers, ...(this.key === null ? {} : { "X-API-Key": this.key }) },
         signal: signal === undefined ? timeout : AbortSignal.any([signal, timeout]),
         cache: "no-store",
         credentials: "omit",
@@ -83,5 +104,14 @@ export class Service {
       if (signal?.aborted) throw error;
       throw new Problem(timeout.aborted ? TIMED_OUT : UNREACHABLE);
     }
+  }
+}
+
+async function bodyOf(response, signal) {
+  try {
+    return await response.json();
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Problem(UNREADABLE);
   }
 }

@@ -15,7 +15,7 @@ const COLUMNS = ["Signal", "Images", "Share", "Expected", "Tolerated", "Evidence
 export function showShiftNotice({ name, shift, thresholds }) {
   const notice = shift?.alarm
     ? `The images here differ from those that the thresholds of ${name} were checked on ` +
-      `(${thresholds[0].data}). Do not rely on the suggested pathways until a site calibration ` +
+      `(${thresholds[0].data}). Do not rely on the groups until a site calibration ` +
       "(eulerlora site fit) has checked the thresholds on images of this site. “About the model” " +
       "shows the measurements."
     : "";

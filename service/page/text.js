@@ -1,10 +1,22 @@
 /* Numbers and names formatted for people. */
 
-/** A probability in percent. */
-export function percent(fraction) {
-  if (fraction > 0 && fraction < 0.001) return "<0.1 %";
-  const digits = fraction < 0.0995 ? 1 : 0;
-  return `${(100 * fraction).toFixed(digits)} %`;
+const NBSP = "\u00a0";
+
+/** A probability in percent. digits: after the point; by default one below 10 %. */
+export function percent(fraction, digits = fraction < 0.0995 ? 1 : 0) {
+  if (fraction > 0 && fraction < 0.001 && digits < 2) return `<0.1${NBSP}%`;
+  return `${(100 * fraction).toFixed(digits)}${NBSP}%`;
+}
+
+/** Two probabilities in percent, with as many digits as are needed to tell them apart. */
+export function percents(one, other) {
+  if (one === other) return [percent(one), percent(other)];
+  for (let digits = 1; ; digits += 1) {
+    const texts = [percent(one), percent(other)];
+    if (texts[0] !== texts[1]) return texts;
+    const precise = [percent(one, digits + 1), percent(other, digits + 1)];
+    if (precise[0] !== precise[1] || digits === 6) return precise;
+  }
 }
 
 /** A number with two decimals. */
@@ -22,6 +34,11 @@ export function count(number, noun, plural = `${noun}s`) {
   return `${number} ${number === 1 ? noun : plural}`;
 }
 
+/** "a, b or c". */
+export function either(names) {
+  return names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} or ${names.at(-1)}`;
+}
+
 /** A class description without its parts in brackets, short enough for a chart. */
 export function shortened(description) {
   return description.replace(/\s*\([^)]*\)/g, "").trim() || description;
@@ -33,23 +50,8 @@ export function passes(prediction) {
   return count(prediction.trajectories, `${kind} pass`, `${kind} passes`);
 }
 
-/** How many passes of a prediction rank its label first, as a sentence. */
-export function agreement(prediction, nameOf) {
-  const rows = prediction.trajectory_probabilities;
-  const classes = Object.keys(prediction.probabilities);
-  const votes = new Map();
-  for (const row of rows) {
-    const first = classes[row.indexOf(Math.max(...row))];
-    votes.set(first, (votes.get(first) ?? 0) + 1);
-  }
-  const votesForLabel = votes.get(prediction.label) ?? 0;
-  const others = [...votes.keys()].filter((name) => name !== prediction.label);
-  if (others.length === 0) {
-    return `All ${passes(prediction)} rank ${nameOf(prediction.label)} first.`;
-  }
-  return (
-    `The passes disagree: ${votesForLabel} of ${passes(prediction)} rank ` +
-    `${nameOf(prediction.label)} first, ` +
-    `others rank ${others.map(nameOf).join(" or ")} first.`
-  );
+/** A duration, rounded up: "about 20 s", "about 3 min". */
+export function duration(seconds) {
+  if (seconds <= 90) return `about ${Math.max(5, 5 * Math.ceil(seconds / 5))}${NBSP}s`;
+  return `about ${Math.ceil(seconds / 60)}${NBSP}min`;
 }

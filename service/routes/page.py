@@ -1,34 +1,38 @@
-"""`GET /` and `GET /page/{name}`: the triage page. Its files are read once, at start."""
+"""`GET /` and `GET /page/{name}`: the page. Its files are read once, at start."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from html import escape
 from importlib.resources import files
 from typing import Self
 
 from fastapi import APIRouter, HTTPException, Request, Response
+from jinja2 import Environment, StrictUndefined
 
-from eulerlora_client.policy.performance import (
-    DETAIL_NOTE,
-    EXPLANATION,
-    UNKNOWN,
-    Performance,
-    Table,
-    performance,
-)
+from eulerlora_client.policy import performance as texts
+from eulerlora_client.policy.evidence import MeasuredEvidence
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.policy.wording import WARNING
 
 INDEX = "index.html"
-WARNING_PLACEHOLDER = "{{ WARNING }}"
-PERFORMANCE_PLACEHOLDER = "{{ PERFORMANCE }}"
+IMAGES = {
+    "HAM10000": "dermatoscopic images of the clinics that the model learned from",
+    "PH2": "dermatoscopic images of another clinic",
+    "PAD-UFES-20": "photographs taken with phones",
+}
+"""What the images of a data set are, by the first word of its name."""
+
+FEW_SPARED = 0.1
+"""A specificity below which the policy does not help to order images."""
+
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".jpg": "image/jpeg",
 }
+
 CONTENT_SECURITY_POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -64,9 +68,25 @@ class PageFile:
         return cls(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
-def page_routes(policy: Policy) -> APIRouter:
-    """Returns the routes of the page and its files. policy: the page shows its performance."""
-    by_name = page_files(policy)
+@dataclass(frozen=True)
+class MeasuredRow:
+    """What the page says about the policy on one data set.
+
+    images: what they are. helps: the specificity is at least FEW_SPARED.
+    """
+
+    measured: MeasuredEvidence
+    images: str
+    helps: bool
+
+
+def page_routes(policy: Policy, classes: Collection[str], is_audited: bool) -> APIRouter:
+    """Returns the routes of the page and its files.
+
+    policy: the page shows its performance. classes: of the default model; the page is about lesions
+    if the policy applies to them. is_audited: whether decisions are recorded.
+    """
+    by_name = page_files(policy, classes, is_audited)
     router = APIRouter(include_in_schema=False)
 
     @router.api_route("/", methods=["GET", "HEAD"])
@@ -84,61 +104,62 @@ def page_routes(policy: Policy) -> APIRouter:
     return router
 
 
-def page_files(policy: Policy) -> Mapping[str, PageFile]:
-    """Returns the files of the page by name, with the warning and the policy's performance."""
-    inserted = {
-        WARNING_PLACEHOLDER: escape(WARNING),
-        PERFORMANCE_PLACEHOLDER: performance_html(performance(policy)),
-    }
-    return dict(_read(inserted))
+def page_files(
+    policy: Policy, classes: Collection[str], is_audited: bool
+) -> Mapping[str, PageFile]:
+    """Returns the files of the page by name. Arguments: as for `page_routes`."""
+    by_name = dict(_read())
+    index = by_name[INDEX]
+    page = (
+        _environment()
+        .from_string(index.content.decode())
+        .render(
+            about_lesions=set(policy.malignant.classes) <= set(classes),
+            is_audited=is_audited,
+            policy=policy,
+            measured=measured_rows(policy),
+            performance=texts.performance(policy),
+            texts=texts,
+            WARNING=WARNING,
+        )
+    )
+    return by_name | {INDEX: PageFile.of(page.encode(), index.media_type)}
 
 
-def _read(inserted: Mapping[str, str]) -> Iterator[tuple[str, PageFile]]:
-    """Yields names and files. inserted: HTML by placeholder."""
+def measured_rows(policy: Policy) -> list[MeasuredRow]:
+    """Returns the measurements of the policy, in their order; none if there are none."""
+    measured = () if policy.evidence is None else policy.evidence.measured
+    return [
+        MeasuredRow(
+            one, IMAGES.get(_first_word(one.data), ""), one.others.specificity >= FEW_SPARED
+        )
+        for one in measured
+    ]
+
+
+def _first_word(name: str) -> str:
+    return name.replace(",", " ").split()[0]
+
+
+def _read() -> Iterator[tuple[str, PageFile]]:
+    """Yields names and files as they are stored."""
     for file in files("service").joinpath("page").iterdir():
         media_type = MEDIA_TYPES.get("." + file.name.rpartition(".")[2])
-        if media_type is None:  # skips folders, and files left by editors and desktops
-            continue
-        text = file.read_text(encoding="utf-8")
-        for placeholder, content in inserted.items():
-            text = text.replace(placeholder, content)
-        yield file.name, PageFile.of(text.encode(), media_type)
+        if media_type is not None:  # skips folders, and files left by editors and desktops
+            yield file.name, PageFile.of(file.read_bytes(), media_type)
 
 
-def performance_html(measured: Performance | None) -> str:
-    """Returns the tables of a policy's performance; a sentence if there are none."""
-    if measured is None:
-        return _paragraph(UNKNOWN)
-    details = (
-        _paragraph(measured.origin),
-        _paragraph(EXPLANATION),
-        _table(measured.details, "Lesions by disposition"),
-        _paragraph(DETAIL_NOTE),
+def _environment() -> Environment:
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return (
-        _table(measured.summary, "Sensitivity and specificity of the policy, by lesion")
-        + f"<details><summary>Details of these figures</summary>{''.join(details)}</details>"
-    )
+    environment.filters.update(percent=percent)
+    return environment
 
 
-def _paragraph(text: str) -> str:
-    return f"<p>{escape(text)}</p>"
-
-
-def _table(table: Table, caption: str) -> str:
-    """Returns a table in a frame that scrolls; the first cell of a row is its heading."""
-    header = "".join(f'<th scope="col">{escape(title)}</th>' for title in table.header)
-    rows = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-        + "</tr>"
-        for first, *cells in table.rows
-    )
-    return (
-        f'<div class="frame" tabindex="0" role="group" aria-label="{escape(caption)}">'
-        f"<table><caption>{escape(caption)}</caption><thead><tr>{header}</tr></thead>"
-        f"<tbody>{rows}</tbody></table></div>"
-    )
+def percent(share: float) -> str:
+    """Returns a share in [0, 1] in percent, with one digit unless it is whole."""
+    return f"{100 * share:.1f}".removesuffix(".0") + "\N{NO-BREAK SPACE}%"
 
 
 def file_response(request: Request, file: PageFile) -> Response:

@@ -1,0 +1,154 @@
+/* An image in the list: a row that opens and closes its card. */
+
+import { pendingContent, problemContent, resultContent } from "./card.js";
+import { button, html } from "./dom.js";
+import { icon } from "./icons.js";
+import { show } from "./preview.js";
+import { sentence } from "./problems.js";
+import { percent } from "./text.js";
+import { qualityWords, sureness } from "./words.js";
+
+
+export class Entry {
+  /** @param {import("./item.js").Item} item
+   * @param {{retry: Function, remove: Function, opened: Function}} actions  called with the item */
+  constructor(item, actions) {
+    this.item = item;
+    this.actions = actions;
+    this.shown = []; // state, progress, result and problem of the last update
+    this.name = html("span", { class: "row-name", id: `name-${item.id}` }, item.name);
+    this.note = html("span", { class: "row-note" });
+    this.cells = html("span", { class: "row-cells" });
+    this.button = button([], () => this.#toggle(), {
+      class: "row",
+      "aria-expanded": "false",
+      "aria-controls": `card-${item.id}`,
+    });
+    this.facts = html("p", { class: "facts" });
+    this.content = html("div", { class: "card-content" });
+    this.card = html("div", { class: "card", id: `card-${item.id}`, hidden: true });
+    this.element = html("li", { class: "entry" });
+    this.#build();
+    this.#showPreview();
+  }
+
+  get isOpen() {
+    return !this.card.hidden;
+  }
+
+  /** Opens or closes the card. */
+  open(isOpen) {
+    this.card.hidden = !isOpen;
+    this.button.setAttribute("aria-expanded", String(isOpen));
+  }
+
+  /** Shows the state of the item. titles: from a status to its title. names: from a class code to
+   * its description. */
+  update(titles, names) {
+    const { item } = this;
+    const version = [item.state, item.progress, item.result, item.problem];
+    if (version.every((part, index) => part === this.shown[index])) return;
+    this.shown = version;
+    this.article.dataset.state = item.status;
+    this.article.setAttribute("aria-busy", String(item.isPending));
+    this.article.classList.toggle("busy", item.isPending && item.result !== null);
+    this.note.textContent = noteOf(item);
+    this.cells.replaceChildren(...cellsOf(item, titles, names));
+    const quality = item.result?.quality;
+    this.facts.textContent = quality ? `${quality.width} × ${quality.height} pixels` : "";
+    if (item.isPending && item.result !== null) return; // shows the earlier result until then
+    this.content.replaceChildren(...this.#contentOf(names));
+  }
+
+  #contentOf(names) {
+    const { item } = this;
+    if (item.isPending) return [pendingContent(item)];
+    if (item.problem !== null) return [problemContent(item, () => this.#retry())];
+    return resultContent(item.result, names);
+  }
+
+  #build() {
+    const { item } = this;
+    this.thumbnail = html("span", { class: "row-image", "aria-hidden": "true" });
+    this.picture = html("div", { class: "card-image" });
+    this.button.append(
+      this.thumbnail,
+      html("span", { class: "row-text" }, this.name, this.note),
+      this.cells,
+      html("span", { class: "row-arrow", "aria-hidden": "true" }),
+    );
+    const remove = button("Remove", () => this.actions.remove(item), {
+      class: "quiet small",
+      "aria-label": `Remove ${item.name}`,
+    });
+    this.card.append(
+      html("div", { class: "card-side" }, this.picture, this.facts, remove),
+      this.content,
+    );
+    this.article = html(
+      "article",
+      { "aria-labelledby": `name-${item.id}` },
+      html("h4", {}, this.button),
+      this.card,
+    );
+    this.element.append(this.article);
+  }
+
+  async #showPreview() {
+    const picture = await this.item.preview;
+    if (picture === null) {
+      this.picture.replaceChildren(html("span", { class: "no-preview" }, "No preview"));
+      return;
+    }
+    for (const [frame, alt] of [[this.thumbnail, ""], [this.picture, `The image ${this.item.name}`]]) {
+      const image = html("img", { alt });
+      show(image, picture);
+      frame.replaceChildren(image);
+    }
+  }
+
+  #toggle() {
+    this.open(!this.isOpen);
+    this.actions.opened(this.item);
+  }
+
+  #retry() {
+    this.button.focus(); // the button in the card disappears
+    this.actions.retry(this.item);
+  }
+}
+
+/** The outcome in one sentence, for screen readers. */
+export function announcement(item) {
+  if (item.problem !== null) return `${item.name}: ${sentence(item.problem.title)}`;
+  const { result } = item;
+  if (result.disposition === null) return `${item.name}: ${result.prediction.label}.`;
+  return `${item.name}: ${result.title}. ${result.reasons.map(({ words }) => words).join(" ")}`;
+}
+
+function noteOf({ problem, result, isPending, progress }) {
+  if (isPending) return progress;
+  if (problem !== null) return sentence(problem.title);
+  return result.reasons[0]?.words ?? "";
+}
+
+function cellsOf(item, titles, names) {
+  const { problem, result, status } = item;
+  const group = html("span", { class: "pill" }, icon(status), titles(status));
+  if (problem !== null || result === null) return [group];
+  const cells = result.disposition === null
+    ? [cell(names(result.prediction.label), percent(result.prediction.msp), "label")]
+    : [cell(malignantShare(result), "malignant", "malignant"), cell(qualityWords(result), "quality")];
+  if (result.prediction.unfamiliar) return [group, ...cells];
+  return [group, ...cells, cell(sureness(result, names).word.toLowerCase(), "")];
+}
+
+/* An unfamiliar image has none that says anything. */
+function malignantShare({ malignant, prediction }) {
+  if (!prediction.unfamiliar) return percent(malignant.probability);
+  return [html("span", { "aria-hidden": "true" }, "–"), html("span", { class: "visually-hidden" }, "not")];
+}
+
+function cell(value, label, kind = "") {
+  return html("span", { class: `cell ${kind}` }, html("strong", {}, value), " ", html("span", {}, label));
+}

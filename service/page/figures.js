@@ -1,0 +1,129 @@
+/* The figures behind the words of a card, collapsed, with their explanation. */
+
+import { classTable, entropyChart, legend, thresholdChart } from "./charts.js";
+import { html, part } from "./dom.js";
+import { decimal, exact, passes, percent } from "./text.js";
+import { reasonsOf } from "./words.js";
+
+const MSP_VERDICTS = {
+  true: "Below its threshold: as low as for images unlike the training images.",
+  false: "Not below its threshold.",
+  null: "There is no threshold for this number of samples.",
+};
+const DISTANCE_VERDICTS = {
+  true: "Above its threshold: the features are far from those of the training images.",
+  false: "Not above its threshold: the features are like those of the training images.",
+  null: "There is no threshold for this number of samples.",
+};
+
+/** All figures of a result. rows: the classes, as for `classTable`. */
+export function figures(result, rows) {
+  const { prediction } = result;
+  return html(
+    "details",
+    { class: "figures" },
+    html("summary", {}, "Figures and how to read them"),
+    html(
+      "div",
+      { class: "scales" },
+      [malignantPart(result), entropyPart(prediction, rows.length), familiarityPart(prediction)],
+    ),
+    otherRulesPart(result),
+    part("Probabilities as a table", classTable(rows)),
+    originPart(result),
+  );
+}
+
+/* Rules that apply to figures of an unfamiliar image, which say nothing. */
+function otherRulesPart(result) {
+  const { others } = reasonsOf(result);
+  if (others.length === 0) return null;
+  return part(
+    "Rules that do not count for an unfamiliar image",
+    html("ul", { class: "reasons" }, others.map(({ words }) => html("li", {}, words))),
+  );
+}
+
+function malignantPart({ malignant, prediction }) {
+  if (malignant === null) return null;
+  const { probability, urgent } = malignant;
+  const side = probability >= urgent ? "At or above" : "Below";
+  const verdict = prediction.unfamiliar
+    ? "It says nothing about an unfamiliar image."
+    : `${side} the urgent threshold.`;
+  return part(
+    "Malignant group",
+    note(`${exact(probability)}, threshold ${exact(urgent)}`, verdict),
+    thresholdChart({ probability, threshold: urgent, flagged: "above" }),
+  );
+}
+
+function entropyPart(prediction, classes) {
+  const largest = Math.log(classes);
+  const { expected_entropy: expected, mutual_information: mutual } = prediction;
+  return part(
+    "Uncertainty",
+    note(`Entropy ${decimal(prediction.entropy)}`, `of at most ${decimal(largest)} nats, in two parts:`),
+    entropyChart({ expected, mutual, largest }),
+    html(
+      "ul",
+      { class: "keys" },
+      legend(
+        "expected", "Expected entropy", expected,
+        "nats, within the passes. High if the image resembles several classes.",
+      ),
+      legend(
+        "mutual", "Mutual information", mutual,
+        "nats, between the passes. High if they disagree. Low does not mean that the image is " +
+          "familiar: passes can agree on an image unlike the training images.",
+      ),
+    ),
+  );
+}
+
+function familiarityPart({ msp, ood, ood_threshold: threshold, ood_scores: scores }) {
+  return part(
+    "Familiarity",
+    note(`Highest probability (MSP) ${against(msp, threshold)}`, MSP_VERDICTS[ood]),
+    thresholdChart({ probability: msp, threshold, flagged: "below" }),
+    distanceContent(scores?.feature_distance ?? null),
+  );
+}
+
+/* The scale of the chart ends at twice the threshold. */
+function distanceContent(distance) {
+  if (distance === null) return null;
+  const { value, threshold, flagged } = distance;
+  const chart = { probability: value / (2 * threshold), threshold: 0.5, flagged: "above" };
+  return [
+    note(`Feature distance ${against(value, threshold)}`, DISTANCE_VERDICTS[flagged]),
+    threshold === null ? null : thresholdChart(chart),
+  ];
+}
+
+function against(value, threshold) {
+  return threshold === null ? exact(value) : `${exact(value)}, threshold ${exact(threshold)}`;
+}
+
+function note(value, verdict) {
+  return html("p", { class: "note" }, html("strong", {}, value), " ", verdict);
+}
+
+function originPart({ prediction, policy, quality }) {
+  const facts = [
+    ["Model", `${prediction.model}, ${prediction.revision}`],
+    ["Sampling", `${prediction.mode}, ${passes(prediction)}, seed ${prediction.seed}`],
+    policy && ["Policy", `version ${policy.version}, ${policy.hash}`],
+    quality && [
+      "Image",
+      `${quality.width} × ${quality.height} pixels, brightness ${decimal(quality.brightness)}, ` +
+        `sharpness ${quality.sharpness.toFixed(0)}, clipped dark ${percent(quality.dark_share)}, ` +
+        `bright ${percent(quality.bright_share)}`,
+    ],
+    ["Request", prediction.request_id],
+  ].filter(Boolean);
+  return part(
+    "Origin of this result",
+    html("dl", {}, facts.map(([name, value]) => [html("dt", {}, name), html("dd", {}, value)])),
+  );
+}

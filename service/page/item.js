@@ -1,0 +1,61 @@
+/* One image on the page: its file, and the state of its analysis. */
+
+import { preview } from "./preview.js";
+
+let created = 0;
+
+/** Groups of a model that the policy does not apply to. */
+export const UNFAMILIAR = "unfamiliar";
+export const UNSURE = "unsure";
+export const SURE = "sure";
+
+export class Item {
+  /** @param {File} file */
+  constructor(file) {
+    created += 1;
+    this.id = created;
+    this.file = file;
+    this.name = file.name || `Image ${created}`;
+    /** @type {"queued" | "running" | "done" | "problem"} */
+    this.state = "queued";
+    this.progress = "Waiting";
+    this.result = null; // of an earlier request while the state is queued or running
+    this.problem = null;
+    this.preview = preview(file);
+  }
+
+  get isPending() {
+    return this.state === "queued" || this.state === "running";
+  }
+
+  /** The disposition; the group of a prediction without one; "problem", or "pending". */
+  get status() {
+    if (this.problem !== null) return "problem";
+    if (this.result === null) return "pending";
+    return this.result.disposition ?? this.result.group;
+  }
+
+  /** The probability of the malignant group; -1 without one. */
+  get malignant() {
+    return this.result?.malignant?.probability ?? -1;
+  }
+
+  /** True if it must be retaken and reaches the urgent threshold: it then ranks below urgent. */
+  get isRetakenAtOnce() {
+    const urgent = this.result?.malignant?.urgent ?? Infinity;
+    return this.status === "retake" && this.malignant >= urgent;
+  }
+
+  /** @param {"queued" | "running"} state */
+  wait(state, progress) {
+    [this.state, this.progress, this.problem] = [state, progress, null];
+  }
+
+  succeed(result) {
+    [this.state, this.result, this.problem] = ["done", result, null];
+  }
+
+  fail(problem) {
+    [this.state, this.result, this.problem] = ["problem", null, problem];
+  }
+}

@@ -1,0 +1,83 @@
+/* JPEG without metadata: the coded image is copied byte by byte (ITU-T T.81, annex B). */
+
+import { orientationOf, orientationOfXmp, tiffWith } from "./exif.js";
+
+const [START, END, SCAN, COMMENT] = [0xd8, 0xd9, 0xda, 0xfe];
+const APPLICATION = { first: 0xe0, last: 0xef };
+const EXIF = "Exif\0\0";
+const XMP = "http:\u002f/ns.adobe.com/xap/1.0/\0";
+const KEPT = [ // application segments that change the colours
+  [0xe0, "JFIF\0"],
+  [0xe2, "ICC_PROFILE\0"],
+  [0xee, "Adobe"],
+];
+
+/** Returns the parts of a JPEG file without its metadata; keeps orientation and colour profile.
+ * Bytes after the end marker are dropped too, and so is everything from a damaged segment on.
+ * @param {Uint8Array} bytes
+ * @returns {Uint8Array[]} */
+export function jpegWithoutMetadata(bytes) {
+  const kept = [];
+  let orientation = 0; // unknown; EXIF precedes XMP, as in decoders
+  let at = 2;
+  while (at + 1 < bytes.length) {
+    const [marker, start] = nextMarker(bytes, at);
+    if (marker === END) {
+      kept.push(bytes.subarray(start - 2, start));
+      break;
+    }
+    const size = start + 1 < bytes.length ? (bytes[start] << 8) | bytes[start + 1] : 0;
+    const end = start + size;
+    if (marker === null || size < 2 || end > bytes.length) break;
+    const content = bytes.subarray(start + 2, end);
+    if (marker === APPLICATION.first + 1) orientation ||= orientationIn(content);
+    if (isKept(marker, content)) kept.push(bytes.subarray(start - 2, end));
+    at = end;
+    if (marker === SCAN) {
+      at = endOfScan(bytes, end);
+      kept.push(bytes.subarray(end, at));
+    }
+  }
+  return [Uint8Array.of(0xff, START), ...(orientation > 1 ? [exif(orientation)] : []), ...kept];
+}
+
+/* The next marker at or after `at`, and the position after it. Skips fill bytes. */
+function nextMarker(bytes, at) {
+  let position = at;
+  while (position < bytes.length && bytes[position] !== 0xff) position += 1;
+  while (position < bytes.length && bytes[position] === 0xff) position += 1;
+  return position < bytes.length ? [bytes[position], position + 1] : [null, position];
+}
+
+/* Within a scan, 0xFF is data before 0x00 and a restart marker before 0xD0 to 0xD7. */
+function endOfScan(bytes, start) {
+  let at = start;
+  for (;;) {
+    at = bytes.indexOf(0xff, at);
+    if (at < 0 || at + 1 >= bytes.length) return bytes.length;
+    const next = bytes[at + 1];
+    if (next !== 0x00 && next !== 0xff && (next < 0xd0 || next > 0xd7)) return at;
+    at += next === 0xff ? 1 : 2;
+  }
+}
+
+function isKept(marker, content) {
+  if (marker === COMMENT) return false;
+  if (marker < APPLICATION.first || marker > APPLICATION.last) return true;
+  return KEPT.some(([kind, name]) => kind === marker && startsWith(content, name));
+}
+
+function orientationIn(content) {
+  if (startsWith(content, EXIF)) return orientationOf(content.subarray(EXIF.length));
+  return startsWith(content, XMP) ? orientationOfXmp(content) : 0;
+}
+
+function startsWith(content, name) {
+  return [...name].every((letter, index) => content[index] === letter.charCodeAt(0));
+}
+
+function exif(orientation) {
+  const tiff = tiffWith(orientation);
+  const header = [0xff, 0xe1, 0, 2 + EXIF.length + tiff.length];
+  return Uint8Array.of(...header, ...[...EXIF].map((letter) => letter.charCodeAt(0)), ...tiff);
+}

@@ -1,0 +1,52 @@
+/* PNG without metadata: the chunks of the image are copied byte by byte (PNG, third edition). */
+
+import { orientationOf, orientationOfXmp, tiffWith } from "./exif.js";
+
+const SIGNATURE_BYTES = 8;
+const KEPT = new Set([ // critical chunks, transparency, colours and animation
+  "IHDR", "PLTE", "IDAT", "IEND", "tRNS", "iCCP", "sRGB", "gAMA", "cHRM", "cICP", "sBIT", "bKGD",
+  "pHYs", "acTL", "fcTL", "fdAT",
+]);
+
+/** Returns the parts of a PNG file without its metadata; keeps orientation and colour profile.
+ * Everything after IEND, and from a damaged chunk on, is dropped.
+ * @param {Uint8Array} bytes
+ * @returns {Uint8Array[]} */
+export function pngWithoutMetadata(bytes) {
+  const kept = [];
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  let orientation = 0; // unknown
+  let [at, kind] = [SIGNATURE_BYTES, ""];
+  while (at + 12 <= bytes.length && kind !== "IEND") {
+    const end = at + 12 + view.getUint32(at);
+    if (end > bytes.length) break;
+    kind = String.fromCharCode(...bytes.subarray(at + 4, at + 8));
+    const content = bytes.subarray(at + 8, end - 4);
+    if (kind === "eXIf") orientation = orientationOf(content);
+    if (kind === "iTXt") orientation ||= orientationOfXmp(content);
+    if (KEPT.has(kind)) kept.push(bytes.subarray(at, end));
+    at = end;
+  }
+  if (orientation > 1) kept.splice(1, 0, chunk("eXIf", tiffWith(orientation)));
+  return [bytes.subarray(0, SIGNATURE_BYTES), ...kept];
+}
+
+function chunk(kind, content) {
+  const bytes = new Uint8Array(12 + content.length);
+  const view = new DataView(bytes.buffer);
+  view.setUint32(0, content.length);
+  bytes.set([...kind].map((letter) => letter.charCodeAt(0)), 4);
+  bytes.set(content, 8);
+  view.setUint32(8 + content.length, crc(bytes.subarray(4, 8 + content.length)));
+  return bytes;
+}
+
+/* CRC-32 (PNG, annex D). */
+function crc(bytes) {
+  let sum = 0xffffffff;
+  for (const byte of bytes) {
+    sum ^= byte;
+    for (let bit = 0; bit < 8; bit += 1) sum = (sum >>> 1) ^ (sum & 1 ? 0xedb88320 : 0);
+  }
+  return ~sum >>> 0;
+}

@@ -1,0 +1,80 @@
+/* The settings of a request, and what is known about each of them. */
+
+import { count } from "./text.js";
+
+const AUTO = "auto";
+const DEFAULT = { mode: "stoch", samples: 4 };
+
+/** A number of passes. urgent: the policy's threshold was set for it. flag: it has a threshold for
+ * images unlike the training images.
+ * @typedef {{mode: string, samples: number | string | null, urgent: boolean, flag: boolean}} Setting */
+
+/** True if the policy decides on images of the model: it has all malignant classes. */
+export function policyApplies(model, policy) {
+  const classes = new Set(model.classes.map(({ name }) => name));
+  return policy !== null && policy.policy.malignant.classes.every((name) => classes.has(name));
+}
+
+/** All settings of a model; the recommended one first. policy: null if it does not apply.
+ * @returns {Setting[]} */
+export function settingsOf(model, policy) {
+  const settings = [{ mode: "det", samples: null }];
+  for (let samples = 1; samples <= model.max_samples; samples *= 2) {
+    settings.push({ mode: "stoch", samples });
+  }
+  settings.push({ mode: "stoch", samples: AUTO });
+  const described = settings.map((setting) => ({
+    ...setting,
+    urgent: policy !== null && isFitted(setting, model, policy.policy.evidence),
+    flag: model.thresholds.some((threshold) => isSame(setting, threshold)),
+  }));
+  const recommended = described.find((setting) => isSame(setting, policy ?? DEFAULT));
+  return [recommended, ...described.filter((setting) => setting !== recommended)];
+}
+
+/** True if the setting lacks a threshold that the recommended one has. */
+export function isLocked(setting, recommended) {
+  return (recommended.urgent && !setting.urgent) || (recommended.flag && !setting.flag);
+}
+
+/** A setting for people: "4 samples, 8 passes; recommended". */
+export function labelOf(setting, model, recommended) {
+  const { mode, samples } = setting;
+  const fixed = `fixed, ${count(model.adapters, "pass", "passes")}`;
+  const passes = samples === AUTO
+    ? "sampled, as many passes as needed"
+    : `sampled, ${count(samples * model.adapters, "pass", "passes")}`;
+  const lacks = [
+    recommended.urgent && !setting.urgent ? "no urgent threshold" : null,
+    recommended.flag && !setting.flag ? "no flag for unfamiliar images" : null,
+  ].filter(Boolean);
+  const notes = setting === recommended ? ["recommended"] : lacks;
+  return [mode === "det" ? fixed : passes, ...notes].join("; ");
+}
+
+/** What is unknown with a locked setting, in words. */
+export function consequence(recommended) {
+  return [
+    recommended.urgent
+      ? "Without an urgent threshold it is unknown how many melanomas go first, and how many " +
+        "harmless lesions."
+      : null,
+    recommended.flag
+      ? "Without a flag, no image is called unfamiliar, whatever it shows."
+      : null,
+  ].filter(Boolean).join(" ");
+}
+
+/** The query parameters of a setting. */
+export function parameters({ mode, samples }, model) {
+  return mode === "det" ? { mode, model } : { mode, model, samples: String(samples) };
+}
+
+function isFitted(setting, model, evidence) {
+  return evidence !== null && evidence.revision === model.revision && isSame(setting, evidence);
+}
+
+/* The samples of mode det are 1 in thresholds, and null in settings. */
+function isSame(one, other) {
+  return one.mode === other.mode && (one.mode === "det" || one.samples === other.samples);
+}

@@ -1,0 +1,200 @@
+/* The list of all images: in groups, in order of urgency, with a filter. */
+
+import { byId, html } from "./dom.js";
+import { Entry } from "./entry.js";
+import { icon } from "./icons.js";
+import { count } from "./text.js";
+
+const ALL = "all";
+const RETAKE_AT_ONCE = "retake-at-once"; // a part of the group retake
+
+/** The groups, the most urgent first. status: of the items in a group. */
+const GROUPS = [
+  ["urgent", "urgent"], [RETAKE_AT_ONCE, "retake"], ["unfamiliar", "unfamiliar"],
+  ["refer", "refer"], ["retake", "retake"], ["unsure", "unsure"], ["sure", "sure"],
+  ["problem", "problem"], ["routine", "routine"], ["pending", "pending"],
+];
+const STATUSES = ["urgent", "unfamiliar", "refer", "retake", "routine", "unsure", "sure", "problem"];
+const TITLES = {
+  unfamiliar: "Unfamiliar", unsure: "Unsure", sure: "Sure", problem: "Not assessed",
+  pending: "In progress",
+};
+const NOTES = {
+  unfamiliar: "The model has not learned from images like these: its figures say nothing about them.",
+  unsure: "The passes disagree, or no class has more than half of the probability.",
+  sure: "All passes put the same class first. They can be wrong together.",
+  problem: "The file or the request failed.",
+};
+
+export class WorkList {
+  /** @param {{retry: Function, remove: Function}} actions */
+  constructor(actions) {
+    this.actions = { ...actions, opened: (item) => this.opened.add(item) };
+    this.entries = new Map(); // item -> Entry
+    this.opened = new Set(); // items that a person opened or closed
+    this.sections = new Map(); // group -> section
+    this.shown = ALL;
+    this.titles = new Map();
+    this.pathways = new Map();
+    byId("filters").addEventListener("change", (event) => {
+      this.shown = event.target.value;
+      this.#applyFilter();
+    });
+  }
+
+  /** dispositions: the titles and pathways of the policy. */
+  setDispositions(dispositions) {
+    this.titles = new Map(dispositions.map(({ disposition, title }) => [disposition, title]));
+    this.pathways = new Map(dispositions.map(({ disposition, pathway }) => [disposition, pathway]));
+  }
+
+  titleOf(status) {
+    return this.titles.get(status) ?? TITLES[status] ?? status;
+  }
+
+  /** Shows the items; `names` describes the classes of an item's model. */
+  update(items, names) {
+    for (const item of items) {
+      if (!this.entries.has(item)) this.entries.set(item, new Entry(item, this.actions));
+      this.entries.get(item).update((status) => this.titleOf(status), names(item));
+    }
+    this.#arrange(items);
+    this.#showFilters(items);
+    this.#openAlone(items);
+  }
+
+  remove(item) {
+    this.entries.get(item).element.remove();
+    this.entries.delete(item);
+    this.opened.delete(item);
+  }
+
+  openAll(isOpen) {
+    for (const [item, entry] of this.entries) {
+      entry.open(isOpen);
+      this.opened.add(item);
+    }
+  }
+
+  focus(item) {
+    this.entries.get(item).button.focus();
+  }
+
+  /** The items in the order of the list. */
+  sorted(items) {
+    const ranks = new Map(GROUPS.map(([group], index) => [group, index]));
+    return [...items].sort(
+      (one, other) =>
+        ranks.get(groupOf(one)) - ranks.get(groupOf(other)) ||
+        other.malignant - one.malignant ||
+        certainty(one) - certainty(other) ||
+        one.name.localeCompare(other.name),
+    );
+  }
+
+  /** The number of items by status: "1 urgent, 2 routine". */
+  summary(items) {
+    const parts = STATUSES.map((status) => [status, withStatus(items, status).length])
+      .filter(([, number]) => number > 0)
+      .map(([status, number]) => `${number} ${this.titleOf(status).toLowerCase()}`);
+    const pending = withStatus(items, "pending").length;
+    if (pending > 0) parts.push(`${pending} in progress`);
+    return `${count(items.length, "image")}: ${parts.join(", ")}`;
+  }
+
+  /* A single card is open, unless a person closed it. */
+  #openAlone(items) {
+    byId("groups").classList.toggle("alone", items.length === 1);
+    for (const item of items) {
+      if (!this.opened.has(item)) this.entries.get(item).open(items.length === 1);
+    }
+  }
+
+  /* Moves only elements that are out of place, and restores the focus of a moved one. */
+  #arrange(items) {
+    const focused = document.activeElement;
+    const sorted = this.sorted(items);
+    for (const [group, status] of GROUPS) {
+      const members = sorted.filter((item) => groupOf(item) === group);
+      const section = this.#section(group, status);
+      section.hidden = members.length === 0;
+      section.querySelector(".group-count").textContent = members.length;
+      section.querySelector(".group-note").textContent = this.#noteOf(group, status, members);
+      const list = section.querySelector("ol");
+      members.forEach((item, index) => {
+        const { element } = this.entries.get(item);
+        if (list.children[index] !== element) list.insertBefore(element, list.children[index] ?? null);
+      });
+    }
+    if (focused !== document.activeElement && focused?.isConnected) focused.focus();
+    this.#applyFilter();
+  }
+
+  #section(group, status) {
+    if (!this.sections.has(group)) {
+      const id = `group-${group}`;
+      const section = html(
+        "section",
+        { class: "group", "data-state": status, "data-status": status, "aria-labelledby": id },
+        html("h3", { id }, icon(status), html("span", { class: "group-title" }), " ",
+          html("span", { class: "group-count" })),
+        html("p", { class: "group-note" }),
+        html("ol", { class: "entries" }),
+      );
+      this.sections.set(group, section);
+      byId("groups").append(section);
+    }
+    const section = this.sections.get(group);
+    section.querySelector(".group-title").textContent = this.titleOf(status);
+    return section;
+  }
+
+  #noteOf(group, status, [first]) {
+    if (group === RETAKE_AT_ONCE) return first?.result.pathway ?? "";
+    const hasPolicy = first !== undefined && first.result?.policy !== null;
+    return (hasPolicy ? this.pathways.get(status) : undefined) ?? NOTES[status] ?? "";
+  }
+
+  #showFilters(items) {
+    const present = STATUSES.filter((status) => withStatus(items, status).length > 0);
+    if (this.shown !== ALL && !present.includes(this.shown)) this.shown = ALL;
+    byId("filters").hidden = present.length < 2;
+    const options = [[ALL, "All", items.length]].concat(
+      present.map((status) => [status, this.titleOf(status), withStatus(items, status).length]),
+    );
+    const focused = document.activeElement?.name === "shown";
+    const radios = options.map((option) => this.#filter(...option));
+    byId("filters").replaceChildren(html("legend", {}, "Show"), ...radios);
+    if (focused) byId("filters").querySelector(":checked").focus();
+    this.#applyFilter();
+  }
+
+  #filter(value, title, number) {
+    const checked = value === this.shown;
+    return html(
+      "label",
+      { "data-state": value },
+      html("input", { type: "radio", name: "shown", value, checked }),
+      html("span", {}, value === ALL ? null : icon(value), title, " ", html("b", {}, String(number))),
+    );
+  }
+
+  #applyFilter() {
+    for (const section of this.sections.values()) {
+      const isShown = this.shown === ALL || section.dataset.status === this.shown;
+      section.classList.toggle("filtered", !isShown);
+    }
+  }
+}
+
+function groupOf(item) {
+  return item.isRetakenAtOnce ? RETAKE_AT_ONCE : item.status;
+}
+
+function certainty({ result }) {
+  return result?.prediction.msp ?? 0;
+}
+
+function withStatus(items, status) {
+  return items.filter((item) => item.status === status);
+}
