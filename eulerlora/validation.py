@@ -2,7 +2,7 @@
 
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args
 
@@ -104,7 +104,20 @@ def _suggestion(key: str, kind: type[BaseModel] | None) -> str:
             field = model.model_fields.get(parent)
             model = None if field is None else _model_in(field.annotation)
     similar = get_close_matches(last, model.model_fields if model is not None else (), n=1)
-    return f"; did you mean {'.'.join([*parents, *similar])}?" if similar else ""
+    if similar:
+        return f"; did you mean {'.'.join([*parents, *similar])}?"
+    elsewhere = {} if kind is None else {name.rpartition(".")[2]: name for name in _names(kind)}
+    names = [elsewhere[match] for match in get_close_matches(last, elsewhere, n=1)]
+    return "".join(f"; did you mean {name}?" for name in names)
+
+
+def _names(model: type[BaseModel]) -> Iterator[str]:
+    """Yields the dotted names of all keys of a model and of the models in it."""
+    for name, field in model.model_fields.items():
+        inner = _model_in(field.annotation)
+        yield name
+        if inner is not None:
+            yield from (f"{name}.{key}" for key in _names(inner))
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -35,6 +35,7 @@ batch_size = 8
 learning_rate = 3e-2
 warmup_steps = 2
 samples = 2
+head = "random"
 workers = 0
 [evaluation]
 samples = 2

@@ -1,5 +1,9 @@
 """The frozen backbone of an adapter recipe."""
 
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,9 +11,10 @@ import torch
 
 from eulerlora.backbone import at_image_size, load_backbone, published_backbone
 from eulerlora.backbone_network import VisionTransformer
+from eulerlora.checkpoint import BACKBONE, DEFAULT_CHECKPOINT
 from eulerlora.config import Provenance
 from eulerlora.errors import SettingsError
-from eulerlora.settings import Preprocessing
+from eulerlora.settings import AUTO, Preprocessing
 from training.fit.run_state import round_parameters
 from training.recipe.schema import BackboneSource
 
@@ -27,21 +32,66 @@ class FrozenBackbone:
     preprocessing: Preprocessing
 
 
+EMBEDDED = "embedded"
+DOWNLOADED = "ViT_B_32_Weights.IMAGENET1K_V1"
+"""What `auto` selects where the weights are stored or can be downloaded."""
+DOWNLOAD_TIMEOUT_S = 30.0
+
+
+def available_source(source: BackboneSource) -> BackboneSource:
+    """Returns the source with `auto` replaced by published weights or by the embedded backbone.
+
+    Prints why it selects the embedded one. Another source is returned unchanged.
+    """
+    if source.weights != AUTO:
+        return source
+    reason = f"{DOWNLOADED} have another image size"
+    if source.image_size is None:
+        try:
+            with _connection_timeout(DOWNLOAD_TIMEOUT_S):
+                published_backbone(DOWNLOADED)
+            return source.model_copy(update={"weights": DOWNLOADED})
+        except SettingsError as error:
+            reason = str(error)
+    print(
+        f"note: using the embedded backbone, a small one that was pretrained on skin lesions and "
+        f"everyday pictures ({reason})",
+        file=sys.stderr,
+    )
+    return source.model_copy(update={"weights": EMBEDDED})
+
+
+@contextmanager
+def _connection_timeout(seconds: float) -> Iterator[None]:
+    """Limits how long a connection waits; torch.hub sets no limit."""
+    previous = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(previous)
+
+
 def read_backbone(
     source: BackboneSource, recipe_folder: Path, dtype: torch.dtype
 ) -> FrozenBackbone:
-    """Returns the backbone of a recipe: a file, relative to the recipe, or published weights.
+    """Returns the backbone of a recipe: a file, relative to the recipe, the embedded backbone, or
+    published weights.
 
     The weights of a file are rounded to `dtype`, the type that the checkpoint stores. Raises
     SettingsError for published weights that are unavailable or combined with an image size.
     """
-    if source.weights.endswith(".safetensors"):
+    source = available_source(source)
+    if source.weights == EMBEDDED or source.weights.endswith(".safetensors"):
         if source.file is not None:
             raise SettingsError(
                 "expected backbone.file only with published weights, got backbone.weights="
                 f"{source.weights}"
             )
-        file = load_backbone(recipe_folder / source.weights)
+        packaged = DEFAULT_CHECKPOINT / BACKBONE
+        file = load_backbone(
+            packaged if source.weights == EMBEDDED else recipe_folder / source.weights
+        )
         size = source.image_size or file.preprocessing.size
         backbone = at_image_size(file.backbone, size)
         round_parameters(backbone.named_parameters(), dtype)

@@ -11,8 +11,8 @@ from eulerlora.coefficients import PROJECTIONS, draw_trajectories, on_stacked_ra
 from eulerlora.rows import Rows
 from eulerlora.vision_transformer import AdaptedVisionTransformer, Block, adapted_block
 from training.adaptation.dropout import DropoutBlock
+from training.adaptation.losses import Loss, image_weights, target_probabilities
 from training.adaptation.validation import EpochValidation
-from training.fit.losses import Loss, image_weights, target_probabilities
 from training.fit.objective import Objective, recomputed
 
 DROPOUT = 1
@@ -37,6 +37,7 @@ class AdapterObjective(Objective[AdapterDraw]):
     samples: stochastic samples per adapter and step. weighted_loss: one of `losses.LOSSES`.
     logit_adjustment: (classes,), added to the logits of images that belong to a class
     (`losses.log_frequency_ratio`); None for zeros. validation: measures each epoch; None for none.
+    patience: epochs without a lower validation loss after which the run is finished; None for all.
     An image has one view for all adapters, or one for each.
     class_weights: (classes,), on the network's device. outlier_weight: as in
     `losses.image_weights`. recompute: use activation checkpointing; not with dropout. sampling:
@@ -55,13 +56,14 @@ class AdapterObjective(Objective[AdapterDraw]):
         validation: EpochValidation | None = None,
         sampling: bool = True,
         dropout: float = 0.0,
+        patience: int | None = None,
     ) -> None:
         super().__init__(network, rows_per_image=network.settings.adapters * samples)
         self.settings, self.depth = network.settings, network.depth
         self.samples = samples
         self.weighted_loss = weighted_loss
         self.class_weights, self.outlier_weight = class_weights, outlier_weight
-        self.validation = validation
+        self.validation, self.patience = validation, patience
         self.sampling, self.dropout = sampling, dropout
         self.logit_adjustment = logit_adjustment
         self.block = recomputed(adapted_block) if recompute else adapted_block
@@ -104,6 +106,17 @@ class AdapterObjective(Objective[AdapterDraw]):
         """Validates the epoch."""
         if self.validation is not None:
             self.validation.validate()
+
+    def epoch_metrics(self) -> Mapping[str, float]:
+        """Returns the validation metrics of the last epoch."""
+        return {} if self.validation is None else self.validation.last
+
+    @property
+    def finished(self) -> bool:
+        """True if the validation loss has not decreased for `patience` epochs."""
+        if self.validation is None or self.patience is None:
+            return False
+        return self.validation.epochs_without_gain() >= self.patience
 
     def averages(self) -> Mapping[str, Tensor]:
         """Returns the kept adapters and the metrics of the epochs."""

@@ -89,6 +89,16 @@ def fit_heads(
             heads.bias[adapter].copy_(torch.from_numpy(probe.bias))
 
 
+@torch.inference_mode()
+def head_accuracy(network: AdaptedVisionTransformer, images: Sequence[LabelledImage]) -> float:
+    """Returns the accuracy of the mean probability of the heads on the frozen features."""
+    features = torch.from_numpy(_features(network.backbone, images, network.preprocessing)).float()
+    heads = network.heads
+    logits = torch.einsum("nf,acf->nac", features, heads.weight.cpu()) + heads.bias.cpu()
+    predicted = logits.softmax(dim=-1).mean(dim=1).argmax(dim=-1)
+    return float(accuracy_score(_labels(images), predicted.numpy()))
+
+
 @dataclass(frozen=True, eq=False)
 class LinearHead:
     """weight: (classes, width). bias: (classes,)."""

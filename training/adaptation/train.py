@@ -1,5 +1,6 @@
 """Training of adapters on a frozen backbone, to a calibrated checkpoint with report and card."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,11 +17,19 @@ from eulerlora.config import (
 )
 from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
+from eulerlora.printable import printable
 from eulerlora.safetensor_files import tensors_sha256
 from eulerlora.vision_transformer import AdaptedVisionTransformer
-from training.adaptation.backbone import FrozenBackbone, read_backbone
+from training.adaptation.backbone import FrozenBackbone, available_source, read_backbone
+from training.adaptation.losses import (
+    LOSSES,
+    balanced_counts,
+    effective_number_weights,
+    log_frequency_ratio,
+)
 from training.adaptation.objective import AdapterObjective
-from training.adaptation.probe import fit_heads
+from training.adaptation.probe import fit_heads, head_accuracy
+from training.adaptation.summary import data_lines, result_lines, run_lines
 from training.adaptation.validation import EpochValidation
 from training.augmentation.views import Transform, training_view
 from training.data.datasets import read_dataset, read_ood_set, read_outliers
@@ -29,17 +38,13 @@ from training.data.sources import report_skipped
 from training.evaluation.calibration import calibrate
 from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
-from training.fit.batches import LoadedBatches
+from training.fit.batches import LoadedBatches, RunLength
 from training.fit.loop import fit
-from training.adaptation.losses import (
-    LOSSES,
-    balanced_counts,
-    effective_number_weights,
-    log_frequency_ratio,
-)
 from training.fit.run import Run, accelerator_on, data_provenance, run_provenance
 from training.fit.run_state import round_parameters
-from training.recipe.schema import AdapterRecipe, AdapterTraining
+from training.fit.tracking import Tracking
+from training.recipe.optimisation import AdapterTraining
+from training.recipe.schema import AdapterRecipe
 from training.reporting.model_card import model_card, write_model_card
 from training.reporting.report import write_report
 
@@ -63,18 +68,19 @@ def train(
     device: torch.device,
     resume: bool = False,
     skip_bad: bool = False,
-    tensorboard: Path | None = None,
+    tracking: Tracking | None = None,
 ) -> None:
     """Runs a recipe: trains, saves, calibrates, evaluates, and writes report and model card.
 
     The checkpoint appears in `out` atomically after training. Until then, the run's state is in
     `state_file(out)`; `resume` continues from it, or with the evaluation if the checkpoint
     exists. recipe_folder: base of relative paths in the recipe. skip_bad: skip unusable images
-    and list them on stderr and in the provenance. tensorboard: folder of the training curves,
-    outside of `out`. Raises SettingsError, DataError, NonFiniteError or StorageError.
+    and list them on stderr and in the provenance. tracking: of the training curves, with a folder
+    outside of `out`. Prints the data and the run before the first step, and the test accuracy at
+    the end. Raises SettingsError, DataError, NonFiniteError or StorageError.
     """
-    if tensorboard is not None and tensorboard.resolve().is_relative_to(out.resolve()):
-        raise SettingsError(f"expected a --tensorboard folder outside of {out}, got {tensorboard}")
+    if tracking is not None and tracking.folder.resolve().is_relative_to(out.resolve()):
+        raise SettingsError(f"expected a --track-dir outside of {out}, got {tracking.folder}")
     trained = resume and (out / CONFIG).exists()
     if not trained:
         check_free(out)
@@ -82,9 +88,12 @@ def train(
     accelerator = accelerator_on(device)
     if accelerator.is_main_process:
         report_skipped(sets.images, *sets.ood, *([sets.outliers] if sets.outliers else []))
+        _print(data_lines(sets.images))
     if not trained:
-        settings = recipe.without_source
-        run = Run(accelerator, recipe.seed, settings, state_file(out), resume, tensorboard)
+        available = available_source(recipe.backbone)
+        recipe = recipe.model_copy(update={"backbone": available})
+        settings = _without_auto(recipe, sets).without_source
+        run = Run(accelerator, recipe.seed, settings, state_file(out), resume, tracking)
         network, config = _train_network(recipe, recipe_folder, sets, run)
         if accelerator.is_main_process:
             save_checkpoint(out, network, config, model_card(config, None), _dtype(recipe))
@@ -109,12 +118,13 @@ def train_adapters(
     """Fits the network's adapters and heads in place and returns the result of the run."""
     settings, device = recipe.training, run.accelerator.device
     network.to(device)
-    if not settings.epochs:
+    if settings.epochs == 0:
         return {"steps": 0, "seconds": 0.0}
     training = [*images.parts["train"], *([] if outliers is None else outliers.images)]
     labels = np.array([image.label for image in training])
     counts = balanced_counts(labels, settings.class_balance) if settings.class_balance else None
-    validation = _validation(network, recipe, images)
+    length = RunLength.of(settings, len(training))
+    validation = _validation(network, recipe, images, length.epochs)
     objective = AdapterObjective(
         network,
         settings.samples,
@@ -128,6 +138,7 @@ def train_adapters(
         validation=validation,
         sampling=settings.sampling,
         dropout=settings.adapter_dropout,
+        patience=settings.early_stop,
     )
     views = recipe.adapters.adapters if settings.views == "own" else None
 
@@ -137,12 +148,13 @@ def train_adapters(
         )
 
     batches = LoadedBatches(training, view, settings, run.seed, run.shard, counts)
-    result = asdict(fit(objective, batches, settings, run))
+    result = {"epochs": length.epochs, "batch_size": length.batch_size}
+    result |= asdict(fit(objective, batches, settings, run))
     return result if validation is None else result | validation.result()
 
 
 def _validation(
-    network: AdaptedVisionTransformer, recipe: AdapterRecipe, images: ImageParts
+    network: AdaptedVisionTransformer, recipe: AdapterRecipe, images: ImageParts, epochs: int
 ) -> EpochValidation | None:
     """Returns what measures each epoch, or None if the recipe asks for nothing of it."""
     settings, adapters = recipe.training, recipe.adapters
@@ -152,7 +164,7 @@ def _validation(
     return EpochValidation(
         network,
         images.parts["validation"],
-        settings.epochs,
+        epochs,
         samples=recipe.evaluation.samples if sampled else 0,
         keep_best=settings.best_epoch,
     )
@@ -188,10 +200,14 @@ def _train_network(
         frozen.preprocessing.model_copy(update={"colour_constancy": recipe.colour_constancy}),
     )
     network.initialise(Generator().manual_seed(recipe.seed))
+    initial: dict[str, float] = {}
     if recipe.training.head != "random":
         seed = recipe.seed if recipe.training.head == "bootstrap-probes" else None
         fit_heads(network, images, run.accelerator.device, seed)
-    result = train_adapters(network, recipe, images, outliers, run)
+        initial["initial_accuracy"] = head_accuracy(network, images.parts["test"])
+    if run.accelerator.is_main_process:
+        _print_run(recipe, frozen, network, sets, run.accelerator.device)
+    result = initial | train_adapters(network, recipe, images, outliers, run)
     network.cpu()
     round_parameters(network.adapter_parameters(), _dtype(recipe))
     provenance = run_provenance(recipe, run.accelerator.device) | data_provenance(images, outliers)
@@ -207,6 +223,36 @@ def _evaluate(recipe: AdapterRecipe, sets: TrainingImages, out: Path, device: to
     evaluation = evaluate(model, sets.images, sets.ood, options, settings.ood_images)
     write_report(out / REPORT, evaluation)
     write_model_card(out, out / REPORT)
+    training = model.config.provenance["training"]
+    _print(result_lines(evaluation.report, training, out, out / REPORT))
+
+
+def _length(recipe: AdapterRecipe, sets: TrainingImages) -> RunLength:
+    outliers = 0 if sets.outliers is None else len(sets.outliers.images)
+    return RunLength.of(recipe.training, len(sets.images.parts["train"]) + outliers)
+
+
+def _without_auto(recipe: AdapterRecipe, sets: TrainingImages) -> AdapterRecipe:
+    """Returns the recipe with the length of its run: the state of a run continues no other."""
+    length = _length(recipe, sets)
+    numbers = {"epochs": length.epochs, "batch_size": length.batch_size}
+    return recipe.model_copy(update={"training": recipe.training.model_copy(update=numbers)})
+
+
+def _print_run(
+    recipe: AdapterRecipe,
+    frozen: FrozenBackbone,
+    network: AdaptedVisionTransformer,
+    sets: TrainingImages,
+    device: torch.device,
+) -> None:
+    trainable = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    _print(run_lines(recipe, frozen, trainable, _length(recipe, sets), device))
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(printable(line), flush=True)
 
 
 def _dtype(recipe: AdapterRecipe) -> torch.dtype:

@@ -60,9 +60,26 @@ def dermoscopy_view(preprocessing: Preprocessing) -> View:
     return view
 
 
+def natural_view(preprocessing: Preprocessing) -> View:
+    """Returns a random view for any pictures: a crop, a horizontal flip, mild colour jitter.
+
+    The crop has 60% to 100% of the area. Up stays up, and no pixels are filled.
+    """
+    view: View = v2.Compose(
+        [
+            v2.RandomResizedCrop(preprocessing.size, scale=(0.6, 1.0)),
+            v2.RandomHorizontalFlip(),
+            v2.ColorJitter(brightness=0.1, contrast=0.1, saturation=0.1, hue=0.02),
+            to_unit_range,
+        ]
+    )
+    return view
+
+
 VIEWS: Mapping[Augmentation, Callable[[Preprocessing], View]] = {
     "paper": paper_view,
     "dermoscopy": dermoscopy_view,
+    "natural": natural_view,
     "cameras": lambda preprocessing: camera_view(preprocessing.size),
 }
 

@@ -1,14 +1,20 @@
 """Options of several training commands, and the resume hint of a run that ends early."""
 
-from collections.abc import Callable, Iterator
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from eulerlora.commands import Coverage
 from eulerlora.errors import CheckpointError, NonFiniteError, StorageError
+
+if TYPE_CHECKING:
+    from training.fit.tracking import Tracker, Tracking
+    from training.recipe.schema import Recipe
 
 PATH = click.Path(path_type=Path)
 
@@ -32,8 +38,18 @@ resume_option = click.option(
 skip_bad_option = click.option(
     "--skip-bad", is_flag=True, help="Skip unusable images and list them."
 )
-tensorboard_option = click.option(
-    "--tensorboard", type=PATH, metavar="DIR", help="Write training curves to this folder."
+track_option = click.option(
+    "--track",
+    "trackers",
+    type=click.Choice(["tensorboard", "mlflow", "wandb", "trackio"]),
+    multiple=True,
+    help="Record training curves with this tracker; may be repeated.",
+)
+track_dir_option = click.option(
+    "--track-dir",
+    type=PATH,
+    metavar="DIR",
+    help="Folder of the curves; by default the output folder's name with .curves, beside it.",
 )
 device_option = click.option(
     "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."
@@ -57,6 +73,26 @@ class Coverages(click.ParamType[tuple[float, ...]]):
         if len(set(coverages)) < len(coverages):
             self.fail(f"expected different coverages, got {value}", param, ctx)
         return coverages
+
+
+def tracking(
+    trackers: Sequence[Tracker], folder: Path | None, out: Path, recipe: Recipe
+) -> Tracking | None:
+    """Returns what records the curves of a run in `out`; None without trackers.
+
+    Raises SettingsError for a tracker that is not installed.
+    """
+    from training.fit.tracking import Tracking  # noqa: PLC0415 - imports torch
+
+    if not trackers:
+        return None
+    settings = recipe.without_source.model_dump(mode="json")
+    flat = {f"{table}.{key}": str(value) for table, values in settings.items()
+            if isinstance(values, dict) for key, value in values.items()}  # fmt: skip
+    folder = folder or out.with_name(f"{out.name}.curves")
+    result = Tracking(tuple(dict.fromkeys(trackers)), folder, out.name, flat)
+    result.check()
+    return result
 
 
 @contextmanager

@@ -1,11 +1,15 @@
 """The commands `eulerlora pretrain` and `eulerlora train`."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from eulerlora.openmp import set_openmp_wait_policy
 from training.commands.options import (
+    PATH,
     checkpoint_hint,
     data_option,
     device_option,
@@ -17,9 +21,14 @@ from training.commands.options import (
     set_option,
     skip_bad_option,
     state_hint,
-    tensorboard_option,
+    track_dir_option,
+    track_option,
+    tracking,
     variant_option,
 )
+
+if TYPE_CHECKING:
+    from training.fit.tracking import Tracker
 
 
 @click.command("pretrain")
@@ -30,7 +39,8 @@ from training.commands.options import (
 @set_option
 @resume_option
 @skip_bad_option
-@tensorboard_option
+@track_option
+@track_dir_option
 @click.option(
     "--hours",
     type=click.FloatRange(0, min_open=True),
@@ -46,7 +56,8 @@ def pretrain_command(
     overrides: tuple[str, ...],
     resume: bool,
     skip_bad: bool,
-    tensorboard: Path | None,
+    trackers: tuple[Tracker, ...],
+    track_dir: Path | None,
     hours: float | None,
     device: str,
 ) -> None:
@@ -67,51 +78,85 @@ def pretrain_command(
     with resume_hint(lambda: state_hint(states)):
         try:
             run_on = choose_device(device)
-            pretrain(settings, data, out, run_on, resume, skip_bad, tensorboard, hours)
+            curves = tracking(trackers, track_dir, out, settings)
+            pretrain(settings, data, out, run_on, resume, skip_bad, curves, hours)
         except RunPaused:
             click.echo(f"{state_hint(states)}; use --resume to continue")
 
 
-@click.command("train")
+class TrainCommand(click.Command):
+    """A command whose help ends with the keys of a recipe and advice for choosing them."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the keys and the advice."""
+        from training.recipe.keys import ADVICE, recipe_keys  # noqa: PLC0415 - pydantic
+        from training.recipe.schema import AdapterRecipe  # noqa: PLC0415
+
+        with formatter.section("Keys of a recipe (--set KEY=VALUE)"):
+            formatter.write_dl(
+                [
+                    (f"{key.name} ({key.default})", key.text)
+                    for key in recipe_keys(AdapterRecipe)
+                    if key.name not in ("file", "variant", "overrides")
+                ]
+            )
+        with formatter.section("How to choose, and what it costs"):
+            formatter.write_dl(list(ADVICE.items()))
+
+
+@click.command("train", cls=TrainCommand)
 @recipe_argument
-@data_option
-@out_option
+@click.option("--data", type=PATH, help="Data directory.")
+@click.option("--out", type=PATH, help="New or empty output folder.")
 @variant_option
 @seed_option
 @set_option
 @resume_option
 @skip_bad_option
-@tensorboard_option
+@track_option
+@track_dir_option
+@click.option("--show", is_flag=True, help="Print the recipe with the source of each value.")
 @device_option
 def train_command(
     recipe: str,
-    data: Path,
-    out: Path,
+    data: Path | None,
+    out: Path | None,
     variant: str | None,
     seed: int | None,
     overrides: tuple[str, ...],
     resume: bool,
     skip_bad: bool,
-    tensorboard: Path | None,
+    trackers: tuple[Tracker, ...],
+    track_dir: Path | None,
+    show: bool,
     device: str,
 ) -> None:
     """Train adapters on a frozen backbone; write a calibrated checkpoint to --out.
 
-    RECIPE is a file, or the name of a packaged recipe such as imagefolder.
+    RECIPE is a file, or the name of a packaged recipe such as imagefolder, which trains on a folder
+    for each class or on the pictures of labels.csv (path, label, and optionally group and split).
     """
+    from training.recipe.file import find_recipe, read_recipe  # noqa: PLC0415 - pydantic
+    from training.recipe.schema import AdapterRecipe  # noqa: PLC0415
+
+    path, overrides = find_recipe(recipe), _with_seed(overrides, seed)
+    if show:
+        from training.recipe.sources import recipe_with_sources  # noqa: PLC0415 - tomlkit
+
+        for line in recipe_with_sources(path, AdapterRecipe, overrides, variant):
+            click.echo(line)
+        return
+    if data is None or out is None:
+        raise click.UsageError(f"Missing option '--{'data' if data is None else 'out'}'.")
     set_openmp_wait_policy()
     # These import torch.
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.adaptation.train import state_file, train  # noqa: PLC0415
-    from training.recipe.file import find_recipe, read_recipe  # noqa: PLC0415
-    from training.recipe.schema import AdapterRecipe  # noqa: PLC0415
 
-    path = find_recipe(recipe)
-    settings = read_recipe(path, AdapterRecipe, _with_seed(overrides, seed), variant)
+    settings = read_recipe(path, AdapterRecipe, overrides, variant)
+    curves = tracking(trackers, track_dir, out, settings)
     with resume_hint(lambda: checkpoint_hint(out, state_file(out))):
-        train(
-            settings, path.parent, data, out, choose_device(device), resume, skip_bad, tensorboard
-        )
+        train(settings, path.parent, data, out, choose_device(device), resume, skip_bad, curves)
     click.echo(f"checkpoint in {out}")
 
 

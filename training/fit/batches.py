@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +11,15 @@ from torch.utils.data import DataLoader, Dataset
 
 from training.augmentation.views import Transform
 from training.data.labelled_images import ImageDataset, LabelledImage
-from training.recipe.schema import AdamWSettings, OptimisationSettings
+from training.recipe.optimisation import AdamWSettings, OptimisationSettings
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+MIN_EPOCHS, MAX_EPOCHS, FEW_STEPS = 10, 60, 600
+"""An automatic length is at least 10 epochs; up to 60 if fewer make less than 600 steps."""
+MIN_BATCH, MAX_BATCH, FEW_BATCHES = 8, 32, 10
+"""An automatic batch is a power of two from 8 to 32 that makes 10 steps per epoch or more."""
 
 IGNORED = -100
 """Label of padding; the losses give it no weight."""
@@ -65,8 +70,8 @@ class LoadedBatches:
     def epoch(self, epoch: int, skip: int) -> DataLoader[tuple[Tensor, int]]:
         """Returns a loader of the epoch's batches, beginning with batch `skip`.
 
-        The order depends on seed and epoch only. A batch has `settings.batch_size` images over
-        all processes; each process loads its shard, padded to the same size in all of them.
+        The order depends on seed and epoch only. A batch has the images of a step over all
+        processes; each process loads its shard, padded to the same size in all of them.
         """
         shards = shard_indices(
             self.images, self.settings, self.seed, epoch, self.shard, self.expected_counts
@@ -96,6 +101,20 @@ class RunLength:
     images: int
     batch_size: int
     epochs: int
+
+    @classmethod
+    def of(cls, settings: AdamWSettings, images: int) -> Self:
+        """Returns the length of a run on `images` images; `auto` follows from their number."""
+        size = settings.batch_size
+        if isinstance(size, str):
+            size = MIN_BATCH
+            while size < MAX_BATCH and FEW_BATCHES * 2 * size <= images:
+                size *= 2
+        if not isinstance(settings.epochs, str):
+            return cls(images, size, settings.epochs)
+        steps_per_epoch = max(1, -(-images // size))
+        epochs = min(MAX_EPOCHS, max(MIN_EPOCHS, -(-FEW_STEPS // steps_per_epoch)))
+        return cls(images, size, epochs)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -137,8 +156,9 @@ def shard_indices(
         order = order[systematic_sample(expected_counts[order], generator)]
         if settings.shuffle:
             order = generator.permutation(order)
-    for start in range(0, images, settings.batch_size):
-        batch = order[start : start + settings.batch_size].tolist()
+    size = RunLength.of(settings, images).batch_size
+    for start in range(0, images, size):
+        batch = order[start : start + size].tolist()
         batch += [-1] * (-len(batch) % shard.count)
         yield batch[shard.index :: shard.count]
 

@@ -14,10 +14,11 @@ import torch
 from training.fit.batches import Batches, RunLength
 from training.fit.objective import Objective
 from training.fit.optimisation import Optimisation, Step
-from training.fit.progress import Curves, ProgressDisplay
+from training.fit.progress import ProgressDisplay, epoch_line
 from training.fit.run import FitResult, Run
 from training.fit.run_state import Progress, TrainedState, load_state, save_state
-from training.recipe.schema import AdamWSettings
+from training.fit.tracking import Curves
+from training.recipe.optimisation import AdamWSettings
 
 
 class RunPaused(Exception):  # noqa: N818 - no error: the run did what was asked
@@ -44,9 +45,9 @@ class _Fit:
         self, objective: Objective[Any], batches: Batches, settings: AdamWSettings, run: Run
     ) -> None:
         self.batches, self.settings, self.run = batches, settings, run
-        self.length = RunLength(batches.images, settings.batch_size, settings.epochs)
+        self.length = RunLength.of(settings, batches.images)
         self.optimisation = Optimisation(
-            objective, settings, self.length.steps, run.accelerator, run.seed
+            objective, settings, self.length, run.accelerator, run.seed
         )
         self.trained = TrainedState(
             objective.network, self.optimisation.optimiser, objective.averages()
@@ -58,7 +59,7 @@ class _Fit:
         self.optimisation.prepare()
         self.saved_at_s = self.progress.seconds
         main = run.accelerator.is_main_process
-        self.curves = Curves(run.tensorboard if main else None, self.progress.step)
+        self.curves = Curves(run.tracking if main else None, self.progress.step)
         self.display = ProgressDisplay(self.length, self.progress, run.name, enabled=main)
         if resumed:
             self.display.print(f"continuing after step {self.progress.step} of {run.state}")
@@ -78,9 +79,9 @@ class _Fit:
                     self._save()
             self._save()
         return FitResult(
-            steps=self.length.steps,
+            steps=self.progress.step,
             seconds=self.progress.seconds,
-            images_per_second=self.length.images_after(self.length.steps) / self.progress.seconds,
+            images_per_second=self.length.images_after(self.progress.step) / self.progress.seconds,
             waiting_share=self.progress.waited_s / self.progress.seconds,
             final_loss=self.progress.mean_loss,
         )
@@ -91,7 +92,10 @@ class _Fit:
         A step's seconds are those since the previous step.
         """
         first_epoch, skip = divmod(self.progress.step, self.length.steps_per_epoch)
-        for epoch in range(first_epoch, self.settings.epochs):
+        for epoch in range(first_epoch, self.length.epochs):
+            if self.optimisation.objective.finished:
+                self.display.print(f"stopped after epoch {epoch}, which did not lower the loss")
+                return
             if skip == 0:
                 self.progress = replace(self.progress, epoch_loss=0.0, epoch_steps=0)
             previous_s = requested_s = time.monotonic()
@@ -114,14 +118,13 @@ class _Fit:
         self.display.show(self.progress)
         if self.progress.step % self.length.steps_per_epoch == 0:
             self.optimisation.objective.after_epoch()
-            epoch = self.length.epoch_of(self.progress.step)
-            self.display.print(f"epoch {epoch}/{self.length.epochs}: {self.progress.mean_loss:.4f}")
-            self.curves.add_epoch(self.progress)
+            metrics = self.optimisation.objective.epoch_metrics()
+            self.display.print(epoch_line(self.progress, self.length, metrics))
+            self.curves.add_epoch(self.progress, metrics)
 
     def _save(self) -> None:
         if self.run.accelerator.is_main_process:
             save_state(self.run.state, self.trained, self.progress, self.run.recipe)
-            self.curves.flush()
         self.saved_at_s = self.progress.seconds
 
     def _time_is_up(self) -> bool:

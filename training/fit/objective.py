@@ -48,6 +48,15 @@ class Objective(ABC, Generic[StepDraw]):
     def after_epoch(self) -> None:
         """Runs after the last step of each epoch."""
 
+    def epoch_metrics(self) -> Mapping[str, float]:
+        """Returns the metrics of the last epoch besides its loss, such as `validation_nll`."""
+        return {}
+
+    @property
+    def finished(self) -> bool:
+        """True if further epochs are not worth while; the state in `averages` decides it."""
+        return False
+
     def averages(self) -> Mapping[str, Tensor]:
         """Returns the tensors that `after_step` and `after_epoch` change; a run stores them."""
         return {}

@@ -13,8 +13,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from eulerlora.errors import NonFiniteError, SettingsError
 from eulerlora.settings import AUTO, Auto
+from training.fit.batches import RunLength
 from training.fit.objective import Objective
-from training.recipe.schema import AdamWSettings
+from training.recipe.optimisation import AdamWSettings
 
 MAX_AUTO_WARMUP_STEPS = 500
 """The paper's warm-up."""
@@ -40,13 +41,13 @@ class Optimisation:
         self,
         objective: Objective[Any],
         settings: AdamWSettings,
-        steps: int,
+        length: RunLength,
         accelerator: Accelerator,
         seed: int,
     ) -> None:
         self.objective, self.settings, self.accelerator = objective, settings, accelerator
-        self.seed = seed
-        self.schedule = warmup_cosine(steps, settings.warmup_steps)
+        self.seed, self.length = seed, length
+        self.schedule = warmup_cosine(length.steps, settings.warmup_steps)
         self.parameters = [p for p in objective.network.parameters() if p.requires_grad]
         self.optimiser = torch.optim.AdamW(self.parameters, weight_decay=settings.weight_decay)
         self.network: nn.Module = objective.network
@@ -98,7 +99,7 @@ class Optimisation:
     def _micro_batch_size(self) -> int:
         rows = self.settings.micro_batch_rows
         if rows is None:
-            return self.settings.batch_size
+            return self.length.batch_size
         return max(1, rows // self.objective.rows_per_image)
 
     def _autocast(self) -> AbstractContextManager[object]:
@@ -106,15 +107,20 @@ class Optimisation:
         return torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=enabled)
 
 
-def warmup_cosine(steps: int, warmup_steps: int | Auto) -> Callable[[int], float]:
+def warmup_steps(steps: int, setting: int | Auto) -> int:
+    """Returns the steps of warm-up of a run; `auto` is a tenth of the run, at most 500 steps."""
+    return min(MAX_AUTO_WARMUP_STEPS, steps // 10) if setting == AUTO else setting
+
+
+def warmup_cosine(steps: int, setting: int | Auto) -> Callable[[int], float]:
     """Returns the learning rate of a step as a fraction of its peak.
 
     Linear warm-up from 0, so that the first update has learning rate 0, then half a cosine to 0
-    at `steps` (method, "Training protocol"). warmup_steps: `auto` is a tenth of the run, at most
-    500 steps; with 0 steps of warm-up the first update has the peak rate. Raises SettingsError if
-    the warm-up does not end before the run.
+    at `steps` (method, "Training protocol"). setting: as in `warmup_steps`; with 0 steps of
+    warm-up the first update has the peak rate. Raises SettingsError if the warm-up does not end
+    before the run.
     """
-    warmup = min(MAX_AUTO_WARMUP_STEPS, steps // 10) if warmup_steps == AUTO else warmup_steps
+    warmup = warmup_steps(steps, setting)
     if steps <= warmup:
         raise SettingsError(
             f"expected warmup_steps below the run's {steps} steps, got {warmup}; set fewer "

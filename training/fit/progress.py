@@ -1,9 +1,10 @@
-"""Progress of a training run: its bar or lines, and its curves for TensorBoard."""
+"""Progress of a training run, as a bar or as lines."""
 
-from contextlib import suppress
-from pathlib import Path
+import resource
+from collections.abc import Mapping
 
-from eulerlora.atomic_files import storage_errors
+import torch
+
 from training.data.progress import (
     LINE_INTERVAL_S,
     IntervalTimer,
@@ -12,12 +13,16 @@ from training.data.progress import (
     on_terminal,
 )
 from training.fit.batches import RunLength
-from training.fit.optimisation import Step
 from training.fit.run_state import Progress
+
+ESTIMATE_STEPS = 6
+"""Steps of a session after which its duration is estimated; the first is left out."""
 
 
 class ProgressDisplay:
     """Shows the progress of a run, over all epochs: a bar on a terminal, otherwise lines.
+
+    Shows the estimated duration and the memory after ESTIMATE_STEPS steps.
 
     start: progress of earlier sessions; rates and the time left cover this session only. name:
     prefix of every line. enabled: False shows nothing.
@@ -25,6 +30,7 @@ class ProgressDisplay:
 
     def __init__(self, length: RunLength, start: Progress, name: str, enabled: bool) -> None:
         self.length, self.start, self.enabled = length, start, enabled
+        self.first = start
         self.prefix = f"{name}: " if name else ""
         self.bar: ProgressBar | None = None
         if enabled and on_terminal():
@@ -33,6 +39,10 @@ class ProgressDisplay:
 
     def show(self, progress: Progress) -> None:
         """Shows the progress after one more step: on the bar, or as a line if one is due."""
+        if progress.step - self.start.step == 1:
+            self.first = progress
+        elif progress.step - self.start.step == ESTIMATE_STEPS:
+            self.print(estimate_line(self.first, progress, self.length))
         if self.bar is not None:
             epoch = f"{self.prefix}epoch {self.length.epoch_of(progress.step)}/{self.length.epochs}"
             self.bar.advance(epoch, f"loss {progress.mean_loss:.3f}")
@@ -68,49 +78,30 @@ def run_line(progress: Progress, start: Progress, length: RunLength) -> str:
     )
 
 
-class Curves:
-    """Writes the curves of a run to a TensorBoard folder; does nothing if it is None.
+def epoch_line(progress: Progress, length: RunLength, metrics: Mapping[str, float]) -> str:
+    """Returns "epoch 1/4: loss 1.2340, validation nll 0.8120": an epoch's loss and metrics."""
+    epoch = length.epoch_of(progress.step)
+    parts = [f"loss {progress.mean_loss:.4f}"]
+    parts += [f"{name.replace('_', ' ')} {value:.4g}" for name, value in metrics.items()]
+    return f"epoch {epoch}/{length.epochs}: {', '.join(parts)}"
 
-    first_step: the step, counted from 0, at which the run starts or continues; values that an
-    earlier run wrote at this step or later disappear. Raises StorageError for a full disk.
+
+def estimate_line(first: Progress, progress: Progress, length: RunLength) -> str:
+    """Returns the estimated duration of the remaining steps and the memory in use.
+
+    first: progress after the first step of the session, which is slower than the others.
     """
+    seconds = (progress.seconds - first.seconds) / (progress.step - first.step)
+    left = length.steps - progress.step
+    return (
+        f"{seconds:.2f} s per step: about {format_duration(seconds * left)} for {left:,} more "
+        f"steps; {_memory()}"
+    )
 
-    def __init__(self, folder: Path | None, first_step: int) -> None:
-        self.folder, self.writer = folder, None
-        if folder is not None:
-            # The import takes a second, and most runs write no curves.
-            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
 
-            with storage_errors(folder):
-                self.writer = SummaryWriter(str(folder), purge_step=first_step)
-
-    def add_step(self, step: Step, before: Progress, after: Progress, length: RunLength) -> None:
-        """Adds a step; before, after: the progress around it."""
-        images = length.images_after(after.step) - length.images_after(before.step)
-        seconds = after.seconds - before.seconds
-        self._add("step/loss", step.loss, before.step)
-        self._add("step/learning_rate", step.learning_rate, before.step)
-        self._add("step/gradient_norm", step.gradient_norm, before.step)
-        self._add("step/images_per_second", images / seconds, before.step)
-        self._add("step/waiting_share", (after.waited_s - before.waited_s) / seconds, before.step)
-
-    def add_epoch(self, progress: Progress) -> None:
-        """Adds the epoch that the last step ended, at that step."""
-        self._add("epoch/mean_loss", progress.mean_loss, progress.step - 1)
-
-    def flush(self) -> None:
-        """Waits until all values are on the disk."""
-        if self.writer is not None and self.folder is not None:
-            with storage_errors(self.folder):
-                self.writer.flush()
-
-    def close(self) -> None:
-        """Closes the file and ignores write errors; `flush` reports them."""
-        if self.writer is not None:
-            with suppress(OSError):
-                self.writer.close()
-
-    def _add(self, name: str, value: float, step: int) -> None:
-        if self.writer is not None and self.folder is not None:
-            with storage_errors(self.folder):
-                self.writer.add_scalar(name, value, step)
+def _memory() -> str:
+    """Returns the largest memory of the process so far, of the GPU where it is used."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB of GPU memory"
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return f"{peak_kb * 1024 / 1e9:.1f} GB of memory"

@@ -14,6 +14,7 @@ from eulerlora.config import Provenance
 from eulerlora.validation import Settings
 from training.data.labelled_images import ImageParts, OodSet
 from training.fit.batches import Shard
+from training.fit.tracking import Tracking
 from training.recipe.schema import Recipe
 
 
@@ -23,8 +24,8 @@ class Run:
 
     seed: seed of the data's order, the augmentation and the objective's draws. recipe: all
     settings that the run depends on; its state continues no other. state: the file that stores
-    the state of the unfinished run. resume: continue from that file if it exists. tensorboard:
-    folder of the training curves. pause_at_s: value of `time.monotonic` from which on the run
+    the state of the unfinished run. resume: continue from that file if it exists. tracking:
+    of the training curves. pause_at_s: value of `time.monotonic` from which on the run
     stores its state and raises RunPaused; None runs to the end. name: prefix of progress lines.
     """
 
@@ -33,7 +34,7 @@ class Run:
     recipe: Settings
     state: Path
     resume: bool = False
-    tensorboard: Path | None = None
+    tracking: Tracking | None = None
     pause_at_s: float | None = None
     name: str = ""
 

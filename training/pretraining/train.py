@@ -14,6 +14,7 @@ from eulerlora.safetensor_files import tensors_sha256
 from training.data.datasets import read_dataset, read_unlabelled
 from training.data.labelled_images import ImageParts, OodSet
 from training.data.sources import report_skipped
+from training.fit.batches import RunLength
 from training.fit.loop import fit
 from training.fit.run import (
     Run,
@@ -22,6 +23,7 @@ from training.fit.run import (
     run_provenance,
 )
 from training.fit.run_state import round_parameters
+from training.fit.tracking import Tracking
 from training.pretraining.classifier import Classifier, ClassifierObjective
 from training.pretraining.image_tensor import image_tensor, on_device_if_fits
 from training.pretraining.mixed_batches import MixedBatches, PretrainingSet
@@ -36,7 +38,7 @@ def pretrain(
     device: torch.device,
     resume: bool = False,
     skip_bad: bool = False,
-    tensorboard: Path | None = None,
+    tracking: Tracking | None = None,
     hours: float | None = None,
 ) -> None:
     """Trains the recipe's backbone and writes its averaged weights to `out/backbone.safetensors`.
@@ -44,7 +46,7 @@ def pretrain(
     The file's metadata holds the recipe, the data sets, top-1 accuracy on their test parts, the
     number of images processed, and the time. Each stage stores its state in `out` until the
     backbone is written; `resume` continues from these states. skip_bad: skip unusable images and
-    list them on stderr and in the metadata. tensorboard: folder of the stages' curves. hours: time
+    list them on stderr and in the metadata. tracking: of the stages' curves. hours: time
     limit of training; at its end the state is stored and RunPaused is raised.
     """
     images = PretrainingImages(
@@ -62,7 +64,9 @@ def pretrain(
             recipe=recipe.without_source,
             state=state_file(out, index),
             resume=resume,
-            tensorboard=None if tensorboard is None else tensorboard / f"stage-{index + 1}",
+            tracking=None
+            if tracking is None
+            else replace(tracking, run=f"{tracking.run}-stage-{index + 1}"),
             pause_at_s=pause_at_s,
             name=f"stage {index + 1}/{len(recipe.stages)}",
         )
@@ -125,7 +129,8 @@ def _fit_stages(
         repeated = [replace(part, repeats=n) for part, n in zip(sets, repeats, strict=True)]
         batches = MixedBatches(repeated, stage, run)
         result = fit(objective, batches, stage, run)
-        stages.append(asdict(result) | {"images": stage.epochs * batches.images})
+        epochs = RunLength.of(stage, batches.images).epochs
+        stages.append(asdict(result) | {"images": epochs * batches.images})
         previous = objective.averaged
     facts = {
         "stages": stages,

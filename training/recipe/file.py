@@ -2,6 +2,8 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,8 +27,10 @@ def find_recipe(name: str) -> Path:
     if path.is_file() or path.suffix == ".toml" or path.name != name:
         return path
     if not packaged.is_file():
+        similar = get_close_matches(name, recipe_names(), n=1)
         raise SettingsError(
             f"expected a recipe file or one of {', '.join(recipe_names())}, got {name!r}"
+            + "".join(f"; did you mean {known}?" for known in similar)
         )
     return packaged
 
@@ -41,20 +45,15 @@ def read_recipe(
 ) -> AnyRecipe:
     """Returns the recipe in a TOML file, or one of its variants, with overrides.
 
-    The key `base` names another file, relative to this one, whose keys this file replaces. Keys
+    The key `base` names another file, relative to this one, or a packaged recipe, whose keys this
+    file replaces. Keys
     of the table `variants.NAME` replace keys of the file for that variant. overrides: `key=value`
     such as `training.epochs=2`. Raises SettingsError, with file and key, for an unreadable file,
     an unknown variant or key, or a value out of range.
     """
-    tables = _read(path)
-    variants = tables.pop(VARIANTS, {})
-    if variant is not None:
-        if variant not in variants:
-            raise SettingsError(
-                f"{path}: expected one of the variants {', '.join(variants) or '(none)'}, "
-                f"got {variant!r}"
-            )
-        tables = _merged(tables, variants[variant])
+    tables: Tables = {}
+    for layer in read_layers(path, variant):
+        tables = _merged(tables, layer.tables)
     for key in ("file", "variant", "overrides"):
         if key in tables:
             raise SettingsError(f"{path}: {key} is set on the command line, not in a recipe")
@@ -69,18 +68,65 @@ def read_recipe(
 
 def variant_names(path: Path) -> tuple[str, ...]:
     """Returns the variants of a recipe file. Raises SettingsError for an unreadable file."""
-    return tuple(_read(path).get(VARIANTS, {}))
+    return tuple(_variants(_file_layers(path)))
 
 
-def _read(path: Path, derived: tuple[Path, ...] = ()) -> Tables:
-    """Returns a file's tables merged over its base. derived: files based on this one."""
+@dataclass(frozen=True)
+class Layer:
+    """Tables of a recipe and what states them: the name of a file, or a variant."""
+
+    source: str
+    tables: Tables
+
+
+def read_layers(path: Path, variant: str | None = None) -> list[Layer]:
+    """Returns the files of a recipe, the base first, and the variant; later ones replace keys.
+
+    Errors as in `read_recipe`.
+    """
+    files = _file_layers(path)
+    variants = _variants(files)
+    layers = [
+        Layer(layer.source, {key: value for key, value in layer.tables.items() if key != VARIANTS})
+        for layer in files
+    ]
+    if variant is None:
+        return layers
+    if variant not in variants:
+        raise SettingsError(
+            f"{path}: expected one of the variants {', '.join(variants) or '(none)'}, "
+            f"got {variant!r}"
+        )
+    return [*layers, Layer(f"variant {variant}", variants[variant])]
+
+
+def override_key(override: str) -> list[str]:
+    """Returns the parts of the key of an override `key=value`. Raises SettingsError."""
+    key, equals, _ = override.partition("=")
+    if not equals or not key:
+        raise SettingsError(f"expected --set key=value, got {override!r}")
+    return key.strip().split(".")
+
+
+def _variants(files: Sequence[Layer]) -> Tables:
+    variants: Tables = {}
+    for layer in files:
+        variants = _merged(variants, layer.tables.get(VARIANTS, {}))
+    return variants
+
+
+def _file_layers(path: Path, derived: tuple[Path, ...] = ()) -> list[Layer]:
+    """Returns the tables of a file and of its bases. derived: files based on this one."""
     if path in derived:
         raise SettingsError(f"{path}: expected a base without a cycle, got the file itself")
     tables = read_toml(path)
     base = tables.pop(BASE, None)
     if base is None:
-        return tables
-    return _merged(_read(path.parent / str(base), (*derived, path)), tables)
+        return [Layer(path.name, tables)]
+    base_path, packaged = path.parent / str(base), RECIPES / f"{base}.toml"
+    if not base_path.is_file() and packaged.is_file():
+        base_path = packaged
+    return [*_file_layers(base_path, (*derived, path)), Layer(path.name, tables)]
 
 
 def read_toml(path: Path) -> Tables:
@@ -108,10 +154,8 @@ def _merged(tables: Mapping[str, Any], over: Mapping[str, Any]) -> Tables:
 
 
 def _apply(tables: Tables, override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise SettingsError(f"expected --set key=value, got {override!r}")
-    *parents, last = key.strip().split(".")
+    *parents, last = override_key(override)
+    text = override.partition("=")[2]
     table: Any = tables
     try:
         for parent in parents:

@@ -6,7 +6,8 @@ from pydantic import Field, model_validator
 
 from eulerlora.settings import BackboneSettings, PositiveInt
 from eulerlora.validation import Settings
-from training.recipe.schema import AdamWSettings, DataSettings, Recipe, Split
+from training.recipe.optimisation import AdamWSettings
+from training.recipe.schema import DataSettings, Recipe, Split
 
 
 class AugmentationSettings(Settings):

@@ -13,19 +13,17 @@ from eulerlora.settings import (
     Auto,
     ColourConstancy,
     PositiveInt,
-    Precision,
     Sampler,
 )
 from eulerlora.validation import Settings
+from training.recipe.optimisation import AdapterTraining
 
 StoredDtype = Literal["float32", "float16", "bfloat16"]
 SAMPLES: tuple[int | Auto, ...] = (1, 2, 4, 8, 16, AUTO)
 """Default samples per adapter for which calibration sets thresholds."""
 Split = Literal["lesion", "lesion-validation", "lesion-best-epoch", "paper"]
 Part = Literal["train", "validation", "calibration", "test"]
-Head = Literal["random", "linear-probe", "bootstrap-probes"]
 OodGroup = Literal["far", "near", "shifted"]
-Augmentation = Literal["paper", "dermoscopy", "cameras"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
@@ -90,119 +88,31 @@ class OutlierSettings(Settings):
     weight: Annotated[float, Field(gt=0)] = 0.5
 
 
-class AdamWSettings(Settings):
-    """AdamW with linear warm-up and cosine decay, updated every step (method, "Training").
-
-    batch_size: images per optimiser step, over all processes. micro_batch_rows: rows of the
-    network in memory at a time; the gradient remains that of the whole batch. None: all rows.
-    activation_checkpointing: store only each block's input and recompute the block in the
-    backward pass: less memory, about a third more time, the same gradient.
-    warmup_steps: `auto` is a tenth of the run, at most 500 steps.
-    precision: of the forward pass; weights and optimiser stay float32.
-    state_every_s: seconds between writes of the run's state, from which --resume continues.
-    """
-
-    epochs: PositiveInt
-    batch_size: PositiveInt = 32
-    micro_batch_rows: PositiveInt | None = None
-    activation_checkpointing: bool = False
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-4
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    warmup_steps: Annotated[int, Field(ge=0)] | Auto = 500
-    clip_norm: Annotated[float, Field(gt=0)] = 1.0
-    precision: Precision = "float32"
-    shuffle: bool = True
-    state_every_s: Annotated[float, Field(ge=0)] = 300.0
-
-
-class OptimisationSettings(AdamWSettings):
-    """AdamWSettings for images that are decoded and augmented one by one.
-
-    workers: processes that do so; 0 uses the main process.
-    """
-
-    workers: Annotated[int, Field(ge=0)] = 1
-
-
-class AdapterTraining(OptimisationSettings):
-    """Training of adapters.
-
-    epochs: 0 trains nothing; the checkpoint is then that of the initial heads.
-    adapter_dropout: probability of dropping an element of the input of a down projection, in
-    training only, as with PEFT's `lora_dropout`. Not with micro_batch_rows or
-    activation_checkpointing.
-    best_epoch: keep the adapters of the epoch with the lowest negative log-likelihood on the part
-    `validation`, which the split must have; otherwise those of the last epoch.
-    metrics_by_epoch: record metrics on the part `validation` after each epoch, in det and, if
-    min_rank is below rank, in stoch with `evaluation.samples`.
-    sampling: False trains with all coefficients 1, as LoRA, and needs samples=1; the checkpoint can
-    be sampled all the same if min_rank is below rank.
-    class_balance: 0 draws images as they are, 1 draws all classes equally often; between them, a
-    class of n images is drawn in proportion to n ** (1 - class_balance). The loss corrects for the
-    changed class frequencies (logit adjustment, Menon et al., ICLR 2021), so that probabilities
-    remain those of the images as they are.
-    views: `shared` shows one random view of an image to all adapters, as in the paper; `own` shows
-    another view to each.
-    samples: stochastic samples per adapter and step. augmentation: the random view of an image,
-    `paper`, `dermoscopy` or `cameras` (`augmentation.views`). head: initial head of every adapter,
-    `random` as in the paper, or a linear probe of the frozen backbone: `linear-probe` fits one on
-    the train part for all adapters, `bootstrap-probes` one for each adapter on a bootstrap resample
-    of its lesions or images.
-    loss: `trajectory` averages the losses of the trajectories; `mean` is the loss of the mean
-    probability. class_weights: `effective-number` weights classes by their effective number of
-    samples with `beta`.
-    """
-
-    epochs: Annotated[int, Field(ge=0)]
-    samples: PositiveInt = 4
-    sampling: bool = True
-    adapter_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    augmentation: Augmentation = "paper"
-    best_epoch: bool = False
-    metrics_by_epoch: bool = False
-    class_balance: Annotated[float, Field(ge=0, le=1)] = 0.0
-    views: Literal["shared", "own"] = "shared"
-    head: Head = "random"
-    loss: Literal["trajectory", "mean"] = "trajectory"
-    class_weights: Literal["none", "effective-number"] = "none"
-    beta: Annotated[float, Field(ge=0, lt=1)] = 0.9991
-
-    @model_validator(mode="after")
-    def _draws_dropout_once_per_batch(self) -> Self:
-        repeated = self.micro_batch_rows is not None or self.activation_checkpointing
-        if self.adapter_dropout and repeated:
-            raise ValueError(
-                "expected adapter_dropout=0 with micro_batch_rows or activation_checkpointing, "
-                f"got {self.adapter_dropout}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _computes_no_trajectory_twice(self) -> Self:
-        if not self.sampling and self.samples != 1:
-            raise ValueError(f"expected samples=1 with sampling=false, got {self.samples}")
-        return self
-
-
 class BackboneSource(Settings):
     """A frozen backbone: torchvision's published weights by name, or a backbone file.
 
-    weights: a name such as `ViT_B_32_Weights.IMAGENET1K_V1`, or the path of a
-    `backbone.safetensors`, relative to the recipe.
+    weights: a name such as `ViT_B_32_Weights.IMAGENET1K_V1`; the path of a `backbone.safetensors`,
+    relative to the recipe; `embedded`, that of the packaged checkpoint; or `auto`, the weights of
+    ViT-B/32 where they are stored or can be downloaded, and `embedded` elsewhere.
     file: the file of the published weights, for a machine that cannot download it; relative to
     the recipe. It is verified and copied to torch's hub cache, from which checkpoints load it.
     image_size: in pixels; position embeddings of a backbone file are interpolated to this size.
     """
 
-    weights: str
+    weights: str = AUTO
     file: str | None = None
     image_size: PositiveInt | None = None
 
 
 class Recipe(Settings):
-    """Keys that all recipes share: a name, a seed, and the type of stored weights.
+    """Keys that all recipes share.
 
-    file, variant, overrides: how the command line selected the recipe; set by `read_recipe`.
+    name: of the checkpoint, as in the answers of the service.
+    seed: of all random draws; equal seeds give equal weights on one machine.
+    stored: type of the stored weights.
+    file: of the recipe; set by `read_recipe`, as are variant and overrides.
+    variant: of the recipe.
+    overrides: keys that the command line set.
     """
 
     name: Name
@@ -221,11 +131,12 @@ class Recipe(Settings):
 class EvaluationSettings(Settings):
     """The contents of report and model card: det, and stoch with `samples` per adapter.
 
+    samples: samples per adapter in the report's mode stoch.
     sampler: the checkpoint's sampler; the paper uses `independent`.
     calibrated: samples per adapter, or `auto`, for which stoch gets an OOD threshold; det always
     gets one.
-    ood: out-of-distribution images. ood_images: maximum number of each set, evenly spaced; None
-    uses all.
+    ood: out-of-distribution images.
+    ood_images: maximum number of each out-of-distribution set, evenly spaced; None uses all.
     """
 
     samples: PositiveInt = 4
@@ -238,16 +149,22 @@ class EvaluationSettings(Settings):
 class AdapterRecipe(Recipe):
     """Trains adapters on a frozen backbone.
 
-    outliers: None trains on the images of `data` only, as in the paper. colour_constancy: applied
-    to all images, in training and prediction (`eulerlora.colour_constancy`).
+    data: the images.
+    outliers: None trains on the images of `data` only, as in the paper.
+    backbone: the frozen network.
+    colour_constancy: applied to all images, in training and prediction
+    (`eulerlora.colour_constancy`).
+    adapters: what is trained.
+    training: how it is trained.
+    evaluation: contents of the report.
     """
 
     data: DataSettings
     outliers: OutlierSettings | None = None
-    backbone: BackboneSource
+    backbone: BackboneSource = BackboneSource()
     colour_constancy: ColourConstancy = "none"
     adapters: AdapterSettings = AdapterSettings()
-    training: AdapterTraining
+    training: AdapterTraining = AdapterTraining()
     evaluation: EvaluationSettings = EvaluationSettings()
 
     @model_validator(mode="after")
@@ -259,6 +176,6 @@ class AdapterRecipe(Recipe):
                     f"expected data.split=lesion-best-epoch with training.{key}, got "
                     f"{self.data.split}"
                 )
-        if training.best_epoch and not training.epochs:
+        if training.best_epoch and training.epochs == 0:
             raise ValueError("expected training.epochs of at least 1 with training.best_epoch")
         return self

@@ -11,7 +11,7 @@ import torch
 from eulerlora.errors import NonFiniteError, StorageError
 from training.commands.options import checkpoint_hint, resume_hint, state_hint
 from training.fit.run_state import Progress, TrainedState, save_state
-from training.recipe.schema import OptimisationSettings
+from training.recipe.optimisation import OptimisationSettings
 
 COMMANDS = ("card", "evaluate", "policy", "probe", "reproduce", "train")
 HEAVY = ("torch", "torchvision", "sklearn", "scipy", "matplotlib", "accelerate", "PIL")

@@ -45,7 +45,7 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
         text=True,
     )
     assert process.stdout is not None
-    assert "epoch 1/" in process.stdout.readline()
+    assert any(line.startswith("epoch 1/") for line in process.stdout)
     return process
 
 
@@ -65,7 +65,7 @@ def interrupted(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
     (folder / "tiny.toml").write_text(RECIPE)
     process = start(
         "train", folder / "tiny.toml", "--data", image_folder, "--out", folder / "run",
-        "--tensorboard", folder / "curves", *set_options(LONG),
+        "--track", "tensorboard", "--track-dir", folder / "curves", *set_options(LONG),
     )  # fmt: skip
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=TIMEOUT_S)
@@ -97,7 +97,7 @@ def test_a_full_disk_ends_a_run_and_its_state_continues_it(
     out = folder / "run"
     command = [
         "train", folder / "tiny.toml", "--data", image_folder, "--out", out, "--resume",
-        "--tensorboard", folder / "curves", *set_options(LONG),
+        "--track", "tensorboard", "--track-dir", folder / "curves", *set_options(LONG),
     ]  # fmt: skip
     stored = state_file(out).read_bytes()
     with file_size_limit(len(stored) // 2):
@@ -113,7 +113,7 @@ def test_a_full_disk_ends_a_run_and_its_state_continues_it(
     done = run(*command)
     assert done.status == 0, done.err
     assert f"continuing after step {step}" in done.out
-    points = EventAccumulator(str(folder / "curves")).Reload().Scalars("step/loss")
+    points = EventAccumulator(str(folder / "curves" / "run")).Reload().Scalars("step/loss")
     training = json.loads((out / "config.json").read_text())["provenance"]["training"]
     assert [point.step for point in points] == list(range(training["steps"]))
 
@@ -176,7 +176,8 @@ def test_curves_inside_the_checkpoint_folder_are_refused(
 ) -> None:
     out = recipe_file.parent / "run"
     done = run(
-        "train", recipe_file, "--data", image_folder, "--out", out, "--tensorboard", out / "curves",
+        "train", recipe_file, "--data", image_folder, "--out", out,
+        "--track", "tensorboard", "--track-dir", out / "curves",
     )  # fmt: skip
     assert done.status == 1
     assert "outside" in done.err

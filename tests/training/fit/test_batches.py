@@ -13,8 +13,8 @@ from eulerlora.settings import Preprocessing
 from training.augmentation.views import evaluation_view
 from training.data.datasets import read_dataset
 from training.data.labelled_images import LabelledImage
-from training.fit.batches import IGNORED, LoadedBatches, Shard
-from training.recipe.optimisation import OptimisationSettings
+from training.fit.batches import IGNORED, LoadedBatches, RunLength, Shard
+from training.recipe.optimisation import AdapterTraining, OptimisationSettings
 from training.recipe.schema import DataSettings
 
 WHOLE = Shard()
@@ -106,3 +106,20 @@ def test_worker_processes_give_the_same_batches(numbered: list[LabelledImage]) -
         return torch.cat([pixels for pixels, _ in batches.epoch(0, 0)])
 
     assert torch.equal(epoch(0), epoch(2))
+
+
+@pytest.mark.parametrize(
+    ("images", "batch_size", "epochs"),
+    [(24, 8, 60), (100, 8, 47), (172, 16, 55), (400, 32, 47), (2_000, 32, 10), (50_000, 32, 10)],
+)
+def test_an_automatic_length_follows_from_the_number_of_images(
+    images: int, batch_size: int, epochs: int
+) -> None:
+    length = RunLength.of(AdapterTraining(), images)
+    assert (length.batch_size, length.epochs) == (batch_size, epochs)
+    assert length.epochs == 60 or length.steps >= 600
+
+
+def test_a_given_length_is_kept() -> None:
+    assert RunLength.of(AdapterTraining(epochs=3, batch_size=5), 100) == RunLength(100, 5, 3)
+    assert RunLength.of(AdapterTraining(epochs=0), 100).steps == 0

@@ -10,13 +10,14 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from eulerlora.settings import BackboneSettings
 from tests.conftest import TINY_BACKBONE, random_backbone, random_network
+from training.adaptation.losses import trajectory_loss
 from training.adaptation.objective import AdapterObjective
-from training.fit.losses import trajectory_loss
+from training.fit.batches import RunLength
 from training.fit.objective import Objective
 from training.fit.optimisation import Optimisation
 from training.pretraining.classifier import Classifier, ClassifierObjective
+from training.recipe.optimisation import AdapterTraining
 from training.recipe.pretraining import PretrainingStage
-from training.recipe.schema import AdapterTraining
 
 DEEP = BackboneSettings(image_size=32, patch_size=8, layers=6, heads=2, width=16, mlp_width=24)
 IMAGES = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -54,7 +55,9 @@ def gradients(
     settings = AdapterTraining(
         epochs=1, precision=precision, micro_batch_rows=micro_batch_rows, clip_norm=1e9
     )
-    optimisation = Optimisation(objective, settings, 501, Accelerator(cpu=True), seed=4)
+    optimisation = Optimisation(
+        objective, settings, RunLength(16_032, 32, 1), Accelerator(cpu=True), seed=4
+    )
     optimisation.step(3, IMAGES, labels_for(objective))
     parameters = objective.network.named_parameters()
     return {name: p.grad for name, p in parameters if p.grad is not None}

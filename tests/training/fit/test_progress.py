@@ -1,16 +1,12 @@
-"""Progress of a run as lines, as a bar, and as curves for TensorBoard."""
+"""Progress of a run as lines and as a bar."""
 
 import time
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.training.data.test_progress import Terminal, on_terminal
 from training.fit.batches import RunLength
-from training.fit.optimisation import Step
-from training.fit.progress import Curves, ProgressDisplay, run_line
+from training.fit.progress import ProgressDisplay, epoch_line, estimate_line, run_line
 from training.fit.run_state import Progress
 
 LENGTH = RunLength(images=100, batch_size=8, epochs=4)
@@ -46,7 +42,8 @@ def test_without_a_terminal_lines_appear_on_stdout_at_intervals(
     display.print("epoch 4/4: 1.0000")
     display.close()
     output = capsys.readouterr()
-    *lines, last = output.out.splitlines()
+    estimate, *lines, last = output.out.splitlines()
+    assert estimate.startswith("stage 1/2: 4.00 s per step: about 3 min for 46 more steps; ")
     assert [line.split(",")[0] for line in lines] == [
         f"stage 1/2: step {step}/52" for step in (8, 16, 24, 32, 40, 48)
     ]
@@ -78,64 +75,18 @@ def test_on_a_terminal_one_bar_covers_all_steps_of_the_run(
     assert capsys.readouterr().out == ""
 
 
-SHORT = RunLength(images=20, batch_size=8, epochs=2)
-STEP = Step(loss=2.0, learning_rate=0.5, gradient_norm=3.0)
+def test_the_estimate_leaves_out_the_first_step_and_states_the_memory() -> None:
+    first = Progress(step=1, seconds=100.0, epoch_loss=1.0, epoch_steps=1)
+    progress = Progress(step=6, seconds=110.0, epoch_loss=6.0, epoch_steps=6)
+    line = estimate_line(first, progress, LENGTH)
+    assert line.startswith("2.00 s per step: about 2 min for 46 more steps; ")
+    assert float(line.rpartition("; ")[2].split()[0]) > 0
 
 
-def read_curves(folder: Path) -> dict[str, dict[int, float]]:
-    """Returns the values by step of every curve in a folder; no step may appear twice."""
-    events = EventAccumulator(str(folder)).Reload()
-    curves = {}
-    for name in events.Tags()["scalars"]:
-        points = events.Scalars(name)
-        curves[name] = {point.step: point.value for point in points}
-        assert len(curves[name]) == len(points)
-    return curves
-
-
-def write_curves(folder: Path, progress: Progress, steps: int, loss: float) -> None:
-    """Writes steps of 2 s, a quarter of it waiting, and the epochs that they end."""
-    curves = Curves(folder, progress.step)
-    for _ in range(steps):
-        before, progress = progress, progress.after(loss, seconds=2.0, waited_s=0.5)
-        curves.add_step(replace(STEP, loss=loss), before, progress, SHORT)
-        if progress.step % SHORT.steps_per_epoch == 0:
-            curves.add_epoch(progress)
-    curves.flush()
-    curves.close()
-
-
-def test_curves_contain_every_step_and_epoch(tmp_path: Path) -> None:
-    write_curves(tmp_path, START, steps=6, loss=2.0)
-    curves = read_curves(tmp_path)
-    assert curves["step/loss"] == dict.fromkeys(range(6), 2.0)
-    assert curves["step/learning_rate"] == dict.fromkeys(range(6), 0.5)
-    assert curves["step/gradient_norm"] == dict.fromkeys(range(6), 3.0)
-    assert curves["step/images_per_second"] == {0: 4, 1: 4, 2: 2, 3: 4, 4: 4, 5: 2}
-    assert curves["step/waiting_share"] == dict.fromkeys(range(6), 0.25)
-    assert curves["epoch/mean_loss"] == {2: 2.0, 5: 2.0}
-
-
-def test_a_resumed_run_replaces_the_curves_of_repeated_steps(tmp_path: Path) -> None:
-    write_curves(tmp_path, START, steps=5, loss=1.0)
-    resumed = Progress(step=2, seconds=4.0, epoch_loss=2.0, epoch_steps=2)
-    write_curves(tmp_path, resumed, steps=4, loss=2.0)
-    assert read_curves(tmp_path)["step/loss"] == {0: 1, 1: 1, 2: 2, 3: 2, 4: 2, 5: 2}
-    assert set(read_curves(tmp_path)["epoch/mean_loss"]) == {2, 5}
-
-
-def test_a_new_run_replaces_the_curves_of_an_older_one(tmp_path: Path) -> None:
-    write_curves(tmp_path, START, steps=5, loss=1.0)
-    write_curves(tmp_path, START, steps=2, loss=2.0)
-    assert read_curves(tmp_path)["step/loss"] == {0: 2, 1: 2}
-
-
-def test_without_a_folder_no_curves_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    curves = Curves(None, 0)
-    curves.add_step(STEP, START, START.after(1.0, 1.0, 0.0), SHORT)
-    curves.flush()
-    curves.close()
-    assert list(tmp_path.iterdir()) == []
+def test_an_epoch_is_a_line_with_its_loss_and_its_validation() -> None:
+    progress = Progress(step=26, epoch_loss=26.0, epoch_steps=13)
+    assert epoch_line(progress, LENGTH, {}) == "epoch 2/4: loss 2.0000"
+    metrics = {"validation_nll": 0.51234, "best_epoch": 1.0}
+    assert epoch_line(progress, LENGTH, metrics) == (
+        "epoch 2/4: loss 2.0000, validation nll 0.5123, best epoch 1"
+    )

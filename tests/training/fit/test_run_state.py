@@ -15,7 +15,7 @@ from training.fit.run_state import (
     round_parameters,
     save_state,
 )
-from training.recipe.schema import OptimisationSettings
+from training.recipe.optimisation import OptimisationSettings
 
 SETTINGS = OptimisationSettings(epochs=3)
 PROGRESS = Progress(step=7, seconds=1.5, waited_s=0.5, epoch_loss=3.0, epoch_steps=2)

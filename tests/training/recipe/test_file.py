@@ -79,8 +79,11 @@ def test_an_override_replaces_one_value_and_needs_no_quotes(recipe_file: Path) -
         ("zzz=1", "unknown key zzz"),
         ("data.at_most={train=0}", "data.at_most.train: expected a number of at least 1, got 0"),
         ("evaluation.ood=[{kynd='images'}]", "missing key evaluation.ood.0.kind"),
-        ("training.epochs=-1", "training.epochs: expected a number of at least 0, got -1"),
-        ("training.epochs=many", "training.epochs: expected an integer, got 'many'"),
+        (
+            "training.epochs=-1",
+            "training.epochs: expected a number of at least 0 or 'auto', got -1",
+        ),
+        ("training.epochs=many", "training.epochs: expected an integer or 'auto', got 'many'"),
         ("training.learning_rate=nan", "training.learning_rate: expected a finite number"),
         (
             "training.warmup_steps=-1",

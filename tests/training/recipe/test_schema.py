@@ -91,6 +91,7 @@ def test_the_variants_of_a_study_train_on_the_same_images_with_the_same_settings
         ({"training.sampling": "false", "training.samples": 4}, "expected samples=1 with sampling"),
         ({"data.split": "lesion"}, "expected data.split=lesion-best-epoch with .*metrics_by_epoch"),
         ({"training.epochs": 0, "training.best_epoch": "true"}, "epochs of at least 1"),
+        ({"training.early_stop": 2}, "expected best_epoch=true with early_stop=2"),
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(
@@ -141,24 +142,24 @@ def test_the_recipes_of_the_paper_differ_only_where_the_paper_does(tmp_path: Pat
     minimal.write_text(
         'name = "minimal"\n[data]\nkind = "imagefolder"\n'
         '[backbone]\nweights = "ViT_B_32_Weights.IMAGENET1K_V1"\n[training]\nepochs = 16\n'
-        "workers = 8\nmicro_batch_rows = 128\n"
+        "batch_size = 32\nwarmup_steps = 500\nworkers = 8\nmicro_batch_rows = 128\n"
+        'head = "random"\n'
     )
     assert recipes["cifar10"].training == read_recipe(minimal, AdapterRecipe).training
     assert all(recipe.data.split == "paper" for recipe in recipes.values())
 
 
-def test_the_defaults_follow_the_paper(tmp_path: Path) -> None:
+def test_the_defaults_follow_the_paper_but_for_length_and_head(tmp_path: Path) -> None:
     path = tmp_path / "minimal.toml"
-    path.write_text(
-        'name = "minimal"\n[data]\nkind = "imagefolder"\n'
-        '[backbone]\nweights = "ViT_B_32_Weights.IMAGENET1K_V1"\n[training]\nepochs = 1\n'
-    )
+    path.write_text('name = "minimal"\n[data]\nkind = "imagefolder"\n')
     recipe = read_recipe(path, AdapterRecipe)
     adapters, training = recipe.adapters, recipe.training
     assert (adapters.adapters, adapters.rank, adapters.min_rank) == (2, 20, 10)
     assert (adapters.steps, adapters.scale) == (2, 1.0)
-    assert (training.batch_size, training.learning_rate, training.weight_decay) == (32, 1e-4, 0.01)
-    assert (training.warmup_steps, training.clip_norm, training.samples) == (500, 1.0, 4)
+    assert (training.learning_rate, training.weight_decay) == (1e-4, 0.01)
+    assert (training.clip_norm, training.samples) == (1.0, 4)
+    assert {training.epochs, training.batch_size, training.warmup_steps} == {"auto"}
+    assert (training.head, recipe.backbone.weights) == ("linear-probe", "auto")
     assert (training.precision, training.loss) == ("float32", "trajectory")
 
 

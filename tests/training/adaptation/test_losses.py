@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from training.data.labelled_images import OUTSIDE
 from training.fit.batches import IGNORED
-from training.fit.losses import (
+from training.adaptation.losses import (
     balanced_counts,
     effective_number_weights,
     image_weights,

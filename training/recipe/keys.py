@@ -1,0 +1,127 @@
+"""The keys of a recipe with their defaults, their descriptions and advice for choosing them."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+KEY_LINE = re.compile(r"(\w+): (.*)")
+"""The beginning of a key's description in the docstring of its model."""
+
+ADVICE = {
+    "adapters.adapters": (
+        "Independent answers. The time and memory of a step and of a prediction grow in "
+        "proportion. 2 is the paper's choice; 1 halves the cost; an ensemble of 16 is for GPUs."
+    ),
+    "adapters.rank": (
+        "Capacity of an adapter. The trained weights grow in proportion, the time hardly. 4 to 8 "
+        "for some hundreds of images, 20 for thousands."
+    ),
+    "adapters.min_rank": (
+        "Strength of the sampling: each sample uses min_rank to rank directions. Half of rank is "
+        "the paper's choice; equal to rank draws nothing. Costs nothing."
+    ),
+    "training.samples": (
+        "Samples per adapter in a training step, whose time and memory grow in proportion. 1 to 2 "
+        "on a CPU, 4 in the paper."
+    ),
+    "training.epochs": (
+        "The time grows in proportion. Watch the validation loss with "
+        "data.split=lesion-best-epoch and training.best_epoch=true."
+    ),
+    "evaluation.samples": (
+        "Samples per adapter in the report only; a prediction chooses its own number. More give a "
+        "steadier mean and cost time in proportion; auto stops when the answer is settled."
+    ),
+}
+"""How to choose the keys that matter most, and what they cost."""
+
+
+@dataclass(frozen=True)
+class RecipeKey:
+    """A key of a recipe, such as `training.epochs`.
+
+    default: as in TOML; "required" or "not set" without one. text: what it is.
+    """
+
+    name: str
+    default: str
+    text: str
+
+
+def recipe_keys(model: type[BaseModel], prefix: str = "") -> list[RecipeKey]:
+    """Returns the keys of a model and of the models in it, in order.
+
+    A table that is a model itself is replaced by its keys.
+    """
+    keys: list[RecipeKey] = []
+    texts = _descriptions(model)
+    for name, field in model.model_fields.items():
+        inner = _model_in(field.annotation)
+        if inner is not None:
+            keys += recipe_keys(inner, f"{prefix}{name}.")
+            continue
+        choices = _choices(field.annotation)
+        text = texts[name] + (f" One of {', '.join(choices)}." if choices else "")
+        keys.append(RecipeKey(prefix + name, _default(field), text))
+    return keys
+
+
+def _descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """Returns the descriptions of the fields in the docstrings of a model and its bases."""
+    texts: dict[str, str] = {}
+    for kind in reversed(model.__mro__):
+        key = None
+        for line in inspect.cleandoc(kind.__doc__ or "").splitlines():
+            start = KEY_LINE.fullmatch(line)
+            if start is not None and start[1] in model.model_fields:
+                key = start[1]
+                texts[key] = start[2]
+            elif not line:
+                key = None
+            elif key is not None:
+                texts[key] += f" {line}"
+    return {name: _sentence(text) for name, text in texts.items()}
+
+
+def _sentence(text: str) -> str:
+    return (text[:1].upper() + text[1:]).rstrip(".") + "."
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    return str(value)
+
+
+def _choices(annotation: Any) -> list[str]:
+    """Returns the values of a Literal with several of them."""
+    if get_origin(annotation) is Literal and len(get_args(annotation)) > 1:
+        return [str(value) for value in get_args(annotation)]
+    return []
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Returns a model, also an optional one; None for other types and for lists of models."""
+    candidates = [
+        annotation,
+        *(get_args(annotation) if get_origin(annotation) is not tuple else ()),
+    ]
+    return next(iter(_models(candidates)), None)
+
+
+def _models(candidates: list[Any]) -> Iterator[type[BaseModel]]:
+    for kind in candidates:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield kind
