@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, Auto
+from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, Auto, Mode
 
 KEY_VARIABLE = "EULERLORA_KEY"
 
@@ -42,15 +42,32 @@ class Samples(click.ParamType[int | Auto]):
     "--key-file", type=INPUT_FILE, help=f"File with the API key; default: ${KEY_VARIABLE}."
 )
 @click.option(
-    "--policy", "policy_file", type=INPUT_FILE, help="Policy file; default: the packaged policy."
+    "--policy",
+    "policy_file",
+    type=INPUT_FILE,
+    help="Policy file that decides; default: the policy of the service.",
 )
-@click.option("--mode", type=click.Choice(["det", "stoch"]), default="stoch", show_default=True)
-@click.option("--samples", type=Samples(), help="Samples per adapter, with stoch; default: 4.")
+@click.option(
+    "--mode",
+    type=click.Choice(["det", "stoch"]),
+    help="Default: the mode that the policy's urgent threshold was set for.",
+)
+@click.option(
+    "--samples",
+    type=Samples(),
+    help="Samples per adapter, with stoch; default: the number that the threshold was set for.",
+)
 @click.option("--model", help="Name of a served model; default: the first one.")
 @click.option(
     "--coverage",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     help="Add a prediction set with this coverage, such as 0.9, to the output files.",
+)
+@click.option(
+    "--strip-metadata",
+    is_flag=True,
+    help="Remove EXIF, GPS, XMP and comments of JPEG, PNG and WebP before they are sent; other "
+    "files are not sent.",
 )
 @click.option("--csv", type=OUTPUT_FILE, help="Write a CSV file.")
 @click.option("--json-lines", type=OUTPUT_FILE, help="Write a JSON object per line.")
@@ -67,10 +84,11 @@ def triage_command(
     url: str,
     key_file: Path | None,
     policy_file: Path | None,
-    mode: str,
+    mode: Mode | None,
     samples: int | Auto | None,
     model: str | None,
     coverage: float | None,
+    strip_metadata: bool,
     csv: Path | None,
     json_lines: Path | None,
     report: Path | None,
@@ -78,9 +96,9 @@ def triage_command(
 ) -> None:
     """Rank lesion images by urgency with a running service, with reasons for each.
 
-    Takes files, and all images below folders; a format that the service does not read gets a row
-    that says so. The exit status is 1 if a file has no decision. For demonstration and research
-    only; not a medical device.
+    Takes files, and all images below folders, DICOM included; a file that the service does not
+    read gets a row that says so. The exit status is 1 if a file has no decision. For demonstration
+    and research only; not a medical device.
     """
     if mode == "det" and samples is not None:
         raise click.UsageError("expected --samples only with --mode stoch, got --mode det")
@@ -90,10 +108,10 @@ def triage_command(
         run_session,
     )
     from eulerlora_client.report.outputs import Outputs  # noqa: PLC0415
-    from eulerlora_client.sdk.requests import PredictOptions  # noqa: PLC0415
+    from eulerlora_client.sdk.requests import TriageOptions  # noqa: PLC0415
 
-    options = PredictOptions(mode, samples, model=model, detail=True, coverage=coverage)
+    options = TriageOptions(mode, samples, model=model, coverage=coverage)
     key = read_key(key_file) if key_file else os.environ.get(KEY_VARIABLE) or None
-    session = Session.create(url, key, policy_file, options, concurrency)
+    session = Session.create(url, key, policy_file, options, concurrency, strip_metadata)
     settings_files = [path for path in (key_file, policy_file) if path is not None]
     run_session(session, images, Outputs(csv, json_lines, report), settings_files)

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -13,12 +13,13 @@ import click
 from eulerlora_client.commands.progress import TriageProgress
 from eulerlora_client.contract.models import ModelDetails
 from eulerlora_client.contract.problems import Unreachable
-from eulerlora_client.errors import SettingsError
-from eulerlora_client.policy.policy import Policy, default_policy, read_policy
+from eulerlora_client.errors import PolicyError, SettingsError
+from eulerlora_client.policy.evidence import default_sampling
+from eulerlora_client.policy.policy import Policy, policy_of, read_policy
 from eulerlora_client.report.outputs import Outputs
 from eulerlora_client.report.table import print_table
 from eulerlora_client.sdk.async_client import AsyncTriageClient
-from eulerlora_client.sdk.requests import PredictOptions, connection_options
+from eulerlora_client.sdk.requests import TriageOptions, connection_options
 from eulerlora_client.sdk.retry import RetryPolicy, Timeouts
 from eulerlora_client.triage.files import select_files
 from eulerlora_client.triage.run import TriageRow, cancelled_row, triage
@@ -30,13 +31,14 @@ RETRY = RetryPolicy(quota_s=QUOTA_S)
 
 @dataclass(frozen=True)
 class Session:
-    """The settings that all requests of a run share."""
+    """The settings that all requests of a run share. policy: None takes that of the service."""
 
     url: str
     key: str | None
-    policy: Policy
-    options: PredictOptions
+    policy: Policy | None
+    options: TriageOptions
     concurrency: int
+    strip_metadata: bool
 
     @classmethod
     def create(
@@ -44,20 +46,31 @@ class Session:
         url: str,
         key: str | None,
         policy_file: Path | None,
-        options: PredictOptions,
+        options: TriageOptions,
         concurrency: int,
+        strip_metadata: bool,
     ) -> Self:
-        """Reads the policy. Raises UsageError for an invalid URL or key."""
-        policy = default_policy() if policy_file is None else read_policy(policy_file)
+        """Reads the policy file, if any. Raises UsageError for an invalid URL or key."""
+        policy = None if policy_file is None else read_policy(policy_file)
         try:
             connection_options(url, key, Timeouts())
         except SettingsError as error:
             raise click.UsageError(str(error)) from error
-        return cls(url, key, policy, options, concurrency)
+        return cls(url, key, policy, options, concurrency, strip_metadata)
 
     def client(self, retry: RetryPolicy) -> AsyncTriageClient:
         """Returns a client of the service."""
-        return AsyncTriageClient(self.url, self.key, retry=retry)
+        return AsyncTriageClient(
+            self.url, self.key, strip_metadata=self.strip_metadata, retry=retry
+        )
+
+
+@dataclass(frozen=True)
+class _Service:
+    """The model that answers, and the policy that decides."""
+
+    model: ModelDetails
+    policy: Policy
 
 
 @dataclass
@@ -81,15 +94,16 @@ def run_session(
     if selection.skipped:
         noun = "1 file" if selection.skipped == 1 else f"{selection.skipped} files"
         click.echo(f"{noun} without an image extension skipped", err=True)
-    details = asyncio.run(_model_details(session))
-    received = _send_all(session, selection.files, details.max_body_bytes)
+    service = asyncio.run(_service(session))
+    session = replace(session, options=_with_defaults(session.options, service.policy))
+    received = _send_all(session, selection.files, service.model.max_body_bytes)
     missing = selection.files[len(received.rows) :]
     rows = [*received.rows, *map(cancelled_row, missing)]
     try:
         # files first: printing fails if the reader of stdout has gone
-        outputs.write(rows, session.policy, details.classes)
+        outputs.write(rows, service.policy)
     finally:
-        print_table(rows, session.policy, sys.stdout)
+        print_table(rows, service.policy, sys.stdout)
     if received.interrupt is not None:
         raise received.interrupt
     _check_complete(rows)
@@ -103,11 +117,33 @@ def read_key(file: Path) -> str:
         raise click.UsageError(f"{file}: expected an API key as text") from error
 
 
-async def _model_details(session: Session) -> ModelDetails:
-    """Returns the details of the model. Raises Problem, without retries for a wrong address."""
+async def _service(session: Session) -> _Service:
+    """Returns the model and the policy of a run.
+
+    Raises Problem, without retries for a wrong address, and PolicyError if they do not fit.
+    """
     async with session.client(FIRST_RETRY) as client:
         name = session.options.model or (await client.models())[0].name
-        return await client.model(name)
+        model, described = await client.model(name), await client.policy()
+    policy = session.policy or policy_of(described.policy, "the policy of the service")
+    classes = [entry.name for entry in model.classes]
+    missing = [name for name in policy.malignant.classes if name not in classes]
+    if missing:
+        raise PolicyError(
+            f"the policy's malignant group requires the classes {', '.join(missing)}; the model "
+            f"{model.name} has {', '.join(classes)}"
+        )
+    return _Service(model, policy)
+
+
+def _with_defaults(options: TriageOptions, policy: Policy) -> TriageOptions:
+    """Returns the options with the mode and samples that the policy's threshold was set for."""
+    sampling = default_sampling(policy.evidence, options.mode, options.samples)
+    if sampling.mode == "det" and sampling.samples is not None:
+        raise click.UsageError(
+            "expected --samples only with --mode stoch, got mode det of the policy"
+        )
+    return replace(options, mode=sampling.mode, samples=sampling.samples)
 
 
 def _send_all(session: Session, files: Sequence[Path], max_bytes: int) -> _Received:

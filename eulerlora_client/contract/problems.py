@@ -5,6 +5,7 @@ from a problem document. The client alone raises the others.
 
 Problem
 ├── UnreadableFile       unreadable_file       a local image file cannot be read
+├── MetadataNotRemoved   metadata_not_removed  a file was not sent: its metadata would be sent too
 ├── NoAnswer             no_answer             the service sent no response
 │   ├── Unreachable      unreachable           no connection can be made
 │   ├── ConnectionLost   connection_lost       the connection ended before the response
@@ -86,6 +87,12 @@ class UnreadableFile(Problem):
     """A local image file cannot be read."""
 
     code, title = "unreadable_file", "The file cannot be read"
+
+
+class MetadataNotRemoved(Problem):
+    """The metadata of a local file cannot be removed, so that it was not sent."""
+
+    code, title = "metadata_not_removed", "The metadata cannot be removed"
 
 
 class NoAnswer(Problem):

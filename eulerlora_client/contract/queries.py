@@ -1,4 +1,4 @@
-"""Query parameters of `/predict`, `/triage` and their batches."""
+"""Query parameters of `/predict`, `/triage`, their batches and reports."""
 
 import re
 from typing import Annotated, Literal
@@ -38,19 +38,27 @@ Samples = Annotated[
 ]
 
 
+ReportFormat = Literal["html", "csv"]
+
+
 class TriageQuery(BaseModel):
     """Parameters of `/triage` and `/triage/batch`; any other parameter is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Annotated[
-        Mode, Field(description="det: one pass per adapter; stoch: sampled passes.")
-    ] = "det"
+        Mode | SkipJsonSchema[None],
+        Field(
+            description="det: one pass per adapter; stoch: sampled passes. Default: the mode that "
+            "the policy's urgent threshold was set for (`GET /triage/policy`)."
+        ),
+    ] = None
     samples: Annotated[
         Samples | SkipJsonSchema[None],
         Field(
-            description="Samples per adapter; only with stoch, default 4. auto: draws samples "
-            "until the label, the OOD flag and the entropy have converged, at most 16."
+            description="Samples per adapter; only with stoch. Default: the number that the "
+            "policy's urgent threshold was set for, or 4. auto: draws samples until the label, the "
+            "OOD flag and the entropy have converged, at most 16."
         ),
     ] = None
     seed: Annotated[
@@ -70,9 +78,30 @@ class TriageQuery(BaseModel):
     ] = None
 
 
+class ReportQuery(BaseModel):
+    """Parameters of `/triage/report`; any other parameter is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Annotated[
+        ReportFormat,
+        Field(description="html: a self-contained page; csv: a table with a row for each image."),
+    ] = "html"
+
+
 class PredictQuery(TriageQuery):
     """Parameters of `/predict` and `/predict/batch`; any other parameter is an error."""
 
+    mode: Annotated[
+        Mode, Field(description="det: one pass per adapter; stoch: sampled passes.")
+    ] = "det"
+    samples: Annotated[
+        Samples | SkipJsonSchema[None],
+        Field(
+            description="Samples per adapter; only with stoch, default 4. auto: draws samples "
+            "until the label, the OOD flag and the entropy have converged, at most 16."
+        ),
+    ] = None
     detail: Annotated[
         Literal["trajectories"] | SkipJsonSchema[None],
         Field(description="Adds trajectory_probabilities."),

@@ -1,12 +1,13 @@
-"""Response bodies of `/triage` and `/triage/batch`, with the codes for dispositions and reasons."""
+"""Bodies of `/triage`, `/triage/batch`, `/triage/policy` and `/triage/report`, and their codes."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, model_validator
 
 from eulerlora_client.contract.fields import Index, ItemId, PositiveInt, Probability, WireModel
 from eulerlora_client.contract.predictions import Prediction, ProblemDocument
+from eulerlora_client.contract.sampling import Mode
 
 
 class Disposition(StrEnum):
@@ -64,6 +65,25 @@ class TriageReason(WireModel):
     words: Annotated[str, Field(description="For people; may change.")]
 
 
+class PolicyPerformance(WireModel):
+    """The measured performance of a policy on one data set; brackets hold exact 95% intervals."""
+
+    data: Annotated[str, Field(description="The data set.")]
+    target: Annotated[str, Field(description="The class whose sensitivity is stated.")]
+    sensitivity: Annotated[
+        Probability,
+        Field(description="Share of its lesions with urgent or unfamiliar images only."),
+    ]
+    sensitivity_low: Annotated[Probability, Field(description="Lower end of its interval.")]
+    sensitivity_high: Annotated[Probability, Field(description="Upper end of its interval.")]
+    specificity: Annotated[
+        Probability,
+        Field(description="Share of harmless lesions without urgent and unfamiliar images."),
+    ]
+    specificity_low: Annotated[Probability, Field(description="Lower end of its interval.")]
+    specificity_high: Annotated[Probability, Field(description="Upper end of its interval.")]
+
+
 class PolicyReference(WireModel):
     """The policy that decided."""
 
@@ -75,7 +95,11 @@ class PolicyReference(WireModel):
             description="A text if the urgent threshold was not set for this model, mode and "
             "samples."
         ),
-    ]
+    ] = None
+    measured: Annotated[
+        tuple[PolicyPerformance, ...],
+        Field(description="One for each data set; empty with a notice, and if not measured."),
+    ] = ()
 
 
 class MalignantGroup(WireModel):
@@ -92,7 +116,7 @@ class TriageResult(WireModel):
     """The suggested next step for an image, its reasons, and the prediction behind it."""
 
     disposition: Disposition
-    title: Annotated[str, Field(description="The disposition, for people.")]
+    title: Annotated[str, Field(description="The disposition as a word with a capital.")]
     pathway: Annotated[str, Field(description="The suggested next step, for people.")]
     reasons: Annotated[
         tuple[TriageReason, ...],
@@ -103,8 +127,20 @@ class TriageResult(WireModel):
     malignant: MalignantGroup
     quality: ImageQuality
     prediction: Prediction
+    class_names: Annotated[
+        dict[str, str], Field(description="The name of every class for people, by its code.")
+    ] = {}
     index: Index = None
     item_id: ItemId = None
+
+    @property
+    def label_name(self) -> str:
+        """The name of the most probable class, such as melanoma for mel."""
+        return self.name_of(self.prediction.label)
+
+    def name_of(self, label: str) -> str:
+        """Returns the name of a class without its remarks in brackets; its code without a name."""
+        return self.class_names.get(label, label).partition(" (")[0]
 
 
 class TriageBatch(WireModel):
@@ -114,3 +150,65 @@ class TriageBatch(WireModel):
         tuple[TriageResult | ProblemDocument, ...],
         Field(description="A disposition or a problem for each image, in order."),
     ]
+
+
+class DispositionText(WireModel):
+    """A disposition in words."""
+
+    disposition: Disposition
+    title: Annotated[str, Field(description="A word.")]
+    pathway: Annotated[str, Field(description="The suggested next step.")]
+
+
+class PolicyDescription(WireModel):
+    """The policy of the service, and what `/triage` does if a request does not say."""
+
+    version: Annotated[int, Field(description="Raised with every change of the policy.")]
+    hash: Annotated[str, Field(description="SHA-256 of the policy's values.")]
+    mode: Annotated[Mode, Field(description="The default of `mode`.")]
+    samples: Annotated[
+        PositiveInt | None, Field(description="The default of `samples`; null for mode det.")
+    ]
+    policy: Annotated[
+        dict[str, Any], Field(description="The policy file as JSON (docs/triage-policy.md).")
+    ]
+    dispositions: Annotated[
+        tuple[DispositionText, ...], Field(description="The most urgent first.")
+    ]
+    warning: Annotated[str, Field(description="To be shown with every result.")]
+
+
+class ReportProblem(WireModel):
+    """Why an image has no result; of a problem document, the other fields are ignored."""
+
+    code: Annotated[str, Field(min_length=1, max_length=100)]
+    title: Annotated[str, Field(max_length=1000)] = ""
+    detail: Annotated[str, Field(max_length=1000)] = ""
+
+
+class ReportImage(WireModel):
+    """One image of a report: its result or its problem."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    file: Annotated[str, Field(min_length=1, max_length=1000, description="Its name.")]
+    result: Annotated[TriageResult | None, Field(description="The answer of `/triage`.")] = None
+    problem: ReportProblem | None = None
+    thumbnail: Annotated[
+        str | None,
+        Field(max_length=32_000, description="A small JPEG or PNG in base64; null for none."),
+    ] = None
+
+    @model_validator(mode="after")
+    def _one_outcome(self) -> Self:
+        if (self.result is None) == (self.problem is None):
+            raise ValueError("expected either result or problem")
+        return self
+
+
+class ReportRequest(WireModel):
+    """The images of a report, in any order. Nothing of it is stored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    images: Annotated[tuple[ReportImage, ...], Field(max_length=1000)]

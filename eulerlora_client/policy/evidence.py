@@ -1,11 +1,12 @@
 """The tables `[evidence]` of a policy file: what is known about its thresholds."""
 
+from dataclasses import dataclass
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from eulerlora_client.contract.fields import PositiveInt, Probability
-from eulerlora_client.contract.sampling import Mode
+from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, Auto, Mode
 from eulerlora_client.policy.rules import Name
 from eulerlora_client.settings import Settings
 
@@ -122,3 +123,28 @@ class Evidence(Settings):
     confidence: Probability
     fit: FitEvidence
     measured: tuple[MeasuredEvidence, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The mode of a request, and its samples per adapter; None for mode det."""
+
+    mode: Mode
+    samples: int | Auto | None
+
+
+def default_sampling(
+    evidence: Evidence | None, mode: Mode | None = None, samples: int | Auto | None = None
+) -> Sampling:
+    """Returns the mode and samples of a triage request: given values, or those of the evidence.
+
+    Without evidence, the default is mode det, as for predictions.
+    """
+    if mode is None:
+        mode = "det" if evidence is None else evidence.mode
+    if mode == "stoch" and samples is None:
+        if evidence is not None and evidence.mode == mode:
+            samples = evidence.samples
+        else:
+            samples = DEFAULT_SAMPLES
+    return Sampling(mode, samples)

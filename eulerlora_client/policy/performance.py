@@ -90,7 +90,7 @@ def _summary(evidence: Evidence, group: str) -> Table:
         (
             one.data,
             *(
-                f"{_interval(counts.sensitivity, counts.sensitivity_low, counts.sensitivity_high)} "
+                f"{interval(counts.sensitivity, counts.sensitivity_low, counts.sensitivity_high)} "
                 f"({counts.lesions - counts.neither:,}/{counts.lesions:,}, of these "
                 f"{counts.unfamiliar:,} only as unfamiliar)"
                 for counts in (one.target, one.malignant)
@@ -124,8 +124,9 @@ def _detail_rows(evidence: Evidence, one: MeasuredEvidence, policy: Policy) -> I
 
 def _specificity(one: MeasuredEvidence) -> str:
     others = one.others
-    return _interval(others.specificity, others.specificity_low, others.specificity_high)
+    return interval(others.specificity, others.specificity_low, others.specificity_high)
 
 
-def _interval(share: float, low: float, high: float) -> str:
+def interval(share: float, low: float, high: float) -> str:
+    """Returns a share with its interval, such as "0.561 [0.533, 0.589]"."""
     return f"{share:.3f} [{low:.3f}, {high:.3f}]"

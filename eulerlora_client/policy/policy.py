@@ -19,7 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import ValidationError
 
 from eulerlora_client.contract.fields import PositiveInt
 from eulerlora_client.contract.predictions import Prediction
@@ -28,7 +30,7 @@ from eulerlora_client.errors import PolicyError, SettingsError
 from eulerlora_client.policy.evidence import Evidence
 from eulerlora_client.policy.rules import MalignantRules, QualityRules, UncertaintyRules
 from eulerlora_client.policy.urgency import urgency
-from eulerlora_client.settings import Settings, validated
+from eulerlora_client.settings import Settings, first_error, validated
 
 DEFAULT_FILE = "policy.toml"
 
@@ -171,6 +173,17 @@ def read_text(path: Path) -> str:
         raise SettingsError(f"{path}: expected TOML in UTF-8 ({error})") from error
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def policy_of(content: Mapping[str, Any], name: str) -> Policy:
+    """Returns the policy that a service describes; ignores keys of later versions.
+
+    Raises SettingsError, with a message that begins with `name`.
+    """
+    try:
+        return Policy.model_validate(content, extra="ignore")
+    except ValidationError as error:
+        raise SettingsError(f"{name}: {first_error(error, Policy)}") from error
 
 
 def parse_policy(text: str, name: str) -> Policy:

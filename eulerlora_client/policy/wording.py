@@ -11,19 +11,16 @@ WARNING = (
 )
 
 TITLES: Mapping[Disposition, str] = {
-    Disposition.URGENT: "Prioritise",
-    Disposition.UNFAMILIAR: "Unfamiliar image",
-    Disposition.REFER: "Refer for review",
-    Disposition.RETAKE: "Retake the image",
-    Disposition.ROUTINE: "Routine",
+    disposition: disposition.value.capitalize() for disposition in Disposition
 }
+"""One word for a disposition: the same in responses, tables, reports and on the page."""
 
 NOT_ASSESSED = "Not assessed"
 """The title of a file without a disposition."""
 
 PATHWAYS: Mapping[Disposition, str] = {
     Disposition.URGENT: (
-        "Suggested pathway: prioritise. Have a clinician look at this lesion before the others."
+        "Suggested pathway: urgent. Have a clinician look at this lesion before the others."
     ),
     Disposition.UNFAMILIAR: (
         "Suggested pathway: a person must look at this image; the model's figures say nothing "
@@ -43,8 +40,8 @@ PATHWAYS: Mapping[Disposition, str] = {
 }
 
 RETAKE_BUT_URGENT = (
-    "Suggested pathway: retake the image at once. If that is not possible, prioritise: even this "
-    "image reaches the urgent threshold of the malignant group."
+    "Suggested pathway: retake the image at once. If that is not possible, treat the lesion as "
+    "urgent: even this image reaches the urgent threshold of the malignant group."
 )
 
 UNFAMILIAR_AND_POOR = (

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.scores import OodScore
+from eulerlora_client.contract.triage import TriageResult
 
 FULL = 100.0
 TOP, SPREAD = 20.0, 60.0  # vertical range of points, so that none is cut off
@@ -44,12 +45,18 @@ class EntropySplit:
     mutual: float
 
 
-def class_bars(prediction: Prediction, malignant: Sequence[str]) -> tuple[ClassBar, ...]:
+def class_bars(result: TriageResult) -> tuple[ClassBar, ...]:
     """Returns a bar per class, the most probable first; ties are in the model's order."""
+    prediction, malignant = result.prediction, result.malignant.classes
     trajectories = prediction.trajectory_probabilities or ()
     bars = [
-        _bar(name, name in malignant, probability, [row[index] for row in trajectories])
-        for index, (name, probability) in enumerate(prediction.probabilities.items())
+        _bar(
+            result.name_of(code),
+            code in malignant,
+            probability,
+            [row[index] for row in trajectories],
+        )
+        for index, (code, probability) in enumerate(prediction.probabilities.items())
     ]
     return tuple(sorted(bars, key=lambda bar: -bar.probability))
 

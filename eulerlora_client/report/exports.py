@@ -2,20 +2,20 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.contract.triage import ImageQuality
+from eulerlora_client.contract.triage import TriageResult
 from eulerlora_client.errors import RowsError
 from eulerlora_client.output_files import atomic_text_file
 from eulerlora_client.printable import csv_path, csv_text
 from eulerlora_client.triage.run import RowProblem, TriageRow
 
 PREDICTION_COLUMNS = (
-    "label", "msp", "entropy", "expected_entropy", "mutual_information", "ood", "ood_threshold",
+    "msp", "entropy", "expected_entropy", "mutual_information", "ood", "ood_threshold",
     "unfamiliar", "mode", "samples", "trajectories", "seed", "model", "revision", "request_id",
 )  # fmt: skip
 OOD_SCORES = ("energy", "feature_distance")
@@ -24,15 +24,19 @@ OOD_SCORES = ("energy", "feature_distance")
 STANDARD_ERRORS = ("msp", "entropy")
 QUALITY_FIELDS = ("width", "height", "brightness", "dark_share", "bright_share", "sharpness")
 COLUMNS = (
-    "file", "disposition", "reasons", "problem", "problem_detail", *PREDICTION_COLUMNS,
+    "file", "disposition", "reasons", "problem", "problem_detail", "malignant_probability",
+    "urgent_threshold", "malignant_classes", "label", "label_name", *PREDICTION_COLUMNS,
     *(column for name in OOD_SCORES for column in (name, f"{name}_threshold")),
     *(f"{name}_standard_error" for name in STANDARD_ERRORS),
     "prediction_set", "prediction_set_coverage", "warnings",
     *(f"quality_{name}" for name in QUALITY_FIELDS), "policy_version", "policy_hash",
+    "policy_notice", "policy_measured_on", "policy_target", "policy_sensitivity",
+    "policy_specificity", "class_names",
 )  # fmt: skip
 """Columns of the CSV; the probabilities of the classes follow as p_CLASS."""
 
 LIST_SEPARATOR = "; "
+BATCH_FIELDS = {"index", "item_id"}
 
 
 def write_csv(path: Path, rows: Sequence[TriageRow]) -> None:
@@ -40,30 +44,35 @@ def write_csv(path: Path, rows: Sequence[TriageRow]) -> None:
 
     On a terminal, the names of files are escaped like all other text.
     """
-    classes = dict.fromkeys(
-        f"p_{name}" for row in rows if row.prediction for name in row.prediction.classes
-    )
-    names = [*COLUMNS, *classes]
     # surrogateescape: file names that are not UTF-8 are written byte for byte
     with atomic_text_file(path, newline="", errors="surrogateescape") as file:
-        writer = csv.writer(file)
-        writer.writerow(map(csv_text, names))
-        for row in rows:
-            cells = _cells(row)
-            name = csv_text(str(row.path)) if file.isatty() else csv_path(str(row.path))
-            values = (cells.get(column) for column in names[1:])
-            texts = (csv_text(cell) if isinstance(cell, str) else cell for cell in values)
-            writer.writerow([name, *texts])
+        write_csv_rows(file, rows)
+
+
+def write_csv_rows(file: TextIO, rows: Sequence[TriageRow]) -> None:
+    """Writes the header and the rows to an open file."""
+    classes = dict.fromkeys(
+        f"p_{name}" for row in rows if row.result for name in row.result.prediction.classes
+    )
+    names = [*COLUMNS, *classes]
+    writer = csv.writer(file)
+    writer.writerow(map(csv_text, names))
+    for row in rows:
+        cells = _cells(row)
+        name = csv_text(str(row.path)) if file.isatty() else csv_path(str(row.path))
+        values = (cells.get(column) for column in names[1:])
+        texts = (csv_text(cell) if isinstance(cell, str) else cell for cell in values)
+        writer.writerow([name, *texts])
 
 
 def write_json_lines(path: Path, rows: Sequence[TriageRow]) -> None:
-    """Writes each row as one line of JSON with the complete prediction."""
+    """Writes each row as one line of JSON: the file, and the answer of `/triage` or a problem."""
     with atomic_text_file(path) as file:
         file.writelines(json.dumps(_record(row), allow_nan=False) + "\n" for row in rows)
 
 
 def read_json_lines(path: Path) -> list[TriageRow]:
-    """Returns the rows of a file of `write_json_lines`, without their decisions.
+    """Returns the rows of a file of `write_json_lines`.
 
     Raises RowsError with the path and the line.
     """
@@ -77,13 +86,10 @@ def read_json_lines(path: Path) -> list[TriageRow]:
 def _row(line: str, place: str) -> TriageRow:
     try:
         record = json.loads(line)
-        prediction, quality, problem = (
-            record[name] for name in ("prediction", "quality", "problem")
-        )
+        problem = record["problem"]
         return TriageRow(
             path=Path(record["file"]),
-            prediction=prediction and Prediction.model_validate(prediction),
-            quality=quality and ImageQuality.model_validate(quality),
+            result=None if problem else TriageResult.model_validate(record),
             problem=problem and RowProblem(problem["code"], problem["detail"]),
         )
     except (ValueError, KeyError, TypeError) as error:  # ValidationError is a ValueError
@@ -92,21 +98,38 @@ def _row(line: str, place: str) -> TriageRow:
 
 def _cells(row: TriageRow) -> dict[str, object]:
     """Returns the cells of a row by column, without its file."""
-    cells: dict[str, object] = {}
     if row.problem is not None:
-        cells |= {"problem": row.problem.code, "problem_detail": row.problem.detail}
-    if row.decision is not None:
-        cells |= {
-            "disposition": row.decision.disposition.value,
-            "reasons": LIST_SEPARATOR.join(row.decision.reasons),
-            "policy_version": row.decision.policy_version,
-            "policy_hash": row.decision.policy_hash,
-        }
-    if row.quality is not None:
-        cells |= {f"quality_{name}": value for name, value in row.quality}
-    if row.prediction is not None:
-        cells |= _prediction_cells(row.prediction)
-    return cells
+        return {"problem": row.problem.code, "problem_detail": row.problem.detail}
+    if row.result is None:
+        return {}
+    result, malignant = row.result, row.result.malignant
+    return {
+        "disposition": result.disposition.value,
+        "reasons": _joined(reason.code for reason in result.reasons),
+        "malignant_probability": malignant.probability,
+        "urgent_threshold": malignant.urgent,
+        "malignant_classes": _joined(map(result.name_of, malignant.classes)),
+        "label": result.prediction.label,
+        "label_name": result.label_name,
+        "class_names": _joined(f"{code}: {name}" for code, name in result.class_names.items()),
+        **{f"quality_{name}": value for name, value in result.quality},
+        **_policy_cells(result),
+        **_prediction_cells(result.prediction),
+    }
+
+
+def _policy_cells(result: TriageResult) -> dict[str, object]:
+    policy = result.policy
+    targets = dict.fromkeys(measured.target for measured in policy.measured)
+    return {
+        "policy_version": policy.version,
+        "policy_hash": policy.hash,
+        "policy_notice": policy.notice,
+        "policy_measured_on": _joined(measured.data for measured in policy.measured),
+        "policy_target": _joined(map(result.name_of, targets)),
+        "policy_sensitivity": _joined(f"{one.sensitivity:g}" for one in policy.measured),
+        "policy_specificity": _joined(f"{one.specificity:g}" for one in policy.measured),
+    }
 
 
 def _prediction_cells(prediction: Prediction) -> dict[str, object]:
@@ -118,22 +141,20 @@ def _prediction_cells(prediction: Prediction) -> dict[str, object]:
     for name in STANDARD_ERRORS:
         cells[f"{name}_standard_error"] = getattr(prediction.standard_error, name, None)
     if prediction.prediction_set is not None:
-        cells["prediction_set"] = LIST_SEPARATOR.join(prediction.prediction_set.labels)
+        cells["prediction_set"] = _joined(prediction.prediction_set.labels)
         cells["prediction_set_coverage"] = prediction.prediction_set.coverage
-    cells["warnings"] = LIST_SEPARATOR.join(warning.message for warning in prediction.warnings)
+    cells["warnings"] = _joined(warning.message for warning in prediction.warnings)
     cells |= {f"p_{name}": value for name, value in prediction.probabilities.items()}
     return cells
 
 
+def _joined(texts: Iterable[str]) -> str:
+    return LIST_SEPARATOR.join(texts)
+
+
 def _record(row: TriageRow) -> dict[str, Any]:
-    decision = {} if row.decision is None else asdict(row.decision)
-    return {
-        "file": str(row.path),
-        "disposition": decision.get("disposition"),
-        "reasons": decision.get("reasons", ()),
-        "problem": None if row.problem is None else asdict(row.problem),
-        "prediction": None if row.prediction is None else row.prediction.model_dump(mode="json"),
-        "quality": None if row.quality is None else row.quality.model_dump(),
-        "policy_version": decision.get("policy_version"),
-        "policy_hash": decision.get("policy_hash"),
-    }
+    """Returns a row as JSON; a row without a result has the same keys."""
+    empty = dict.fromkeys(name for name in TriageResult.model_fields if name not in BATCH_FIELDS)
+    result = row.result and row.result.model_dump(mode="json", exclude=BATCH_FIELDS)
+    problem = None if row.problem is None else asdict(row.problem)
+    return {"file": str(row.path), "problem": problem, **(result or empty)}

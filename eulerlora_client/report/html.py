@@ -1,7 +1,7 @@
 """The HTML report of a triage run: one self-contained file without external resources."""
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -11,7 +11,6 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from eulerlora_client.contract.models import ClassName
 from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.sampling import AUTO
 from eulerlora_client.output_files import atomic_text_file
@@ -23,10 +22,11 @@ from eulerlora_client.report.charts import class_bars, entropy_split, relative_d
 from eulerlora_client.report.rows import (
     ModelSettings,
     counts_by_settings,
+    names_of_classes,
     ranks_by_name,
     sort_keys,
 )
-from eulerlora_client.report.thumbnails import thumbnail_of
+from eulerlora_client.report.thumbnails import Thumbnail, thumbnail_of
 from eulerlora_client.triage.ranking import STATUS_TITLES, counts_by_status, ranked
 from eulerlora_client.triage.run import TriageRow
 
@@ -43,34 +43,46 @@ class InlineResource:
 
 
 def write_report(
-    path: Path,
+    path: Path, rows: Sequence[TriageRow], policy: Policy, created_at: datetime
+) -> None:
+    """Writes the rows to a self-contained HTML file, as `report_html`.
+
+    Images are read from the rows' paths, one at a time. Raises StorageError for a full disk.
+    """
+    pieces = report_html(rows, policy, created_at, lambda row: thumbnail_of(row.path))
+    with atomic_text_file(path) as file:
+        file.writelines(pieces)
+
+
+def report_html(
     rows: Sequence[TriageRow],
     policy: Policy,
     created_at: datetime,
-    classes: Sequence[ClassName] = (),
-) -> None:
-    """Writes the rows to a self-contained HTML file, the most urgent first.
+    thumbnail_of_row: Callable[[TriageRow], Thumbnail | None],
+) -> Iterator[str]:
+    """Yields the parts of a self-contained HTML page with the rows, the most urgent first.
 
-    Images are read from the rows' paths, one at a time; an unreadable image has no thumbnail.
-    policy: the policy that decided. created_at: with a time zone. classes: the classes that the
-    report explains. Raises StorageError for a full disk.
+    policy: the policy that decided. created_at: with a time zone. thumbnail_of_row: called once
+    for each row, in order; None for a row without a picture.
     """
-    ranked_rows = ranked(rows, policy)
-    template = _environment().get_template(TEMPLATE)
-    pieces = template.generate(
-        rows=ranked_rows,
-        counts=counts_by_status(ranked_rows),
-        name_ranks=ranks_by_name(ranked_rows),
-        settings_counts=counts_by_settings(ranked_rows),
-        policy=policy,
-        performance=performance(policy),
-        classes=classes,
-        created_at=created_at.astimezone(UTC),
-        style=_inline(STYLE),
-        script=_inline(SCRIPT),
+    ranked_rows = ranked(rows)
+    return (
+        _environment()
+        .get_template(TEMPLATE)
+        .generate(
+            rows=ranked_rows,
+            counts=counts_by_status(ranked_rows),
+            name_ranks=ranks_by_name(ranked_rows),
+            settings_counts=counts_by_settings(ranked_rows),
+            policy=policy,
+            performance=performance(policy),
+            class_names=names_of_classes(ranked_rows),
+            thumbnail_of=thumbnail_of_row,
+            created_at=created_at.astimezone(UTC),
+            style=_inline(STYLE),
+            script=_inline(SCRIPT),
+        )
     )
-    with atomic_text_file(path) as file:
-        file.writelines(pieces)
 
 
 def percent(share: float) -> str:
@@ -104,7 +116,12 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=percent, nats="{:.3f}".format)
+    environment.filters.update(
+        percent=percent,
+        nats="{:.3f}".format,
+        class_name=lambda code, names: names.get(code, code).partition(" (")[0],
+        name_in=lambda code, result: result.name_of(code),
+    )
     environment.globals.update(
         STATUS_TITLES=STATUS_TITLES,
         describe_settings=describe_settings,
@@ -116,7 +133,6 @@ def _environment() -> Environment:
         entropy_split=entropy_split,
         relative_distance=relative_distance,
         sort_keys=sort_keys,
-        thumbnail_of=thumbnail_of,
     )
     return environment
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from eulerlora_client.contract.models import ClassName
 from eulerlora_client.errors import OutputPathError
 from eulerlora_client.output_files import is_replaceable
 from eulerlora_client.policy.policy import Policy
@@ -38,17 +37,14 @@ class Outputs:
                 raise OutputPathError(f"{path}: {taken[real]}")
             taken[real] = "another output has the same path"
 
-    def write(
-        self, rows: Sequence[TriageRow], policy: Policy, classes: Sequence[ClassName]
-    ) -> None:
+    def write(self, rows: Sequence[TriageRow], policy: Policy) -> None:
         """Writes the requested files; a file that fails does not prevent the others.
 
-        classes: the classes of the model, which the report explains. Raises the last StorageError
-        or OSError after all files were tried.
+        Raises the last StorageError or OSError after all files were tried.
         """
         with ExitStack() as writers:  # calls all of them in reverse order, also after an error
             if self.report is not None:
-                writers.callback(_write_report, self.report, rows, policy, classes)
+                writers.callback(_write_report, self.report, rows, policy)
             if self.json_lines is not None:
                 writers.callback(write_json_lines, self.json_lines, rows)
             if self.csv is not None:
@@ -67,9 +63,7 @@ def _check_writable(path: Path) -> None:
         raise OutputPathError(f"{path}: the folder {folder} is not writable")
 
 
-def _write_report(
-    path: Path, rows: Sequence[TriageRow], policy: Policy, classes: Sequence[ClassName]
-) -> None:
+def _write_report(path: Path, rows: Sequence[TriageRow], policy: Policy) -> None:
     from eulerlora_client.report.html import write_report  # noqa: PLC0415 - slow to import
 
-    write_report(path, rows, policy, datetime.now(UTC), classes)
+    write_report(path, rows, policy, datetime.now(UTC))

@@ -25,7 +25,7 @@ class ModelSettings:
 
 def sort_keys(ranked_row: RankedRow, name_ranks: Mapping[str, int]) -> dict[str, float | None]:
     """Returns the value that each column sorts a row by; None for a missing value."""
-    prediction = ranked_row.row.prediction
+    prediction = ranked_row.row.result and ranked_row.row.result.prediction
     return {
         "name": name_ranks[ranked_row.name],
         "urgency": ranked_row.urgency,
@@ -43,9 +43,18 @@ def ranks_by_name(rows: Sequence[RankedRow]) -> dict[str, int]:
 
 def counts_by_settings(rows: Sequence[RankedRow]) -> dict[ModelSettings, int]:
     """Returns the number of predictions per model and options, the most frequent first."""
-    predictions = (row.row.prediction for row in rows)
-    counts = Counter(_settings(prediction) for prediction in predictions if prediction is not None)
+    results = (row.row.result for row in rows)
+    counts = Counter(_settings(result.prediction) for result in results if result is not None)
     return dict(counts.most_common())
+
+
+def names_of_classes(rows: Sequence[RankedRow]) -> dict[str, str]:
+    """Returns the name of every class for people, by its code, as all results state them."""
+    names: dict[str, str] = {}
+    for row in rows:
+        if row.row.result is not None:
+            names |= row.row.result.class_names
+    return names
 
 
 def _settings(prediction: Prediction) -> ModelSettings:

@@ -11,6 +11,7 @@ import click
 from tabulate import tabulate
 
 from eulerlora_client.contract.triage import Disposition
+from eulerlora_client.policy.performance import interval
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.policy.urgency import FAILED, TriageStatus
 from eulerlora_client.policy.wording import NOT_FITTED, WARNING
@@ -22,8 +23,8 @@ FILE_WIDTH = 160
 """Columns of the table if the output is not a terminal."""
 
 MIN_COLUMN_WIDTH = 4
-HEADER = ("suggested pathway", "resembles", "entropy", "reasons", "file")
-ALIGNMENT = ("left", "left", "right", "left", "left")
+HEADER = ("disposition", "malignant", "resembles", "entropy", "reasons", "file")
+ALIGNMENT = ("left", "right", "left", "right", "left", "left")
 GAP = "  "
 """What the `plain` format of tabulate puts between two columns."""
 
@@ -37,12 +38,13 @@ STYLES: Mapping[TriageStatus, Callable[[str], str]] = {
 
 
 def print_table(rows: Sequence[TriageRow], policy: Policy, file: TextIO) -> None:
-    """Prints the table, the number of rows of each status, and the warning."""
+    """Prints the table, the number of rows of each status, the policy's figures and the warning.
+
+    policy: the one that decided.
+    """
     width = shutil.get_terminal_size().columns if file.isatty() else FILE_WIDTH
-    ranked_rows = ranked(rows, policy)
-    notes = [summary(ranked_rows), WARNING]
-    if any(row.fitted is False for row in ranked_rows):
-        notes.insert(1, NOT_FITTED)
+    ranked_rows = ranked(rows)
+    notes = [summary(ranked_rows), *policy_notes(ranked_rows, policy), WARNING]
     encoding = file.encoding or "utf-8"  # None for io.StringIO
     print(f"\n{table(ranked_rows, encoding, width, _shows_colours(file))}\n", file=file)
     for note in notes:
@@ -50,12 +52,34 @@ def print_table(rows: Sequence[TriageRow], policy: Policy, file: TextIO) -> None
 
 
 def summary(rows: Sequence[RankedRow]) -> str:
-    """Returns such as "3 files: 1 prioritise, ..., 2 routine, 0 not assessed"."""
+    """Returns such as "3 files: 1 urgent, ..., 2 routine, 0 not assessed"."""
     counts = ", ".join(
         f"{count} {STATUS_TITLES[status].lower()}"
         for status, count in counts_by_status(rows).items()
     )
     return f"{len(rows)} {'file' if len(rows) == 1 else 'files'}: {counts}"
+
+
+def policy_notes(rows: Sequence[RankedRow], policy: Policy) -> list[str]:
+    """Returns the urgent threshold, and the measured performance or why it does not apply."""
+    results = [row.row.result for row in rows if row.row.result is not None]
+    if not results:
+        return []
+    names = " + ".join(map(results[0].name_of, policy.malignant.classes))
+    notes = [
+        f"Policy version {policy.version}: urgent from {policy.malignant.urgent:.3g} on, {names}."
+    ]
+    if any(row.fitted is False for row in rows):
+        notes.append(NOT_FITTED)
+    measured = next((result.policy.measured for result in results if result.policy.measured), ())
+    for one in measured:
+        target = results[0].name_of(one.target)
+        notes.append(
+            f"{one.data}: sensitivity for {target} "
+            f"{interval(one.sensitivity, one.sensitivity_low, one.sensitivity_high)}, specificity "
+            f"{interval(one.specificity, one.specificity_low, one.specificity_high)}."
+        )
+    return notes
 
 
 def table(rows: Sequence[RankedRow], encoding: str, width: int, colours: bool) -> str:
@@ -109,15 +133,16 @@ def _shows_colours(file: TextIO) -> bool:
 
 
 def _cells(ranked_row: RankedRow) -> list[str]:
-    row, prediction = ranked_row.row, ranked_row.row.prediction
-    if row.decision is None:
-        reasons = row.problem.detail if row.problem else ""
-    else:
-        reasons = ", ".join(reason.replace("_", " ") for reason in row.decision.reasons)
+    row, result = ranked_row.row, ranked_row.row.result
+    title = STATUS_TITLES[ranked_row.status]
+    if result is None:
+        return [title, "", "", "", row.problem.detail if row.problem else "", ranked_row.name]
+    prediction = result.prediction
     return [
-        STATUS_TITLES[ranked_row.status],
-        "" if prediction is None else f"{prediction.label} {prediction.msp:.3f}",
-        "" if prediction is None else f"{prediction.entropy:.2f}",
-        reasons,
+        title,
+        f"{result.malignant.probability:.3f}",
+        f"{result.label_name} {prediction.msp:.3f}",
+        f"{prediction.entropy:.2f}",
+        ", ".join(reason.code.replace("_", " ") for reason in result.reasons),
         ranked_row.name,
     ]

@@ -1,7 +1,8 @@
-"""Image file -> a small JPEG without metadata, embedded in the report as a data URI."""
+"""Small pictures, embedded in the report as data URIs."""
 
+import binascii
 import struct
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -12,9 +13,11 @@ from PIL import Image, ImageOps
 from eulerlora_client.policy.colours import in_srgb
 
 FORMATS = ("JPEG", "PNG", "WEBP")
+SENT = {"JPEG": "image/jpeg", "PNG": "image/png"}
 MAX_SIDE_PX = 320
 MAX_BYTES = 15_000  # a report with a thousand thumbnails can still be opened by a browser
-MAX_PIXELS = 50_000_000
+MAX_PIXELS = 64_000_000  # of a JPEG that the service accepts by default
+MAX_SENT_SIDE_PX = 1024
 QUALITIES = (82, 70, 55, 40, 25, 10)
 DECODED_SIDE_PX = 2 * MAX_SIDE_PX  # lets the JPEG decoder downscale; resizing stays smooth
 
@@ -27,23 +30,24 @@ DECODING_ERRORS = (
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """A JPEG with its size in pixels."""
+    """A picture with its size in pixels."""
 
     width: int
     height: int
     content: bytes
+    media_type: str = "image/jpeg"
 
     @property
     def uri(self) -> str:
-        """The complete image as a `data:` URI."""
-        return f"data:image/jpeg;base64,{b64encode(self.content).decode()}"
+        """The complete picture as a `data:` URI."""
+        return f"data:{self.media_type};base64,{b64encode(self.content).decode()}"
 
 
 def thumbnail_of(path: Path) -> Thumbnail | None:
     """Returns the thumbnail of an image, at most 320 pixels per side and 15 kB.
 
     It is upright by its EXIF orientation, in sRGB, over white where it is transparent, and has no
-    metadata. Returns None for a file that cannot be decoded, for more than 50 megapixels by the
+    metadata. Returns None for a file that cannot be decoded, for more than 64 megapixels by the
     header, and for anything that is not a regular file.
     """
     if not path.is_file():
@@ -57,6 +61,24 @@ def thumbnail_of(path: Path) -> Thumbnail | None:
     except DECODING_ERRORS:
         return None
     return Thumbnail(small.width, small.height, _jpeg(small))
+
+
+def sent_thumbnail(text: str) -> Thumbnail | None:
+    """Returns the picture in a base64 text, unchanged, by its header.
+
+    Returns None for other than a JPEG or PNG of at most 1,024 pixels per side.
+    """
+    try:
+        content = b64decode(text, validate=True)
+        with (
+            catch_warnings(action="ignore"),
+            Image.open(BytesIO(content), formats=list(SENT)) as image,
+        ):
+            if max(image.size) > MAX_SENT_SIDE_PX:
+                return None
+            return Thumbnail(image.width, image.height, content, SENT[image.format or ""])
+    except (*DECODING_ERRORS, binascii.Error):
+        return None
 
 
 def _upright(image: Image.Image) -> Image.Image:

@@ -1,6 +1,6 @@
 """The blocking client of the service."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from threading import Event
 from types import TracebackType
 from typing import Self
@@ -10,19 +10,24 @@ import httpx
 from eulerlora_client.contract.models import ModelDetails, ModelSummary
 from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import Problem
-from eulerlora_client.contract.sampling import Auto
+from eulerlora_client.contract.sampling import Auto, Mode
+from eulerlora_client.contract.triage import PolicyDescription, TriageResult
 from eulerlora_client.sdk.concurrency import DEFAULT_CONCURRENCY, map_ordered
 from eulerlora_client.sdk.images import ImageFile, image_bytes
 from eulerlora_client.sdk.requests import (
     AnyBody,
     HttpRequest,
     PredictOptions,
+    TriageOptions,
     connection_options,
     model_request,
     models_request,
+    policy_request,
     predict_request,
+    triage_batch_request,
+    triage_request,
 )
-from eulerlora_client.sdk.responses import response_body, transport_problems
+from eulerlora_client.sdk.responses import batch_results, response_body, transport_problems
 from eulerlora_client.sdk.retry import RetryPolicy, Timeouts, retrying
 
 
@@ -30,8 +35,9 @@ class TriageClient:
     """Blocking client of a running service; threads may share it.
 
     Use it in a `with` block, or call `close`. url: such as "http://127.0.0.1:8000". key: an API
-    key, if the service requires one. A request without a result raises a `Problem`. Raises
-    SettingsError for an invalid URL or key.
+    key, if the service requires one. strip_metadata: removes the metadata of images before they
+    are sent, as `eulerlora_client.sdk.metadata` describes. A request without a result raises a
+    `Problem`. Raises SettingsError for an invalid URL or key.
     """
 
     def __init__(
@@ -39,11 +45,13 @@ class TriageClient:
         url: str,
         key: str | None = None,
         *,
+        strip_metadata: bool = False,
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
         retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
     ) -> None:
         self._http = httpx.Client(**connection_options(url, key, timeouts))
         self._retry = retry
+        self._strip_metadata = strip_metadata
 
     def predict(
         self,
@@ -61,9 +69,8 @@ class TriageClient:
         detail: adds the probabilities of every trajectory. coverage: adds the prediction set with
         this probability, such as 0.9; None, with a warning, if the model is not calibrated for it.
         """
-        return self._predict(
-            image, PredictOptions(mode, samples, seed, model, detail, coverage), Event()
-        )
+        options = PredictOptions(mode, samples, seed, model, detail, coverage)
+        return self._send(predict_request(self._content(image), options), Event())
 
     def predict_many(
         self,
@@ -80,15 +87,63 @@ class TriageClient:
 
         concurrency: number of concurrent requests. Images are consumed lazily.
         """
-        options, cancelled = PredictOptions(mode, samples, seed, model, detail, coverage), Event()
+        options = PredictOptions(mode, samples, seed, model, detail, coverage)
+        return self._many(lambda content: predict_request(content, options), images, concurrency)
 
-        def predict(image: ImageFile) -> Prediction | Problem:
-            try:
-                return self._predict(image, options, cancelled)
-            except Problem as problem:
-                return problem
+    def triage(
+        self,
+        image: ImageFile,
+        mode: Mode | None = None,
+        samples: int | Auto | None = None,
+        seed: int | None = None,
+        model: str | None = None,
+        coverage: float | None = None,
+    ) -> TriageResult:
+        """Returns the disposition of an image under the service's policy, with its prediction.
 
-        return map_ordered(predict, images, concurrency, cancelled)
+        mode, samples: by default those that the policy's urgent threshold was set for; with other
+        values, `policy.notice` of the result says so. Other options as for `predict`.
+        """
+        options = TriageOptions(mode, samples, seed, model, coverage)
+        return self._send(triage_request(self._content(image), options), Event())
+
+    def triage_many(
+        self,
+        images: Iterable[ImageFile],
+        concurrency: int = DEFAULT_CONCURRENCY,
+        mode: Mode | None = None,
+        samples: int | Auto | None = None,
+        seed: int | None = None,
+        model: str | None = None,
+        coverage: float | None = None,
+    ) -> Generator[TriageResult | Problem, None, None]:
+        """Yields the disposition or the problem of each image, in order, as `predict_many`.
+
+        Sends one request per image, so that each is retried alone and results arrive early.
+        """
+        options = TriageOptions(mode, samples, seed, model, coverage)
+        return self._many(lambda content: triage_request(content, options), images, concurrency)
+
+    def triage_batch(
+        self,
+        images: Iterable[ImageFile],
+        mode: Mode | None = None,
+        samples: int | Auto | None = None,
+        seed: int | None = None,
+        model: str | None = None,
+        coverage: float | None = None,
+    ) -> tuple[TriageResult | Problem, ...]:
+        """Returns the disposition or the problem of each image, from one request for all.
+
+        The service accepts 32 images by default. Raises a Problem if the request fails.
+        """
+        options = TriageOptions(mode, samples, seed, model, coverage)
+        contents = [self._content(image) for image in images]
+        return batch_results(self._send(triage_batch_request(contents, options), Event()))
+
+    def policy(self) -> PolicyDescription:
+        """Returns the triage policy of the service."""
+        return self._send(policy_request(), Event())
 
     def models(self) -> tuple[ModelSummary, ...]:
         """Returns the served models, the default first."""
@@ -113,8 +168,24 @@ class TriageClient:
     ) -> None:
         self.close()
 
-    def _predict(self, image: ImageFile, options: PredictOptions, cancelled: Event) -> Prediction:
-        return self._send(predict_request(image_bytes(image), options), cancelled)
+    def _many(
+        self,
+        request_of: Callable[[bytes], HttpRequest[AnyBody]],
+        images: Iterable[ImageFile],
+        concurrency: int,
+    ) -> Generator[AnyBody | Problem, None, None]:
+        cancelled = Event()
+
+        def call(image: ImageFile) -> AnyBody | Problem:
+            try:
+                return self._send(request_of(self._content(image)), cancelled)
+            except Problem as problem:
+                return problem
+
+        return map_ordered(call, images, concurrency, cancelled)
+
+    def _content(self, image: ImageFile) -> bytes:
+        return image_bytes(image, self._strip_metadata)
 
     def _send(self, request: HttpRequest[AnyBody], cancelled: Event) -> AnyBody:
         body: AnyBody = retrying(self._retry, cancelled)(self._attempt, request)

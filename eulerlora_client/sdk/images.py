@@ -5,16 +5,23 @@ from pathlib import Path
 from typing import BinaryIO
 
 from eulerlora_client.contract.problems import UnreadableFile
+from eulerlora_client.sdk.metadata import without_metadata
 
 ImageFile = str | os.PathLike[str] | bytes | BinaryIO
 """The path of an image file, its bytes, or an open binary file, which is read to its end."""
 
 
-def image_bytes(image: ImageFile) -> bytes:
-    """Returns the encoded image unchanged; the service decodes it.
+def image_bytes(image: ImageFile, strip_metadata: bool = False) -> bytes:
+    """Returns the encoded image, which the service decodes.
 
-    Raises UnreadableFile if a file cannot be read, and TypeError for other types.
+    strip_metadata: False returns the bytes unchanged. Raises UnreadableFile if a file cannot be
+    read, MetadataNotRemoved as `without_metadata`, and TypeError for other types.
     """
+    content = _content(image)
+    return without_metadata(content) if strip_metadata else content
+
+
+def _content(image: ImageFile) -> bytes:
     if isinstance(image, bytes):
         return image
     try:

@@ -1,7 +1,7 @@
 """Requests of the HTTP contract, the same for both clients."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -10,7 +10,8 @@ import httpx
 from eulerlora_client.contract.fields import WireModel
 from eulerlora_client.contract.models import ModelDetails, ModelList
 from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.contract.sampling import Auto
+from eulerlora_client.contract.sampling import Auto, Mode
+from eulerlora_client.contract.triage import PolicyDescription, TriageBatch, TriageResult
 from eulerlora_client.errors import SettingsError
 from eulerlora_client.sdk.retry import Timeouts
 
@@ -49,6 +50,24 @@ class PredictOptions:
 
 
 @dataclass(frozen=True)
+class TriageOptions:
+    """Options of a triage request, as in PredictOptions; None takes the default of the service.
+
+    mode, samples: by default those that the urgent threshold of the service's policy was set for.
+    """
+
+    mode: Mode | None = None
+    samples: int | Auto | None = None
+    seed: int | None = None
+    model: str | None = None
+    coverage: float | None = None
+
+    def parameters(self) -> dict[str, str]:
+        """Returns the query parameters of `/triage`."""
+        return {name: str(value) for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
 class HttpRequest(Generic[AnyBody]):
     """One request and the type of its response body; `options` are those of httpx's `request`."""
 
@@ -59,10 +78,29 @@ class HttpRequest(Generic[AnyBody]):
 
 
 def predict_request(content: bytes, options: PredictOptions) -> HttpRequest[Prediction]:
-    """Returns the request for one image. The file name is not sent: it may name a patient."""
-    files = {"file": ("image", content, "application/octet-stream")}
-    parameters = {"params": options.parameters(), "files": files}
+    """Returns the request for one image."""
+    parameters = {"params": options.parameters(), "files": {"file": _part(content)}}
     return HttpRequest("POST", "predict", Prediction, parameters)
+
+
+def triage_request(content: bytes, options: TriageOptions) -> HttpRequest[TriageResult]:
+    """Returns the request for the disposition of one image."""
+    parameters = {"params": options.parameters(), "files": {"file": _part(content)}}
+    return HttpRequest("POST", "triage", TriageResult, parameters)
+
+
+def triage_batch_request(
+    contents: Sequence[bytes], options: TriageOptions
+) -> HttpRequest[TriageBatch]:
+    """Returns the request for the dispositions of many images."""
+    files = [("files", _part(content)) for content in contents]
+    parameters = {"params": options.parameters(), "files": files}
+    return HttpRequest("POST", "triage/batch", TriageBatch, parameters)
+
+
+def policy_request() -> HttpRequest[PolicyDescription]:
+    """Returns the request for the policy of the service."""
+    return HttpRequest("GET", "triage/policy", PolicyDescription, {})
 
 
 def models_request() -> HttpRequest[ModelList]:
@@ -73,6 +111,11 @@ def models_request() -> HttpRequest[ModelList]:
 def model_request(name: str) -> HttpRequest[ModelDetails]:
     """Returns the request for the details of one model."""
     return HttpRequest("GET", f"models/{quote(name, '')}", ModelDetails, {})
+
+
+def _part(content: bytes) -> tuple[str, bytes, str]:
+    """Returns a part of a form. The name of the file is not sent: it may name a patient."""
+    return "image", content, "application/octet-stream"
 
 
 def connection_options(url: str, key: str | None, timeouts: Timeouts) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
+from eulerlora_client.contract.predictions import ProblemDocument
 from eulerlora_client.contract.problems import (
     ConnectionLost,
     Problem,
@@ -18,6 +19,7 @@ from eulerlora_client.contract.problems import (
     Unreachable,
     problem_class,
 )
+from eulerlora_client.contract.triage import TriageBatch, TriageResult
 from eulerlora_client.sdk.requests import AnyBody, HttpRequest
 from eulerlora_client.settings import first_error
 
@@ -48,6 +50,24 @@ def reported_problem(response: httpx.Response) -> Problem:
         title=_text(document, "title"),
         request_id=_text(document, "request_id") or response.headers.get("X-Request-ID"),
         retry_after_s=_retry_after_s(response.headers.get("Retry-After")),
+    )
+
+
+def batch_results(batch: TriageBatch) -> tuple[TriageResult | Problem, ...]:
+    """Returns the results of a batch, with an exception in place of each problem document."""
+    return tuple(
+        _problem_of(result) if isinstance(result, ProblemDocument) else result
+        for result in batch.results
+    )
+
+
+def _problem_of(document: ProblemDocument) -> Problem:
+    return problem_class(document.code, document.status)(
+        document.detail,
+        code=document.code,
+        status=document.status,
+        title=document.title,
+        request_id=document.request_id,
     )
 
 

@@ -8,14 +8,12 @@ from typing import NoReturn
 
 from eulerlora_client.errors import ImageFilesError
 
-SUPPORTED_EXTENSIONS = (".jpeg", ".jpg", ".png", ".webp")
-"""Extensions of the formats that the service reads."""
-
-UNSUPPORTED_EXTENSIONS = (
-    ".avif", ".bmp", ".dcm", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".svg", ".tif",
-    ".tiff",
+EXTENSIONS = (
+    ".avif", ".bmp", ".dcm", ".dicom", ".gif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jpeg",
+    ".jpg", ".png", ".svg", ".tif", ".tiff", ".webp",
 )  # fmt: skip
-"""Extensions of other image formats. Such files get a row, so that no image is left out."""
+"""Extensions of images. All of them are sent, so that none is left out; the service decides which
+formats it reads."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +35,12 @@ def select_files(paths: Iterable[Path]) -> FileSelection:
     for path in paths:
         files = sorted(_files_below(path)) if path.is_dir() else [path]
         for file in files:
-            if file == path or file.suffix.lower() in SUPPORTED_EXTENSIONS + UNSUPPORTED_EXTENSIONS:
+            if file == path or file.suffix.lower() in EXTENSIONS:
                 selected.setdefault(os.path.abspath(file), file)  # noqa: PTH100 - keeps links
             else:
                 skipped += 1
     if not selected:
-        extensions = " ".join(SUPPORTED_EXTENSIONS)
+        extensions = " ".join(EXTENSIONS)
         raise ImageFilesError(f"expected image files ({extensions}), got {skipped} other files")
     return FileSelection(tuple(selected.values()), skipped)
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.policy.urgency import TriageStatus
 from eulerlora_client.triage.ranking import RankedRow, ranked_row, sort_key
-from eulerlora_client.triage.run import TriageRow, with_decision
+from eulerlora_client.triage.result import decided
+from eulerlora_client.triage.run import TriageRow
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,12 @@ def queue_of(
     """Returns the pictures as a policy ranks them, the most urgent first.
 
     Earlier decisions in the rows do not count. heed_unfamiliar: False ignores the flag of the
-    feature distance, as if the checkpoint had no feature statistics.
+    feature distance, as if the checkpoint had no feature statistics. Raises as `Policy.decide`.
     """
     queued = []
     for picture in pictures:
-        row = picture.row if heed_unfamiliar else _without_flag(picture.row)
-        ranked = ranked_row(with_decision(row, policy), str(row.path), policy)
-        queued.append(QueuedPicture(picture, ranked))
+        row = _decided_again(picture.row, policy, heed_unfamiliar)
+        queued.append(QueuedPicture(picture, ranked_row(row, str(row.path))))
     return sorted(queued, key=lambda each: sort_key(each.ranked))
 
 
@@ -58,7 +58,11 @@ def first_everyday(queue: Sequence[QueuedPicture]) -> int | None:
     return next(places, None)
 
 
-def _without_flag(row: TriageRow) -> TriageRow:
-    if row.prediction is None:
+def _decided_again(row: TriageRow, policy: Policy, heed_unfamiliar: bool) -> TriageRow:
+    result = row.result
+    if result is None:
         return row
-    return replace(row, prediction=row.prediction.model_copy(update={"unfamiliar": None}))
+    if not heed_unfamiliar:
+        prediction = result.prediction.model_copy(update={"unfamiliar": None})
+        result = result.model_copy(update={"prediction": prediction})
+    return replace(row, result=decided(result, policy))

@@ -1,38 +1,66 @@
-"""`POST /triage` and `POST /triage/batch`: dispositions under the triage policy."""
+"""`/triage` and its batches, policy and reports: dispositions under the triage policy."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import HTMLResponse
+from pydantic import Field
 
 from eulerlora_client.contract.problems import PolicyNotApplicable
-from eulerlora_client.contract.queries import PredictQuery, TriageQuery
+from eulerlora_client.contract.queries import (
+    PredictQuery,
+    ReportFormat,
+    ReportQuery,
+    TriageQuery,
+)
+from eulerlora_client.contract.sampling import Mode
 from eulerlora_client.contract.triage import (
-    MalignantGroup,
-    PolicyReference,
+    PolicyDescription,
+    ReportRequest,
     TriageBatch,
-    TriageReason,
     TriageResult,
 )
+from eulerlora_client.policy.evidence import default_sampling
 from eulerlora_client.policy.policy import Policy
-from eulerlora_client.policy.wording import NOT_FITTED, REASONS, TITLES, WARNING, pathway
+from eulerlora_client.triage.result import policy_description, triage_result
 from service.inference.models import ServedModel, ServedModels
 from service.prediction.answer import Predicted
 from service.prediction.pipeline import Pipeline
-from service.routes.openapi import TRIAGE, UPLOAD_PROBLEMS, documented
+from service.prediction.report import ReportWriter
+from service.routes.openapi import (
+    KEYED_PROBLEMS,
+    REPORT_PROBLEMS,
+    TRIAGE,
+    UPLOAD_PROBLEMS,
+    documented,
+)
 from service.routes.predict import UPLOAD, UPLOADS
 from service.routes.query import strict_query_route
 from service.routes.responses import json_response
 
 TRIAGE_PATH = "/triage"
 TRIAGE_BATCH_PATH = "/triage/batch"
+POLICY_PATH = "/triage/policy"
+REPORT_PATH = "/triage/report"
 
 PROBLEMS = (*UPLOAD_PROBLEMS, PolicyNotApplicable)
 HEADERS = ("Server-Timing", "Cache-Control")
+NOT_CACHED = {"Cache-Control": "no-store"}
+
+REPORT_TYPES: Mapping[ReportFormat, str] = {
+    "html": "text/html; charset=utf-8",
+    "csv": "text/csv; charset=utf-8",
+}
+_REPORT = documented("triage_report", REPORT_PROBLEMS, ("Cache-Control", "Content-Disposition"))
+_TEXT = {"schema": {"type": "string"}}
+WRITTEN = {**_REPORT, 200: {**_REPORT[200], "content": {"text/html": _TEXT, "text/csv": _TEXT}}}
 
 
 def triage_routes(pipeline: Pipeline, models: ServedModels, policy: Policy) -> APIRouter:
     """Returns the routes for the dispositions of one image and of many."""
-    router = APIRouter(route_class=strict_query_route(TriageQuery), tags=[TRIAGE])
+    query_type = triage_query(policy)
+    router = APIRouter(route_class=strict_query_route(query_type), tags=[TRIAGE])
 
     @router.post(
         TRIAGE_PATH,
@@ -40,11 +68,17 @@ def triage_routes(pipeline: Pipeline, models: ServedModels, policy: Policy) -> A
         responses=documented("triage", PROBLEMS, HEADERS),
         openapi_extra=UPLOAD,
     )
-    async def triage(request: Request, query: Annotated[TriageQuery, Query()]) -> Response:
+    async def triage(
+        request: Request,
+        query: Annotated[query_type, Query()],  # type: ignore[valid-type]
+    ) -> Response:
         """Returns the suggested next step for one image, its reasons, and the prediction."""
-        check_policy(policy, models.named(query.model))
-        predicted = await pipeline.predict(request, _detailed(query), policy)
-        return _not_cached(json_response(triage_result(predicted, policy), [predicted.timing]))
+        asked = prediction_query(query, policy)
+        served = models.named(asked.model)
+        check_policy(policy, served)
+        predicted = await pipeline.predict(request, asked, policy)
+        result = _result(predicted, policy, served)
+        return _not_cached(json_response(result, [predicted.timing]))
 
     @router.post(
         TRIAGE_BATCH_PATH,
@@ -52,12 +86,17 @@ def triage_routes(pipeline: Pipeline, models: ServedModels, policy: Policy) -> A
         responses=documented("triage_batch", PROBLEMS, HEADERS),
         openapi_extra=UPLOADS,
     )
-    async def triage_batch(request: Request, query: Annotated[TriageQuery, Query()]) -> Response:
+    async def triage_batch(
+        request: Request,
+        query: Annotated[query_type, Query()],  # type: ignore[valid-type]
+    ) -> Response:
         """Returns a disposition or a problem for each of many images, in order."""
-        check_policy(policy, models.named(query.model))
-        batch = await pipeline.predict_batch(request, _detailed(query), policy)
+        asked = prediction_query(query, policy)
+        served = models.named(asked.model)
+        check_policy(policy, served)
+        batch = await pipeline.predict_batch(request, asked, policy)
         results = tuple(
-            triage_result(result, policy) if isinstance(result, Predicted) else result
+            _result(result, policy, served) if isinstance(result, Predicted) else result
             for result in batch
         )
         timings = [result.timing for result in batch if isinstance(result, Predicted)]
@@ -66,13 +105,79 @@ def triage_routes(pipeline: Pipeline, models: ServedModels, policy: Policy) -> A
     return router
 
 
-def _detailed(query: TriageQuery) -> PredictQuery:
-    """Returns the query for a prediction with the trajectories, which the policy compares."""
-    return PredictQuery(**query.model_dump(), detail="trajectories")
+def policy_routes(policy: Policy) -> APIRouter:
+    """Returns the route that describes the policy."""
+    router = APIRouter(tags=[TRIAGE])
+    content = policy_description(policy).model_dump_json()  # not rounded: the hash covers it
+
+    @router.get(
+        POLICY_PATH,
+        response_model=PolicyDescription,
+        responses=documented("triage_policy", KEYED_PROBLEMS, ["Cache-Control"]),
+    )
+    async def triage_policy() -> Response:
+        """Returns the policy, its measured performance, and the defaults of `/triage`."""
+        return Response(content, headers=NOT_CACHED, media_type="application/json")
+
+    return router
+
+
+def report_routes(writer: ReportWriter) -> APIRouter:
+    """Returns the route that writes reports."""
+    router = APIRouter(route_class=strict_query_route(ReportQuery), tags=[TRIAGE])
+
+    @router.post(
+        REPORT_PATH,
+        response_class=HTMLResponse,
+        responses=WRITTEN,
+        openapi_extra={"requestBody": {"required": True}},
+    )
+    async def triage_report(
+        request: Request,
+        query: Annotated[ReportQuery, Query()],
+        body: ReportRequest | None = None,  # noqa: ARG001 - describes what `writer` reads
+    ) -> Response:
+        """Returns a report of answers of `/triage`: a page without external resources, or CSV."""
+        report = await writer.report(request, query.format)
+        name = f'attachment; filename="triage.{query.format}"'
+        headers = {**NOT_CACHED, "Content-Disposition": name}
+        return Response(report, headers=headers, media_type=REPORT_TYPES[query.format])
+
+    return router
+
+
+def triage_query(policy: Policy) -> type[TriageQuery]:
+    """Returns the type of the query whose default mode, in the documentation, is the policy's."""
+    sampling = default_sampling(policy.evidence)
+    samples = "" if sampling.samples is None else f" with {sampling.samples} samples"
+    described = f"{TriageQuery.model_fields['mode'].description} Here: {sampling.mode}{samples}."
+
+    class DocumentedQuery(TriageQuery):
+        mode: Annotated[Mode, Field(description=described)] = sampling.mode
+
+    return DocumentedQuery
+
+
+def prediction_query(query: TriageQuery, policy: Policy) -> PredictQuery:
+    """Returns the query for a prediction with the trajectories, which the policy compares.
+
+    Values that are not given are those that the policy's threshold was set for.
+    """
+    sampling = default_sampling(policy.evidence, query.mode, query.samples)
+    values = {**query.model_dump(), "mode": sampling.mode, "samples": sampling.samples}
+    return PredictQuery(**values, detail="trajectories")
+
+
+def _result(predicted: Predicted, policy: Policy, served: ServedModel) -> TriageResult:
+    """Returns the answer for one prediction that `policy` decided on."""
+    decided = predicted.triage
+    assert decided is not None
+    names = {entry.name: entry.description or entry.name for entry in served.model.config.classes}
+    return triage_result(predicted.prediction, decided.quality, decided.decision, policy, names)
 
 
 def _not_cached(response: Response) -> Response:
-    response.headers["Cache-Control"] = "no-store"
+    response.headers.update(NOT_CACHED)
     return response
 
 
@@ -84,30 +189,3 @@ def check_policy(policy: Policy, served: ServedModel) -> None:
             f"the policy needs the classes {', '.join(missing)}, which the model {served.name} "
             "does not have"
         )
-
-
-def triage_result(predicted: Predicted, policy: Policy) -> TriageResult:
-    """Returns the response body for one prediction that `policy` decided on."""
-    assert predicted.triage is not None
-    prediction, decision = predicted.prediction, predicted.triage.decision
-    item = prediction.model_dump(include={"index", "item_id"}, exclude_unset=True)
-    return TriageResult(
-        disposition=decision.disposition,
-        title=TITLES[decision.disposition],
-        pathway=pathway(decision),
-        reasons=tuple(TriageReason(code=code, words=REASONS[code]) for code in decision.reasons),
-        warning=WARNING,
-        policy=PolicyReference(
-            version=decision.policy_version,
-            hash=decision.policy_hash,
-            notice=None if policy.fitted_to(prediction) else NOT_FITTED,
-        ),
-        malignant=MalignantGroup(
-            classes=policy.malignant.classes,
-            probability=policy.malignant_probability(prediction),
-            urgent=policy.malignant.urgent,
-        ),
-        quality=predicted.triage.quality,
-        prediction=prediction,
-        **item,
-    )

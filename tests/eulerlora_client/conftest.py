@@ -11,7 +11,19 @@ from typing import Any
 
 import pytest
 
-from tests.service.conftest import bombs, live, model, photo  # noqa: F401 - fixtures
+from eulerlora.model import EulerLoRA
+from service.app import Options, create_service
+from service.inference.models import ServedModel, ServedModels
+from service.lifecycle.phase import Lifecycle
+from service.settings import ServiceSettings
+from tests.service.conftest import (  # noqa: F401 - fixtures
+    LIVE_BODY_BYTES,
+    bombs,
+    model,
+    photo,
+    with_long_timeouts,
+)
+from tests.service.real_server import run_server
 
 Reply = tuple[int, Mapping[str, str], bytes] | None
 """Status, headers and body; None closes the connection without a response."""
@@ -64,6 +76,23 @@ class ScriptedServer:
 
     def next_reply(self) -> Reply:
         return self.replies.popleft() if len(self.replies) > 1 else self.replies[0]
+
+
+@pytest.fixture(scope="session")
+def live(model: EulerLoRA) -> Iterator[int]:  # noqa: F811 - the fixture above
+    """The loopback port of a real server with a policy for the tiny model.
+
+    It accepts bodies of up to 100,000 bytes.
+    """
+    from tests.eulerlora_client.runs import mel_policy  # noqa: PLC0415 - imports this module
+
+    lifecycle = Lifecycle()
+    lifecycle.become_ready()
+    limits = with_long_timeouts({"bodies": {"max_bytes": LIVE_BODY_BYTES}})
+    settings = ServiceSettings.model_validate(limits)
+    models, options = ServedModels([ServedModel.of(model)]), Options(policy=mel_policy())
+    with run_server(create_service(models, settings, lifecycle, options).application) as port:
+        yield port
 
 
 @pytest.fixture

@@ -10,15 +10,18 @@ from PIL import Image
 from eulerlora_client.commands import program as program_module
 from eulerlora_client.commands.triage import triage_command
 from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason
+from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason, TriageResult
 from eulerlora_client.policy.policy import Decision, Policy, default_policy, default_policy_text
+from eulerlora_client.triage.result import policy_description, triage_result
 from eulerlora_client.triage.run import RowProblem, TriageRow
-from tests.eulerlora_client.conftest import PREDICTION
+from tests.eulerlora_client.conftest import PREDICTION, Reply
 from tests.program import Completed, run
 
 QUALITY = ImageQuality(
     width=600, height=450, brightness=0.5, dark_share=0.0, bright_share=0.0, sharpness=50.0
 )
+
+NAMES = {"mel": "melanoma", "nv": "melanocytic nevus (mole)"}
 
 
 def triage(*arguments: str | Path) -> Completed:
@@ -49,7 +52,12 @@ def random_png(seed: int = 0) -> bytes:
 
 
 def decided(name: str, disposition: Disposition, mel: float = 0.2, *reasons: Reason) -> TriageRow:
-    """Returns a row with a decision."""
+    """Returns a row with a result."""
+    return TriageRow(Path(name), result_of(disposition, mel, *reasons))
+
+
+def result_of(disposition: Disposition, mel: float = 0.2, *reasons: Reason) -> TriageResult:
+    """Returns a result with a decision, under `mel_policy`."""
     prediction = Prediction.model_validate(
         PREDICTION
         | {
@@ -60,9 +68,21 @@ def decided(name: str, disposition: Disposition, mel: float = 0.2, *reasons: Rea
             ],
         }
     )
-    return TriageRow(Path(name), prediction, QUALITY, Decision(disposition, reasons, 3, "sha256:1"))
+    decision = Decision(disposition, reasons, 3, "sha256:1")
+    return triage_result(prediction, QUALITY, decision, mel_policy(), NAMES)
+
+
+def triage_reply(result: TriageResult) -> Reply:
+    """Returns the reply of `/triage` with a result."""
+    return 200, {"Content-Type": "application/json"}, result.model_dump_json().encode()
+
+
+def policy_reply() -> Reply:
+    """Returns the reply of `/triage/policy` with `mel_policy`."""
+    content = policy_description(mel_policy()).model_dump_json().encode()
+    return 200, {"Content-Type": "application/json"}, content
 
 
 def undecided(name: str, code: str = "unusable_image", detail: str = "it is broken") -> TriageRow:
-    """Returns a row without a decision."""
+    """Returns a row without a result."""
     return TriageRow(Path(name), problem=RowProblem(code, detail))

@@ -1,53 +1,119 @@
-"""docs/client.md and the client's README: their Python runs, and the names are complete."""
+"""docs/client.md and the client's README: their examples run, and the names are complete."""
 
 import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from eulerlora import EulerLoRA
+from eulerlora_client import Disposition
 from eulerlora_client.commands.triage import triage_command
+from eulerlora_client.policy.wording import TITLES
 from eulerlora_client.report.exports import COLUMNS
 from eulerlora_client.sdk.retry import RetryPolicy, Timeouts
-from eulerlora_client.triage.files import SUPPORTED_EXTENSIONS, UNSUPPORTED_EXTENSIONS
-from tests.eulerlora_client.runs import random_png
+from eulerlora_client.triage.files import EXTENSIONS
+from tests.eulerlora_client.runs import triage
+from tests.markdown import code_blocks
+from tests.service.conftest import app_of
+from tests.service.real_server import run_server
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
 README = (ROOT / "eulerlora_client" / "README.md").read_text(encoding="utf-8")
+TOUR = [
+    (block, output.code)
+    for block, output in pairwise(code_blocks(DOCUMENT))
+    if output.language == "text"
+]
+URL = "127.0.0.1:8000"
+LONGEST_EXAMPLE = 12
+PROGRAM = "$ eulerlora triage "
 
 
-@pytest.mark.parametrize(("text", "count"), [(DOCUMENT, 2), (README, 1)], ids=["docs", "README"])
-def test_the_python_blocks_run(
-    text: str,
-    count: int,
-    live: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
-    assert len(blocks) == count
-    (tmp_path / "lesion.png").write_bytes(random_png())
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[int]:
+    """The loopback port of a server of the embedded model."""
+    with run_server(app_of(EulerLoRA.default())) as port:
+        yield port
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of the examples."""
+    shutil.copyfile(ROOT / "docs" / "images" / "example-lesion.jpg", tmp_path / "lesion.jpg")
     (tmp_path / "notes.txt").write_text("no image")
     monkeypatch.chdir(tmp_path)
-    for block in blocks:
-        assert len(block.strip().splitlines()) <= 12
-        code = block.replace("127.0.0.1:8000", f"127.0.0.1:{live}")
-        exec(compile(code, "document", "exec"), {})
-    assert "no prediction: unsupported_media" in capsys.readouterr().out
+    return tmp_path
+
+
+def shape(text: str) -> str:
+    """Returns a text without what depends on the model: numbers, names of classes and decisions.
+
+    Every line of reasons, data sets or classes becomes one mark.
+    """
+    words = "|".join((*TITLES.values(), *(re.escape(one) for one in Disposition)))
+    lines = []
+    for line in text.splitlines():
+        masked = re.sub(r"-?\d[\d.]*%?", "#", re.sub(rf"\b({words})\b", "DISPOSITION", line))
+        masked = re.sub(r"^- .*|^.*: sensitivity #, .*", "-", masked)
+        masked = re.sub(r"^resembles .* with", "resembles CLASS with", masked)
+        masked = re.sub(r"^\w+ #$", "CLASS #", masked)
+        if masked != "-" or lines[-1:] != ["-"]:
+            lines.append(masked)
+    return "\n".join(line for line in lines if line != "-")
+
+
+@pytest.mark.parametrize(("block", "recorded"), TOUR, ids=lambda part: "")
+def test_the_recorded_tour_runs(
+    block, recorded: str, embedded: int, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if block.language == "console":
+        done = triage(
+            *shlex.split(block.code.removeprefix(PROGRAM)), "--url", f"http://127.0.0.1:{embedded}"
+        )
+        assert recorded_table(recorded) == recorded_table(done.out), done.out
+        return
+    assert block.language == "python"
+    assert len(list(filter(None, block.code.splitlines()))) <= LONGEST_EXAMPLE
+    exec(compile(block.code.replace(URL, f"127.0.0.1:{embedded}"), "document", "exec"), {})
+    assert shape(recorded) == shape(capsys.readouterr().out)
+
+
+def recorded_table(text: str) -> list[str]:
+    """Returns the headings and the names of files of a table."""
+    lines = text.strip().splitlines()
+    return [*lines[0].split(), *sorted({line.split()[-1] for line in lines if ".jpg" in line})]
+
+
+def test_the_tour_has_all_kinds_of_examples() -> None:
+    assert [block.language for block, _ in TOUR] == ["python"] * 3 + ["console"]
+
+
+def test_the_example_of_the_readme_runs(
+    live: int, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (block,) = (block for block in code_blocks(README) if block.language == "python")
+    exec(compile(block.code.replace(URL, f"127.0.0.1:{live}"), "README", "exec"), {})
+    lesion, notes = capsys.readouterr().out.splitlines()
+    assert lesion.split()[0] in set(Disposition)
+    assert notes.startswith("no result: unsupported_media")
 
 
 def test_every_column_extension_and_option_is_documented() -> None:
-    for name in (*COLUMNS, *SUPPORTED_EXTENSIONS, *UNSUPPORTED_EXTENSIONS):
+    for name in (*COLUMNS, *EXTENSIONS):
         assert name in DOCUMENT, name
     for option in triage_command.params:
         if option.param_type_name == "option":
             assert option.opts[0] in DOCUMENT, option.opts
 
 
-def test_the_documented_seconds_are_the_defaults() -> None:
-    assert (RetryPolicy().service_s, RetryPolicy().quota_s) == (30, 120)
-    timeouts = Timeouts()
+def test_the_documented_limits_are_the_defaults() -> None:
+    retry, timeouts = RetryPolicy(), Timeouts()
+    assert (retry.service_s, retry.quota_s) == (30, 120)
     assert (timeouts.connect_s, timeouts.write_s, timeouts.read_s) == (5, 60, 60)
     for seconds in (
         "30 seconds after",

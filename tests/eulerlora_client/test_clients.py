@@ -1,6 +1,7 @@
 """Both clients send the same requests and return the same results, retries and problems."""
 
 import asyncio
+import json
 import socket
 from collections.abc import Callable, Iterator
 from io import BytesIO, StringIO
@@ -8,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from eulerlora_client import (
     AsyncTriageClient,
     ConnectionLost,
+    Disposition,
+    MetadataNotRemoved,
     NotReady,
     QuotaExceeded,
     RequestRefused,
@@ -25,6 +29,7 @@ from eulerlora_client import (
     UnknownModel,
     Unreachable,
     UnreadableFile,
+    UnusableImage,
 )
 from tests.eulerlora_client.conftest import (
     Reply,
@@ -32,9 +37,12 @@ from tests.eulerlora_client.conftest import (
     prediction_reply,
     problem_reply,
 )
+from tests.eulerlora_client.runs import result_of, triage_reply
 
 Call = Callable[..., Any]
+MANY = ("predict_many", "triage_many")
 NO_RETRY = RetryPolicy(service_s=0, quota_s=0)
+PROBLEM_FIELDS = {"type": "urn:x", "request_id": "r9"}
 RETRY_FOR_AN_HOUR = RetryPolicy(service_s=3600, quota_s=3600)
 
 
@@ -42,7 +50,7 @@ def call_blocking(url: str, method: str, *arguments: object, **options: Any) -> 
     predict_options = options.pop("options", {})
     with TriageClient(url, **options) as client:
         result = getattr(client, method)(*arguments, **predict_options)
-        return list(result) if method == "predict_many" else result
+        return list(result) if method in MANY else result
 
 
 def call_async(url: str, method: str, *arguments: object, **options: Any) -> Any:
@@ -51,7 +59,7 @@ def call_async(url: str, method: str, *arguments: object, **options: Any) -> Any
     async def call() -> Any:
         async with AsyncTriageClient(url, **options) as client:
             result = getattr(client, method)(*arguments, **predict_options)
-            if method == "predict_many":
+            if method in MANY:
                 return [item async for item in result]
             return await result
 
@@ -104,6 +112,48 @@ def test_all_parameters_and_the_key_are_sent(call: Call, server: ScriptedServer)
     assert request.path == f"/prefix/predict?{query}"
     assert request.headers["Authorization"] == "Bearer elk_1"
     assert prediction.trajectory_labels == ("mel", "nv")
+
+
+def test_a_triage_request_has_no_defaults_of_its_own_and_all_given_parameters(
+    call: Call, server: ScriptedServer
+) -> None:
+    server.reply(triage_reply(result_of(Disposition.URGENT)))
+    options = {"mode": "stoch", "samples": 2, "seed": 7, "model": "a b", "coverage": 0.9}
+    assert call(server.url, "triage", b"pixels").disposition == "urgent"
+    call(server.url, "triage", b"pixels", options=options)
+    (many,) = call(server.url, "triage_many", [b"pixels"], 3, options=options)
+    assert many.disposition is Disposition.URGENT
+    query = "?mode=stoch&samples=2&seed=7&model=a+b&coverage=0.9"
+    assert [request.path for request in server.requests] == [
+        "/triage", f"/triage{query}", f"/triage{query}"
+    ]  # fmt: skip
+
+
+def test_a_batch_is_one_request_with_all_images(call: Call, server: ScriptedServer) -> None:
+    document = {"status": 422, "code": "unusable_image", "title": "T", "detail": "D"}
+    entries = [result_of(Disposition.REFER).model_dump(mode="json"), document | PROBLEM_FIELDS]
+    server.reply((200, {}, json.dumps({"results": entries}).encode()))
+    refer, broken = call(server.url, "triage_batch", [b"one", b"two"], options={"mode": "det"})
+    assert refer.disposition is Disposition.REFER
+    assert isinstance(broken, UnusableImage)
+    assert (broken.status, broken.detail, broken.request_id) == (422, "D", "r9")
+    (request,) = server.requests
+    assert request.path == "/triage/batch?mode=det"
+    assert (request.body.count(b'name="files"'), b"two" in request.body) == (2, True)
+
+
+def test_metadata_is_removed_from_every_upload_if_asked(call: Call, server: ScriptedServer) -> None:
+    buffer = BytesIO()
+    Image.new("RGB", (8, 8)).save(buffer, "JPEG", comment="Jane Doe")
+    result = triage_reply(result_of(Disposition.URGENT))
+    server.reply(result, prediction_reply(), result)
+    for method in ("triage", "predict"):
+        call(server.url, method, buffer.getvalue(), strip_metadata=True)
+    call(server.url, "triage", buffer.getvalue())
+    assert [b"Jane" in request.body for request in server.requests] == [False, False, True]
+    with pytest.raises(MetadataNotRemoved):
+        call(server.url, "triage", b"DICM", strip_metadata=True)
+    assert len(server.requests) == 3
 
 
 def test_the_name_of_a_model_is_quoted_in_the_path(call: Call, server: ScriptedServer) -> None:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
 from eulerlora_client import (
     AsyncTriageClient,
     BodyTooLarge,
+    Disposition,
     InvalidParameter,
     InvalidUpload,
     ModelDetails,
@@ -20,12 +22,13 @@ from eulerlora_client import (
     QuotaExceeded,
     RetryPolicy,
     TriageClient,
+    TriageResult,
     UnknownModel,
     UnsupportedMedia,
     UnusableImage,
 )
 from service.auth.key_file import write_clients
-from tests.eulerlora_client.runs import mel_policy_file, random_png, triage
+from tests.eulerlora_client.runs import mel_policy, mel_policy_file, random_png, triage
 from tests.server_process import ServerProcess, serving
 from tests.service.key_clients import client as client_with
 
@@ -73,6 +76,48 @@ def test_both_clients_return_the_same(client: TriageClient, live: int) -> None:
         assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
 
 
+def test_a_triage_result_is_typed_and_equals_the_response(client: TriageClient, live: int) -> None:
+    url = f"http://127.0.0.1:{live}/triage"
+    served = httpx.post(url, content=random_png(), headers={"Content-Type": "image/png"}).json()
+    result = client.triage(random_png())
+    assert isinstance(result.disposition, Disposition)
+    sent = result.model_dump(mode="json", exclude_unset=True)
+    served["prediction"]["request_id"] = result.prediction.request_id
+    assert sent == served
+    assert result.label_name == result.prediction.label.upper()
+    assert result.policy.hash == mel_policy().hash == client.policy().hash
+    with pytest.raises(ValidationError, match="frozen"):
+        result.disposition = Disposition.ROUTINE  # type: ignore[misc]
+
+
+def test_many_and_a_batch_return_the_same_dispositions_with_problems_in_order(
+    client: TriageClient, live: int
+) -> None:
+    images = [random_png(), b"text", random_png(1)]
+
+    async def asynchronous() -> tuple[list[object], list[object]]:
+        async with AsyncTriageClient(f"http://127.0.0.1:{live}") as other:
+            many = [result async for result in other.triage_many(images, 2, samples=2)]
+            return many, list(await other.triage_batch(images, samples=2))
+
+    many = list(client.triage_many(images, 2, samples=2))
+    for results in (many, client.triage_batch(images, samples=2), *asyncio.run(asynchronous())):
+        first, broken, last = results
+        assert isinstance(broken, UnsupportedMedia)
+        assert (broken.status, broken.request_id is not None) == (415, True)
+        for result, expected in ((first, many[0]), (last, many[2])):
+            assert isinstance(result, TriageResult)
+            assert isinstance(expected, TriageResult)
+            assert result.disposition == expected.disposition
+            assert result.prediction.samples == 2
+            assert result.prediction.seed == expected.prediction.seed
+
+
+def test_a_batch_beyond_the_limit_is_refused_as_a_whole(client: TriageClient) -> None:
+    with pytest.raises(InvalidUpload, match="at most 32 files"):
+        client.triage_batch([random_png()] * 33)
+
+
 def test_bad_images_among_good_ones_become_problems(client: TriageClient) -> None:
     images = [random_png(), b"", b"text", random_png()[:-100], bytes(200_000), random_png(1)]
     assert [type(result) for result in client.predict_many(images, 3)] == [
@@ -116,7 +161,8 @@ def guarded(
     keys = tmp_path_factory.mktemp("keys") / "keys.jsonl"
     limited = client_with("limited", "limited-key").model_copy(update={"requests_per_minute": 1})
     write_clients(keys, [client_with("clinic", "clinic-key"), limited])
-    with serving(checkpoint_folder, "--keys", keys) as server:
+    policy = mel_policy_file(keys.with_name("policy.toml"))
+    with serving(checkpoint_folder, "--keys", keys, "--policy", policy) as server:
         server.wait_for("/readyz", 200)
         yield server
 
@@ -144,7 +190,7 @@ def test_the_command_reads_its_key_from_a_file_or_a_variable(
     image, key = tmp_path / "1.png", tmp_path / "key"
     image.write_bytes(random_png())
     key.write_text("clinic-key\n")
-    options = (image, "--url", guarded.url, "--policy", mel_policy_file(tmp_path / "policy.toml"))
+    options = (image, "--url", guarded.url)
     done = triage(*options)
     assert (done.status, "An API key is required" in done.err, done.out) == (1, True, "")
     assert triage(*options, "--key-file", key).status == 0

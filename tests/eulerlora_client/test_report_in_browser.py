@@ -145,7 +145,7 @@ def test_the_keyboard_alone_sorts_and_filters(opened: Any) -> None:
 
 def test_unchecked_statuses_are_hidden(opened: Any) -> None:
     page = opened()
-    for title in ("Prioritise", "Not assessed"):
+    for title in ("Urgent", "Not assessed"):
         page.get_by_role("checkbox", name=title).uncheck()
     shown = page.locator("tbody.result:visible")
     assert shown.count() == 6
@@ -153,7 +153,7 @@ def test_unchecked_statuses_are_hidden(opened: Any) -> None:
         *["Retake the image", "Unfamiliar image", "Refer for review", "Refer for review"],
         *["Retake the image", "Routine"],
     ]
-    page.get_by_role("checkbox", name="Prioritise").check()
+    page.get_by_role("checkbox", name="Urgent").check()
     assert page.locator("tbody.result:visible").count() == 9
 
 

@@ -11,9 +11,19 @@ from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.triage import ImageQuality
 from eulerlora_client.policy.policy import Policy, default_policy
 from eulerlora_client.policy.rules import MalignantRules, UncertaintyRules
+from eulerlora_client.triage.result import triage_result
 from eulerlora_client.triage.run import RowProblem, TriageRow
 
-CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
+CLASS_NAMES = {
+    "akiec": "actinic keratosis (or Bowen's disease)",
+    "bcc": "basal cell carcinoma",
+    "bkl": "benign keratosis",
+    "df": "dermatofibroma",
+    "mel": "melanoma",
+    "nv": "melanocytic nevus",
+    "vasc": "vascular lesion",
+}
+CLASSES = tuple(CLASS_NAMES)
 REVISION = "sha256:" + "5f" * 32
 HOSTILE = '"><img src=x onerror=alert(1)>&amp;\u202egpj.\x07.jpg'
 SHARP = ImageQuality(
@@ -102,25 +112,14 @@ def passes(label: str, margin: float, spread: float, seed: int, count: int = 8) 
 
 
 def triaged(path: Path, prediction: Prediction, quality: ImageQuality, policy: Policy) -> TriageRow:
-    """Returns a row with a decision."""
-    return TriageRow(
-        path=path,
-        prediction=prediction,
-        quality=quality,
-        decision=policy.decide(prediction, quality),
-        problem=None,
-    )
+    """Returns a row with a result."""
+    decision = policy.decide(prediction, quality)
+    return TriageRow(path, triage_result(prediction, quality, decision, policy, CLASS_NAMES))
 
 
 def failed(path: Path, code: str, detail: str) -> TriageRow:
-    """Returns a row without a prediction."""
-    return TriageRow(
-        path=path,
-        prediction=None,
-        quality=None,
-        decision=None,
-        problem=RowProblem(code=code, detail=detail),
-    )
+    """Returns a row without a result."""
+    return TriageRow(path, problem=RowProblem(code, detail))
 
 
 def rows_of_all_kinds(folder: Path, policy: Policy) -> list[TriageRow]:

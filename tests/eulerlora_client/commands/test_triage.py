@@ -11,12 +11,25 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from PIL import ExifTags, Image
 
 from eulerlora_client.commands.progress import TriageProgress
 from eulerlora_client.commands.triage import triage_command
+from eulerlora_client.contract.scores import PredictionSet
+from eulerlora_client.contract.triage import Disposition, TriageResult
+from eulerlora_client.policy.policy import default_policy_text
 from eulerlora_client.policy.wording import WARNING
-from tests.eulerlora_client.conftest import ScriptedServer, prediction_reply
-from tests.eulerlora_client.runs import mel_policy_file, random_png, triage
+from eulerlora_client.sdk.client import TriageClient
+from tests.eulerlora_client.conftest import ScriptedServer
+from tests.eulerlora_client.runs import (
+    mel_policy,
+    mel_policy_file,
+    policy_reply,
+    random_png,
+    result_of,
+    triage,
+    triage_reply,
+)
 
 ROOT = Path(__file__).parents[3]
 DETAILS = {
@@ -75,10 +88,11 @@ def test_every_image_of_a_folder_gets_a_decision(
     assert done.err == "1 file without an image extension skipped\n"
     assert "3 files: " in done.out
     assert " ".join(WARNING.split()) in " ".join(done.out.split())
-    rows = rows_in(file)
+    rows, evidence = rows_in(file), mel_policy().evidence
+    assert evidence is not None
     assert [Path(row["file"]).name for row in rows] == ["1.png", "2.png", "3.png"]
     for row in rows:
-        assert (row["mode"], row["samples"], row["trajectories"]) == ("stoch", "4", "8")
+        assert (row["mode"], row["samples"]) == (evidence.mode, str(evidence.samples))
         assert row["disposition"]
         assert row["policy_hash"].startswith("sha256:")
 
@@ -88,7 +102,11 @@ def test_the_coverage_is_asked_for(
 ) -> None:
     sets = {"labels": ["mel"], "coverage": 0.9, "unit": "lesion", "calibrated_on": "here"}
     details = (200, {}, json.dumps(DETAILS).encode())
-    server.reply(details, prediction_reply(prediction_set=sets))
+    result = result_of(Disposition.ROUTINE)
+    changed = {"prediction_set": PredictionSet.model_validate(sets)}
+    prediction = result.prediction.model_copy(update=changed)
+    reply = triage_reply(result.model_copy(update={"prediction": prediction}))
+    server.reply(details, policy_reply(), reply)
     file = tmp_path / "rows.csv"
     arguments = ("--policy", policy, "--model", "tiny", "--coverage", "0.9", "--csv", file)
     done = triage(folder / "1.png", "--url", server.url, *arguments)
@@ -142,9 +160,47 @@ def test_help_shows_the_accepted_samples() -> None:
     assert "--samples 1-64|auto" in " ".join(triage("--help").out.split())
 
 
-def test_a_policy_for_other_classes_makes_no_decision(folder: Path, url: str) -> None:
-    done = triage(folder, "--url", url)
-    assert (done.status, "akiec" in done.out) == (1, True)
+def test_a_policy_for_other_classes_is_one_line_before_a_file_is_sent(
+    folder: Path, url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "other.toml").write_text(default_policy_text())
+    done = triage(folder, "--url", url, "--policy", tmp_path / "other.toml")
+    assert (done.status, done.out, "akiec" in done.err) == (1, "", True)
+
+
+def test_without_a_policy_file_the_service_decides(folder: Path, url: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    assert triage(folder, "--url", url, "--json-lines", file).status == 0
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {row["policy"]["hash"] for row in rows} == {mel_policy().hash}
+    with TriageClient(url) as client:
+        (result, *_) = client.triage_many([folder / "1.png"])
+    assert isinstance(result, TriageResult)
+    (first,) = (row for row in rows if row["file"].endswith("1.png"))
+    assert first["disposition"] == result.disposition
+    assert first["prediction"]["probabilities"] == pytest.approx(
+        result.prediction.probabilities, abs=1e-5
+    )
+
+
+def test_stripped_files_get_the_same_answers_and_others_are_not_sent(
+    folder: Path, url: str, tmp_path: Path
+) -> None:
+    image = Image.open(folder / "1.png")
+    tags = Image.Exif()
+    tags[ExifTags.Base.Orientation], tags[ExifTags.Base.Artist] = 6, "Jane Doe"
+    image.save(folder / "1.jpg", exif=tags, quality=90)
+    (folder / "scan.dcm").write_bytes(bytes(128) + b"DICM")
+    files = tmp_path / "plain.csv", tmp_path / "stripped.csv"
+    assert triage(folder, "--url", url, "--csv", files[0]).status == 1
+    assert triage(folder, "--url", url, "--csv", files[1], "--strip-metadata").status == 1
+    plain, stripped = map(rows_in, files)
+    names = ("file", "disposition", "label", "seed", "quality_width")
+    assert [[row[name] for name in names] for row in plain] == [
+        [row[name] for name in names] for row in stripped
+    ]
+    assert [row["problem"] for row in plain if row["problem"]] == ["unsupported_media"]
+    assert [row["problem"] for row in stripped if row["problem"]] == ["metadata_not_removed"]
 
 
 def test_the_report_has_all_rows(
@@ -155,9 +211,9 @@ def test_the_report_has_all_rows(
     monkeypatch.setitem(sys.modules, "eulerlora_client.report.html", fake_module)  # type: ignore[arg-type]
     path = tmp_path / "report.html"
     assert triage(folder, "--url", url, "--policy", policy, "--report", path).status == 0
-    ((target, rows, _, created_at, classes),) = written
+    ((target, rows, _, created_at),) = written
     assert (target, len(rows), created_at.tzinfo is not None) == (path, 3, True)
-    assert [name.description for name in classes] == ["BKL", "MEL", "NV"]
+    assert set(rows[0].result.class_names.values()) == {"BKL", "MEL", "NV"}
 
 
 def test_the_files_are_written_even_if_stdout_is_closed(
@@ -277,7 +333,8 @@ def test_a_signal_during_a_request_ends_the_run_with_its_files_written(
     server: ScriptedServer, folder: Path, policy: Path, tmp_path: Path, number: int, status: int
 ) -> None:
     requested, released = threading.Event(), threading.Event()
-    server.reply((200, {}, json.dumps(DETAILS).encode()), prediction_reply())
+    result = triage_reply(result_of(Disposition.ROUTINE))
+    server.reply((200, {}, json.dumps(DETAILS).encode()), policy_reply(), result)
     server.before_post = lambda: (requested.set(), released.wait())
     file = tmp_path / "rows.csv"
     options = ("--url", server.url, "--policy", policy, "--csv", file, "--model", "tiny")

@@ -31,6 +31,10 @@ def test_every_disposition_and_reason_has_a_text_of_its_own() -> None:
         assert sentence.endswith(".")
 
 
+def test_the_title_of_a_disposition_is_its_word() -> None:
+    assert {code.lower() for code in TITLES.values()} == set(Disposition)
+
+
 def test_every_pathway_says_that_it_is_suggested() -> None:
     for reasons in combinations(Reason, 2):
         assert pathway(decision(*reasons)).startswith("Suggested pathway: ")
@@ -40,7 +44,7 @@ def test_the_pathway_of_a_retake_keeps_its_urgency() -> None:
     assert pathway(decision(Reason.BLURRED)) == PATHWAYS[Disposition.RETAKE]
     urgent = pathway(decision(Reason.BLURRED, Reason.MALIGNANT_GROUP))
     assert "retake the image" in urgent
-    assert "prioritise" in urgent
+    assert "urgent" in urgent
 
 
 def test_the_pathway_of_an_unfamiliar_image_suggests_a_retake_only_for_poor_quality() -> None:
@@ -51,7 +55,7 @@ def test_the_pathway_of_an_unfamiliar_image_suggests_a_retake_only_for_poor_qual
     poor = pathway(decision(Reason.BLURRED, Reason.UNFAMILIAR, Reason.MALIGNANT_GROUP))
     assert "a person must look" in poor
     assert "retake the image" in poor
-    assert "prioritise" not in poor
+    assert "urgent" not in poor
 
 
 def test_the_warning_states_the_limits_of_a_result() -> None:

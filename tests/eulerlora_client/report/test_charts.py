@@ -2,16 +2,36 @@
 
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.scores import OodScore
+from eulerlora_client.contract.triage import TriageResult
 from eulerlora_client.report.charts import class_bars, entropy_split, points_path, relative_distance
-from tests.eulerlora_client.triage_rows import CLASSES, make_prediction, passes
+from tests.eulerlora_client.triage_rows import (
+    CLASS_NAMES,
+    CLASSES,
+    SHARP,
+    fixed_policy,
+    make_prediction,
+    passes,
+    triaged,
+)
 
 MALIGNANT = ("mel", "bcc", "akiec")
 DOT = re.compile(r"M([\d.]+) ([\d.]+)h0")
+
+
+NAMES = {code: name.partition(" (")[0] for code, name in CLASS_NAMES.items()}
+
+
+def result_of(prediction: Prediction) -> TriageResult:
+    result = triaged(Path("a"), prediction, SHARP, fixed_policy()).result
+    assert result is not None
+    return result
 
 
 def dots(path: str) -> list[tuple[float, float]]:
@@ -22,10 +42,9 @@ def dots(path: str) -> list[tuple[float, float]]:
 
 def test_bars_show_the_probabilities_the_highest_first() -> None:
     result = make_prediction(passes("mel", 2, 0.5, seed=0))
-    bars = class_bars(result, MALIGNANT)
-    assert [bar.name for bar in bars] == sorted(
-        CLASSES, key=lambda name: -result.probabilities[name]
-    )
+    bars = class_bars(result_of(result))
+    codes = sorted(CLASSES, key=lambda code: -result.probabilities[code])
+    assert [bar.name for bar in bars] == [NAMES[code] for code in codes]
     assert [bar.length for bar in bars] == pytest.approx(
         sorted((100 * share for share in result.probabilities.values()), reverse=True), abs=0.01
     )
@@ -43,14 +62,14 @@ def test_a_distance_at_its_threshold_is_in_the_middle(
 
 
 def test_the_malignant_group_is_marked() -> None:
-    bars = class_bars(make_prediction(passes("nv", 2, 0.5, seed=0)), MALIGNANT)
-    assert {bar.name for bar in bars if bar.malignant} == set(MALIGNANT)
+    bars = class_bars(result_of(make_prediction(passes("nv", 2, 0.5, seed=0))))
+    assert {bar.name for bar in bars if bar.malignant} == {NAMES[code] for code in MALIGNANT}
 
 
 def test_a_trajectory_is_a_point_at_its_probability() -> None:
     by_trajectory = passes("nv", 1, 1.0, seed=1)
-    for bar in class_bars(make_prediction(by_trajectory), MALIGNANT):
-        column = by_trajectory[:, CLASSES.index(bar.name)]
+    for bar in class_bars(result_of(make_prediction(by_trajectory))):
+        column = by_trajectory[:, list(NAMES.values()).index(bar.name)]
         assert [x for x, _ in dots(bar.points)] == pytest.approx(100 * column, abs=0.01)
         assert (bar.lowest, bar.highest) == (column.min(), column.max())
 
@@ -59,7 +78,7 @@ def test_without_trajectories_there_are_no_points() -> None:
     result = make_prediction(passes("nv", 1, 1.0, seed=1), detail=False)
     assert all(
         (bar.points, bar.lowest, bar.highest) == ("", None, None)
-        for bar in class_bars(result, MALIGNANT)
+        for bar in class_bars(result_of(result))
     )
 
 

@@ -10,9 +10,11 @@ import pytest
 
 from eulerlora_client.contract.predictions import Prediction, PredictionWarning
 from eulerlora_client.contract.triage import Disposition, Reason
+from eulerlora_client.policy.wording import NOT_FITTED
 from eulerlora_client.report.exports import COLUMNS, read_json_lines, write_csv, write_json_lines
+from eulerlora_client.triage.result import decided as decided_again
 from eulerlora_client.triage.run import RowProblem, TriageRow
-from tests.eulerlora_client.runs import decided, undecided
+from tests.eulerlora_client.runs import decided, mel_policy, undecided
 from tests.eulerlora_client.triage_rows import UNFAMILIAR
 
 ROWS = [
@@ -20,6 +22,11 @@ ROWS = [
     undecided('b, "c"\n.png'),
     decided("d.png", Disposition.ROUTINE),
 ]
+
+
+def with_prediction(row: TriageRow, prediction: Prediction) -> TriageRow:
+    assert row.result is not None
+    return replace(row, result=row.result.model_copy(update={"prediction": prediction}))
 
 
 def test_csv_has_a_line_per_row_and_empty_cells_for_missing_values(tmp_path: Path) -> None:
@@ -45,13 +52,43 @@ def test_csv_has_a_line_per_row_and_empty_cells_for_missing_values(tmp_path: Pat
     assert (routine["disposition"], routine["reasons"], routine["problem"]) == ("routine", "", "")
 
 
+def test_csv_has_the_values_that_decide(tmp_path: Path) -> None:
+    path, policy = tmp_path / "rows.csv", mel_policy()
+    assert policy.evidence is not None
+    row = ROWS[0]
+    assert row.result is not None
+    settings = {"revision": row.result.prediction.revision, "mode": "stoch", "samples": 2}
+    evidence = policy.evidence.model_copy(update=settings)
+    fitted = decided_again(row.result, policy.model_copy(update={"evidence": evidence}))
+    write_csv(path, [replace(row, result=fitted), row])
+    with path.open(newline="", encoding="utf-8") as file:
+        measured, unknown = csv.DictReader(file)
+    for written in (measured, unknown):
+        assert float(written["malignant_probability"]) == 0.4
+        assert float(written["urgent_threshold"]) == policy.malignant.urgent
+        assert (written["label"], written["label_name"]) == ("nv", "melanocytic nevus")
+        assert written["malignant_classes"] == "melanoma"
+        assert written["class_names"] == "mel: melanoma; nv: melanocytic nevus (mole)"
+    parts = evidence.measured
+    assert measured["policy_target"] == "melanoma"
+    assert measured["policy_measured_on"] == "; ".join(one.data for one in parts)
+    for name, values in (
+        ("sensitivity", [one.target.sensitivity for one in parts]),
+        ("specificity", [one.others.specificity for one in parts]),
+    ):
+        assert list(map(float, measured[f"policy_{name}"].split("; "))) == values
+        assert unknown[f"policy_{name}"] == ""
+    assert (measured["policy_notice"], unknown["policy_notice"]) == ("", NOT_FITTED)
+
+
 def test_json_lines_have_the_complete_prediction(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     write_json_lines(path, ROWS)
     urgent, broken, routine = map(json.loads, path.read_text().splitlines())
-    assert urgent["reasons"] == ["malignant_group", "high_entropy"]
+    assert [reason["code"] for reason in urgent["reasons"]] == ["malignant_group", "high_entropy"]
     assert urgent["prediction"]["trajectory_probabilities"] == [[0.6, 0.4], [0.1, 0.9]]
     assert urgent["quality"]["sharpness"] == 50
+    assert (urgent["disposition"], urgent["title"]) == ("urgent", "Urgent")
     assert broken["problem"] == {"code": "unusable_image", "detail": "it is broken"}
     assert (broken["prediction"], broken["disposition"]) == (None, None)
     assert (routine["disposition"], routine["problem"]) == ("routine", None)
@@ -61,10 +98,10 @@ def test_json_lines_have_the_complete_prediction(tmp_path: Path) -> None:
 def test_csv_has_the_scores_and_the_prediction_set(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     row = decided("a.png", Disposition.UNFAMILIAR, 0.4, Reason.UNFAMILIAR)
-    assert row.prediction is not None
+    assert row.result is not None
     sets = {"labels": ["mel", "nv"], "coverage": 0.9, "unit": "lesion", "calibrated_on": "here"}
-    changed = row.prediction.model_dump() | UNFAMILIAR | {"prediction_set": sets}
-    write_csv(path, [replace(row, prediction=Prediction.model_validate(changed)), ROWS[0]])
+    changed = row.result.prediction.model_dump() | UNFAMILIAR | {"prediction_set": sets}
+    write_csv(path, [with_prediction(row, Prediction.model_validate(changed)), ROWS[0]])
     with path.open(newline="", encoding="utf-8") as file:
         unfamiliar, urgent = csv.DictReader(file)
     assert (unfamiliar["disposition"], unfamiliar["unfamiliar"]) == ("unfamiliar", "True")
@@ -79,10 +116,10 @@ def test_csv_has_the_scores_and_the_prediction_set(tmp_path: Path) -> None:
         assert urgent[name] == ""
 
 
-def test_json_lines_are_read_as_they_were_written_without_decisions(tmp_path: Path) -> None:
+def test_json_lines_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     write_json_lines(path, ROWS)
-    assert read_json_lines(path) == [replace(row, decision=None) for row in ROWS]
+    assert read_json_lines(path) == ROWS
 
 
 def test_names_that_are_not_utf_8_are_preserved(tmp_path: Path) -> None:
@@ -109,7 +146,7 @@ HOSTILE = "=cmd|'/c calc'!A1\x1b]0;title\x07\u202e"
 def hostile_row() -> TriageRow:
     """Returns a row whose texts from the server are a formula with escape sequences."""
     row = decided("a.png", Disposition.ROUTINE)
-    assert row.prediction is not None
+    assert row.result is not None
     texts = {
         "label": HOSTILE,
         "model": HOSTILE,
@@ -117,9 +154,9 @@ def hostile_row() -> TriageRow:
         "probabilities": {HOSTILE: 1.0},
         "warnings": ({"code": HOSTILE, "message": HOSTILE},),
     }
-    prediction = Prediction.model_construct(**(dict(row.prediction) | texts))
+    prediction = Prediction.model_construct(**(dict(row.result.prediction) | texts))
     warning = PredictionWarning.model_construct(code=HOSTILE, message=HOSTILE)
-    return replace(row, prediction=prediction.model_copy(update={"warnings": (warning,)}))
+    return with_prediction(row, prediction.model_copy(update={"warnings": (warning,)}))
 
 
 def test_texts_of_the_server_are_escaped_and_are_no_formula(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import re
 import shutil
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from hashlib import sha256
 from html import unescape
@@ -13,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.contract.models import ClassName
 from eulerlora_client.contract.triage import Reason
 from eulerlora_client.policy import wording
 from eulerlora_client.policy.performance import UNKNOWN, performance
@@ -23,6 +23,7 @@ from eulerlora_client.report import html as report
 from eulerlora_client.report.html import percent, write_report
 from eulerlora_client.triage.run import TriageRow
 from tests.eulerlora_client.triage_rows import (
+    CLASS_NAMES,
     REVISION,
     SHARP,
     UNFAMILIAR,
@@ -134,13 +135,13 @@ def test_the_reasons_precede_the_pathway_and_the_values(
     by_name = {row.path.name: row for row in rows}
     for result in results(document):
         row = by_name.get(unescape(re.findall("<bdi>(.*?)</bdi>", result)[0]))
-        if row is None or row.decision is None:
+        if row is None or row.result is None:
             continue
         text = text_of(result)
         parts = [
-            wording.TITLES[row.decision.disposition],
-            *(wording.REASONS[reason] for reason in row.decision.reasons),
-            wording.pathway(row.decision),
+            row.result.title,
+            *(reason.words for reason in row.result.reasons),
+            row.result.pathway,
             "What it resembles",
         ]
         assert [text.index(part) for part in parts] == sorted(text.index(part) for part in parts)
@@ -157,8 +158,9 @@ def test_a_failed_row_shows_its_problem(document: str) -> None:
 def test_a_row_shows_its_prediction_and_quality(write: Write, policy: Policy) -> None:
     prediction = make_prediction(passes("nv", 3, 0.8, 0))
     text = text_of(write([triaged(Path("a.jpg"), prediction, SHARP, policy)]))
-    for name, share in prediction.probabilities.items():
+    for code, share in prediction.probabilities.items():
         read = re.escape(percent(share)).replace(NO_BREAK, " ")
+        name = CLASS_NAMES[code].partition(" (")[0]
         assert re.search(rf"\b{name} (▲ )?{read}", text), (name, text)
     for part in (
         f"Entropy {prediction.entropy:.3f} nats",
@@ -186,7 +188,9 @@ def test_an_unfamiliar_row_shows_its_distance_and_no_urgent_threshold(
     assert wording.REASONS[Reason.MALIGNANT_GROUP] in text
 
 
-@pytest.mark.parametrize(("labels", "text"), [(("mel", "nv"), "mel, nv"), ((), "no class")])
+@pytest.mark.parametrize(
+    ("labels", "text"), [(("mel", "nv"), "melanoma, melanocytic nevus"), ((), "no class")]
+)
 def test_a_prediction_set_is_listed(
     write: Write, policy: Policy, labels: tuple[str, ...], text: str
 ) -> None:
@@ -216,12 +220,13 @@ def test_the_top_shows_the_time_the_model_and_the_counts(document: str, policy: 
         REVISION,
         f"version {policy.version}",
         policy.hash,
-        "3 Prioritise",
-        "1 Unfamiliar image",
-        "2 Refer for review",
-        "2 Retake the image",
+        "3 Urgent",
+        "1 Unfamiliar",
+        "2 Refer",
+        "2 Retake",
         "1 Routine",
         "2 Not assessed",
+        "for melanoma + basal cell carcinoma + actinic keratosis,",
         wording.NOT_FITTED,
     ):
         assert part in head
@@ -350,11 +355,11 @@ def test_the_validator_finds_no_error(
 
 def test_the_guide_describes_the_classes(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    classes = (
-        ClassName(name="df", description="dermato<fibroma>"),
-        ClassName(name="nv", description=""),
-    )
-    write_report(path, [], fixed_policy(), CREATED_AT, classes)
+    row = triaged(Path("a"), make_prediction(passes("nv", 3, 0.8, 0)), SHARP, fixed_policy())
+    assert row.result is not None
+    names = {"df": "dermato<fibroma>", "nv": "nv"}
+    result = row.result.model_copy(update={"class_names": names})
+    write_report(path, [replace(row, result=result)], fixed_policy(), CREATED_AT)
     document = path.read_text(encoding="utf-8")
     assert "<dt>df</dt><dd>dermato&lt;fibroma&gt;</dd>" in document
     assert "<dt>nv</dt>" not in document

@@ -24,12 +24,12 @@ def row(path: str) -> TriageRow:
 
 
 def test_names_are_ranked_ignoring_case() -> None:
-    rows = ranked([row(name) for name in ("B", "a", "c")], POLICY)
+    rows = ranked([row(name) for name in ("B", "a", "c")])
     assert ranks_by_name(rows) == {"a": 0, "B": 1, "c": 2}
 
 
 def test_a_failed_row_sorts_only_by_name_and_urgency() -> None:
-    (failed_row,) = ranked([failed(Path("a"), "timed_out", "no answer")], POLICY)
+    (failed_row,) = ranked([failed(Path("a"), "timed_out", "no answer")])
     keys = sort_keys(failed_row, {"a": 0})
     assert {key for key, value in keys.items() if value is not None} == {"name", "urgency"}
 
@@ -47,7 +47,7 @@ def test_predictions_are_counted_by_model_and_options() -> None:
         *(row(name) for name in "abc"),
         failed(Path("c"), "timed_out", "no answer"),
     ]
-    counts = counts_by_settings(ranked(rows, POLICY))
+    counts = counts_by_settings(ranked(rows))
     assert [(settings.mode, settings.samples, count) for settings, count in counts.items()] == [
         ("stoch", 4, 3),
         ("stoch", "auto", 2),

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora.image_files import EXTENSIONS
+from eulerlora.image_files import EXTENSIONS as MODEL_EXTENSIONS
 from eulerlora_client.errors import ImageFilesError
-from eulerlora_client.triage.files import SUPPORTED_EXTENSIONS, select_files
+from eulerlora_client.triage.files import EXTENSIONS, select_files
 
 
 def touch(folder: Path, *names: str) -> list[Path]:
@@ -18,8 +18,8 @@ def touch(folder: Path, *names: str) -> list[Path]:
     return paths
 
 
-def test_the_supported_extensions_are_those_of_the_model() -> None:
-    assert SUPPORTED_EXTENSIONS == EXTENSIONS
+def test_the_extensions_that_the_model_reads_are_selected() -> None:
+    assert set(MODEL_EXTENSIONS) < set(EXTENSIONS)
 
 
 def test_paths_keep_their_order_and_folders_are_sorted(tmp_path: Path) -> None:
@@ -27,8 +27,8 @@ def test_paths_keep_their_order_and_folders_are_sorted(tmp_path: Path) -> None:
     assert select_files([c, tmp_path / "b"]).files == (c, a, b)
 
 
-def test_unsupported_image_formats_are_selected_too(tmp_path: Path) -> None:
-    files = touch(tmp_path, "1.heic", "2.TIFF", "3.dcm", "4.webp")
+def test_formats_that_only_some_services_read_are_selected_too(tmp_path: Path) -> None:
+    files = touch(tmp_path, "1.heic", "2.TIFF", "3.dcm", "4.webp", "5.DICOM")
     touch(tmp_path, "notes.txt", "jpg")
     selection = select_files([tmp_path])
     assert (selection.files, selection.skipped) == (tuple(files), 2)

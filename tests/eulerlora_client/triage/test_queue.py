@@ -1,6 +1,5 @@
 """The queue with and without the flag of the feature distance."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from eulerlora_client.contract.triage import Disposition
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.triage.queue import Picture, first_everyday, queue_of, status_counts
 from tests.eulerlora_client.triage_rows import (
-    BLURRED,
     SHARP,
     UNFAMILIAR,
     failed,
@@ -85,11 +83,7 @@ def test_the_policy_decides_again(pictures: list[Picture], policy: Policy) -> No
     assert status_counts(queue_of([nevus], strict, True), "clinic") == {Disposition.URGENT: 1}
 
 
-def test_rows_without_prediction_or_quality_are_failed(policy: Policy) -> None:
-    row = triaged(Path("a"), make_prediction(passes("nv", 7, 0.2, 0)), BLURRED, policy)
-    rows = [
-        failed(Path("b"), "timed_out", "no answer"),
-        replace(row, quality=None, decision=None),
-    ]
-    queue = queue_of([Picture(each, "clinic", False, False) for each in rows], policy, False)
-    assert status_counts(queue, "clinic") == {"failed": 2}
+def test_rows_without_a_result_are_failed(policy: Policy) -> None:
+    row = failed(Path("b"), "timed_out", "no answer")
+    queue = queue_of([Picture(row, "clinic", False, False)], policy, False)
+    assert status_counts(queue, "clinic") == {"failed": 1}

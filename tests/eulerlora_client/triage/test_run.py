@@ -2,36 +2,31 @@
 
 import asyncio
 import os
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
-from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import Overloaded, Problem, Unreachable
-from eulerlora_client.contract.triage import Disposition
-from eulerlora_client.policy.policy import default_policy
-from eulerlora_client.policy.quality import measure_quality
-from eulerlora_client.sdk.requests import PredictOptions
-from eulerlora_client.triage.run import TriageRow, cancelled_row, decided_row, triage
-from tests.eulerlora_client.conftest import PREDICTION
-from tests.eulerlora_client.runs import mel_policy, random_png
+from eulerlora_client.contract.triage import Disposition, TriageResult
+from eulerlora_client.policy.policy import Policy
+from eulerlora_client.sdk.requests import TriageOptions
+from eulerlora_client.triage.run import TriageRow, cancelled_row, triage
+from tests.eulerlora_client.runs import mel_policy, random_png, result_of
 
-OPTIONS = PredictOptions("stoch", 2, detail=True)
-PREDICTED = Prediction.model_validate(PREDICTION)
+OPTIONS = TriageOptions("stoch", 2)
+ROUTINE = result_of(Disposition.ROUTINE)
 MEGABYTE = 1_000_000
 
 
 class FakeClient:
     """Returns the given results in turn, the last one forever, and records the requests."""
 
-    def __init__(self, *results: Prediction | Problem) -> None:
+    def __init__(self, *results: TriageResult | Problem) -> None:
         self.results = list(results)
         self.requests: list[tuple[bytes, dict[str, Any]]] = []
 
-    async def predict(self, content: bytes, **options: Any) -> Prediction:
+    async def triage(self, content: bytes, **options: Any) -> TriageResult:
         self.requests.append((content, options))
         result = self.results.pop(0) if len(self.results) > 1 else self.results[0]
         if isinstance(result, Problem):
@@ -39,9 +34,14 @@ class FakeClient:
         return result
 
 
-def rows_of(files: list[Path], client: FakeClient, max_bytes: int = MEGABYTE) -> list[TriageRow]:
+def rows_of(
+    files: list[Path],
+    client: FakeClient,
+    max_bytes: int = MEGABYTE,
+    policy: Policy | None = None,
+) -> list[TriageRow]:
     async def all_rows() -> list[TriageRow]:
-        run = triage(files, client, OPTIONS, mel_policy(), max_bytes, 1)  # type: ignore[arg-type]
+        run = triage(files, client, OPTIONS, policy, max_bytes, 1)  # type: ignore[arg-type]
         return [row async for row in run]
 
     return asyncio.run(all_rows())
@@ -56,14 +56,14 @@ def files(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def test_every_file_is_sent_and_gets_a_decision(files: list[Path]) -> None:
-    client = FakeClient(PREDICTED)
+def test_every_file_is_sent_and_gets_the_result_of_the_service(files: list[Path]) -> None:
+    client = FakeClient(ROUTINE)
     rows = rows_of(files, client)
     assert [row.path for row in rows] == files
-    assert {row.decision.disposition for row in rows if row.decision} == {Disposition.URGENT}
+    assert all(row.result is ROUTINE for row in rows)
     assert [content for content, _ in client.requests] == [path.read_bytes() for path in files]
     assert client.requests[0][1] == {
-        "mode": "stoch", "samples": 2, "seed": None, "model": None, "detail": True, "coverage": None
+        "mode": "stoch", "samples": 2, "seed": None, "model": None, "coverage": None
     }  # fmt: skip
 
 
@@ -72,24 +72,24 @@ def test_a_bad_file_does_not_affect_the_others(files: list[Path]) -> None:
     files[3].unlink()
     files[3].mkdir()
     files[4].write_bytes(b"x" * 100_000)
-    rows = rows_of(files, FakeClient(PREDICTED), max_bytes=90_000)
+    rows = rows_of(files, FakeClient(ROUTINE), max_bytes=90_000)
     codes = [row.problem.code if row.problem else None for row in rows]
     assert codes == [None, "unreadable_file", None, "unreadable_file", "body_too_large", None]
 
 
 def test_after_a_problem_the_next_file_is_sent(files: list[Path]) -> None:
-    client = FakeClient(Overloaded("try later", code="overloaded"), PREDICTED)
+    client = FakeClient(Overloaded("try later", code="overloaded"), ROUTINE)
     first, *others = rows_of(files, client)
     assert first.problem is not None
     assert (first.problem.code, first.problem.detail) == (
         "overloaded",
         "The service is overloaded: try later",
     )
-    assert all(row.decision for row in others)
+    assert all(row.result for row in others)
 
 
 def test_after_an_unreachable_service_nothing_is_sent(files: list[Path]) -> None:
-    client = FakeClient(PREDICTED, Unreachable("no connection"))
+    client = FakeClient(ROUTINE, Unreachable("no connection"))
     rows = rows_of(files, client)
     assert len(client.requests) == 2
     assert [row.problem.code if row.problem else None for row in rows] == [
@@ -98,23 +98,28 @@ def test_after_an_unreachable_service_nothing_is_sent(files: list[Path]) -> None
     ]
 
 
-def test_an_image_without_quality_has_no_decision() -> None:
-    row = decided_row(Path("a"), b"GIF89a", PREDICTED, mel_policy())
-    assert row.problem is not None
-    assert (row.prediction, row.decision, row.problem.code) == (PREDICTED, None, "quality_unknown")
+def test_another_policy_decides_on_the_prediction_and_quality_of_the_service(
+    files: list[Path],
+) -> None:
+    policy = mel_policy()
+    malignant = policy.malignant.model_copy(update={"urgent": 0.01})
+    strict = policy.model_copy(update={"malignant": malignant})
+    (row,) = rows_of(files[:1], FakeClient(ROUTINE), policy=strict)
+    assert row.result is not None
+    assert (row.result.disposition, row.result.title) == (Disposition.URGENT, "Urgent")
+    assert (row.result.policy.hash, row.result.malignant.urgent) == (strict.hash, 0.01)
+    assert row.result.prediction == ROUTINE.prediction
+    assert row.result.quality == ROUTINE.quality
+    assert row.result.class_names == ROUTINE.class_names
 
 
-def test_a_model_without_the_policy_classes_has_no_decision() -> None:
-    row = decided_row(Path("a"), random_png(), PREDICTED, default_policy())
-    assert row.problem is not None
-    assert (row.decision, row.problem.code) == (None, "policy_mismatch")
-    assert "akiec" in row.problem.detail
-
-
-def test_quality_is_measured_on_the_bytes_that_were_sent() -> None:
-    content = random_png(5)
-    row = decided_row(Path("nowhere"), content, PREDICTED, mel_policy())
-    assert row.quality == measure_quality(Image.open(BytesIO(content)))
+def test_a_file_of_any_content_is_left_to_the_service(tmp_path: Path) -> None:
+    dicom = tmp_path / "1.dcm"
+    dicom.write_bytes(bytes(128) + b"DICM" + bytes(64))
+    client = FakeClient(ROUTINE)
+    (row,) = rows_of([dicom], client)
+    assert (row.result, row.problem) == (ROUTINE, None)
+    assert client.requests[0][0] == dicom.read_bytes()
 
 
 def test_a_cancelled_file_has_a_problem() -> None:
@@ -126,6 +131,6 @@ def test_a_cancelled_file_has_a_problem() -> None:
 def test_a_pipe_is_not_read(files: list[Path], tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.png"
     os.mkfifo(pipe)
-    first, second = rows_of([pipe, files[0]], FakeClient(PREDICTED))
+    first, second = rows_of([pipe, files[0]], FakeClient(ROUTINE))
     assert first.problem is not None
     assert (first.problem.code, second.problem) == ("unreadable_file", None)

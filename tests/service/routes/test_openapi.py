@@ -63,7 +63,8 @@ def test_the_document_is_valid_openapi(document) -> None:
 def test_an_operation_has_a_short_id_a_described_tag_and_a_description(document) -> None:
     ids = {operation["operationId"] for _, _, operation in operations(document)}
     assert ids == {
-        "predict", "predict_batch", "triage", "triage_batch", "list_models", "describe_model",
+        "predict", "predict_batch", "triage", "triage_batch", "triage_policy",
+        "triage_report", "list_models", "describe_model",
         "model_card", "livez", "readyz", "scrape",
     }  # fmt: skip
     tags = {tag["name"] for tag in document["tags"] if tag["description"]}
@@ -136,9 +137,12 @@ def test_every_route_answers_as_described(client, document, png) -> None:
         ("/predict/batch?mode=stoch", {"files": files}),
         ("/triage", image),  # the policy does not apply to the model
         ("/triage/batch", {"files": files}),
+        ("/triage/report", {"json": {"images": []}}),
+        ("/triage/report?format=csv", {"json": {"images": []}}),
+        ("/triage/report", {"json": {}}),
     ):
         answers(document, client.post(path, **options), path)
-    for path in ("/models", "/models/tiny", "/livez", "/readyz"):
+    for path in ("/triage/policy", "/models", "/models/tiny", "/livez", "/readyz"):
         answers(document, client.get(path), path)
 
 
@@ -147,8 +151,9 @@ def answers(document: Json, response: Any, target: str) -> None:
     path = "/models/{name}" if target.startswith("/models/") else target.partition("?")[0]
     described = document["paths"][path][response.request.method.lower()]["responses"]
     declared = described[str(response.status_code)]
-    media_type = response.headers["Content-Type"]
-    check(document, declared["content"][media_type]["schema"], response.json())
+    media_type = response.headers["Content-Type"].partition(";")[0]
+    body = response.json() if media_type.endswith("json") else response.text
+    check(document, declared["content"][media_type]["schema"], body)
     if response.status_code == 200:
         assert set(declared["headers"]) <= {name.title() for name in response.headers} | {
             "X-Request-ID"

@@ -14,7 +14,9 @@ from eulerlora.checkpoint import Checkpoint
 from eulerlora.config import ClassName, ScoreThreshold
 from eulerlora.feature_distance import FEATURES_PER_WIDTH, FeatureDistance, FeatureStatistics
 from eulerlora.model import EulerLoRA
-from eulerlora_client.policy.policy import Policy, default_policy
+from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
+from eulerlora_client.contract.triage import PolicyDescription
+from eulerlora_client.policy.policy import Policy, default_policy, policy_of
 from eulerlora_client.policy.quality import measure_quality
 from eulerlora_client.policy.wording import NOT_FITTED, REASONS, TITLES, WARNING
 from service.app import Options, create_service
@@ -88,9 +90,11 @@ def test_the_result_has_a_disposition_and_its_evidence(urgent, png, photo) -> No
     reasons = {reason["code"]: reason["words"] for reason in body["reasons"]}
     assert "malignant_group" in reasons
     assert reasons == {code: REASONS[code] for code in reasons}
-    assert "prioritise" in body["pathway"]
+    assert "urgent" in body["pathway"]
     assert body["warning"] == WARNING
-    assert body["policy"] == {"version": chosen.version, "hash": chosen.hash, "notice": NOT_FITTED}
+    reference = {"version": chosen.version, "hash": chosen.hash}
+    assert body["policy"] == {**reference, "notice": NOT_FITTED, "measured": []}
+    assert body["class_names"] == {name: name.upper() for name in NAMES}
     assert body["quality"] == rounded(measure_quality(photo).model_dump())
     probabilities = body["prediction"]["probabilities"]
     assert body["malignant"]["classes"] == ["mel", "bcc", "akiec"]
@@ -218,7 +222,7 @@ def test_an_unfamiliar_image_is_not_urgent(checkpoint, png, encode) -> None:
     chosen = policy(urgent=1e-9)
     with TestClient(app_of(with_distance_threshold(checkpoint, 0.0), chosen)) as client:
         body, poor = (
-            client.post("/triage", content=content, headers=HEADERS).json()
+            client.post("/triage?mode=det", content=content, headers=HEADERS).json()
             for content in (png, dark)
         )
     for answer in (body, poor):
@@ -235,9 +239,89 @@ def test_an_image_within_the_feature_threshold_is_decided_by_the_other_rules(
 ) -> None:
     familiar = with_distance_threshold(checkpoint, 1e9)
     with TestClient(app_of(familiar, policy(urgent=1e-9))) as client:
-        body = client.post("/triage", content=png, headers=HEADERS).json()
+        body = client.post("/triage?mode=det", content=png, headers=HEADERS).json()
     assert body["prediction"]["unfamiliar"] is False
     assert body["disposition"] == "urgent"
+
+
+def fitted(model: EulerLoRA, mode: str, samples: int) -> Policy:
+    """Returns a policy whose threshold was set for a model, mode and number of samples."""
+    chosen = policy(urgent=1e-9)
+    assert chosen.evidence is not None
+    settings = {"revision": model.revision, "mode": mode, "samples": samples}
+    return chosen.model_copy(update={"evidence": chosen.evidence.model_copy(update=settings)})
+
+
+@pytest.mark.parametrize(("mode", "samples"), [("stoch", 2), ("stoch", 8), ("det", 1)])
+def test_mode_and_samples_default_to_those_of_the_policys_threshold(
+    five_classes, png, mode: str, samples: int
+) -> None:
+    chosen = fitted(five_classes, mode, samples)
+    with TestClient(app_of(five_classes, chosen)) as client:
+        alone = client.post("/triage", content=png, headers=HEADERS).json()
+        (in_batch,) = post_batch(client, png).json()["results"]
+        described = client.get("/triage/policy").json()
+        document = client.get("/openapi.json").json()
+    for body in (alone, in_batch):
+        assert (body["prediction"]["mode"], body["prediction"]["samples"]) == (mode, samples)
+        assert body["policy"]["notice"] is None
+    assert (described["mode"], described["samples"] or 1) == (mode, samples)
+    for path in ("/triage", "/triage/batch"):
+        documented, *_ = document["paths"][path]["post"]["parameters"]
+        assert (documented["name"], documented["schema"]["default"]) == ("mode", mode)
+
+
+def test_explicit_values_win_and_get_the_notice(five_classes, png) -> None:
+    with TestClient(app_of(five_classes, fitted(five_classes, "stoch", 2))) as client:
+        for query, samples in (("samples=4", 4), ("mode=det", 1), ("mode=stoch&samples=8", 8)):
+            body = client.post(f"/triage?{query}", content=png, headers=HEADERS).json()
+            assert body["prediction"]["samples"] == samples
+            assert (body["policy"]["notice"], body["policy"]["measured"]) == (NOT_FITTED, [])
+        plain = client.post("/triage?mode=stoch", content=png, headers=HEADERS).json()
+        assert (plain["prediction"]["samples"], plain["policy"]["notice"]) == (2, None)
+
+
+def test_samples_without_a_mode_are_refused_if_the_threshold_is_for_det(five_classes, png) -> None:
+    with TestClient(app_of(five_classes, fitted(five_classes, "det", 1))) as client:
+        response = client.post("/triage?samples=4", content=png, headers=HEADERS)
+        stoch = client.post("/triage?mode=stoch", content=png, headers=HEADERS).json()
+    assert (response.status_code, response.json()["code"]) == (422, "invalid_parameter")
+    assert stoch["prediction"]["samples"] == DEFAULT_SAMPLES
+
+
+def test_without_evidence_the_defaults_are_those_of_predict(five_classes, png) -> None:
+    chosen = policy().model_copy(update={"evidence": None})
+    with TestClient(app_of(five_classes, chosen)) as client:
+        body = client.post("/triage", content=png, headers=HEADERS).json()
+        described = client.get("/triage/policy").json()
+    assert body["prediction"]["mode"] == "det"
+    assert (described["mode"], described["samples"]) == ("det", None)
+
+
+def test_a_fitted_result_states_the_measured_performance(five_classes, png) -> None:
+    chosen = fitted(five_classes, "stoch", 2)
+    assert chosen.evidence is not None
+    with TestClient(app_of(five_classes, chosen)) as client:
+        body = client.post("/triage", content=png, headers=HEADERS).json()
+    assert [
+        (one["data"], one["sensitivity"], one["specificity"]) for one in body["policy"]["measured"]
+    ] == [
+        (one.data, one.target.sensitivity, one.others.specificity)
+        for one in chosen.evidence.measured
+    ]
+
+
+def test_the_policy_is_described_exactly(five_classes) -> None:
+    chosen = policy(urgent=0.123456789)
+    with TestClient(app_of(five_classes, chosen)) as client:
+        response = client.get("/triage/policy")
+    described = PolicyDescription.model_validate_json(response.content)
+    assert policy_of(described.policy, "the service").hash == described.hash == chosen.hash
+    assert response.headers["Cache-Control"] == "no-store"
+    assert [one.disposition for one in described.dispositions] == [
+        "urgent", "unfamiliar", "refer", "retake", "routine"
+    ]  # fmt: skip
+    assert all(one.title == one.disposition.capitalize() for one in described.dispositions)
 
 
 def test_a_multipart_upload_is_accepted(urgent, png) -> None:
@@ -249,7 +333,7 @@ def test_a_multipart_upload_is_accepted(urgent, png) -> None:
     ("query", "status", "code"),
     [
         ("model=other", 404, "unknown_model"),
-        ("samples=4", 422, "invalid_parameter"),
+        ("mode=det&samples=4", 422, "invalid_parameter"),
         ("detail=trajectories", 422, "invalid_parameter"),
         ("seed=1&seed=2", 422, "invalid_parameter"),
     ],

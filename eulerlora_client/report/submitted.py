@@ -1,0 +1,122 @@
+"""The report of answers that were submitted as JSON.
+
+Run as a program, it reads a `ReportJob` and the JSON from standard input and writes the report to
+standard output, with limited resources: the content is untrusted.
+"""
+
+import io
+import os
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from eulerlora_client.contract.problems import MalformedBody
+from eulerlora_client.contract.queries import ReportFormat
+from eulerlora_client.contract.triage import ReportImage, ReportProblem, ReportRequest
+from eulerlora_client.policy.policy import Policy
+from eulerlora_client.report.exports import write_csv_rows
+from eulerlora_client.report.html import report_html
+from eulerlora_client.report.thumbnails import sent_thumbnail
+from eulerlora_client.settings import EXPECTED, Settings
+from eulerlora_client.triage.run import RowProblem, TriageRow
+
+NICENESS = 10
+MEMORY_BYTES = 2 * 1024**3
+INVALID_REQUEST = 3
+"""The exit status for a request that is no report; its reason is on standard error."""
+
+
+class ReportJob(Settings):
+    """A line of JSON before the request. cpu_s: CPU time of the process, in whole seconds."""
+
+    format: ReportFormat
+    policy: Policy
+    cpu_s: int
+
+
+@dataclass(frozen=True)
+class _SubmittedRow:
+    row: TriageRow
+    image: ReportImage
+
+
+def submitted_report(job: ReportJob, content: bytes, created_at: datetime) -> str:
+    """Returns the report of a `ReportRequest` in JSON. Raises MalformedBody."""
+    rows = [_SubmittedRow(_row(image), image) for image in _request(content).images]
+    if job.format == "csv":
+        text = io.StringIO(newline="")
+        write_csv_rows(text, [submitted.row for submitted in rows])
+        return text.getvalue()
+    texts = {id(submitted.row): submitted.image.thumbnail for submitted in rows}
+    return "".join(
+        report_html(
+            [submitted.row for submitted in rows],
+            job.policy,
+            created_at,
+            lambda row: sent_thumbnail(texts[id(row)] or ""),
+        )
+    )
+
+
+def _request(content: bytes) -> ReportRequest:
+    try:
+        return ReportRequest.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        if first["type"] == "json_invalid":
+            raise MalformedBody("expected a report request in JSON") from error
+        raise MalformedBody(_place(first["loc"]) + _reason(first["type"])) from error
+
+
+def _place(location: Sequence[int | str]) -> str:
+    """Returns such as "images.3.result: "; without keys that the request has made up."""
+    known = {*ReportRequest.model_fields, *ReportImage.model_fields, *ReportProblem.model_fields}
+    parts = [str(part) for part in location[:4] if isinstance(part, int) or part in known]
+    return f"{'.'.join(parts)}: " if parts else ""
+
+
+def _reason(kind: str) -> str:
+    if kind == "extra_forbidden":
+        return "unknown key"
+    if kind == "missing":
+        return "a key is missing"
+    if kind == "value_error":
+        return "expected either result or problem"
+    if kind == "too_long":
+        return "too many images"
+    if kind == "string_too_long":
+        return "the text is too long"
+    expected = EXPECTED.get(kind, "another value")
+    return "expected another value" if "{" in expected else f"expected {expected}"
+
+
+def _row(image: ReportImage) -> TriageRow:
+    path = Path(image.file)
+    if image.problem is None:
+        return TriageRow(path, image.result)
+    texts = (image.problem.title, image.problem.detail)
+    detail = ": ".join(text for text in texts if text) or image.problem.code
+    return TriageRow(path, problem=RowProblem(image.problem.code, detail))
+
+
+def main() -> None:
+    """Writes one report, from standard input to standard output."""
+    job = ReportJob.model_validate_json(sys.stdin.buffer.readline())
+    os.nice(NICENESS)
+    resource.setrlimit(resource.RLIMIT_CPU, (job.cpu_s, job.cpu_s))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    try:
+        report = submitted_report(job, sys.stdin.buffer.read(), datetime.now(UTC))
+    except MalformedBody as problem:
+        sys.stderr.write(problem.detail)
+        sys.exit(INVALID_REQUEST)
+    sys.stdout.buffer.write(report.encode("utf-8", "backslashreplace"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""POST /triage/report: the same report as the command line's, of answers that are sent back."""
+
+import csv
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from io import BytesIO, StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from eulerlora_client.contract.triage import Disposition, Reason
+from eulerlora_client.policy.policy import default_policy
+from eulerlora_client.report.exports import write_csv
+from eulerlora_client.report.html import report_html
+from tests.eulerlora_client.runs import decided, undecided
+from tests.service.conftest import app_of
+
+HOSTILE = '"><img src=x onerror=alert(1)>.jpg'
+ROWS = [
+    decided("routine.png", Disposition.ROUTINE, 0.01),
+    undecided("notes.txt", "unsupported_media", "The media type is not supported: no image"),
+    decided(HOSTILE, Disposition.URGENT, 0.6, Reason.MALIGNANT_GROUP),
+]
+JSON = {"Content-Type": "application/json"}
+
+
+def picture(file_format: str = "JPEG", side: int = 40) -> str:
+    buffer = BytesIO()
+    Image.new("RGB", (side, 30), "brown").save(buffer, file_format)
+    return b64encode(buffer.getvalue()).decode()
+
+
+def images(**changes: Any) -> list[dict[str, Any]]:
+    """Returns ROWS as the page sends them; the changes are those of the first image."""
+    problem = {"code": "unsupported_media", "status": 415, "type": "urn:x", "request_id": "r1"}
+    texts = {"title": "The media type is not supported", "detail": "no image"}
+    first, last = (
+        {"file": str(row.path), "result": row.result.model_dump(mode="json")}
+        for row in ROWS
+        if row.result
+    )
+    return [first | changes, {"file": "notes.txt", "problem": problem | texts}, last]
+
+
+@pytest.fixture(scope="module")
+def client(model) -> Iterator[TestClient]:
+    with TestClient(app_of(model)) as client:
+        yield client
+
+
+def post(client: TestClient, sent: Any, query: str = "") -> Any:
+    return client.post(f"/triage/report{query}", content=json.dumps(sent), headers=JSON)
+
+
+def test_the_page_is_that_of_the_command_line(client) -> None:
+    response = post(client, {"images": images()})
+    assert response.status_code == 200, response.text
+    assert response.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert response.headers["Content-Disposition"] == 'attachment; filename="triage.html"'
+    assert response.headers["Cache-Control"] == "no-store"
+    expected = "".join(report_html(ROWS, default_policy(), datetime.now(UTC), lambda _: None))
+    lines = [text.partition("<main>")[2].splitlines() for text in (response.text, expected)]
+    assert lines[0] == lines[1]
+    assert "<img src=x" not in response.text
+
+
+def test_the_csv_is_that_of_the_command_line_in_the_order_sent(client, tmp_path: Path) -> None:
+    response = post(client, {"images": images()}, "?format=csv")
+    assert response.headers["Content-Type"] == "text/csv; charset=utf-8"
+    write_csv(tmp_path / "rows.csv", ROWS)
+    assert response.content == (tmp_path / "rows.csv").read_bytes()
+    names = [row["file"] for row in csv.DictReader(StringIO(response.text))]
+    assert names == [str(row.path) for row in ROWS]
+
+
+def test_thumbnails_are_embedded_unless_they_are_no_small_pictures(client) -> None:
+    for file_format, media_type in (("JPEG", "image/jpeg"), ("PNG", "image/png")):
+        thumbnail = picture(file_format)
+        text = post(client, {"images": images(thumbnail=thumbnail)}).text
+        assert f'src="data:{media_type};base64,{thumbnail}" width="40" height="30"' in text
+    for thumbnail in (picture("GIF"), picture(side=2000), "no base64!", b64encode(b"x").decode()):
+        text = post(client, {"images": images(thumbnail=thumbnail)}).text
+        assert "data:image" not in text
+        assert text.count("no image") >= 3
+
+
+def test_no_images_make_an_empty_report(client) -> None:
+    assert "There are no images." in post(client, {"images": []}).text
+
+
+@pytest.mark.parametrize(
+    ("sent", "detail"),
+    [
+        ([], "expected a table"),
+        ({}, "images: a key is missing"),
+        ({"images": [], "secret": 1}, "unknown key"),
+        ({"images": images(secret=1)}, "images.0: unknown key"),
+        ({"images": images(problem={"code": "a"})}, "images.0: expected either result or problem"),
+        ({"images": images(result=None)}, "images.0: expected either result or problem"),
+        ({"images": images(result={"disposition": "secret"})}, "images.0.result: "),
+        ({"images": images(file="")}, "images.0.file: "),
+        ({"images": images(thumbnail="A" * 32_001)}, "images.0.thumbnail: the text is too long"),
+        ({"images": [{"file": "a", "problem": {"code": "a"}}] * 1001}, "images: too many images"),
+    ],
+)
+def test_another_body_is_refused_with_its_place_and_without_its_content(
+    client, sent: Any, detail: str
+) -> None:
+    response = post(client, sent)
+    body = response.json()
+    assert (response.status_code, body["code"]) == (400, "malformed_body")
+    assert detail in body["detail"]
+    assert "secret" not in body["detail"]
+
+
+def test_other_requests_are_refused(client) -> None:
+    for response, status, code in (
+        (client.post("/triage/report", content="{", headers=JSON), 400, "malformed_body"),
+        (client.post("/triage/report", content="{}"), 415, "unsupported_media"),
+        (client.post("/triage/report", files={"file": b"{}"}), 415, "unsupported_media"),
+        (post(client, {"images": []}, "?format=pdf"), 422, "invalid_parameter"),
+        (post(client, {"images": []}, "?a=b"), 422, "invalid_parameter"),
+        (client.get("/triage/report"), 405, "method_not_allowed"),
+    ):
+        assert (response.status_code, response.json()["code"]) == (status, code)
+
+
+def test_a_body_over_the_limit_is_refused(model) -> None:
+    with TestClient(app_of(model, bodies={"max_bytes": 1000})) as client:
+        response = post(client, {"images": images()})
+    assert (response.status_code, response.json()["code"]) == (413, "body_too_large")
+
+
+def test_a_report_beyond_its_cpu_time_ends_alone(model) -> None:
+    wide = ROWS[0].result
+    assert wide is not None
+    probabilities = {str(index): 0.0 for index in range(200_000)} | {"mel": 1.0}
+    prediction = wide.prediction.model_copy(update={"probabilities": probabilities})
+    result = wide.model_copy(update={"prediction": prediction}).model_dump(mode="json")
+    with TestClient(app_of(model, deadline_s=1)) as client:
+        response = post(client, {"images": [{"file": "a", "result": result}]})
+        assert response.json()["code"] in ("body_too_large", "deadline_passed")
+        assert client.get("/livez").status_code == 200
