@@ -28,12 +28,19 @@ from service.inference.throughput import ThroughputEstimate
 from service.lifecycle.phase import Lifecycle
 from service.lifecycle.supervisor import Service
 from service.prediction.pipeline import Pipeline
+from service.prediction.report import ReportWriter
 from service.routes.documentation import documentation_routes
 from service.routes.openapi import API_KEY, DESCRIPTION
 from service.routes.page import page_routes
 from service.routes.predict import BATCH_PATH, PREDICT_PATH, predict_routes
 from service.routes.system import metrics_routes, model_routes, probe_routes
-from service.routes.triage import TRIAGE_BATCH_PATH, TRIAGE_PATH, triage_routes
+from service.routes.triage import (
+    TRIAGE_BATCH_PATH,
+    TRIAGE_PATH,
+    policy_routes,
+    report_routes,
+    triage_routes,
+)
 from service.scheduling.decoding_quota import DecodingQuota
 from service.scheduling.decoding_slots import DecodingSlots
 from service.settings import ServiceSettings
@@ -115,6 +122,8 @@ def create_service(
     keyed = partial(app.include_router, dependencies=API_KEY if options.keys is not None else ())
     keyed(predict_routes(pipeline))
     keyed(triage_routes(pipeline, models, policy))
+    keyed(policy_routes(policy))
+    keyed(report_routes(ReportWriter(policy, settings)))
     keyed(model_routes(models, settings, shift))
     app.include_router(probe_routes(lifecycle, lambda: decoder.is_working))
     app.include_router(metrics_routes(metrics))
