@@ -27,13 +27,15 @@ from service.inference.queue import RequestQueue
 from service.inference.throughput import ThroughputEstimate
 from service.lifecycle.phase import Lifecycle
 from service.lifecycle.supervisor import Service
+from service.open_inference.routes import PATHS as OPEN_INFERENCE_PATHS
+from service.open_inference.routes import InferencePaths, open_inference_routes
 from service.prediction.pipeline import Pipeline
 from service.prediction.report import ReportWriter
 from service.routes.documentation import documentation_routes
 from service.routes.openapi import API_KEY, DESCRIPTION
 from service.routes.page import page_routes
 from service.routes.predict import BATCH_PATH, PREDICT_PATH, predict_routes
-from service.routes.system import metrics_routes, model_routes, probe_routes
+from service.routes.system import check_ready, metrics_routes, model_routes, probe_routes
 from service.routes.triage import (
     TRIAGE_BATCH_PATH,
     TRIAGE_PATH,
@@ -117,7 +119,7 @@ def create_service(
         lifespan=lifespan,
         redirect_slashes=False,  # a redirect would send key and image to what Host names
     )
-    problems.install(app)
+    problems.install(app, settings.overload_status)
     policy = options.policy or default_policy()
     keyed = partial(app.include_router, dependencies=API_KEY if options.keys is not None else ())
     keyed(predict_routes(pipeline))
@@ -125,7 +127,9 @@ def create_service(
     keyed(policy_routes(policy))
     keyed(report_routes(ReportWriter(policy, settings)))
     keyed(model_routes(models, settings, shift))
-    app.include_router(probe_routes(lifecycle, lambda: decoder.is_working))
+    readiness = (lifecycle, lambda: decoder.is_working)
+    app.include_router(probe_routes(*readiness))
+    app.include_router(open_inference_routes(pipeline, models, partial(check_ready, *readiness)))
     app.include_router(metrics_routes(metrics))
     app.include_router(page_routes(policy))
     app.include_router(documentation_routes())
@@ -194,13 +198,14 @@ def _add_middlewares(
         AdmissionMiddleware,
         queue=queue,
         quota=quota,
-        paths=(PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH),
+        paths=InferencePaths(PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH),
     )
     if options.keys is not None:
         app.add_middleware(AccessMiddleware, keys=options.keys)
     app.add_middleware(HeadersMiddleware, settings=settings.connections, rules=options.host_rules)
     app.add_middleware(problems.DefectMiddleware)
-    app.add_middleware(ObservationMiddleware, observer=observer, paths=served_paths(app))
+    paths = (*served_paths(app), *OPEN_INFERENCE_PATHS)
+    app.add_middleware(ObservationMiddleware, observer=observer, paths=paths)
     if options.traces is not None:
         from service.telemetry.tracing import TracingMiddleware  # noqa: PLC0415
 

@@ -4,9 +4,9 @@ import os
 import resource
 import sys
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from eulerlora.errors import SettingsError
@@ -21,6 +21,9 @@ STOP_MARGIN_S = 5.0
 HOST_NAME = r"[A-Za-z0-9._:-]+"  # a name, an IPv4 address, or an IPv6 address without brackets
 HostNames = Annotated[str, Field(pattern=rf"^({HOST_NAME}(,{HOST_NAME})*)?$")]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+OverloadStatus = Annotated[
+    Literal[429, 503], BeforeValidator(lambda text: {"429": 429, "503": 503}.get(text, text))
+]
 
 
 class ImageLimits(Settings):
@@ -121,7 +124,8 @@ class ServiceSettings(BaseSettings):
     are queued or being decoded; a client may use as many as it leaves free. deadline_s: from the
     moment when the body is complete; a request that is estimated to end later is refused, and one
     that has not started by then does not run.
-    fewer_samples: under load, run requests with fewer samples and report it in the response.
+    overload_status: HTTP status of the problem `overloaded`; some proxies retry only one of the
+    two. fewer_samples: under load, run requests with fewer samples and report it in the response.
     allowed_hosts: the host names of the service, separated by commas; requests that name another
     one are refused. Empty: `service.auth.exposure.allowed_hosts` decides.
     """
@@ -144,6 +148,7 @@ class ServiceSettings(BaseSettings):
     max_pass_ms: PositiveInt = 50
     max_waiting_rows: PositiveInt = 3072
     deadline_s: Seconds = 10
+    overload_status: OverloadStatus = 503
     fewer_samples: bool = False
     allowed_hosts: HostNames = ""
 

@@ -10,9 +10,10 @@ from eulerlora_client.contract.problems import NotAuthenticated, Problem, QuotaE
 from service.auth.key_file import Client
 from service.auth.keys import Keys
 from service.http.problem_responses import problem_response
+from service.telemetry.observation import PROBES
 
 WINDOW_S = 60.0
-OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/livez", "/readyz", "/metrics"})
+OPEN_PATHS = PROBES | {"/", "/docs", "/openapi.json"}
 OPEN_FOLDERS = ("/page/", "/docs/")
 
 

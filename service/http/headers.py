@@ -17,8 +17,8 @@ from eulerlora_client.contract.problems import (
 )
 from service.http.problem_responses import problem_response
 from service.settings import ConnectionSettings
+from service.telemetry.observation import PROBES
 
-PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 OPEN_CONNECTIONS = "open_connections"  # key in the request state
 MAX_HEADER_BYTES = 16 * 1024  # of target, header names and header values
 TOO_LARGE = f"expected headers of at most {MAX_HEADER_BYTES:,} bytes"

@@ -1,4 +1,7 @@
-"""Problem documents (RFC 9457) as the response to every 4xx and 5xx error."""
+"""Problem documents (RFC 9457) as the response to every 4xx and 5xx error.
+
+Below OPEN_INFERENCE, the response is the error object of that protocol, with the same status.
+"""
 
 import logging
 import math
@@ -23,6 +26,7 @@ from eulerlora_client.contract.problems import (
     MethodNotAllowed,
     NotAuthenticated,
     NotFound,
+    Overloaded,
     Problem,
     QuotaExceeded,
     RequestRefused,
@@ -35,6 +39,8 @@ from service.telemetry.request_id import HEADER, request_id_of
 logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
+OPEN_INFERENCE = "/v2"
+"""The root of the paths of the Open Inference Protocol."""
 PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 UNREAD_BODY = (
@@ -43,8 +49,12 @@ UNREAD_BODY = (
 """Problems that leave the rest of the body unread, so that the connection must be closed."""
 
 
-def install(app: FastAPI) -> None:
-    """Adds exception handlers that respond to every error with a problem document."""
+def install(app: FastAPI, overload_status: int | None = Overloaded.status) -> None:
+    """Adds exception handlers that respond to every error with a problem document.
+
+    overload_status: of the problem Overloaded, in every response of the application.
+    """
+    app.state.overload_status = overload_status
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -93,13 +103,21 @@ class _ProblemResponse(JSONResponse):
     """A problem document; stores its code in the request state for logs, metrics and traces."""
 
     def __init__(self, document: ProblemDocument, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(
-            document.model_dump(exclude_unset=True), document.status, headers, MEDIA_TYPE
-        )
-        self.code = document.code
+        super().__init__(None, document.status, headers, MEDIA_TYPE)
+        self._document = document
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})["problem"] = self.code
+        document = self._document
+        scope.setdefault("state", {})["problem"] = document.code
+        if document.code == Overloaded.code and "app" in scope:
+            status = getattr(scope["app"].state, "overload_status", document.status)
+            document = document.model_copy(update={"status": status})
+        content = document.model_dump(exclude_unset=True)
+        if f"{scope['path']}/".startswith(f"{OPEN_INFERENCE}/"):
+            content = {"error": f"{document.code}: {document.detail}"}
+            self.headers["Content-Type"] = JSONResponse.media_type
+        self.status_code, self.body = document.status, self.render(content)
+        self.headers["Content-Length"] = str(len(self.body))
         await super().__call__(scope, receive, send)
 
 
@@ -143,7 +161,7 @@ async def _on_disconnect(request: Request, _: Exception) -> Response:
 
 async def _on_validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    return await _on_problem(request, InvalidParameter(_detail_without_value(error.errors()[0])))
+    return await _on_problem(request, InvalidParameter(detail_without_value(error.errors()[0])))
 
 
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
@@ -162,7 +180,7 @@ async def _on_defect(request: Request, error: Exception) -> JSONResponse:
     return _ProblemResponse(document, {HEADER: document.request_id})
 
 
-def _detail_without_value(error: Mapping[str, Any]) -> str:
+def detail_without_value(error: Mapping[str, Any]) -> str:
     """Returns the parameter and the reason of a validation error, without the invalid value."""
     name = str(error["loc"][-1])
     if not PRINTABLE_NAME.fullmatch(name):

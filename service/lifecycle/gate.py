@@ -14,16 +14,18 @@ from service.lifecycle.phase import Lifecycle
 from service.telemetry.metrics import start_metrics
 from service.telemetry.request_id import RequestIdMiddleware, request_id_of
 
-ALIVE, READY, METRICS = "/livez", "/readyz", "/metrics"
+METRICS = "/metrics"
+ALIVE = {"/livez": ServiceStatus(status="alive").model_dump(), "/v2/health/live": {"live": True}}
+READY = ("/readyz", "/v2/health/ready")
 RETRY_AFTER_S = 5
 
 
 class Gate:
     """An ASGI application that forwards requests to the service while its models are healthy.
 
-    Before `open`, and after a failed health check, it answers with 503; /livez is always 200, and
-    /metrics says that the service is not ready, so that an alert finds a process stuck in start.
-    During a normal shutdown it still forwards requests and closes their connections.
+    Before `open`, and after a failed health check, it answers with 503; the liveness probes are
+    always 200, and /metrics says that the service is not ready, so that an alert finds a process
+    stuck in start. During a normal shutdown it still forwards requests and closes connections.
     """
 
     def __init__(self, lifecycle: Lifecycle) -> None:
@@ -59,13 +61,13 @@ class Gate:
 
     def _refusal(self, path: str) -> NotReady | None:
         """Returns the problem to answer a request with, or None to forward it."""
-        if path in (ALIVE, METRICS):
+        if path in ALIVE or path == METRICS:
             return None
         if self._lifecycle.phase == "starting":
             return NotReady("the models are being loaded", RETRY_AFTER_S)
         if self._lifecycle.failure is not None:
             return NotReady("a health check failed; the service is stopping", RETRY_AFTER_S)
-        if self._lifecycle.phase == "stopping" and (not self.is_open or path == READY):
+        if self._lifecycle.phase == "stopping" and (not self.is_open or path in READY):
             return NotReady("the service is stopping")
         return None
 
@@ -92,6 +94,6 @@ class Gate:
             text = self._metrics(request.headers.get("Accept", ""))
             response = Response(text.content, headers={"Content-Type": text.content_type})
         else:
-            response = JSONResponse(ServiceStatus(status="alive").model_dump())
+            response = JSONResponse(ALIVE[request.url.path])
         response.headers["Connection"] = "close"  # the headers were not checked for two lengths
         await response(scope, receive, send)

@@ -151,6 +151,14 @@ def _set_options(
     )
 
 
+def check_ready(lifecycle: Lifecycle, decoder_works: Callable[[], bool]) -> None:
+    """Raises NotReady unless the models are served and the decoder of images works."""
+    if lifecycle.phase != "ready":
+        raise NotReady("the models are not served")
+    if not decoder_works():
+        raise NotReady("the image decoder does not work")
+
+
 def probe_routes(lifecycle: Lifecycle, decoder_works: Callable[[], bool]) -> APIRouter:
     """Returns the liveness and readiness probes."""
     router = APIRouter(tags=[OPERATIONS])
@@ -163,10 +171,7 @@ def probe_routes(lifecycle: Lifecycle, decoder_works: Callable[[], bool]) -> API
     @router.get("/readyz", responses=documented("readyz", (*OPEN_PROBLEMS, NotReady)))
     async def readyz() -> ServiceStatus:
         """Returns 200 while the models are served and the decoder of images works."""
-        if lifecycle.phase != "ready":
-            raise NotReady("the models are not served")
-        if not decoder_works():
-            raise NotReady("the image decoder does not work")
+        check_ready(lifecycle, decoder_works)
         return ServiceStatus(status="ready")
 
     return router

@@ -30,7 +30,8 @@ from service.telemetry.metrics import OTHER, Metrics
 logger = logging.getLogger(__name__)
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
-PROBES = frozenset(("/livez", "/readyz", "/metrics"))
+PROBES = frozenset(("/livez", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready"))
+"""Paths that the headers of a request do not affect, and that are logged only for debugging."""
 
 
 @dataclass

@@ -58,7 +58,7 @@ def test_a_problem_becomes_a_document(faulty, kind) -> None:
 
 
 def test_a_problem_response_stores_its_code_in_the_request_state() -> None:
-    scope: dict[str, Any] = {"type": "http"}
+    scope: dict[str, Any] = {"type": "http", "path": "/predict"}
     sent = []
 
     async def send(message: dict[str, Any]) -> None:
