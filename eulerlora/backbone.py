@@ -207,7 +207,11 @@ def resized_positions(positions: Tensor, settings: BackboneSettings) -> Tensor:
         return positions
     grid = positions[:, 1:].mT.unflatten(-1, (own_side, own_side))
     resized = F.interpolate(
-        grid, size=(side, side), mode="bicubic", align_corners=settings.positions == "corners"
+        grid,
+        size=(side, side),
+        mode="bicubic",
+        align_corners=settings.positions == "corners",
+        antialias=settings.positions == "cells-antialias",
     )
     return torch.cat([positions[:, :1], resized.flatten(2).mT], dim=1)
 

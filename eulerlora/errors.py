@@ -7,6 +7,7 @@ EulerLoRAError
 ├── CheckpointError    a checkpoint is missing, damaged or made for another model
 ├── DataError          a data set is missing, incomplete or has unexpected labels
 ├── NonFiniteError     a computation returned NaN or infinity
+├── HubError           a repository of the Hugging Face Hub cannot be read or written
 └── StorageError       a disk is full or fails
 
 Every message is one line that states what was expected and what was given.
@@ -51,6 +52,10 @@ class DataError(EulerLoRAError):
 
 class NonFiniteError(EulerLoRAError):
     """A computation returned NaN or infinity."""
+
+
+class HubError(EulerLoRAError):
+    """A repository of the Hugging Face Hub cannot be read or written."""
 
 
 class StorageError(EulerLoRAError):

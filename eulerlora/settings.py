@@ -68,7 +68,8 @@ class BackboneSettings(Settings):
     pooling: the features are those of the class token, or the mean over the patches.
     final_norm: after the last block, applied to the tokens or to the pooled features.
     positions: for another image size, the grid of position embeddings is interpolated with its
-    corner points (torchvision) or its cells (DINOv2, transformers) aligned.
+    corner points (torchvision) or its cells (transformers) aligned, or also with antialiasing
+    (timm, DINOv2 with registers).
     """
 
     image_size: Annotated[PositiveInt, Field(le=4096)] = 224
@@ -85,7 +86,7 @@ class BackboneSettings(Settings):
     registers: int = optional(0, ge=0, le=1024)
     pooling: Literal["class", "mean"] = optional("class")
     final_norm: Literal["tokens", "pooled", "none"] = optional("tokens")
-    positions: Literal["corners", "cells"] = optional("corners")
+    positions: Literal["corners", "cells", "cells-antialias"] = optional("corners")
 
     @model_validator(mode="after")
     def _halvings_reach_the_patch_size(self) -> Self:

@@ -37,9 +37,10 @@ def declared(package: str) -> set[str]:
     """Returns the distributions that a package may import."""
     if package == "eulerlora_client":
         return names(project("eulerlora_client")["dependencies"])
-    extra = {"service": "serve", "training": "train"}.get(package)
+    chosen = {"service": ["serve"], "training": ["train"], "eulerlora": ["hub", "onnx"]}
     extras = project()["optional-dependencies"]
-    return names(project()["dependencies"]) | names(extras[extra] if extra else [])
+    optional = [requirement for extra in chosen[package] for requirement in extras[extra]]
+    return names(project()["dependencies"]) | names(optional)
 
 
 def lock(purpose: str) -> str:

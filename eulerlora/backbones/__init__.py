@@ -1,0 +1,1 @@
+"""Import of other libraries' Vision Transformers as backbones."""

@@ -1,0 +1,94 @@
+"""Repositories of the Hugging Face Hub; the extra `hub` installs its client, huggingface_hub."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from eulerlora.errors import HubError
+
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+PREFIX = "hf://"
+FILES = ("*.json", "*.safetensors", "*.md", "*.png", "LICENSE*")
+PICKLES = ("pytorch_model*.bin", "open_clip_pytorch_model.bin")
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository ORGANISATION/NAME; revision: a branch, a tag or a commit, None for the default.
+
+    Raises HubError for another name.
+    """
+
+    name: str
+    revision: str | None = None
+
+    def __post_init__(self) -> None:
+        if REPOSITORY.fullmatch(self.name) is None:
+            raise HubError(f"expected a repository ORGANISATION/NAME, got {self.name!r}")
+
+    @classmethod
+    def of_url(cls, url: str) -> "Repository":
+        """Returns the repository of `hf://ORGANISATION/NAME[@REVISION]`; the prefix may lack."""
+        name, _, revision = url.removeprefix(PREFIX).partition("@")
+        return cls(name, revision or None)
+
+    def __str__(self) -> str:
+        return f"{PREFIX}{self.name}" + (f"@{self.revision}" if self.revision else "")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The files of a repository at one commit. revision: the hash of the commit."""
+
+    folder: Path
+    revision: str
+
+
+def download(repository: Repository) -> Snapshot:
+    """Returns a repository's files, from the local cache if they are there, or the network.
+
+    Pickles are downloaded only if there are no safetensors. Raises HubError.
+    """
+    snapshot = _snapshot(repository, FILES)
+    if not any(snapshot.folder.glob("*.safetensors")):
+        snapshot = _snapshot(Repository(repository.name, snapshot.revision), FILES + PICKLES)
+    return snapshot
+
+
+def _snapshot(repository: Repository, patterns: Sequence[str]) -> Snapshot:
+    hub = client()
+    try:
+        folder = Path(
+            hub.snapshot_download(
+                repository.name, revision=repository.revision, allow_patterns=list(patterns)
+            )
+        )
+    except (OSError, ValueError) as error:
+        raise HubError(f"{repository}: {_reason(hub, error)}") from error
+    return Snapshot(folder, folder.name)  # the Hub's cache names a snapshot by its commit
+
+
+def client() -> ModuleType:
+    """Returns the module huggingface_hub. Raises HubError if it is not installed."""
+    try:
+        import huggingface_hub  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise HubError("expected huggingface_hub; pip install 'eulerlora[hub]'") from error
+    return huggingface_hub
+
+
+def _reason(hub: ModuleType, error: Exception) -> str:
+    """Returns why a repository cannot be read, in one line."""
+    errors = hub.errors
+    if isinstance(error, errors.GatedRepoError):
+        return "access requires the consent of its owner; accept its terms and run `hf auth login`"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return "no such repository, or it is private"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return "no such revision"
+    return (
+        "cannot be downloaded; expected a network, or a folder on this machine, which "
+        "`hf download` writes on another one"
+    )

@@ -1,0 +1,218 @@
+"""Imported backbones against the libraries that they come from, with random weights."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Generator, Tensor
+
+from eulerlora.backbone import load_backbone
+from eulerlora.backbones.importing import import_backbone, read_source
+from eulerlora.backbones.source import Source, find_source
+from eulerlora.errors import CheckpointError, EulerLoRAError
+from eulerlora.settings import Preprocessing
+from tests.eulerlora.backbones.sources import MODELS, SavedModel, of_timm, of_transformers
+
+TOLERANCE = 1e-4
+
+
+def images(size: int) -> Tensor:
+    return torch.rand(2, 3, size, size, generator=Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("save", MODELS.values(), ids=MODELS)
+@torch.inference_mode()
+def test_an_imported_backbone_has_the_features_of_its_library(
+    save: Callable[[Path], SavedModel], tmp_path: Path
+) -> None:
+    saved = save(tmp_path / "source")
+    imported = import_backbone(Source(tmp_path / "source", "tiny"), tmp_path / "out")
+    assert imported.architecture == saved.architecture
+    backbone = load_backbone(tmp_path / "out" / "backbone.safetensors").backbone.eval()
+    pixels = images(backbone.settings.image_size)
+    expected = saved.features(pixels)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(backbone(pixels), expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", ["ViT", "Dinov2", "Dinov2WithRegisters"])
+@torch.inference_mode()
+def test_positions_for_another_image_size_are_those_of_the_library(
+    kind: str, tmp_path: Path
+) -> None:
+    of_transformers(tmp_path / "source", kind)
+    model = getattr(transformers, f"{kind}Model").from_pretrained(tmp_path / "source").eval()
+    imported = read_source(Source(tmp_path / "source", "tiny"), image_size=48)
+    options = {"interpolate_pos_encoding": True} if kind == "ViT" else {}
+    expected = model(images(48), **options).last_hidden_state[:, 0]
+    actual = imported.backbone.eval()(images(48))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=TOLERANCE)
+    assert imported.preprocessing.size == 48
+
+
+@torch.inference_mode()
+def test_positions_of_timm_for_another_image_size_are_those_of_timm(tmp_path: Path) -> None:
+    of_timm(tmp_path / "source")
+    source = Source(tmp_path / "source", "tiny")
+    small, large = (read_source(source, size).backbone for size in (32, 48))
+    positions = small.encoder.pos_embedding
+    expected = timm.layers.resample_abs_pos_embed(positions, [6, 6], num_prefix_tokens=1)
+    torch.testing.assert_close(large.encoder.pos_embedding.data, expected)
+
+
+def test_shards_are_read_by_their_index(tmp_path: Path) -> None:
+    of_transformers(tmp_path / "source", "ViT", intermediate_size=24)
+    whole = tmp_path / "source" / "model.safetensors"
+    expected = read_source(Source(tmp_path / "source", "tiny")).backbone.state_dict()
+    tensors = load_file(whole)
+    whole.unlink()
+    weight_map = {}
+    for part in range(2):
+        shard = {n: t for i, (n, t) in enumerate(tensors.items()) if i % 2 == part}
+        save_file(shard, tmp_path / "source" / f"model-{part}.safetensors")
+        weight_map |= dict.fromkeys(shard, f"model-{part}.safetensors")
+    index = tmp_path / "source" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    actual = read_source(Source(tmp_path / "source", "tiny")).backbone.state_dict()
+    assert all(torch.equal(actual[name], expected[name]) for name in expected)
+    index.write_text(json.dumps({"weight_map": {"a": "../model.safetensors"}}))
+    with pytest.raises(CheckpointError, match="map of file names"):
+        read_source(Source(tmp_path / "source", "tiny"))
+
+
+def test_a_pickle_is_read_without_running_its_code(tmp_path: Path) -> None:
+    of_timm(tmp_path / "source")
+    trace = tmp_path / "trace"
+
+    class Touch:
+        def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+            return (Path.touch, (trace,))
+
+    (tmp_path / "source" / "model.safetensors").unlink()
+    torch.save({"payload": Touch()}, tmp_path / "source" / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="without code"):
+        read_source(Source(tmp_path / "source", "tiny"))
+    assert not trace.exists()
+
+
+def test_the_file_states_origin_licence_and_hash(tmp_path: Path) -> None:
+    of_transformers(tmp_path / "source", "ViT", intermediate_size=24)
+    (tmp_path / "source" / "README.md").write_text("---\ntags:\n- a\nlicense: apache-2.0\n---\n")
+    imported = import_backbone(find_source(str(tmp_path / "source")), tmp_path / "out")
+    origin = load_backbone(tmp_path / "out" / "backbone.safetensors").provenance["imported"]
+    assert origin == {
+        "source": "source", "revision": None, "architecture": "vit", "licence": "apache-2.0",
+        "sha256": imported.sha256,
+    }  # fmt: skip
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "apache-2.0" in card
+    assert imported.sha256 in card
+
+
+def change(folder: Path, **values: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"model_type": "swin"}, "unknown architecture swin; known are vit, dinov2"),
+        ({"model_type": "dinov3_vit"}, "unknown architecture dinov3_vit"),
+        ({"hidden_act": "relu"}, "expected hidden_act among gelu"),
+        ({"num_channels": 1}, "expected num_channels=3, got 1"),
+        ({"num_hidden_layers": 1}, "unknown tensor encoder.layer.1"),
+        ({"num_hidden_layers": 3}, "expected a tensor encoder.layer.2"),
+        ({"intermediate_size": 25}, "expected shape"),
+        ({"num_attention_heads": 3}, "multiple of heads=3"),
+    ],
+)
+def test_a_model_that_is_not_known_is_refused_in_one_line(
+    tmp_path: Path, values: dict[str, object], reason: str
+) -> None:
+    of_transformers(tmp_path / "source", "ViT", intermediate_size=24)
+    change(tmp_path / "source", **values)
+    with pytest.raises(CheckpointError, match=reason) as caught:
+        import_backbone(Source(tmp_path / "source", "tiny"), tmp_path / "out")
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [{"class_token": False, "global_pool": "map"}, {"qk_norm": True}], ids=str
+)
+def test_a_model_of_timm_with_other_modules_is_refused(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    of_timm(tmp_path / "source", **options)
+    with pytest.raises(CheckpointError, match=r"class token|unknown tensor"):
+        read_source(Source(tmp_path / "source", "tiny"))
+
+
+def test_a_folder_without_weights_or_with_damaged_files_is_refused(tmp_path: Path) -> None:
+    of_transformers(tmp_path / "source", "ViT", intermediate_size=24)
+    for name, content in (("config.json", "{"), ("model.safetensors", "{}")):
+        copy = shutil.copytree(tmp_path / "source", tmp_path / f"no-{name}")
+        (copy / name).write_text(content)
+        with pytest.raises(CheckpointError):
+            read_source(Source(copy, "tiny"))
+    (tmp_path / "source" / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="expected weights in one of"):
+        read_source(Source(tmp_path / "source", "tiny"))
+    with pytest.raises(EulerLoRAError, match="expected a folder, got none"):
+        find_source(str(tmp_path / "nothing"))
+
+
+def processor(folder: Path, **values: object) -> Preprocessing:
+    """Returns the preprocessing of a source with this `preprocessor_config.json`."""
+    (folder / "preprocessor_config.json").write_text(json.dumps(values))
+    return read_source(Source(folder, "tiny")).preprocessing
+
+
+def test_the_preprocessing_is_that_of_the_source(tmp_path: Path) -> None:
+    folder = tmp_path / "source"
+    of_transformers(folder, "ViT", intermediate_size=24)
+    assert read_source(Source(folder, "tiny")).preprocessing == Preprocessing(size=32)
+    assert not read_source(Source(folder, "tiny")).stated_input
+    colours = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.2, 0.2]}
+    squash = processor(folder, size={"height": 32, "width": 32}, resample=2, **colours)
+    assert squash == Preprocessing(size=32, mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2))
+    crop = processor(
+        folder, size={"shortest_edge": 36}, do_center_crop=True, resample=3,
+        crop_size={"height": 32, "width": 32}, do_normalize=False,
+    )  # fmt: skip
+    assert crop == Preprocessing(
+        size=32, resize="crop", shorter_side=36, interpolation="bicubic-antialias"
+    )
+    smaller = processor(folder, size=16, **colours)  # older files have one number
+    assert smaller.size == 16
+    with pytest.raises(CheckpointError, match="expected resample 2"):
+        processor(folder, size=32, resample=0)
+
+
+def test_the_preprocessing_of_timm_and_open_clip_is_read(tmp_path: Path) -> None:
+    of_timm(tmp_path / "timm")
+    assert read_source(Source(tmp_path / "timm", "tiny")).preprocessing == Preprocessing(
+        size=32, resize="crop", shorter_side=35, interpolation="bicubic-antialias",
+        mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25),
+    )  # fmt: skip
+    MODELS["open_clip with a timm trunk"](tmp_path / "clip")
+    preprocessing = read_source(Source(tmp_path / "clip", "tiny")).preprocessing
+    assert (preprocessing.size, preprocessing.shorter_side) == (224, 224)
+    assert preprocessing.mean == (0.48, 0.46, 0.41)
+
+
+def test_normalised_input_is_that_of_the_image_processor(tmp_path: Path) -> None:
+    """Also when pixels are scaled to another range than [0, 1]."""
+    folder = tmp_path / "source"
+    of_transformers(folder, "ViT", intermediate_size=24)
+    values = {"image_mean": [0.5] * 3, "image_std": [0.25] * 3, "rescale_factor": 1 / 127.5}
+    preprocessing = processor(folder, size=32, **values)
+    assert preprocessing.mean == pytest.approx((0.25,) * 3)
+    assert preprocessing.std == pytest.approx((0.125,) * 3)
