@@ -22,7 +22,8 @@ from eulerlora_client.sdk.async_client import AsyncTriageClient
 from eulerlora_client.sdk.requests import TriageOptions, connection_options
 from eulerlora_client.sdk.retry import RetryPolicy, Timeouts
 from eulerlora_client.triage.files import select_files
-from eulerlora_client.triage.run import TriageRow, cancelled_row, triage
+from eulerlora_client.triage.result import TriageRow
+from eulerlora_client.triage.run import cancelled_row, triage
 
 QUOTA_S = 3600.0  # a long run outlasts many quotas
 FIRST_RETRY = RetryPolicy(service_s=0, quota_s=QUOTA_S)  # reports a wrong address at once

@@ -1,6 +1,6 @@
 """The measured performance of a policy as tables: on the page, in reports, cards and README."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from eulerlora_client.policy.evidence import Evidence, MeasuredEvidence
@@ -60,8 +60,11 @@ class Performance:
         return "\n\n".join([*parts, DETAIL_NOTE])
 
 
-def performance(policy: Policy) -> Performance | None:
-    """Returns the performance of a policy's thresholds; None if it was not measured."""
+def performance(policy: Policy, names: Mapping[str, str] | None = None) -> Performance | None:
+    """Returns the performance of a policy's thresholds; None if it was not measured.
+
+    names: of classes for people, by their codes; other classes keep their codes.
+    """
     evidence = policy.evidence
     if evidence is None or not evidence.measured:
         return None
@@ -70,7 +73,7 @@ def performance(policy: Policy) -> Performance | None:
         f"probability of {policy.malignant.urgent}, {evidence.model} in mode {evidence.mode} with "
         f"{evidence.samples} sample{'s' if evidence.samples > 1 else ''} "
         f"(revision {evidence.revision}).",
-        _summary(evidence, _group(policy)),
+        _summary(evidence, names or {}, policy),
         Table(
             DETAIL_HEADER,
             [row for one in evidence.measured for row in _detail_rows(evidence, one, policy)],
@@ -78,13 +81,14 @@ def performance(policy: Policy) -> Performance | None:
     )
 
 
-def _group(policy: Policy) -> str:
-    *first, last = policy.malignant.classes
+def _group(policy: Policy, names: Mapping[str, str]) -> str:
+    *first, last = (names.get(code, code) for code in policy.malignant.classes)
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def _summary(evidence: Evidence, group: str) -> Table:
-    target = NAMES.get(evidence.target, evidence.target)
+def _summary(evidence: Evidence, names: Mapping[str, str], policy: Policy) -> Table:
+    target = {**NAMES, **names}.get(evidence.target, evidence.target)
+    group = _group(policy, names)
     header = ("images", f"sensitivity, {target}", f"sensitivity, {group}", "specificity")
     rows = [
         (
@@ -103,7 +107,7 @@ def _summary(evidence: Evidence, group: str) -> Table:
 
 
 def _detail_rows(evidence: Evidence, one: MeasuredEvidence, policy: Policy) -> Iterator[list[str]]:
-    named = [(evidence.target, one.target), (_group(policy), one.malignant)]
+    named = [(evidence.target, one.target), (_group(policy, {}), one.malignant)]
     if one.other_malignant is not None:
         labels = ", ".join(one.other_malignant.labels)
         named.append((f"{labels}, malignant without a class", one.other_malignant))

@@ -12,7 +12,7 @@ from eulerlora_client.contract.triage import TriageResult
 from eulerlora_client.errors import RowsError
 from eulerlora_client.output_files import atomic_text_file
 from eulerlora_client.printable import csv_path, csv_text
-from eulerlora_client.triage.run import RowProblem, TriageRow
+from eulerlora_client.triage.result import RowProblem, TriageRow
 
 PREDICTION_COLUMNS = (
     "msp", "entropy", "expected_entropy", "mutual_information", "ood", "ood_threshold",

@@ -28,7 +28,7 @@ from eulerlora_client.report.rows import (
 )
 from eulerlora_client.report.thumbnails import Thumbnail, thumbnail_of
 from eulerlora_client.triage.ranking import STATUS_TITLES, counts_by_status, ranked
-from eulerlora_client.triage.run import TriageRow
+from eulerlora_client.triage.result import TriageRow
 
 PACKAGE, FOLDER = "eulerlora_client.report", "parts"
 TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
@@ -66,6 +66,8 @@ def report_html(
     for each row, in order; None for a row without a picture.
     """
     ranked_rows = ranked(rows)
+    names = names_of_classes(ranked_rows)
+    short_names = {code: name.partition(" (")[0] for code, name in names.items()}
     return (
         _environment()
         .get_template(TEMPLATE)
@@ -75,8 +77,9 @@ def report_html(
             name_ranks=ranks_by_name(ranked_rows),
             settings_counts=counts_by_settings(ranked_rows),
             policy=policy,
-            performance=performance(policy),
-            class_names=names_of_classes(ranked_rows),
+            performance=performance(policy, short_names),
+            class_names=names,
+            short_names=short_names,
             thumbnail_of=thumbnail_of_row,
             created_at=created_at.astimezone(UTC),
             style=_inline(STYLE),
@@ -119,7 +122,7 @@ def _environment() -> Environment:
     environment.filters.update(
         percent=percent,
         nats="{:.3f}".format,
-        class_name=lambda code, names: names.get(code, code).partition(" (")[0],
+        class_name=lambda code, names: names.get(code, code),
         name_in=lambda code, result: result.name_of(code),
     )
     environment.globals.update(

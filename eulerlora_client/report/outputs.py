@@ -11,7 +11,7 @@ from eulerlora_client.errors import OutputPathError
 from eulerlora_client.output_files import is_replaceable
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.report.exports import write_csv, write_json_lines
-from eulerlora_client.triage.run import TriageRow
+from eulerlora_client.triage.result import TriageRow
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from eulerlora_client.policy.urgency import FAILED, TriageStatus
 from eulerlora_client.policy.wording import NOT_FITTED, WARNING
 from eulerlora_client.printable import printable
 from eulerlora_client.triage.ranking import STATUS_TITLES, RankedRow, counts_by_status, ranked
-from eulerlora_client.triage.run import TriageRow
+from eulerlora_client.triage.result import TriageRow
 
 FILE_WIDTH = 160
 """Columns of the table if the output is not a terminal."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.policy.urgency import TriageStatus
 from eulerlora_client.triage.ranking import RankedRow, ranked_row, sort_key
-from eulerlora_client.triage.result import decided
-from eulerlora_client.triage.run import TriageRow
+from eulerlora_client.triage.result import TriageRow, decided
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from eulerlora_client.contract.triage import Disposition
 from eulerlora_client.policy.urgency import FAILED, TriageStatus, urgency
 from eulerlora_client.policy.wording import NOT_ASSESSED, TITLES
-from eulerlora_client.triage.run import TriageRow
+from eulerlora_client.triage.result import TriageRow
 
 STATUS_TITLES: Mapping[TriageStatus, str] = dict([*TITLES.items(), (FAILED, NOT_ASSESSED)])
 """The title of each status, in the order of their counts."""

@@ -1,6 +1,8 @@
-"""The answers of `/triage` and `/triage/policy`, from the decisions of a policy."""
+"""Rows of a triage run, and the answers of `/triage` and `/triage/policy` from decisions."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.triage import (
@@ -24,6 +26,23 @@ from eulerlora_client.policy.wording import (
     WARNING,
     pathway,
 )
+
+
+@dataclass(frozen=True)
+class RowProblem:
+    """Why a file has no result: a code for programs, and a text for people."""
+
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class TriageRow:
+    """The outcome for one file: the result, or the problem that prevented it."""
+
+    path: Path
+    result: TriageResult | None = None
+    problem: RowProblem | None = None
 
 
 def triage_result(

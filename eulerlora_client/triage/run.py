@@ -6,32 +6,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from eulerlora_client.contract.problems import BodyTooLarge, Problem, Unreachable, UnreadableFile
-from eulerlora_client.contract.triage import TriageResult
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.sdk.async_client import AsyncTriageClient
 from eulerlora_client.sdk.concurrency import map_ordered_async
 from eulerlora_client.sdk.images import image_bytes
 from eulerlora_client.sdk.requests import TriageOptions
-from eulerlora_client.triage.result import decided
+from eulerlora_client.triage.result import RowProblem, TriageRow, decided
 
 NOT_ASKED = "not_asked"
-
-
-@dataclass(frozen=True)
-class RowProblem:
-    """Why a file has no result: a code for programs, and a text for people."""
-
-    code: str
-    detail: str
-
-
-@dataclass(frozen=True)
-class TriageRow:
-    """The outcome for one file: the result, or the problem that prevented it."""
-
-    path: Path
-    result: TriageResult | None = None
-    problem: RowProblem | None = None
 
 
 def triage(

@@ -12,8 +12,7 @@ from eulerlora_client.commands.triage import triage_command
 from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason, TriageResult
 from eulerlora_client.policy.policy import Decision, Policy, default_policy, default_policy_text
-from eulerlora_client.triage.result import policy_description, triage_result
-from eulerlora_client.triage.run import RowProblem, TriageRow
+from eulerlora_client.triage.result import RowProblem, TriageRow, policy_description, triage_result
 from tests.eulerlora_client.conftest import PREDICTION, Reply
 from tests.program import Completed, run
 

@@ -11,8 +11,7 @@ from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.triage import ImageQuality
 from eulerlora_client.policy.policy import Policy, default_policy
 from eulerlora_client.policy.rules import MalignantRules, UncertaintyRules
-from eulerlora_client.triage.result import triage_result
-from eulerlora_client.triage.run import RowProblem, TriageRow
+from eulerlora_client.triage.result import RowProblem, TriageRow, triage_result
 
 CLASS_NAMES = {
     "akiec": "actinic keratosis (or Bowen's disease)",

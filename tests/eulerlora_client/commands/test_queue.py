@@ -9,7 +9,7 @@ from eulerlora_client.commands import program as program_module
 from eulerlora_client.commands.queue import queue_command
 from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.report.exports import write_json_lines
-from eulerlora_client.triage.run import TriageRow
+from eulerlora_client.triage.result import TriageRow
 from tests.eulerlora_client.triage_rows import (
     SHARP,
     UNFAMILIAR,

@@ -21,7 +21,7 @@ from eulerlora_client.policy.policy import Policy, default_policy
 from eulerlora_client.printable import NO_BREAK, printable
 from eulerlora_client.report import html as report
 from eulerlora_client.report.html import percent, write_report
-from eulerlora_client.triage.run import TriageRow
+from eulerlora_client.triage.result import TriageRow
 from tests.eulerlora_client.triage_rows import (
     CLASS_NAMES,
     REVISION,

@@ -6,7 +6,7 @@ from eulerlora_client.contract.scores import StandardError
 from eulerlora_client.report.html import describe_settings
 from eulerlora_client.report.rows import counts_by_settings, ranks_by_name, sort_keys
 from eulerlora_client.triage.ranking import ranked
-from eulerlora_client.triage.run import TriageRow
+from eulerlora_client.triage.result import TriageRow
 from tests.eulerlora_client.triage_rows import (
     SHARP,
     failed,

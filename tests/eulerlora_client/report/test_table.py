@@ -10,7 +10,7 @@ from eulerlora_client.contract.triage import Disposition, Reason
 from eulerlora_client.policy.wording import NOT_ASSESSED, NOT_FITTED, TITLES, WARNING
 from eulerlora_client.report.table import HEADER, column_widths, print_table, summary
 from eulerlora_client.triage.ranking import ranked
-from eulerlora_client.triage.run import TriageRow
+from eulerlora_client.triage.result import TriageRow
 from tests.eulerlora_client.runs import decided, mel_policy, undecided
 
 ROWS = [

@@ -9,7 +9,7 @@ from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.triage import Disposition
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.triage.ranking import counts_by_status, ranked
-from eulerlora_client.triage.run import TriageRow
+from eulerlora_client.triage.result import TriageRow
 from tests.eulerlora_client.triage_rows import (
     BLURRED,
     SHARP,
