@@ -2,11 +2,12 @@
 
 const ORIENTATION = 0x0112;
 const UPRIGHT = 1;
+const NONE = 0;
 const SHORT = 3;
 
-/** Reads the orientation from a TIFF structure (EXIF 2.32, 4.6); 1 if there is none.
+/** Reads the orientation from a TIFF structure (EXIF 2.32, 4.6).
  * @param {Uint8Array} tiff  without the "Exif" identifier
- * @returns {number} 1 to 8 */
+ * @returns {number} 1 to 8; 0 if there is none */
 export function orientationOf(tiff) {
   const view = new DataView(tiff.buffer, tiff.byteOffset, tiff.byteLength);
   try {
@@ -20,13 +21,13 @@ export function orientationOf(tiff) {
   } catch (error) {
     if (!(error instanceof RangeError)) throw error; // a damaged structure: decoders ignore it
   }
-  return UPRIGHT;
+  return NONE;
 }
 
-/** Reads `tiff:Orientation` from XMP, which decoders use if EXIF has none; 1 without it. */
+/** Reads `tiff:Orientation` from XMP, which decoders use if EXIF has none; 0 without it. */
 export function orientationOfXmp(bytes) {
   const match = /tiff:Orientation(?:="|>)([1-8])/.exec(new TextDecoder("latin1").decode(bytes));
-  return match === null ? UPRIGHT : Number(match[1]);
+  return match === null ? NONE : Number(match[1]);
 }
 
 /** A TIFF structure with an orientation and nothing else. */

@@ -18,7 +18,7 @@ const KEPT = [ // application segments that change the colours
  * @returns {Uint8Array[]} */
 export function jpegWithoutMetadata(bytes) {
   const kept = [];
-  let orientation = 0; // unknown; EXIF precedes XMP, as in decoders
+  let orientation = 0; // none; EXIF precedes XMP, as in decoders
   let at = 2;
   while (at + 1 < bytes.length) {
     const [marker, start] = nextMarker(bytes, at);

@@ -41,7 +41,7 @@ function blockAt(lines, at) {
   const heading = /^#{3,6} +(.*)/.exec(line);
   if (heading) return [html("h4", {}, inline(heading[1])), at + 1];
   if (line.trim() === "" || line.startsWith("# ") || line.startsWith("![")) return [null, at + 1];
-  const end = endOf(lines, at, (next) => next.trim() === "" || /^([-*|#]|```)/.test(next));
+  const end = endOf(lines, at + 1, (next) => next.trim() === "" || /^([-*] |\||#|```)/.test(next));
   return [html("p", {}, inline(lines.slice(at, end).join(" "))), end];
 }
 
@@ -82,7 +82,7 @@ function endOf(lines, at, isEnd) {
 function inline(text) {
   return text.split(/(`[^`]+`|\*\*[^*]+\*\*|\[[^\]]+\]\([^)]*\))/).map((piece) => {
     if (/^`.+`$/.test(piece)) return html("code", {}, piece.slice(1, -1));
-    if (/^\*\*.+\*\*$/.test(piece)) return html("strong", {}, piece.slice(2, -2));
+    if (/^\*\*.+\*\*$/.test(piece)) return html("strong", {}, inline(piece.slice(2, -2)));
     return /^\[.+\]\(.*\)$/.test(piece) ? piece.slice(1, piece.indexOf("](")) : piece;
   });
 }

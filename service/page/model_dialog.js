@@ -5,7 +5,7 @@ import { render, sectionAbout, sectionsOf } from "./markdown.js";
 import { shiftSection } from "./shift.js";
 import { count, exact, percent } from "./text.js";
 
-const OPEN_SECTIONS = ["intended use", "out-of-scope", "licen"];
+const OPEN_SECTIONS = ["intended use", "out-of-scope", "licen", "classes"];
 
 /** Opens the dialog. details: the response of GET /models/{name}. card: its card in Markdown. */
 export function showModel(details, card) {
@@ -13,9 +13,8 @@ export function showModel(details, card) {
   byId("model-title").textContent = `The model ${details.name}`;
   byId("model-facts").replaceChildren(
     ...render(introduction.lines),
-    html("h3", {}, "Classes"),
-    classList(details.classes),
     ...sections.map(cardSection),
+    ...(sectionAbout(sections, "classes") ? [] : [classesSection(details.classes)]),
     section("Served here", false, factList(modelFacts(details))),
     section(
       "Thresholds for images unlike the training images", false,
@@ -50,10 +49,12 @@ function section(title, open, content) {
 }
 
 /* A class is shown once if its description is its name. */
-function classList(classes) {
+function classesSection(classes) {
   const hasCodes = classes.some(({ name, description }) => name !== description);
-  if (hasCodes) return factList(classes.map(({ name, description }) => [name, description]));
-  return html("p", {}, classes.map(({ name }) => name).join(", "));
+  const content = hasCodes
+    ? factList(classes.map(({ name, description }) => [name, description]))
+    : html("p", {}, classes.map(({ name }) => name).join(", "));
+  return section("Classes", true, content);
 }
 
 function modelFacts(details) {

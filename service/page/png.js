@@ -15,7 +15,7 @@ const KEPT = new Set([ // critical chunks, transparency, colours and animation
 export function pngWithoutMetadata(bytes) {
   const kept = [];
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  let orientation = 0; // unknown
+  let orientation = 0; // none
   let [at, kind] = [SIGNATURE_BYTES, ""];
   while (at + 12 <= bytes.length && kind !== "IEND") {
     const end = at + 12 + view.getUint32(at);

@@ -15,7 +15,7 @@ export function webpWithoutMetadata(bytes) {
   const kept = [];
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const total = Math.min(bytes.length, 8 + view.getUint32(4, true));
-  let orientation = 0; // unknown
+  let orientation = 0; // none
   for (let at = HEADER_BYTES; at + 8 <= total; ) {
     const size = view.getUint32(at + 4, true);
     const end = at + 8 + size + (size % 2);

@@ -1,6 +1,6 @@
 """A visit to the page, and checks that hold for every visit."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -40,8 +40,29 @@ class Visit:
         self.page.set_input_files("#files", list(files))
 
     def card(self, name: str) -> Any:
-        """The card of the image with this name."""
+        """The entry of the image with this name: its row and its card."""
         return self.page.get_by_role("article", name=name, exact=True)
+
+    def row(self, name: str) -> Any:
+        """The button that opens and closes the card of an image."""
+        return self.card(name).locator(".row")
+
+    def wait(self, number: int) -> None:
+        """Waits until the list has this number of images, all of them finished."""
+        expect(self.page.locator("article")).to_have_count(number)
+        expect(self.page.locator("article[aria-busy=false]")).to_have_count(number)
+
+    def change_answers(self, change: Callable[[dict[str, Any]], object]) -> None:
+        """Applies a function to every successful answer of /triage."""
+
+        def answer(route: Any) -> None:
+            response = route.fetch(timeout=TIMEOUT_MS)
+            body = response.json()
+            if response.ok:
+                change(body)
+            route.fulfill(response=response, json=body)
+
+        self.page.route("**/triage?*", answer)
 
     def answers(self) -> list[Any]:
         """The successful responses of /triage so far."""
@@ -107,6 +128,7 @@ def screenshot(page: Any, file: Path, first: str = "body", last: str = ".card") 
 
     Narrow pages show one screen. The number of colours is reduced to keep the file small.
     """
+    page.wait_for_function("document.getAnimations().every(one => one.playState == 'finished')")
     page.locator(first).first.evaluate("element => element.scrollIntoView()")
     size = page.viewport_size
     if size["width"] > 600:
