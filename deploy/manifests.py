@@ -1,9 +1,9 @@
-"""Prints the Kubernetes manifests of an overlay; refuses images that are not named by digest.
+"""Prints the Kubernetes manifests of an overlay; refuses what the overlay has not set.
 
     python -m deploy.manifests deploy/kubernetes/base | kubectl apply --namespace NAME --filename -
 
-A tag can be moved to another image, and then a restarted pod runs something that nobody tested.
-Needs kubectl, and no Python package.
+Images must be named by digest: a tag can be moved to another image, and then a restarted pod runs
+something that nobody tested. No value may be REQUIRED. Needs kubectl, and no Python package.
 """
 
 import re
@@ -12,6 +12,7 @@ import sys
 from deploy.engines import EngineError, output
 
 IMAGE = re.compile(r"^\s*(?:- )?image: *\"?([^\s\"]*)", re.MULTILINE)
+UNSET = "REQUIRED"
 BY_DIGEST = re.compile(r"[^@]+@sha256:[0-9a-f]{64}")
 
 
@@ -31,6 +32,8 @@ def rendered(overlay: str) -> str:
             f"{overlay}: expected an image by digest, got {image}; "
             "run: kustomize edit set image eulerlora=REGISTRY/eulerlora@sha256:DIGEST"
         )
+    if UNSET in manifests:
+        raise EngineError(f'{overlay}: expected the namespace in the query, got "{UNSET}"')
     return manifests
 
 

@@ -6,11 +6,11 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from eulerlora_client.contract.problems import InvalidParameter
-from eulerlora_client.contract.queries import PredictQuery, TriageQuery
+from eulerlora_client.contract.queries import PredictQuery
 from service.open_inference.messages import Parameter
 
 BINARY_OUTPUT = "binary_data_output"
-MODEL = "model"
+MODEL, DETAIL = "model", "detail"
 
 
 def query_of(model: str, parameters: Mapping[str, Parameter]) -> PredictQuery:
@@ -22,13 +22,14 @@ def query_of(model: str, parameters: Mapping[str, Parameter]) -> PredictQuery:
     sent = {name: value for name, value in parameters.items() if name != BINARY_OUTPUT}
     if MODEL in sent:
         raise InvalidParameter(f"{MODEL}: expected in the path")
+    if DETAIL in sent:
+        raise InvalidParameter(f"{DETAIL}: unknown parameter")
     try:
-        query = TriageQuery.model_validate({**sent, MODEL: model}, strict=True)
+        return PredictQuery.model_validate({**sent, MODEL: model}, strict=True)
     except ValidationError as error:
         # Keeps only the parameter's name of each location; the rest names pydantic's types.
         errors = [{**fault, "loc": fault["loc"][:1]} for fault in error.errors()]
         raise RequestValidationError(errors) from error
-    return PredictQuery(**query.model_dump())
 
 
 def wants_binary_output(parameters: Mapping[str, Parameter]) -> bool:
