@@ -126,3 +126,17 @@ def test_a_missing_file_and_a_folder_have_no_thumbnail(tmp_path: Path) -> None:
 def test_a_pipe_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
     assert thumbnail_of(tmp_path / "pipe.png") is None
+
+
+def test_a_photograph_of_48_megapixels_has_a_thumbnail(tmp_path: Path) -> None:
+    path = tmp_path / "phone.jpg"
+    Image.new("L", (8064, 6048), 120).save(path, quality=30)
+    thumbnail = thumbnail_of(path)
+    assert thumbnail is not None
+    assert (thumbnail.width, thumbnail.height) == (320, 240)
+
+
+def test_another_format_has_no_thumbnail(tmp_path: Path) -> None:
+    path = tmp_path / "scan.dcm"
+    path.write_bytes(bytes(128) + b"DICM" + bytes(64))
+    assert thumbnail_of(path) is None
