@@ -20,6 +20,7 @@ Problem
 │   ├── NotFound         404 not_found
 │   │   └── UnknownModel       unknown_model
 │   ├── MethodNotAllowed 405 method_not_allowed
+│   ├── NotAcceptable    406 not_acceptable
 │   ├── UploadTooSlow    408 upload_too_slow
 │   ├── BodyTooLarge     413 body_too_large
 │   ├── UnsupportedMedia 415 unsupported_media
@@ -177,6 +178,12 @@ class MethodNotAllowed(RequestRefused):
     """The resource does not support this method."""
 
     status, code, title = 405, "method_not_allowed", "The method is not allowed here"
+
+
+class NotAcceptable(RequestRefused):
+    """The request accepts none of the media types of the answer."""
+
+    status, code, title = 406, "not_acceptable", "No accepted media type is available"
 
 
 class UploadTooSlow(RequestRefused):

@@ -1,6 +1,6 @@
 """Bodies and headers of successful responses."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import Response
@@ -14,14 +14,19 @@ SIGNIFICANT_DIGITS = 6
 sum of probabilities from 1, for any number of classes."""
 
 
-def json_response(body: BaseModel, timings: Sequence[Timing] = ()) -> Response:
+def json_response(
+    body: BaseModel | Mapping[str, Any],
+    timings: Sequence[Timing] = (),
+    media_type: str = "application/json",
+) -> Response:
     """Returns the response with a body, and a Server-Timing header if there are predictions.
 
     Omits fields that are not set, and rounds numbers to SIGNIFICANT_DIGITS.
     """
-    content = to_json(rounded(body.model_dump(exclude_unset=True)), inf_nan_mode="null")
+    values = body.model_dump(exclude_unset=True) if isinstance(body, BaseModel) else body
+    content = to_json(rounded(values), inf_nan_mode="null")
     headers = {"Server-Timing": server_timing(timings)} if timings else {}
-    return Response(content, headers=headers, media_type="application/json")
+    return Response(content, headers=headers, media_type=media_type)
 
 
 def rounded(value: Any) -> Any:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
-from eulerlora_client.contract.problems import PolicyNotApplicable
+from eulerlora_client.contract.problems import NotAcceptable, PolicyNotApplicable
 from eulerlora_client.contract.queries import (
     PredictQuery,
     ReportFormat,
@@ -24,6 +24,8 @@ from eulerlora_client.contract.triage import (
 from eulerlora_client.policy.evidence import default_sampling
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.triage.result import policy_description, triage_result
+from service.fhir.bundle import triage_bundle
+from service.fhir.negotiation import FHIR_JSON, JSON, chosen_media_type
 from service.inference.models import ServedModel, ServedModels
 from service.prediction.answer import Predicted
 from service.prediction.pipeline import Pipeline
@@ -48,6 +50,12 @@ PROBLEMS = (*UPLOAD_PROBLEMS, PolicyNotApplicable)
 HEADERS = ("Server-Timing", "Cache-Control")
 NOT_CACHED = {"Cache-Control": "no-store"}
 
+_TRIAGE = documented("triage", (*PROBLEMS, NotAcceptable), HEADERS)
+_BUNDLE = {"schema": {"type": "object", "description": "A FHIR R4 Bundle (docs/protocols.md)."}}
+TRIAGED = {
+    **_TRIAGE,
+    200: {**_TRIAGE[200], "content": {**_TRIAGE[200]["content"], FHIR_JSON: _BUNDLE}},
+}
 REPORT_TYPES: Mapping[ReportFormat, str] = {
     "html": "text/html; charset=utf-8",
     "csv": "text/csv; charset=utf-8",
@@ -65,20 +73,25 @@ def triage_routes(pipeline: Pipeline, models: ServedModels, policy: Policy) -> A
     @router.post(
         TRIAGE_PATH,
         response_model=TriageResult,
-        responses=documented("triage", PROBLEMS, HEADERS),
+        responses=TRIAGED,
         openapi_extra=UPLOAD,
     )
     async def triage(
         request: Request,
         query: Annotated[query_type, Query()],  # type: ignore[valid-type]
     ) -> Response:
-        """Returns the suggested next step for one image, its reasons, and the prediction."""
+        """Returns the suggested next step for one image, its reasons, and the prediction.
+
+        With `Accept: application/fhir+json`, as a FHIR R4 Bundle.
+        """
+        media_type = chosen_media_type(request.headers.get("Accept"))
         asked = prediction_query(query, policy)
         served = models.named(asked.model)
         check_policy(policy, served)
         predicted = await pipeline.predict(request, asked, policy)
         result = _result(predicted, policy, served)
-        return _not_cached(json_response(result, [predicted.timing]))
+        answer = result if media_type == JSON else triage_bundle(result)
+        return _not_cached(json_response(answer, [predicted.timing], media_type))
 
     @router.post(
         TRIAGE_BATCH_PATH,

@@ -1,0 +1,1 @@
+"""Answers of `/triage` as HL7 FHIR R4 resources."""
