@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from eulerlora.openmp import set_openmp_wait_policy
 from training.commands.options import PATH
 
 if TYPE_CHECKING:
+    from training.reproduction.estimate import RunEstimate
     from training.reproduction.runs import TableRun
     from training.reproduction.table import Table
 
@@ -37,7 +38,11 @@ if TYPE_CHECKING:
     multiple=True,
     help="Device that runs one training at a time; repeat it for more. Default: all GPUs, or cpu.",
 )
-@click.option("--dry-run", is_flag=True, help="List the runs and their missing inputs.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="List the runs with their hours, memory and disk space here, and missing inputs.",
+)
 def reproduce_command(
     table: str,
     data: Path,
@@ -68,7 +73,8 @@ def reproduce_command(
         run.check()
     unfinished = [run for run in runs if run.status != "finished"]
     if dry_run:
-        _list(runs, _missing(unfinished, data))
+        used = devices or all_devices()
+        _list(runs, _estimates(unfinished, data, used[0]), _missing(unfinished, data), used)
         return
     read_inputs([(run.recipe, run.file.parent) for run in unfinished], data)
     failures = train_all(runs, data, devices or all_devices())
@@ -118,13 +124,57 @@ def _missing(runs: Sequence[TableRun], data: Path) -> list[str]:
     return list(dict.fromkeys(name for names in inputs for name in names))
 
 
-def _list(runs: Sequence[TableRun], missing: Sequence[str]) -> None:
+def _estimates(runs: Sequence[TableRun], data: Path, device: str) -> dict[Path, RunEstimate | None]:
+    """Returns what each run costs on a device of this machine, by its folder."""
+    # These import torch.
+    from eulerlora.model import choose_device  # noqa: PLC0415
+    from training.reproduction.estimate import estimate  # noqa: PLC0415
+    from training.reproduction.prerequisites import image_counts  # noqa: PLC0415
+
+    chosen = choose_device(device)
+    return {
+        run.out: estimate(run.recipe, run.file.parent, image_counts(run.recipe.data, data), chosen)
+        for run in runs
+    }
+
+
+def _list(
+    runs: Sequence[TableRun],
+    estimates: Mapping[Path, RunEstimate | None],
+    missing: Sequence[str],
+    devices: Sequence[str],
+) -> None:
     for run in runs:
-        click.echo(f"{run.status:9}{run.name}: {_settings(run)}")
+        cost = _cost(estimates[run.out]) if run.out in estimates else "done"
+        click.echo(f"{run.status:9}{run.name}: {cost}; {_settings(run)}")
+    known = [cost for cost in estimates.values() if cost is not None and cost.hours is not None]
+    if known:
+        hours = sum(cost.hours or 0 for cost in known) / len(devices)
+        disk = sum(cost.disk_bytes for cost in known)
+        click.echo(
+            f"in total: about {_hours(hours)} on {', '.join(devices)} at the speed measured just "
+            f"now, and {_gigabytes(disk)} of disk space"
+        )
     for name in missing:
         click.echo(f"missing: {name}")
     if not missing:
         click.echo("nothing is missing")
+
+
+def _cost(cost: RunEstimate | None) -> str:
+    """Returns the hours, memory and disk space of a run; "cost unknown" without its backbone."""
+    if cost is None:
+        return "cost unknown"
+    hours = "unknown hours" if cost.hours is None else f"about {_hours(cost.hours)}"
+    return f"{hours}, {_gigabytes(cost.memory_bytes)} memory, {_gigabytes(cost.disk_bytes)} disk"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.2f} h" if hours < 1 else f"{hours:,.1f} h"
+
+
+def _gigabytes(count: float) -> str:
+    return f"{count / 1e9:.2f} GB"
 
 
 def _settings(run: TableRun) -> str:

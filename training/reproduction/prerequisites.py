@@ -1,16 +1,71 @@
 """Prerequisites of runs: pretrained weights and images."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from eulerlora.backbone import absent_weights
-from training.adaptation.backbone import read_backbone
+from eulerlora.image_files import image_files
+from eulerlora.settings import AUTO
+from training.adaptation.backbone import EMBEDDED, read_backbone
 from training.data.datasets import read_dataset, read_ood_set, read_outliers
 from training.data.ham10000 import ARCHIVES, FOLDERS, METADATA, image_paths
 from training.data.public_sets import PUBLISHED_PARTS, WORDS, download_advice
+from training.labels.folders import folder_labels
+from training.labels.splits import CALIBRATION_SHARE, TEST_SHARE, VALIDATION_SHARE
+from training.labels.table import LABELS
 from training.recipe.schema import AdapterRecipe, BackboneSource, DataSettings, OodSettings
+
+PUBLISHED_IMAGES = {
+    "ham10000": (8_012, 2_003),
+    "cifar10": (50_000, 10_000),
+    "cifar100": (50_000, 10_000),
+    "svhn": (73_257, 26_032),
+    "tiny-imagenet": (100_000, 10_000),
+}
+"""Training and test images of the data sets as published."""
+
+
+@dataclass(frozen=True)
+class ImageCounts:
+    """The number of images of a data set by part, up to rounding."""
+
+    train: int
+    calibration: int
+    test: int
+
+
+def image_counts(settings: DataSettings, data: Path) -> ImageCounts | None:
+    """Returns the size of a data set without opening an image.
+
+    None for a user's archive, or a folder that is missing or has the labels of a table.
+    """
+    folder = data / settings.path
+    if settings.kind in PUBLISHED_IMAGES:
+        train, test = PUBLISHED_IMAGES[settings.kind]
+    elif folder.is_dir() and not (folder / LABELS).exists():
+        names = [path.relative_to(folder).as_posix() for path in image_files(folder)]
+        labels = folder_labels(names).labels
+        stated = sum(row.part == "test" for row in labels)
+        test = stated or round(len(labels) * TEST_SHARE)
+        train = len(labels) - test
+    elif {"train", "test"} <= settings.at_most.keys():
+        train, test = settings.at_most["train"] * 2, settings.at_most["test"]
+    else:
+        return None
+    calibration = 0 if settings.split == "paper" else round(train * CALIBRATION_SHARE)
+    validation = 0
+    if settings.split in ("lesion-validation", "lesion-best-epoch"):
+        validation = round((train - calibration) * VALIDATION_SHARE)
+    parts = {
+        "train": train - calibration - validation,
+        "calibration": calibration,
+        "test": validation if settings.split == "lesion-validation" else test,
+    }
+    limits = {str(part): limit for part, limit in settings.at_most.items()}
+    return ImageCounts(**{part: min(n, limits.get(part, n)) for part, n in parts.items()})
 
 
 def missing_inputs(recipe: AdapterRecipe, recipe_folder: Path, data: Path) -> list[str]:
@@ -46,6 +101,8 @@ def read_inputs(runs: Sequence[tuple[AdapterRecipe, Path]], data: Path) -> None:
 
 
 def _backbone(source: BackboneSource, recipe_folder: Path) -> Iterator[str]:
+    if source.weights in (AUTO, EMBEDDED):
+        return
     if source.weights.endswith(".safetensors") or source.file is not None:
         file = recipe_folder / (source.file or source.weights)
         if not file.exists():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -38,19 +39,27 @@ def test_a_dry_run_lists_every_run_with_its_settings_and_what_is_missing(
     finish(runs_of(table, [0], [], out)[0])
     done = run("reproduce", "ham10000", "--dry-run", "--seeds", "all", "--data", data, "--out", out)
     assert done.status == 0, done.err
+    lines = done.out.splitlines()
     runs, absent = (
-        [line for line in done.out.splitlines() if line.startswith("missing: ") == missing]
-        for missing in (False, True)
+        [line for line in lines if line.startswith(kinds)]
+        for kinds in (("new", "finished"), ("missing: ",))
     )
+    (total,) = [line for line in lines if line.startswith("in total: about ")]
+    hours = [float(n.replace(",", "")) for n in re.findall(r"about ([\d.,]+) h,", done.out)]
+    assert len(hours) == len(runs) - 1  # one run is finished
+    assert float(total.split()[3].replace(",", "")) == pytest.approx(sum(hours), rel=0.05)
+    assert len(lines) == len(runs) + len(absent) + 1
     assert [line.split(":")[0].split() for line in runs] == [
         [table_run.status, table_run.name] for table_run in runs_of(table, table.seeds, [], out)
     ]
     assert [line.split()[0] for line in runs[:2]] == ["finished", "new"]
     assert next(line for line in runs if "eulerlora-2/seed-42:" in line).endswith(
-        ": ham10000, paper split; ViT_B_32_Weights.IMAGENET1K_V1; 2 x rank 20; "
+        " disk; ham10000, paper split; ViT_B_32_Weights.IMAGENET1K_V1; 2 x rank 20; "
         "Kmin 10, T 2, sigma 1, 4 samples; 65 epochs of batches of 32, rate 0.0001, decay 0.01, "
         "warm-up 500; paper views, random head, class weights effective-number; float32, seed 42"
     )
+    assert runs[0].split(":")[1].startswith(" done; ham10000")
+    assert all(re.search(r"[\d.]+ GB memory, [\d.]+ GB disk;", line) for line in runs[1:])
     assert "1 x rank 20; not sampled;" in next(line for line in runs if "lora-20/seed-0:" in line)
     weights, metadata, images = absent
     url = ViT_B_32_Weights.IMAGENET1K_V1.url

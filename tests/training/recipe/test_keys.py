@@ -1,0 +1,124 @@
+"""The keys of a recipe are described, documented and shown with what sets them."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.program import run
+from training.recipe.file import RECIPES, read_recipe
+from training.recipe.keys import ADVICE, RecipeKey, recipe_keys
+from training.recipe.schema import AdapterRecipe
+from training.recipe.sources import recipe_with_sources
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "training.md"
+SET_BY_THE_PROGRAM = {"file", "variant", "overrides"}
+
+
+def documented_keys() -> dict[str, RecipeKey]:
+    """Returns the rows of the table of keys in the document."""
+    keys = {}
+    for line in DOCUMENT.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if line.startswith("| `") and len(cells) == 3:
+            name = cells[0].strip("` ")
+            keys[name] = RecipeKey(name, cells[1].strip("`"), cells[2].strip())
+    return keys
+
+
+def test_the_document_has_every_key_with_its_default_and_description() -> None:
+    expected = {
+        key.name: key for key in recipe_keys(AdapterRecipe) if key.name not in SET_BY_THE_PROGRAM
+    }
+    assert documented_keys() == expected
+
+
+def test_the_document_has_the_advice() -> None:
+    text = " ".join(DOCUMENT.read_text(encoding="utf-8").split())
+    names = {key.name for key in recipe_keys(AdapterRecipe)}
+    for name, advice in ADVICE.items():
+        assert name in names
+        assert f"`{name}`: {advice}" in text
+
+
+def test_every_key_is_described_in_one_line() -> None:
+    for key in recipe_keys(AdapterRecipe):
+        assert key.text.endswith("."), key
+        assert "\n" not in key.text, key
+
+
+def test_help_describes_every_key_and_how_to_choose() -> None:
+    done = run("train", "--help")
+    assert done.status == 0
+    words = " ".join(done.out.split())
+    for key in recipe_keys(AdapterRecipe):
+        assert key.name in SET_BY_THE_PROGRAM or f"{key.name} ({key.default})" in words
+    assert " ".join(ADVICE["adapters.rank"].split()) in words
+
+
+def test_a_shown_recipe_names_what_sets_each_value() -> None:
+    lines = recipe_with_sources(
+        RECIPES / "ham10000-compact.toml",
+        AdapterRecipe,
+        ["training.epochs=3", "evaluation.ood=[]", "backbone.image_size=32"],
+        "eulerlora-2-exposed",
+    )
+    sources = {line.split()[0]: line.rpartition("  # ")[2] for line in lines}
+    assert sources["training.epochs"] == "command line"
+    assert sources["evaluation.ood"] == "command line"
+    assert sources["evaluation.sampler"] == "variant eulerlora-2-exposed"
+    assert sources["outliers.images"] == "variant eulerlora-2-exposed"
+    assert (
+        sources["adapters.rank"] == "variant eulerlora-2-exposed"
+        or "ham10000" in (sources["adapters.rank"])
+    )
+    assert sources["training.head"] == "ham10000-compact.toml"
+    assert sources["training.clip_norm"] == "default"
+
+
+@pytest.mark.parametrize("name", ["imagefolder", "ham10000-compact", "cifar10"])
+def test_a_shown_recipe_is_the_recipe(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "shown.toml"
+    path.write_text("\n".join(recipe_with_sources(RECIPES / f"{name}.toml", AdapterRecipe)))
+    assert tomllib.loads(path.read_text())
+    original = read_recipe(RECIPES / f"{name}.toml", AdapterRecipe)
+    assert read_recipe(path, AdapterRecipe).without_source == original.without_source
+
+
+def test_classes_with_unusual_names_are_shown_and_read_back(recipe_file: Path) -> None:
+    recipe_file.write_text(recipe_file.read_text().replace("\nred =", '\n"dark red.1" ='))
+    lines = recipe_with_sources(recipe_file, AdapterRecipe)
+    assert 'data.classes."dark red.1" = "a red square"' in "\n".join(lines)
+    classes = tomllib.loads("\n".join(lines))["data"]["classes"]
+    assert classes["dark red.1"] == "a red square"
+
+
+def test_show_needs_no_data_and_prints_the_sources(recipe_file: Path) -> None:
+    done = run("train", recipe_file, "--show", "--seed", "7")
+    assert done.status == 0, done.err
+    assert "seed = 7" in done.out
+    assert "# tiny.toml" in done.out
+    assert run("train", recipe_file, "--show", "--set", "training.epoch=1").status == 1
+
+
+def test_a_recipe_may_be_based_on_a_packaged_one_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text('base = "imagefolder"\nname = "own"\n[data.classes]\na = "first"\nb = "b"\n')
+    recipe = read_recipe(path, AdapterRecipe)
+    assert (recipe.name, recipe.data.classes["a"]) == ("own", "first")
+    assert recipe.training == read_recipe(RECIPES / "imagefolder.toml", AdapterRecipe).training
+
+
+@pytest.mark.parametrize(
+    ("override", "suggestion"),
+    [
+        ("training.epoch=1", "training.epochs"),
+        ("epochs=1", "training.epochs"),
+        ("learning_rate=1", "training.learning_rate"),
+        ("adapters.rnk=1", "adapters.rank"),
+    ],
+)
+def test_an_unknown_key_suggests_the_nearest(override: str, suggestion: str) -> None:
+    done = run("train", "imagefolder", "--show", "--set", override)
+    assert done.status == 1
+    assert f"did you mean {suggestion}?" in done.err

@@ -1,0 +1,195 @@
+"""Estimated hours, memory and disk space of training runs, from a measurement on this machine.
+
+A shortened network of the run's shape, with random weights, is timed. The cost of a run is
+extrapolated in the number of blocks, rows and steps; decoding and reports are left out.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from eulerlora.adaptive_sampling import MAX_SAMPLES
+from eulerlora.backbone import PUBLISHED, absent_weights, from_torchvision
+from eulerlora.backbone_network import VisionTransformer
+from eulerlora.checkpoint import BACKBONE, DEFAULT_CHECKPOINT
+from eulerlora.safetensor_files import read_metadata
+from eulerlora.settings import AUTO, AdapterSettings, BackboneSettings, Precision
+from eulerlora.vision_transformer import AdaptedVisionTransformer
+from training.adaptation.backbone import DOWNLOADED, EMBEDDED
+from training.adaptation.losses import trajectory_loss
+from training.adaptation.objective import AdapterObjective
+from training.fit.batches import RunLength
+from training.recipe.schema import AdapterRecipe, BackboneSource
+from training.reproduction.prerequisites import ImageCounts
+
+MEASURED_BLOCKS = (2, 4)
+SAMPLES, CLASSES, REPEATS = 4, 10, 2
+PROCESS_BYTES = 0.9e9
+"""Memory of the program and its libraries."""
+MOMENTS = 3  # the gradient and the two moments of AdamW
+FEATURES = 3  # parts of the features of the distance, each as wide as the backbone
+REPORT_BYTES = 3e6
+
+
+@dataclass(frozen=True)
+class RowCost:
+    """The cost of one row of a network.
+
+    training_s, prediction_s: seconds of a step and of a prediction. saved_bytes: memory that a
+    step keeps for the backward pass.
+    """
+
+    training_s: float
+    prediction_s: float
+    saved_bytes: float
+
+
+@dataclass(frozen=True)
+class RunEstimate:
+    """hours: None if the number of images is unknown. memory_bytes: greatest; on a GPU, the GPU's.
+    disk_bytes: of the checkpoint, its report and the state of the unfinished run.
+    """
+
+    hours: float | None
+    memory_bytes: float
+    disk_bytes: float
+
+
+def estimate(
+    recipe: AdapterRecipe, folder: Path, counts: ImageCounts | None, device: torch.device
+) -> RunEstimate | None:
+    """Returns the estimate of a run; None if the file of its backbone is missing.
+
+    folder: of the recipe. counts: images of its data set; None if unknown.
+    """
+    shape = backbone_shape(recipe.backbone, folder)
+    if shape is None:
+        return None
+    training, adapters = recipe.training, recipe.adapters
+    cost = measured_cost(shape, training.precision, training.activation_checkpointing, device)
+    with torch.device("meta"):
+        network = AdaptedVisionTransformer(VisionTransformer(shape), adapters, CLASSES)
+    frozen = sum(weight.numel() for weight in network.backbone.parameters())
+    trained = sum(weight.numel() for _, weight in network.adapter_parameters())
+    length = RunLength.of(training, 1 if counts is None else counts.train)
+    rows = length.batch_size * adapters.adapters * training.samples
+    kept = min(rows, training.micro_batch_rows or rows)
+    process = 0.0 if device.type == "cuda" else PROCESS_BYTES
+    memory: float = process + 4 * frozen + 4 * (1 + MOMENTS) * trained + kept * cost.saved_bytes
+    stored = torch.finfo(getattr(torch, recipe.stored)).bits // 8
+    own_backbone = 0 if recipe.backbone.weights in PUBLISHED else frozen
+    disk: float = stored * (trained + own_backbone) + 4 * MOMENTS * trained
+    disk += 4 * (FEATURES * shape.width) ** 2 + REPORT_BYTES
+    if counts is None:
+        return RunEstimate(None, memory, disk)
+    seconds = length.steps * rows * cost.training_s
+    seconds += _evaluated_rows(recipe, counts) * cost.prediction_s
+    return RunEstimate(seconds / 3600, memory, disk)
+
+
+def backbone_shape(source: BackboneSource, folder: Path) -> BackboneSettings | None:
+    """Returns the shape of a recipe's backbone without its weights; None for a missing file."""
+    name = source.weights
+    if name == AUTO:
+        name = EMBEDDED if absent_weights(DOWNLOADED) else DOWNLOADED
+    if name in PUBLISHED:
+        builder, weights = PUBLISHED[name]
+        with torch.device("meta"):
+            return from_torchvision(builder(image_size=weights.meta["min_size"][0])).settings
+    path = DEFAULT_CHECKPOINT / BACKBONE if name == EMBEDDED else folder / name
+    if not path.exists():
+        return None
+    shape = BackboneSettings.model_validate_json(read_metadata(path)["settings"])
+    return shape.model_copy(update={"image_size": source.image_size or shape.image_size})
+
+
+@cache
+def measured_cost(
+    shape: BackboneSettings, precision: Precision, recompute: bool, device: torch.device
+) -> RowCost:
+    """Returns the cost of a row, extrapolated from networks of MEASURED_BLOCKS blocks."""
+    few, many = MEASURED_BLOCKS
+    first, second = (
+        _cost_of(shape.model_copy(update={"layers": layers}), precision, recompute, device)
+        for layers in MEASURED_BLOCKS
+    )
+
+    def extrapolated(low: float, high: float) -> float:
+        return low + max(0.0, high - low) / (many - few) * (shape.layers - few)
+
+    return RowCost(
+        extrapolated(first.training_s, second.training_s),
+        extrapolated(first.prediction_s, second.prediction_s),
+        extrapolated(first.saved_bytes, second.saved_bytes),
+    )
+
+
+def _cost_of(
+    shape: BackboneSettings, precision: Precision, recompute: bool, device: torch.device
+) -> RowCost:
+    """Returns the cost of a row of a network with this number of blocks."""
+    generator = torch.Generator().manual_seed(0)
+    network = AdaptedVisionTransformer(VisionTransformer(shape), AdapterSettings(), CLASSES)
+    network.initialise(generator)
+    network.to(device)
+    rows = network.settings.adapters * SAMPLES
+    objective = AdapterObjective(
+        network, SAMPLES, trajectory_loss, torch.ones(CLASSES).to(device), recompute=recompute
+    )
+    size = shape.image_size
+    images = torch.rand(1, 3, size, size, generator=generator).to(device)
+    labels = torch.zeros(1, dtype=torch.long, device=device)
+    saved: dict[int, int] = {}
+    weights = {weight.untyped_storage().data_ptr() for weight in network.parameters()}
+
+    def remember(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    def loss() -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+            return objective.loss(network, images, labels, objective.draw(0, 0, 0))
+
+    def predict() -> None:
+        with torch.no_grad():
+            loss()
+
+    with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
+        kept = loss()  # warms up, and holds all saved tensors
+    total = sum(saved.values())
+    del kept
+    return RowCost(
+        _seconds(lambda: loss().backward(), device) / rows,
+        _seconds(predict, device) / rows,
+        total / rows,
+    )
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """Returns the shortest duration of several repeats."""
+    durations = []
+    for _ in range(REPEATS):
+        start_s = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        durations.append(time.perf_counter() - start_s)
+    return min(durations)
+
+
+def _evaluated_rows(recipe: AdapterRecipe, counts: ImageCounts) -> int:
+    """Returns the rows of predictions after training: calibration, test and other images."""
+    evaluation, adapters = recipe.evaluation, recipe.adapters.adapters
+    calibrated = max(MAX_SAMPLES if n == AUTO else n for n in evaluation.calibrated)
+    calibration = (counts.calibration or counts.test) * (1 + calibrated)
+    other = len(evaluation.ood) * (evaluation.ood_images or counts.test)
+    return adapters * (
+        counts.train + calibration + (counts.test + other) * (1 + evaluation.samples)
+    )
