@@ -1,12 +1,14 @@
-"""Query parameters of `/predict`, `/triage`, their batches and reports."""
+"""Query parameters of `/predict`, `/triage`, their batches and reports; the body of a report."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from eulerlora_client.contract.fields import WireModel
 from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MAX_SEED, Auto, Mode
+from eulerlora_client.contract.triage import TriageResult
 
 
 def _plain_digits(value: object) -> object:
@@ -106,3 +108,39 @@ class PredictQuery(TriageQuery):
         Literal["trajectories"] | SkipJsonSchema[None],
         Field(description="Adds trajectory_probabilities."),
     ] = None
+
+
+class ReportProblem(WireModel):
+    """Why an image has no result; of a problem document, the other fields are ignored."""
+
+    code: Annotated[str, Field(min_length=1, max_length=100)]
+    title: Annotated[str, Field(max_length=1000)] = ""
+    detail: Annotated[str, Field(max_length=1000)] = ""
+
+
+class ReportImage(WireModel):
+    """One image of a report: its result or its problem."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    file: Annotated[str, Field(min_length=1, max_length=1000, description="Its name.")]
+    result: Annotated[TriageResult | None, Field(description="The answer of `/triage`.")] = None
+    problem: ReportProblem | None = None
+    thumbnail: Annotated[
+        str | None,
+        Field(max_length=32_000, description="A small JPEG or PNG in base64; null for none."),
+    ] = None
+
+    @model_validator(mode="after")
+    def _one_outcome(self) -> Self:
+        if (self.result is None) == (self.problem is None):
+            raise ValueError("expected either result or problem")
+        return self
+
+
+class ReportRequest(WireModel):
+    """The images of a report, in any order. Nothing of it is stored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    images: Annotated[tuple[ReportImage, ...], Field(max_length=1000)]

@@ -1,9 +1,9 @@
-"""Bodies of `/triage`, `/triage/batch`, `/triage/policy` and `/triage/report`, and their codes."""
+"""Response bodies of `/triage`, its batches and its policy, with the codes that they contain."""
 
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field
 
 from eulerlora_client.contract.fields import Index, ItemId, PositiveInt, Probability, WireModel
 from eulerlora_client.contract.predictions import Prediction, ProblemDocument
@@ -176,39 +176,3 @@ class PolicyDescription(WireModel):
         tuple[DispositionText, ...], Field(description="The most urgent first.")
     ]
     warning: Annotated[str, Field(description="To be shown with every result.")]
-
-
-class ReportProblem(WireModel):
-    """Why an image has no result; of a problem document, the other fields are ignored."""
-
-    code: Annotated[str, Field(min_length=1, max_length=100)]
-    title: Annotated[str, Field(max_length=1000)] = ""
-    detail: Annotated[str, Field(max_length=1000)] = ""
-
-
-class ReportImage(WireModel):
-    """One image of a report: its result or its problem."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    file: Annotated[str, Field(min_length=1, max_length=1000, description="Its name.")]
-    result: Annotated[TriageResult | None, Field(description="The answer of `/triage`.")] = None
-    problem: ReportProblem | None = None
-    thumbnail: Annotated[
-        str | None,
-        Field(max_length=32_000, description="A small JPEG or PNG in base64; null for none."),
-    ] = None
-
-    @model_validator(mode="after")
-    def _one_outcome(self) -> Self:
-        if (self.result is None) == (self.problem is None):
-            raise ValueError("expected either result or problem")
-        return self
-
-
-class ReportRequest(WireModel):
-    """The images of a report, in any order. Nothing of it is stored."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    images: Annotated[tuple[ReportImage, ...], Field(max_length=1000)]

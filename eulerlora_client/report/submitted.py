@@ -8,7 +8,7 @@ import io
 import os
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,8 +16,12 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from eulerlora_client.contract.problems import MalformedBody
-from eulerlora_client.contract.queries import ReportFormat
-from eulerlora_client.contract.triage import ReportImage, ReportProblem, ReportRequest
+from eulerlora_client.contract.queries import (
+    ReportFormat,
+    ReportImage,
+    ReportProblem,
+    ReportRequest,
+)
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.report.exports import write_csv_rows
 from eulerlora_client.report.html import report_html
@@ -27,6 +31,9 @@ from eulerlora_client.triage.result import RowProblem, TriageRow
 
 NICENESS = 10
 MEMORY_BYTES = 2 * 1024**3
+MAX_CHARACTERS = 64 * 1024**2
+MAX_CLASSES = 1000
+TOO_LARGE = "the report is too large; expected fewer images or classes"
 INVALID_REQUEST = 3
 """The exit status for a request that is no report; its reason is on standard error."""
 
@@ -48,19 +55,36 @@ class _SubmittedRow:
 def submitted_report(job: ReportJob, content: bytes, created_at: datetime) -> str:
     """Returns the report of a `ReportRequest` in JSON. Raises MalformedBody."""
     rows = [_SubmittedRow(_row(image), image) for image in _request(content).images]
+    _check_classes([submitted.row for submitted in rows])
     if job.format == "csv":
         text = io.StringIO(newline="")
         write_csv_rows(text, [submitted.row for submitted in rows])
         return text.getvalue()
     texts = {id(submitted.row): submitted.image.thumbnail for submitted in rows}
-    return "".join(
-        report_html(
-            [submitted.row for submitted in rows],
-            job.policy,
-            created_at,
-            lambda row: sent_thumbnail(texts[id(row)] or ""),
-        )
+    parts = report_html(
+        [submitted.row for submitted in rows],
+        job.policy,
+        created_at,
+        lambda row: sent_thumbnail(texts[id(row)] or ""),
     )
+    return "".join(_limited(parts))
+
+
+def _check_classes(rows: Sequence[TriageRow]) -> None:
+    """Raises MalformedBody for more classes than a model has; each is a column of the CSV."""
+    results = (row.result for row in rows if row.result is not None)
+    if len({name for result in results for name in result.prediction.probabilities}) > MAX_CLASSES:
+        raise MalformedBody(TOO_LARGE)
+
+
+def _limited(parts: Iterable[str]) -> Iterator[str]:
+    """Yields the parts. Raises MalformedBody if they are too long together."""
+    characters = 0
+    for part in parts:
+        characters += len(part)
+        if characters > MAX_CHARACTERS:
+            raise MalformedBody(TOO_LARGE)
+        yield part
 
 
 def _request(content: bytes) -> ReportRequest:

@@ -64,7 +64,13 @@ class ReportWriter:
         cpu_s = math.ceil(self._deadline_s)
         job = ReportJob(format=report_format, policy=self._policy, cpu_s=cpu_s)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", submitted.__name__, stdin=PIPE, stdout=PIPE, stderr=PIPE
+            sys.executable,
+            "-m",
+            submitted.__name__,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            start_new_session=True,  # an interrupt from the terminal ends the service, not it
         )
         try:
             sent = job.model_dump_json().encode() + b"\n" + content

@@ -12,12 +12,12 @@ from eulerlora_client.contract.queries import (
     PredictQuery,
     ReportFormat,
     ReportQuery,
+    ReportRequest,
     TriageQuery,
 )
 from eulerlora_client.contract.sampling import Mode
 from eulerlora_client.contract.triage import (
     PolicyDescription,
-    ReportRequest,
     TriageBatch,
     TriageResult,
 )

@@ -1,5 +1,6 @@
 """POST /triage/report: the same report as the command line's, of answers that are sent back."""
 
+import asyncio
 import csv
 import json
 from base64 import b64encode
@@ -11,12 +12,19 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
+from eulerlora_client.contract.problems import MalformedBody, Overloaded
 from eulerlora_client.contract.triage import Disposition, Reason
 from eulerlora_client.policy.policy import default_policy
+from eulerlora_client.report import submitted
 from eulerlora_client.report.exports import write_csv
 from eulerlora_client.report.html import report_html
+from eulerlora_client.report.submitted import ReportJob, submitted_report
+from service.prediction import report
+from service.prediction.report import ReportWriter
+from service.settings import ServiceSettings
 from tests.eulerlora_client.runs import decided, undecided
 from tests.service.conftest import app_of
 
@@ -136,13 +144,72 @@ def test_a_body_over_the_limit_is_refused(model) -> None:
     assert (response.status_code, response.json()["code"]) == (413, "body_too_large")
 
 
-def test_a_report_beyond_its_cpu_time_ends_alone(model) -> None:
-    wide = ROWS[0].result
-    assert wide is not None
-    probabilities = {str(index): 0.0 for index in range(200_000)} | {"mel": 1.0}
-    prediction = wide.prediction.model_copy(update={"probabilities": probabilities})
-    result = wide.model_copy(update={"prediction": prediction}).model_dump(mode="json")
-    with TestClient(app_of(model, deadline_s=1)) as client:
-        response = post(client, {"images": [{"file": "a", "result": result}]})
-        assert response.json()["code"] in ("body_too_large", "deadline_passed")
+def with_classes(count: int) -> dict[str, Any]:
+    """Returns an image with a result of many classes."""
+    result = ROWS[0].result
+    assert result is not None
+    probabilities = {f"class {index}": 1 / count for index in range(count)}
+    changed = {"probabilities": probabilities, "trajectory_probabilities": None}
+    prediction = result.prediction.model_copy(update=changed)
+    changes = {"prediction": prediction, "class_names": {}}
+    return {"file": "a", "result": result.model_copy(update=changes).model_dump(mode="json")}
+
+
+@pytest.mark.parametrize("query", ["", "?format=csv"])
+def test_more_classes_than_a_model_has_are_refused(client, query: str) -> None:
+    response = post(client, {"images": [with_classes(1001)]}, query)
+    assert (response.status_code, response.json()["code"]) == (400, "malformed_body")
+    assert "too large" in response.json()["detail"]
+
+
+def test_a_report_that_is_too_long_is_refused(monkeypatch) -> None:
+    content = json.dumps({"images": images()}).encode()
+    job = ReportJob(format="html", policy=default_policy(), cpu_s=600)
+    length = len(submitted_report(job, content, datetime.now(UTC)))
+    monkeypatch.setattr(submitted, "MAX_CHARACTERS", length - 1)
+    with pytest.raises(MalformedBody, match="too large"):
+        submitted_report(job, content, datetime.now(UTC))
+
+
+def test_a_report_beyond_its_deadline_ends_alone(model) -> None:
+    with TestClient(app_of(model, deadline_s=0.05)) as client:
+        response = post(client, {"images": images()})
+        assert (response.status_code, response.json()["code"]) == (504, "deadline_passed")
         assert client.get("/livez").status_code == 200
+
+
+def test_a_report_beyond_its_cpu_time_is_too_large(model, monkeypatch) -> None:
+    monkeypatch.setattr(report.math, "ceil", lambda _: 0)
+    with TestClient(app_of(model)) as client:
+        response = post(client, {"images": images()})
+    assert (response.status_code, response.json()["code"]) == (413, "body_too_large")
+
+
+def test_a_client_has_one_report_at_a_time() -> None:
+    writer = ReportWriter(default_policy(), ServiceSettings(deadline_s=600))
+
+    async def outcomes() -> list[object]:
+        clients = ("clinic", "clinic", "other")
+        reports = (writer.report(request_of(name), "csv") for name in clients)
+        first = await asyncio.gather(*reports, return_exceptions=True)
+        return [*first, await writer.report(request_of("clinic"), "csv")]
+
+    first, second, other, later = asyncio.run(outcomes())
+    assert isinstance(second, Overloaded)
+    assert second.retry_after_s
+    assert first == other == later
+    assert isinstance(first, bytes)
+
+
+def request_of(client: str) -> Request:
+    """Returns a request of a client with a key that stays connected, with an empty report."""
+    body = iter([{"type": "http.request", "body": b'{"images": []}', "more_body": False}])
+
+    async def receive() -> Any:
+        for message in body:
+            return message
+        return await asyncio.Event().wait()
+
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "headers": headers, "state": {"client": client}}
+    return Request(scope, receive)
