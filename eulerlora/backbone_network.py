@@ -167,10 +167,10 @@ class VisionTransformer(nn.Module):
         """Returns the input of the first block, (n, tokens, width): class token, registers and
         patches; registers have no position.
         """
-        class_token = self.class_token.expand(len(patches), -1, -1)
+        class_token = self.class_token.expand(patches.shape[0], -1, -1)
         tokens: Tensor = torch.cat([class_token, patches], dim=1) + self.encoder.pos_embedding
         if self.settings.registers:
-            registers = self.register_tokens.expand(len(patches), -1, -1)
+            registers = self.register_tokens.expand(patches.shape[0], -1, -1)
             tokens = torch.cat([tokens[:, :1], registers, tokens[:, 1:]], dim=1)
         output: Tensor = self.encoder.ln_pre(tokens)
         return output
@@ -195,10 +195,7 @@ class VisionTransformer(nn.Module):
 
 
 def _stem(settings: BackboneSettings, norm: type[nn.Module] | None) -> nn.Module:
-    """Returns the patch embedding, with torchvision's initialisation and the names of its layers.
-
-    The channels of a convolutional stem double up to `width`, before a 1x1 convolution.
-    """
+    """Returns the patch embedding; names and initialisation of its layers are torchvision's."""
     width, patch_size = settings.width, settings.patch_size
     if settings.stem == "patch":
         embedding = nn.Conv2d(3, width, patch_size, patch_size)
@@ -207,8 +204,7 @@ def _stem(settings: BackboneSettings, norm: type[nn.Module] | None) -> nn.Module
         return embedding
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     channels = 3
-    for index in range(settings.stem_layers):
-        out_channels = max(8, width >> (settings.stem_layers - 1 - index))
+    for index, out_channels in enumerate(settings.stem_channels):
         layers[f"conv_bn_relu_{index}"] = Conv2dNormActivation(
             channels, out_channels, 3, 2, norm_layer=norm
         )

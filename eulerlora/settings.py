@@ -113,6 +113,13 @@ class BackboneSettings(Settings):
         return max(1, self.patch_size.bit_length() - 1)
 
     @property
+    def stem_channels(self) -> list[int]:
+        """Output channels of the 3x3 convolutions of a stem, which double up to `width`."""
+        if self.stem == "patch":
+            return []
+        return [max(8, self.width >> left) for left in reversed(range(self.stem_layers))]
+
+    @property
     def tokens(self) -> int:
         """Number of patches of an image and of registers, plus one for the class token."""
         return int((self.image_size // self.patch_size) ** 2) + self.registers + 1

@@ -1,0 +1,1 @@
+"""Exchange of checkpoints with other libraries: PEFT, torchvision and ONNX, in mode det."""

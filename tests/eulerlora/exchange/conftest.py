@@ -1,0 +1,49 @@
+"""Tiny checkpoints for the exchange with other libraries."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from eulerlora.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from eulerlora.inference import predict_rows
+from eulerlora.preprocess import network_input
+from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, Preprocessing
+from eulerlora.vision_transformer import AdaptedVisionTransformer
+
+SHAPE = BackboneSettings(image_size=32, patch_size=8, layers=2, heads=2, width=16, mlp_width=24)
+PREPROCESSING = Preprocessing(size=32, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
+MakeCheckpoint = Callable[..., Path]
+
+
+@pytest.fixture
+def make_checkpoint(tmp_path: Path, make_backbone, make_network, make_config) -> MakeCheckpoint:
+    """(**options of the backbone) -> the folder of a checkpoint with two adapters."""
+
+    def make(**options: object) -> Path:
+        backbone = make_backbone(SHAPE.model_copy(update=options))
+        settings = AdapterSettings(adapters=2, rank=4, min_rank=2)
+        network = AdaptedVisionTransformer(backbone, settings, 3, PREPROCESSING)
+        network.load_state_dict(make_network(settings, backbone=backbone).state_dict())
+        folder = tmp_path / "checkpoint"
+        save_checkpoint(folder, network.eval(), make_config(network, temperature=1.5), "# tiny\n")
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.rand(3, 3, 32, 32, generator=Generator().manual_seed(0))
+
+
+def det_probabilities(folder: Path, images: Tensor) -> Tensor:
+    """Returns the probabilities (n, adapters, classes) of a checkpoint in mode det, in float32."""
+    checkpoint: Checkpoint = load_checkpoint(folder)
+    config = checkpoint.config
+    pixels = torch.stack([network_input(image, config.preprocessing) for image in images])
+    log_probabilities = predict_rows(checkpoint.network, pixels, [Draw()] * len(images))
+    logits = torch.stack(log_probabilities)  # up to a constant
+    return (logits / config.temperature).softmax(dim=-1).float()

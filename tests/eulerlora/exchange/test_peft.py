@@ -1,0 +1,233 @@
+"""Checkpoints to PEFT and back, against PEFT on the ViT of transformers."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Generator, Tensor
+from transformers import CLIPImageProcessor, ViTConfig, ViTForImageClassification, ViTImageProcessor
+
+from eulerlora.checkpoint import load_checkpoint
+from eulerlora.errors import EulerLoRAError
+from eulerlora.exchange.peft_import import import_peft
+from tests.eulerlora.exchange.conftest import PREPROCESSING, det_probabilities
+from tests.program import run
+
+TOLERANCE = 1e-5
+COLOURS = [
+    torch.tensor(values)[:, None, None] for values in (PREPROCESSING.mean, PREPROCESSING.std)
+]
+
+
+@torch.inference_mode()
+def peft_probabilities(folder: Path, adapters: Sequence[str], images: Tensor) -> Tensor:
+    """Returns the probabilities (n, adapters, classes) of an exported folder, from PEFT."""
+    pixels = (images - COLOURS[0]) / COLOURS[1]
+    probabilities = []
+    for name in adapters:
+        backbone = ViTForImageClassification.from_pretrained(folder / "backbone")
+        model = PeftModel.from_pretrained(backbone, folder / name).eval()
+        probabilities.append(model(pixel_values=pixels).logits.softmax(dim=-1))
+    return torch.stack(probabilities, dim=1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"layer_scale": True}, {"activation": "quick-gelu", "norm_epsilon": 1e-4}],
+    ids=str,
+)
+@pytest.mark.parametrize("version", ["5", "4"])
+def test_peft_gives_the_probabilities_of_mode_det(
+    make_checkpoint, images: Tensor, tmp_path: Path, options: dict[str, object], version: str
+) -> None:
+    """transformers reads the names of its version 4 too."""
+    checkpoint, out = make_checkpoint(**options), tmp_path / "peft"
+    done = run("export", checkpoint, "--format", "peft", "--out", out, "--transformers", version)
+    assert done.status == 0, done.err
+    expected = det_probabilities(checkpoint, images)
+    if version == "4":
+        rename_to_version_5(out)
+    actual = peft_probabilities(out, ("adapter_0", "adapter_1"), images)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=TOLERANCE)
+    assert (expected[:, 0] - expected[:, 1]).abs().max() > 0.01
+    assert "stochastic mode cannot be expressed" in (out / "README.md").read_text()
+
+
+def rename_to_version_5(folder: Path) -> None:
+    """Renames adapters from version 4 of transformers, which is not installed, to version 5."""
+    names = (
+        ("vit.encoder.layer.", "vit.layers."),
+        ("attention.attention.query", "attention.q_proj"),
+        ("attention.attention.key", "attention.k_proj"),
+        ("attention.attention.value", "attention.v_proj"),
+        ("attention.output.dense", "attention.o_proj"),
+    )
+    for adapter in folder.glob("adapter_*"):
+        path, config = adapter / "adapter_model.safetensors", adapter / "adapter_config.json"
+        tensors = load_file(path)
+        for old, new in names:
+            tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
+        save_file(tensors, path)
+        targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"target_modules": targets}))
+
+
+@pytest.mark.parametrize("version", ["5", "4"])
+def test_an_exported_checkpoint_comes_back_with_the_same_probabilities(
+    make_checkpoint, images: Tensor, tmp_path: Path, version: str
+) -> None:
+    checkpoint, out = make_checkpoint(), tmp_path / "peft"
+    run("export", checkpoint, "--format", "peft", "--out", out, "--transformers", version)
+    folders = (out / "adapter_0", out / "adapter_1")
+    done = run("import", *folders, "--format", "peft", "--out", tmp_path / "back")
+    assert done.status == 0, done.err
+    assert f"eulerlora calibrate {tmp_path / 'back'} --data DIR" in done.out
+    back = load_checkpoint(tmp_path / "back").config
+    assert [label.name for label in back.classes] == ["bkl", "mel", "nv"]
+    assert back.preprocessing == PREPROCESSING
+    torch.testing.assert_close(
+        det_probabilities(tmp_path / "back", images),
+        det_probabilities(checkpoint, images),
+        rtol=0,
+        atol=TOLERANCE,
+    )
+
+
+def train_peft(folder: Path, backbone: Path, seed: int, **options: object) -> PeftModel:
+    """Saves a PEFT model with random adapters and its head; returns it."""
+    base = ViTForImageClassification.from_pretrained(backbone)
+    config = LoraConfig(**{"modules_to_save": ["classifier"]} | options)
+    model = get_peft_model(base, config)
+    generator = Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name or "modules_to_save" in name:
+                parameter.normal_(std=0.3, generator=generator)
+    model.save_pretrained(folder)
+    return model.eval()
+
+
+@pytest.fixture
+def backbone(tmp_path: Path) -> Path:
+    """A ViT with a classifier of three classes."""
+    config = ViTConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=32, patch_size=8,
+        intermediate_size=24, id2label={0: "a", 1: "b", 2: "c"}, label2id={"a": 0, "b": 1, "c": 2},
+    )  # fmt: skip
+    torch.manual_seed(0)
+    ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+    return tmp_path / "vit"
+
+
+@torch.inference_mode()
+def test_adapters_of_peft_with_other_ranks_and_scalings_are_an_ensemble(
+    backbone: Path, images: Tensor, tmp_path: Path
+) -> None:
+    options = [
+        {"r": 2, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]},
+        {"r": 5, "lora_alpha": 3, "target_modules": ["k_proj", "o_proj"], "use_rslora": True},
+        {
+            "r": 3, "lora_alpha": 6, "target_modules": ["q_proj", "o_proj"],
+            "rank_pattern": {"layers.1.attention.q_proj": 4},
+            "alpha_pattern": {"layers.1.attention.q_proj": 2},
+        },
+        {"r": 1, "lora_alpha": 1, "target_modules": ["q_proj"], "modules_to_save": None},
+    ]  # fmt: skip
+    expected, folders = [], []
+    for index, values in enumerate(options):
+        folders.append(tmp_path / f"member_{index}")
+        model = train_peft(folders[-1], backbone, index, **values)
+        expected.append(model(pixel_values=images).logits.softmax(dim=-1))
+    config = import_peft(folders, tmp_path / "out")
+    settings = config.adapters.settings
+    assert (settings.adapters, settings.rank, settings.min_rank) == (4, 5, 2)
+    assert [label.name for label in config.classes] == ["a", "b", "c"]
+    actual = det_probabilities(tmp_path / "out", images)
+    torch.testing.assert_close(actual, torch.stack(expected, 1), rtol=0, atol=TOLERANCE)
+
+
+def edit(folder: Path, **values: object) -> None:
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "reason"),
+    [
+        ({"target_modules": ["fc1"]}, {}, "expected adapters at the query, key, value and output"),
+        ({"target_modules": ["q_proj"], "use_dora": True}, {}, "expected use_dora=False, got True"),
+        ({"target_modules": ["q_proj"]}, {"peft_type": "IA3"}, "expected peft_type LORA, got IA3"),
+        ({"target_modules": ["q_proj"]}, {"bias": "all"}, "expected bias=none, got all"),
+        ({"target_modules": ["q_proj"]}, {"alpha_pattern": {"(": 1}}, "regular expression"),
+    ],
+)
+def test_an_adapter_that_cannot_be_expressed_is_refused_and_nothing_is_written(
+    backbone: Path, tmp_path: Path, options: dict[str, object], values: dict[str, object],
+    reason: str,
+) -> None:  # fmt: skip
+    train_peft(tmp_path / "adapter", backbone, 0, **options)
+    edit(tmp_path / "adapter", **values)
+    with pytest.raises(EulerLoRAError, match=reason) as caught:
+        import_peft([tmp_path / "adapter"], tmp_path / "out")
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_adapters_of_several_backbones_or_numbers_of_classes_are_refused(
+    backbone: Path, tmp_path: Path
+) -> None:
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        train_peft(folder, backbone, 0, target_modules=["q_proj"])
+    with pytest.raises(EulerLoRAError, match="expected 3 class names, got 2"):
+        import_peft(folders, tmp_path / "out", classes=["x", "y"])
+    edit(folders[1], base_model_name_or_path="other")
+    with pytest.raises(EulerLoRAError, match="expected adapters of one backbone"):
+        import_peft(folders, tmp_path / "out")
+    assert len(import_peft(folders, tmp_path / "out", str(backbone)).classes) == 3
+    with pytest.raises(EulerLoRAError, match="expected a PEFT folder"):
+        import_peft([backbone], tmp_path / "none", str(backbone))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"stem": "convolution"}, {"registers": 2}, {"pre_norm": True}, {"pooling": "mean"}],
+    ids=str,
+)
+def test_a_backbone_that_transformers_vit_cannot_express_is_refused(
+    make_checkpoint, tmp_path: Path, options: dict[str, object]
+) -> None:
+    checkpoint, out = make_checkpoint(**options), tmp_path / "peft"
+    done = run("export", checkpoint, "--format", "peft", "--out", out)
+    assert done.status == 1
+    (option,) = options
+    assert f"expected a backbone with {option}=" in done.err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("crop", [False, True])
+def test_the_exported_image_processor_comes_close_to_the_preprocessing(
+    make_checkpoint, tmp_path: Path, crop: bool
+) -> None:
+    from eulerlora.exchange.peft_export import export_peft  # noqa: PLC0415
+    from eulerlora.preprocess import channels_first, network_input, normalise  # noqa: PLC0415
+
+    checkpoint = load_checkpoint(make_checkpoint())
+    given = checkpoint.config.preprocessing
+    if crop:
+        given = given.model_copy(update={"resize": "crop", "shorter_side": 40})
+    config = checkpoint.config.model_copy(update={"preprocessing": given})
+    (tmp_path / "peft").mkdir()
+    export_peft(checkpoint.__class__(checkpoint.network, config, "sha256:0"), tmp_path / "peft")
+    kind = CLIPImageProcessor if crop else ViTImageProcessor
+    processor = kind.from_pretrained(tmp_path / "peft" / "backbone")
+    smooth = np.linspace(0, 255, 60 * 80 * 3).reshape(60, 80, 3).astype(np.uint8)
+    actual = processor(Image.fromarray(smooth), return_tensors="pt").pixel_values
+    expected = normalise(network_input(channels_first(smooth), given)[None], given)
+    assert (actual - expected).abs().max() < 0.03

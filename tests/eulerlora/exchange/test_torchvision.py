@@ -1,0 +1,68 @@
+"""The export to torchvision, loaded as its README says."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.eulerlora.exchange.conftest import PREPROCESSING, det_probabilities
+from tests.markdown import code_blocks
+from tests.program import run
+
+OPTIONS = [{}, {"layer_scale": True, "norm_epsilon": 1e-4}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_readme_gives_the_probabilities_of_mode_det(
+    make_checkpoint,
+    images: Tensor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, object],
+) -> None:
+    checkpoint, out = make_checkpoint(**options), tmp_path / "torchvision"
+    done = run("export", checkpoint, "--format", "torchvision", "--out", out)
+    assert done.status == 0, done.err
+    blocks = code_blocks((out / "README.md").read_text())
+    (program,) = (block.code for block in blocks if block.language == "python")
+    mean, std = (torch.tensor(v)[:, None, None] for v in (PREPROCESSING.mean, PREPROCESSING.std))
+    names = {"images": (images - mean) / std}
+    monkeypatch.chdir(out)
+    with torch.inference_mode():
+        exec(program, names)
+    expected = det_probabilities(checkpoint, images).mean(dim=1)
+    torch.testing.assert_close(names["probabilities"], expected, rtol=0, atol=1e-5)
+
+
+def test_a_convolutional_stem_is_exported_with_its_channels(
+    make_checkpoint, images: Tensor, tmp_path: Path
+) -> None:
+    from eulerlora.checkpoint import load_checkpoint  # noqa: PLC0415
+    from eulerlora.exchange.members import members  # noqa: PLC0415
+    from eulerlora.exchange.torchvision_models import merged_model  # noqa: PLC0415
+
+    folder = make_checkpoint(stem="convolution")
+    checkpoint = load_checkpoint(folder)
+    mean, std = (torch.tensor(v)[:, None, None] for v in (PREPROCESSING.mean, PREPROCESSING.std))
+    with torch.inference_mode():
+        actual = [
+            merged_model(checkpoint, member)((images - mean) / std).softmax(dim=-1)
+            for member in members(checkpoint)
+        ]
+    expected = det_probabilities(folder, images)
+    torch.testing.assert_close(torch.stack(actual, dim=1), expected, rtol=0, atol=1e-5)
+    run("export", folder, "--format", "torchvision", "--out", tmp_path / "out")
+    assert re.search(r"norm: 8, 8, 16\.", (tmp_path / "out" / "README.md").read_text())
+
+
+def test_an_option_that_torchvision_does_not_have_is_refused(
+    make_checkpoint, tmp_path: Path
+) -> None:
+    done = run(
+        "export", make_checkpoint(registers=1), "--format", "torchvision", "--out", tmp_path / "out"
+    )
+    assert done.status == 1
+    assert "expected a backbone with registers=0, got 1" in done.err
+    assert not (tmp_path / "out").exists()
