@@ -7,7 +7,7 @@ from pathlib import Path
 from training.labels.checks import LabelSource, check_sizes, class_names
 from training.labels.folders import folder_labels
 from training.labels.splits import Parts, three_parts
-from training.labels.table import LABELS, ImageLabel, read_labels
+from training.labels.table import GROUP, LABELS, SPLIT, ImageLabel, read_labels
 from training.recipe.schema import DataSettings, Split
 
 DRAWN: Mapping[Split, Sequence[str]] = {
@@ -65,7 +65,7 @@ def split_labels(settings: DataSettings, path: Path, names: Collection[str]) -> 
 
 
 def _from_table(path: Path, names: Collection[str]) -> _Labels:
-    labels = read_labels(path / LABELS)
+    labels = read_labels(path / LABELS, (GROUP, SPLIT))
     unlisted = sorted({*names} - {row.name for row in labels})
     if not unlisted:
         return _Labels(labels)

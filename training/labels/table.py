@@ -1,7 +1,7 @@
 """Labels of images, and the table `labels.csv` that states them."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -41,11 +41,12 @@ class ImageLabel:
         return self.written.strip()
 
 
-def read_labels(path: Path) -> list[ImageLabel]:
+def read_labels(path: Path, optional: Sequence[str] = (GROUP,)) -> list[ImageLabel]:
     """Returns the rows of a table of labels.
 
-    Columns: path, relative to the table, and label; optionally group and split (train, val or
-    test); others are ignored. Raises DataError, with file and line, also for a path in two rows.
+    Columns: path, relative to the table, and label. optional: columns to read if there are any,
+    group and split (train, val or test); others are ignored. Raises DataError, with file and line,
+    also for a path in two rows.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -54,10 +55,15 @@ def read_labels(path: Path) -> list[ImageLabel]:
             missing = {PATH, LABEL} - {*reader.fieldnames}
             if missing:
                 raise DataError(
-                    f"{path}: expected the columns {PATH}, {LABEL} and optionally {GROUP} and "
-                    f"{SPLIT}, separated by commas, got {', '.join(reader.fieldnames) or 'none'}"
+                    f"{path}: expected the columns {PATH}, {LABEL} and optionally "
+                    f"{' and '.join(optional)}, separated by commas, got "
+                    f"{', '.join(reader.fieldnames) or 'none'}"
                 )
-            rows = [_row(path, reader.line_num, cells) for cells in reader]
+            used = {PATH, LABEL, *optional}
+            rows = [
+                _row(path, reader.line_num, {name: cells[name] or "" for name in used & {*cells}})
+                for cells in reader
+            ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: expected a CSV table in UTF-8 ({error})") from error
     _check_paths(path, rows)
@@ -65,9 +71,9 @@ def read_labels(path: Path) -> list[ImageLabel]:
     return rows
 
 
-def _row(path: Path, line: int, cells: Mapping[str, str | None]) -> ImageLabel:
-    name, group, split = ((cells.get(key) or "").strip() for key in (PATH, GROUP, SPLIT))
-    label = cells.get(LABEL) or ""
+def _row(path: Path, line: int, cells: Mapping[str, str]) -> ImageLabel:
+    name, group, split = (cells.get(key, "").strip() for key in (PATH, GROUP, SPLIT))
+    label = cells[LABEL]
     place = f"{path} line {line}"
     if not name or not label.strip():
         raise DataError(f"{place}: expected a {PATH} and a {LABEL}, got an empty cell")

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from training.data.labelled_images import OUTSIDE
-from training.fit.batches import IGNORED
 from training.adaptation.losses import (
     balanced_counts,
     effective_number_weights,
@@ -20,6 +18,8 @@ from training.adaptation.losses import (
     target_probabilities,
     trajectory_loss,
 )
+from training.data.labelled_images import OUTSIDE
+from training.fit.batches import IGNORED
 
 GENERATOR = torch.Generator().manual_seed(0)
 LOGITS = torch.randn(5, 8, 3, generator=GENERATOR, dtype=torch.float64) * 3

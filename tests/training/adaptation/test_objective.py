@@ -15,13 +15,13 @@ from eulerlora.inference import predict_images
 from eulerlora.rows import Rows
 from eulerlora.settings import Draw, Preprocessing
 from tests.conftest import random_network
+from training.adaptation.losses import target_probabilities, trajectory_loss
 from training.adaptation.objective import AdapterObjective
 from training.augmentation.views import training_view
 from training.data.datasets import read_dataset
 from training.data.labelled_images import OUTSIDE
 from training.fit.batches import LoadedBatches
 from training.fit.loop import fit
-from training.adaptation.losses import target_probabilities, trajectory_loss
 from training.fit.optimisation import Optimisation, Step
 from training.fit.run import Run
 from training.recipe.optimisation import AdapterTraining

@@ -13,12 +13,12 @@ from sklearn.preprocessing import StandardScaler
 
 from eulerlora.backbone import save_backbone
 from eulerlora.config import ClassName
-from eulerlora.inference import predict_rows
+from eulerlora.inference import predict_images, predict_rows
 from eulerlora.preprocess import resize
 from eulerlora.settings import AdapterSettings, Draw, Preprocessing
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import random_backbone
-from training.adaptation.probe import INVERSE_PENALTY, fit_heads, linear_probe
+from training.adaptation.probe import INVERSE_PENALTY, fit_heads, head_accuracy, linear_probe
 from training.commands.probe import probe_command
 from training.data.labelled_images import ImageParts, LabelledImage
 
@@ -152,3 +152,18 @@ def test_the_command_prints_the_metrics_at_the_given_size(
     larger = CliRunner().invoke(probe_command, [*arguments, "--image-size", "48"])
     assert "48 x 48 pixels" in larger.output
     assert requested == [("ham10000", "lesion")] * 2
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_the_accuracy_of_the_heads_is_that_of_the_untrained_network(
+    images: ImageParts, seed: int | None
+) -> None:
+    network = AdaptedVisionTransformer(random_backbone(), AdapterSettings(rank=4, min_rank=2), 3)
+    network.initialise(torch.Generator().manual_seed(0))
+    fit_heads(network, images, CPU, seed)
+    held_out = images.parts["calibration"]
+    pixels = torch.stack([resize(image.source, 32) for image in held_out])
+    outputs = predict_images(network, pixels, [Draw(mode="det")] * len(held_out))
+    predicted = [int(o.log_probabilities.exp().mean(dim=0).argmax()) for o in outputs]
+    correct = [label == image.label for label, image in zip(predicted, held_out, strict=True)]
+    assert head_accuracy(network, held_out) == pytest.approx(np.mean(correct))

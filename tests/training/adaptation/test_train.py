@@ -279,6 +279,12 @@ def test_no_epoch_leaves_the_probe_that_starts_a_training(
         options = [word for setting in settings for word in ("--set", setting)]
         done = run("train", recipe_file, "--data", labelled, "--out", out, *options, *ONE_THRESHOLD)
         assert done.status == 0, done.err
+        assert "data: set, image folder; 3 classes" in done.out
+        assert "test accuracy, det: " in done.out
+        training = load_checkpoint(out).config.provenance["training"]
+        initial = f"the run started from: {training['initial_accuracy']:.3f}"
+        assert initial in done.out
+        assert f"next: eulerlora serve {out}" in done.out
         network = load_checkpoint(out).network
         assert (network.blocks[0].up == 0).all() == (epochs == 0)
         heads.append(network.heads.weight)

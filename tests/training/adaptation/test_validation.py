@@ -8,6 +8,8 @@ from sklearn.metrics import accuracy_score, log_loss
 from eulerlora.inference import predict_images
 from eulerlora.settings import Draw
 from tests.conftest import random_network
+from training.adaptation.losses import trajectory_loss
+from training.adaptation.objective import AdapterObjective
 from training.adaptation.validation import EpochValidation
 from training.data.labelled_images import LabelledImage
 
@@ -79,3 +81,39 @@ def test_the_metrics_of_both_modes_are_those_of_independent_libraries() -> None:
         assert metrics["brier"][1] == pytest.approx(error, rel=1e-4)
         assert metrics["nll"][0] != metrics["nll"][1]
     assert result["validation_by_epoch"]["det"] != result["validation_by_epoch"]["stoch"]
+
+
+def test_the_last_epoch_and_the_epochs_without_gain_follow_the_loss() -> None:
+    network = random_network()
+    validation = EpochValidation(network, IMAGES, epochs=4)
+    assert validation.epochs_without_gain() == 0
+    losses = []
+    for scale in (1.0, 0.2, 9.0, 2.0):
+        with torch.no_grad():
+            network.heads.weight.mul_(scale)
+        validation.validate()
+        losses.append(validation_loss(network))
+        assert validation.last["validation_nll"] == pytest.approx(losses[-1], rel=1e-4)
+        best = int(np.argmin(losses))
+        assert validation.last["best_epoch"] == best + 1
+        assert validation.epochs_without_gain() == len(losses) - 1 - best
+
+
+def test_an_objective_is_finished_after_its_patience() -> None:
+    network = random_network()
+    validation = EpochValidation(network, IMAGES, epochs=3)
+    objective, patient = (
+        AdapterObjective(
+            network, 1, trajectory_loss, torch.ones(3), validation=validation, patience=patience
+        )
+        for patience in (1, None)
+    )
+    objective.after_epoch()
+    assert not objective.finished
+    with torch.no_grad():
+        network.heads.bias.copy_(torch.tensor([-50.0, 0.0, 50.0]))
+    objective.after_epoch()
+    assert objective.finished
+    assert not patient.finished
+    assert objective.epoch_metrics()["best_epoch"] == 1
+    assert len(validation.result()["validation_by_epoch"]["det"]["nll"]) == 2

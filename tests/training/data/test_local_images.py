@@ -46,7 +46,9 @@ def test_a_folder_per_class_gives_labels_without_groups(tmp_path: Path) -> None:
 
 
 def test_a_table_gives_labels_and_groups(tmp_path: Path) -> None:
-    rows = "group,path,label,age\nL1,./b.png,nevus,5\n,a.png,mel,6\nL1,sub/c.png,nevus,7\n"
+    rows = (
+        "group,path,label,age,split\nL1,./b.png,nevus,5,x\n,a.png,mel,6,\nL1,sub/c.png,nevus,7,y\n"
+    )
     local = read_local_images(write_table(tmp_path, rows), NEVUS)
     assert [(image.name, image.label, image.cluster) for image in local.images] == [
         ("a.png", 1, None),

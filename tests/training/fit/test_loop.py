@@ -172,6 +172,38 @@ def test_a_finished_run_takes_no_more_steps(batches: LoadedBatches, run: Run) ->
     )
 
 
+class OneEpochObjective(ColourObjective):
+    """An objective that is finished after one epoch; its state is in `averages`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs = torch.zeros(())
+
+    def after_epoch(self) -> None:
+        self.epochs += 1
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.epochs)
+
+    def averages(self) -> dict[str, Tensor]:
+        return {"epochs": self.epochs}
+
+
+def test_a_finished_objective_ends_the_run_early_and_for_good(
+    batches: LoadedBatches, run: Run
+) -> None:
+    steps = -(-batches.images // 8)
+    settings = SETTINGS.model_copy(update={"epochs": 5})
+    objective = OneEpochObjective()
+    fitted = fit(objective, batches, settings, run)
+    assert fitted.steps == len(objective.weights) == steps
+    assert fitted.images_per_second == pytest.approx(batches.images / fitted.seconds)
+    again = OneEpochObjective()
+    assert fit(again, batches, settings, replace(run, resume=True)).steps == steps
+    assert again.weights == []
+
+
 def test_without_resume_an_older_state_is_ignored(batches: LoadedBatches, run: Run) -> None:
     fit(ColourObjective(), batches, SETTINGS, run)
     again = ColourObjective()
