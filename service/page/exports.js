@@ -4,6 +4,7 @@ import { byId, html } from "./dom.js";
 import { reportThumbnail } from "./preview.js";
 import { Problem, sentence } from "./problems.js";
 
+const COPIED = "Copied";
 const MAX_NAME = 1000; // characters, accepted by the service
 
 /** The finished items as the service's report takes them. */
@@ -48,9 +49,10 @@ export async function copy(text, button, name) {
     return;
   }
   await navigator.clipboard.writeText(text);
+  if (button.textContent === COPIED) return;
   const label = button.textContent;
-  button.textContent = "Copied";
-  setTimeout(() => { button.textContent = label; }, 2000);
+  button.textContent = COPIED;
+  button.addEventListener("blur", () => { button.textContent = label; }, { once: true });
 }
 
 /** Runs the action of a button; its problem is shown below the buttons. */

@@ -15,7 +15,8 @@ export function policyApplies(model, policy) {
   return policy !== null && policy.policy.malignant.classes.every((name) => classes.has(name));
 }
 
-/** All settings of a model; the recommended one first. policy: null if it does not apply.
+/** All settings of a model; first the recommended one, that of the policy or of the service unless
+ * another one has more thresholds. policy: null if it does not apply.
  * @returns {Setting[]} */
 export function settingsOf(model, policy) {
   const settings = [{ mode: "det", samples: null }];
@@ -28,8 +29,16 @@ export function settingsOf(model, policy) {
     urgent: policy !== null && isFitted(setting, model, policy.policy.evidence),
     flag: model.thresholds.some((threshold) => isSame(setting, threshold)),
   }));
-  const recommended = described.find((setting) => isSame(setting, policy ?? DEFAULT));
+  const preferred = [policy ?? DEFAULT, DEFAULT].map((one) =>
+    described.find((setting) => isSame(setting, one)));
+  const best = Math.max(...described.map(thresholds));
+  const recommended = [...preferred, ...described].find((setting) => thresholds(setting) === best);
   return [recommended, ...described.filter((setting) => setting !== recommended)];
+}
+
+/* How much is known about a setting; the urgent threshold counts more. */
+function thresholds({ urgent, flag }) {
+  return 2 * urgent + flag;
 }
 
 /** True if the setting lacks a threshold that the recommended one has. */

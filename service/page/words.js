@@ -41,7 +41,7 @@ export function decision({ malignant, policy, prediction }, names) {
   const reached = malignant.probability >= malignant.urgent;
   const compared = reached
     ? `From ${urgent} on, an image goes first.`
-    : `A image goes first from ${urgent} on. Being below rules out no disease.`;
+    : `An image goes first from ${urgent} on. Being below rules out no disease.`;
   const sentence = [
     `For ${group} together. ${compared}`,
     reached && !malignant.classes.includes(prediction.label)

@@ -1,159 +1,133 @@
-"""The triage page in a browser: a person's typical actions."""
+"""The card of one image in a browser, and the page with the keyboard alone."""
 
-from collections import Counter
+import math
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from eulerlora.checkpoint import DEFAULT_CHECKPOINT, read_config
-from eulerlora_client.policy.performance import performance
-from eulerlora_client.policy.policy import default_policy
-from eulerlora_client.policy.wording import WARNING
-from tests.browser import TIMEOUT_MS, assert_accessible
-from tests.service.page.browser import expect, screenshot
-from tests.service.page.lesions import DARK, SMALL, broken, lesion, upload
+from tests.browser import TIMEOUT_MS
+from tests.service.page.browser import expect
+from tests.service.page.lesions import broken, lesion, upload
 
 pytestmark = pytest.mark.browser
 
 CONFIG = read_config(DEFAULT_CHECKPOINT)
-POINTS = len(CONFIG.classes) * CONFIG.adapters.settings.adapters  # per sample
 CLASSES = "Class probabilities"
-SUMMARY_LABELS = {
-    "urgent": "to prioritise",
-    "unfamiliar": "unfamiliar",
-    "refer": "to refer for review",
-    "retake": "to retake",
-    "routine": "routine",
-}
+FIGURES = "Figures and how to read them"
 
 
-def test_a_result_shows_the_disposition_before_the_evidence(go) -> None:
+def test_a_card_gives_reasons_then_words_then_figures(go) -> None:
     with go() as visit:
         visit.add(lesion("lesion.jpg"))
+        visit.wait(1)
         card = visit.card("lesion.jpg")
-        expect(card.locator("circle.point")).to_have_count(4 * POINTS)
         (answer,) = visit.answers()
+        prediction = answer["prediction"]
+        points = len(CONFIG.classes) * prediction["trajectories"]
+        expect(card.locator("circle.point")).to_have_count(points)
+        expect(card.get_by_text("nats")).to_have_count(3)
+        assert "nats" not in card.inner_text() and "MSP" not in card.inner_text()
+        card.get_by_text(FIGURES).click()
         text = card.inner_text()
         reasons = [reason["words"] for reason in answer["reasons"]]
-        parts = [
-            answer["title"],
-            answer["pathway"],
-            *reasons,
-            CLASSES,
-            "Uncertainty",
-            "Familiarity",
-        ]
-        assert [text.index(part) for part in parts] == sorted(map(text.index, parts))
-        assert f"Expected entropy {answer['prediction']['expected_entropy']:.2f}" in text
-        assert f"Mutual information {answer['prediction']['mutual_information']:.2f}" in text
-        expect(card.get_by_text(WARNING)).to_be_visible()
+        words = [answer["title"], *reasons, answer["pathway"], "How sure is the model?"]
+        parts = [*words, "How familiar is the image?", CLASSES, "Uncertainty", "Familiarity"]
+        positions = [text.index(part) for part in parts]
+        assert positions == sorted(positions)
+        assert f"Expected entropy {prediction['expected_entropy']:.2f}" in text
+        assert f"Mutual information {prediction['mutual_information']:.2f}" in text
+        assert f"{prediction['seed']}" in text
         log = visit.page.locator("#announcements")
         expect(log).to_contain_text(f"lesion.jpg: {answer['title']}.")
         assert visit.page.evaluate("livingBlobUrls()") == 0
 
 
-def test_the_known_weakness_is_shown_before_any_image(go) -> None:
-    measured = performance(default_policy())
-    assert measured is not None
+def test_the_decision_is_explained_with_its_threshold_and_what_it_did_in_tests(go) -> None:
+    def urgent(answer: dict[str, Any]) -> None:
+        answer.update(disposition="urgent", title="Urgent")
+        answer["malignant"] |= {"probability": 0.1204, "urgent": 0.06}
+        answer["prediction"] |= {"label": "nv", "unfamiliar": False}
+        answer["policy"]["measured"][0] |= {"sensitivity": 0.99, "specificity": 0.5, "data": "home"}
+
     with go() as visit:
-        section = visit.page.get_by_role("region", name="Known weakness")
-        for row in measured.summary.rows:
-            expect(section.get_by_role("row", name=row[0]).first).to_be_visible()
-            expect(section.get_by_text(row[-1], exact=True)).to_be_visible()
-        frame = section.get_by_role("group").first
-        assert frame.evaluate("frame => frame.scrollWidth <= frame.clientWidth")
-        expect(section.get_by_text(measured.origin)).to_be_hidden()
-        section.get_by_text("Details of these figures").click()
-        expect(section.get_by_text(measured.origin)).to_be_visible()
-
-
-def test_the_warning_stays_visible_in_every_part_of_a_card(go) -> None:
-    with go(width=390) as visit:
+        visit.change_answers(urgent)
         visit.add(lesion("lesion.jpg"))
-        card = visit.card("lesion.jpg")
-        expect(card.locator("circle.point")).to_have_count(4 * POINTS)
-        warning = card.get_by_text(WARNING)
-        for selector in (".verdict-title", ".class-chart", ".scales", ".origin"):
-            card.locator(selector).evaluate("element => element.scrollIntoView({block: 'center'})")
-            expect(warning).to_be_in_viewport(ratio=1)
+        visit.wait(1)
+        malignant = visit.card("lesion.jpg").locator(".statements > div").first
+        for sentence in (
+            "12 %",
+            "From 6.0 % on, an image goes first.",
+            "The class that it resembles most is melanocytic nevus",
+            "99 % of the lesions with melanoma went first or were unfamiliar, and so did 50 % of "
+            "the harmless ones (home).",
+        ):
+            expect(malignant).to_contain_text(sentence)
 
 
-def test_three_images_are_summarised_and_can_be_removed(go) -> None:
-    with go() as visit:
-        visit.add(lesion("lesion.jpg"), lesion("dark.jpg", DARK), lesion("small.jpg", SMALL))
-        summary = visit.page.locator("#summary")
-        expect(visit.page.get_by_text(CLASSES)).to_have_count(3)
-        number = Counter(answer["disposition"] for answer in visit.answers())
-        counts = [
-            f"{number[name]} {label}" for name, label in SUMMARY_LABELS.items() if number[name]
-        ]
-        expect(summary).to_have_text(f"3 images: {', '.join(counts)}")
-        visit.page.get_by_role("button", name="Remove dark.jpg").click()
-        expect(summary).to_contain_text("2 images: ")
-        expect(visit.page.get_by_role("heading", name="small.jpg")).to_be_focused()
-
-
-def test_several_images_are_listed_in_order_of_urgency(go) -> None:
-    dispositions = ["routine", "refer", "retake", "unfamiliar", "urgent"]
-
-    def decide(route: Any) -> None:
-        response = route.fetch()
-        if not response.ok:
-            route.fulfill(response=response)
-            return
-        answer = response.json()
-        answer["disposition"] = dispositions.pop()
-        answer["malignant"]["probability"] = float(answer["disposition"] == "retake")
-        route.fulfill(response=response, json=answer)
+def test_a_probability_just_below_the_threshold_is_not_rounded_to_it(go) -> None:
+    def below(answer: dict[str, Any]) -> None:
+        answer["malignant"] |= {"probability": 0.06, "urgent": 0.0604}
+        answer["prediction"]["unfamiliar"] = False
 
     with go() as visit:
-        visit.page.route("**/triage?*", decide)
-        order = visit.page.get_by_role("navigation", name="In order of urgency")
-        visit.add(lesion("1.jpg"))
-        expect(visit.card("1.jpg")).to_contain_text(CLASSES)
-        expect(order).to_be_hidden()
-        visit.add(*(lesion(f"{number}.jpg") for number in (2, 3, 4, 5)), broken("broken.jpg"))
-        links = order.get_by_role("link")
-        expect(links).to_have_count(6)
-        states = [link.get_attribute("data-state") for link in links.all()]
-        assert states == ["urgent", "retake", "unfamiliar", "refer", "problem", "routine"]
-        expect(links.nth(4)).to_have_text("Not assessed broken.jpg")
-        links.nth(4).press("Enter")
-        expect(visit.page.get_by_role("heading", name="broken.jpg")).to_be_focused()
+        visit.change_answers(below)
+        visit.add(lesion("lesion.jpg"))
+        visit.wait(1)
+        malignant = visit.card("lesion.jpg").locator(".statements > div").first
+        expect(malignant).to_contain_text("6.00 %")
+        expect(malignant).to_contain_text("An image goes first from 6.04 % on.")
+        expect(malignant).to_contain_text("rules out no disease")
 
 
-def test_a_broken_file_shows_the_reason_and_affects_no_other(go, images) -> None:
-    text = upload("notes.jpg", b"not an image")
+@pytest.mark.parametrize(
+    ("passes", "codes", "word", "sentence"),
+    [
+        ([[0.9, 0.1], [0.8, 0.2]], [], "Sure", "All 2 sampled passes put melanoma first"),
+        ([[0.9, 0.1], [0.2, 0.8]], [], "The passes disagree", "1 put melanoma first, 1 put"),
+        ([[0.6, 0.4], [0.6, 0.4]], ["high_entropy"], "Unsure", "melanoma 60 %, melanocytic"),
+    ],
+)
+def test_the_certainty_is_a_word_with_its_reason(go, passes, codes, word, sentence) -> None:
+    def change(answer: dict[str, Any]) -> None:
+        prediction = answer["prediction"]
+        mean = [math.fsum(column) / 2 for column in zip(*passes, strict=True)]
+        prediction |= {
+            "probabilities": dict(zip(("mel", "nv"), mean, strict=True)),
+            "trajectory_probabilities": passes,
+            "trajectories": 2,
+            "label": "mel",
+            "msp": mean[0],
+            "unfamiliar": False,
+        }
+        answer["reasons"] = [{"code": code, "words": code} for code in codes]
+
     with go() as visit:
-        visit.add(broken("broken.jpg"), text, lesion("good.jpg"))
+        visit.change_answers(change)
+        visit.add(lesion("lesion.jpg"))
+        visit.wait(1)
+        statement = visit.card("lesion.jpg").locator(".statements > div").nth(1)
+        expect(statement.locator("strong")).to_have_text(word)
+        expect(statement).to_contain_text(sentence)
+
+
+def test_a_broken_file_shows_the_reason_and_affects_no_other(go) -> None:
+    with go() as visit:
+        visit.add(broken("broken.jpg"), upload("notes.jpg", b"not an image"), lesion("good.jpg"))
+        visit.wait(3)
+        visit.row("broken.jpg").click()
+        visit.row("notes.jpg").click()
         expect(visit.card("broken.jpg")).to_contain_text("The JPEG data is broken or truncated.")
         expect(visit.card("notes.jpg")).to_contain_text("JPEG, PNG or WebP image")
         expect(visit.card("notes.jpg")).to_contain_text("No preview")
-        expect(visit.card("good.jpg")).to_contain_text(CLASSES)
-        assert WARNING not in visit.card("broken.jpg").inner_text()
-        screenshot(visit.page, images / "page-problems.png", last="li:nth-child(3) .verdict")
-        retry = visit.page.get_by_role("button", name="Retry all 2 without a result")
+        expect(visit.card("good.jpg")).to_have_attribute(
+            "data-state", visit.answers()[0]["disposition"]
+        )
+        retry = visit.page.get_by_role("button", name="Retry 2 without a result")
         retry.click()
+        visit.wait(3)
         expect(retry).to_be_visible()  # the files are still broken
-
-
-def test_a_change_of_options_repeats_the_request(go) -> None:
-    with go() as visit:
-        visit.add(lesion("lesion.jpg"))
-        card = visit.card("lesion.jpg")
-        expect(card.locator("circle.point")).to_have_count(4 * POINTS)
-        visit.page.get_by_label("Samples per adapter").select_option("2")
-        expect(card.locator("circle.point")).to_have_count(2 * POINTS)
-        visit.page.get_by_role("radio", name="Fixed").check()
-        expect(card.locator("circle.point")).to_have_count(POINTS)
-        expect(visit.page.get_by_label("Samples per adapter")).to_be_hidden()
-        queries = [url.partition("?")[2] for url in visit.requests if "/triage" in url]
-        assert queries == [
-            "mode=stoch&model=ham10000&samples=4",
-            "mode=stoch&model=ham10000&samples=2",
-            "mode=det&model=ham10000",
-        ]
 
 
 def file_chooser(page: Any) -> Any:
@@ -167,40 +141,45 @@ def file_chooser(page: Any) -> Any:
     pytest.fail("the space bar opens no file chooser")
 
 
+def tab_to(page: Any, name: str, role: str = "button") -> Any:
+    """Presses Tab until the element has the focus."""
+    target = page.get_by_role(role, name=name, exact=True)
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if target.evaluate("element => element === document.activeElement"):
+            return target
+    pytest.fail(f"Tab does not reach {name}")
+
+
 def test_the_page_works_with_the_keyboard_alone(go) -> None:
     with go() as visit:
-        keyboard, page = visit.page.keyboard, visit.page
-        expect(page.locator("#samples option")).to_have_count(8)
-        keyboard.press("Tab")
+        page = visit.page
+        expect(page.locator("#passes option").first).to_be_attached()
+        page.keyboard.press("Tab")
         expect(page.get_by_role("link", name="Skip to the results")).to_be_focused()
-        keyboard.press("Tab")
-        expect(page.get_by_role("button", name="About the model")).to_be_focused()
-        keyboard.press("Enter")
+        tab_to(page, "About the model")
+        page.keyboard.press("Enter")
         dialog = page.get_by_role("dialog")
-        expect(dialog).to_contain_text("Intended use")
         expect(dialog).to_contain_text("melanocytic nevus")
-        keyboard.press("Escape")
+        page.keyboard.press("Escape")
         expect(dialog).to_be_hidden()
         expect(page.get_by_role("button", name="About the model")).to_be_focused()
-        keyboard.press("Tab")
-        expect(page.get_by_role("button", name="Choose images")).to_be_focused()
-        chooser = file_chooser(page)
-        chooser.set_files([lesion("lesion.jpg")])
+        tab_to(page, "Choose images")
+        file_chooser(page).set_files([lesion("lesion.jpg")])
+        visit.wait(1)
+        tab_to(page, "Copy as JSON")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("button", name="Copied")).to_be_visible()
         card = visit.card("lesion.jpg")
-        expect(card.locator("circle.point")).to_have_count(4 * POINTS)
-        keyboard.press("Tab")
-        expect(page.get_by_role("radio", name="Sampled")).to_be_focused()
-        keyboard.press("ArrowRight")
-        expect(card.locator("circle.point")).to_have_count(POINTS)
-        for _ in range(4):  # skips the choice of a model, the known weakness and its details
-            keyboard.press("Tab")
-        expect(page.get_by_role("button", name="Remove lesion.jpg")).to_be_focused()
-        keyboard.press("Tab")
-        keyboard.press("Enter")
-        expect(card.get_by_role("table")).to_be_visible()
-        keyboard.press("Shift+Tab")
-        keyboard.press("Space")
-        expect(page.locator(".card")).to_have_count(0)
+        while not visit.row("lesion.jpg").evaluate("row => row === document.activeElement"):
+            page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        expect(card.get_by_text(CLASSES)).to_be_hidden()
+        page.keyboard.press("Enter")
+        expect(card.get_by_text(CLASSES)).to_be_visible()
+        tab_to(page, "Remove lesion.jpg")
+        page.keyboard.press("Space")
+        expect(page.locator("article")).to_have_count(0)
         expect(page.get_by_role("button", name="Choose images")).to_be_focused()
 
 
@@ -220,26 +199,3 @@ def test_an_image_can_be_pasted(go) -> None:
         )
         visit.page.keyboard.press("Control+V")
         expect(visit.card("image.png")).to_contain_text("300 \N{MULTIPLICATION SIGN} 200 pixels")
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
-def test_the_page_is_accessible_and_does_not_overflow(go, width, scheme, images) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    with go(width=width, scheme=scheme) as visit:
-        assert_accessible(axe, visit.page)
-        visit.add(lesion("lesion-1.jpg"), lesion("lesion-2.jpg", SMALL), broken("broken.jpg"))
-        expect(visit.page.get_by_text(CLASSES)).to_have_count(2)
-        expect(visit.page.locator("#summary")).to_contain_text("1 without a result")
-        first = ".card .class-chart" if scheme == "dark" else "body"
-        screenshot(visit.page, images / f"page-{width}-{scheme}.png", first=first)
-        if width == 390:
-            visit.page.emulate_media(color_scheme="light")
-            screenshot(visit.page, images / "page-390-light.png")
-            visit.page.emulate_media(color_scheme=scheme)
-        for summary in visit.page.locator("summary").all():
-            summary.click()
-        assert_accessible(axe, visit.page)
-        assert visit.page.evaluate("document.documentElement.scrollWidth") == width
-        visit.page.get_by_role("button", name="About the model").click()
-        expect(visit.page.get_by_role("dialog")).to_be_visible()
-        assert_accessible(axe, visit.page)

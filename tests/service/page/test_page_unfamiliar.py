@@ -3,7 +3,7 @@
 import pytest
 
 from eulerlora.checkpoint import DEFAULT_CHECKPOINT, read_config
-from eulerlora_client.policy.wording import REASONS, TITLES
+from eulerlora_client.policy.wording import PATHWAYS, REASONS, TITLES
 from tests.damaged_checkpoints import edited
 from tests.server_process import serving
 from tests.service.page.browser import expect
@@ -19,38 +19,55 @@ FLAGS_ALL = {
     "images": 1000,
     "data": "home",
 }
+FIGURES = "Figures and how to read them"
 DIFFER = "The images here differ from those that the thresholds of tiny were checked on (home)."
-SAYS_NOTHING = "its figures say nothing about this image"
+SAYS_NOTHING = "On an unfamiliar image this says nothing."
 
 
-def test_the_probabilities_of_an_unfamiliar_image_are_collapsed(go) -> None:
+def test_no_figure_of_an_unfamiliar_image_counts(go) -> None:
     with go() as visit:
-        visit.add(fractal(), lesion("lesion.jpg"))
+        visit.add(fractal())
+        visit.wait(1)
         card = visit.card("fractal.png")
+        (answer,) = visit.answers()
         expect(card.locator(".verdict-title")).to_have_text(TITLES["unfamiliar"])
         expect(card).to_have_attribute("data-state", "unfamiliar")
-        expect(card).to_contain_text(REASONS["unfamiliar"])
-        expect(card).to_contain_text(SAYS_NOTHING)
+        expect(card.locator(".verdict .reasons")).to_contain_text(REASONS["unfamiliar"])
+        for words in ("No percentage counts", SAYS_NOTHING, "Does not count", "Unlike the images"):
+            expect(card).to_contain_text(words)
         expect(card.locator(".class-chart")).to_be_hidden()
         card.get_by_text("Show the probabilities").click()
         expect(card.locator(".class-chart")).to_be_visible()
+        card.get_by_text(FIGURES).click()
+        expect(card.get_by_text("passes can agree on an image unlike")).to_be_visible()
+        shown = card.inner_text()
+        assert all(reason["words"] in shown for reason in answer["reasons"])
+        assert REASONS["malignant_group"] not in card.locator(".verdict").inner_text()
+
+
+def test_unfamiliar_images_have_a_group_of_their_own(go) -> None:
+    with go() as visit:
+        visit.add(fractal(), lesion("lesion.jpg"))
+        visit.wait(2)
+        group = visit.page.locator(".group[data-state=unfamiliar]")
+        expect(group).to_contain_text(PATHWAYS["unfamiliar"])
+        expect(group.get_by_role("article", name="fractal.png")).to_have_count(1)
+        expect(visit.row("fractal.png").locator(".malignant")).not_to_contain_text("%")
         expect(visit.page.locator("#summary")).to_contain_text("1 unfamiliar")
-        familiar = visit.card("lesion.jpg")
-        expect(familiar.locator(".class-chart")).to_be_visible()
-        assert SAYS_NOTHING not in familiar.inner_text()
 
 
 def test_a_card_shows_the_feature_distance_and_its_threshold(go) -> None:
     with go() as visit:
-        visit.add(fractal(), lesion("lesion.jpg"))
-        for name, side in (("fractal.png", "above"), ("lesion.jpg", "not above")):
-            expect(visit.card(name)).to_contain_text(f", {side} the threshold: the features are")
-        scores = [answer["prediction"]["ood_scores"] for answer in visit.answers()]
-        for distance in (score["feature_distance"] for score in scores):
-            name = "fractal.png" if distance["flagged"] else "lesion.jpg"
-            expect(visit.card(name)).to_contain_text(
-                f"Feature distance {distance['value']:.3f} against {distance['threshold']:.3f}"
-            )
+        visit.add(fractal())
+        visit.wait(1)
+        card = visit.card("fractal.png")
+        card.get_by_text(FIGURES).click()
+        (answer,) = visit.answers()
+        distance = answer["prediction"]["ood_scores"]["feature_distance"]
+        expect(card).to_contain_text(
+            f"Feature distance {distance['value']:.3f}, threshold {distance['threshold']:.3f} "
+            "Above its threshold"
+        )
 
 
 def test_the_model_dialog_lists_the_thresholds_and_the_signals_of_the_monitor(go) -> None:
@@ -72,9 +89,10 @@ def test_a_notice_tells_that_images_differ_from_the_calibration(go, checkpoint_c
         server.wait_for("/readyz", 200)
         with go(server.url) as visit:
             notice = visit.page.get_by_text(DIFFER)
-            expect(visit.page.locator("#samples option")).to_have_count(8)
+            expect(visit.page.locator("#passes option").first).to_be_attached()
             expect(notice).to_have_count(0)
             visit.add(*(lesion(f"{number}.jpg") for number in range(12)))
+            visit.wait(12)
             expect(notice).to_be_visible()
             expect(notice).to_contain_text("eulerlora site fit")
             visit.add(lesion("next.jpg"))

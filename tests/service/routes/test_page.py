@@ -1,17 +1,33 @@
 """GET / and GET /page/{name}."""
 
 import re
+from collections.abc import Collection, Mapping
 from html import escape
 from importlib.resources import as_file, files
 
 import pytest
 
 from eulerlora_client.policy.performance import UNKNOWN, performance
-from eulerlora_client.policy.policy import default_policy
+from eulerlora_client.policy.policy import Policy, default_policy
 from eulerlora_client.policy.wording import WARNING
-from service.routes.page import page_files
+from service.routes.page import PageFile, measured_rows, page_files
 
-NAMES = sorted(set(page_files(default_policy())) - {"index.html"})
+POLICY = default_policy()
+LESIONS = POLICY.malignant.classes
+MAX_BYTES = 250_000  # of all files of the page, uncompressed
+
+
+def files_of(
+    policy: Policy = POLICY, classes: Collection[str] = LESIONS, is_audited: bool = False
+) -> Mapping[str, PageFile]:
+    return page_files(policy, classes, is_audited)
+
+
+def index(*arguments: object, **named: object) -> str:
+    return files_of(*arguments, **named)["index.html"].content.decode()  # type: ignore[arg-type]
+
+
+NAMES = sorted(set(files_of()) - {"index.html"})
 
 
 def test_the_page_is_html_with_the_warning(client) -> None:
@@ -23,15 +39,34 @@ def test_the_page_is_html_with_the_warning(client) -> None:
 
 
 def test_the_page_shows_the_measured_performance_of_its_policy() -> None:
-    policy = default_policy()
-    measured = performance(policy)
+    measured = performance(POLICY)
     assert measured is not None
-    shown = page_files(policy)["index.html"].content.decode()
+    shown = index()
     for table in (measured.summary, measured.details):
         for cell in (*table.header, *(cell for row in table.rows for cell in row)):
             assert escape(cell) in shown
-    unmeasured = policy.model_copy(update={"evidence": None})
-    assert escape(UNKNOWN) in page_files(unmeasured)["index.html"].content.decode()
+    for row in measured_rows(POLICY):
+        assert escape(row.measured.data) in shown and escape(row.images) in shown
+    assert shown.count("Of no use here") == sum(not row.helps for row in measured_rows(POLICY))
+    unmeasured = POLICY.model_copy(update={"evidence": None})
+    assert escape(UNKNOWN) in index(unmeasured)
+
+
+def test_the_page_is_about_lesions_only_if_the_policy_applies_to_the_default_model() -> None:
+    lesions, other = index(), index(classes=("cat", "dog"))
+    assert 'data-subject="lesions"' in lesions and "<title>Lesion triage" in lesions
+    assert 'data-subject="images"' in other and "<title>Image classification" in other
+
+
+def test_the_page_says_what_the_server_records_and_keeps_files_for_the_audit_as_they_are() -> None:
+    plain, audited = index(), index(is_audited=True)
+    assert "stores neither images nor results" in plain and "audit log" not in plain
+    assert "Its audit log records every result" in audited
+    assert 'id="strip" checked' in plain and 'id="strip">' in audited
+
+
+def test_the_weight_of_the_page_is_limited() -> None:
+    assert sum(len(file.content) for file in files_of().values()) < MAX_BYTES
 
 
 def test_the_security_policy_allows_only_this_server_and_no_frames(client) -> None:
@@ -67,7 +102,8 @@ def test_every_file_has_the_same_headers_and_can_be_cached(client, path) -> None
 
 def test_files_have_their_media_types(client) -> None:
     media_types = {name: client.get(f"/page/{name}").headers["Content-Type"] for name in NAMES}
-    assert media_types["style.css"] == "text/css; charset=utf-8"
+    assert media_types["card.css"] == "text/css; charset=utf-8"
+    assert media_types["example-even.jpg"] == "image/jpeg"
     assert media_types["main.js"] == "text/javascript; charset=utf-8"
     assert media_types["icon.svg"] == "image/svg+xml"
 
@@ -84,20 +120,23 @@ def test_only_get_and_head_are_allowed(client, refused) -> None:
 
 
 def test_the_page_references_exactly_the_existing_files() -> None:
-    by_name = page_files(default_policy())
+    by_name = files_of()
     referenced = re.findall(rb'(?:href|src)="page/([^"]+)"', by_name["index.html"].content)
     modules = [
         name
         for file in by_name.values()
         for name in re.findall(rb'from "\./([^"]+)"', file.content)
     ]
-    assert len(referenced) == 3
     assert {name.decode() for name in (*referenced, *modules)} == set(NAMES)
 
 
 def test_no_file_has_another_host_or_inline_styles_or_scripts() -> None:
     with as_file(files("service").joinpath("page")) as folder:
-        texts = {path.name: path.read_text("utf-8") for path in folder.rglob("*.*")}
+        texts = {
+            path.name: path.read_text("utf-8")
+            for path in folder.rglob("*.*")
+            if path.suffix != ".jpg"
+        }
     assert {"main.js", "start.js"} <= set(texts)
     for name, text in texts.items():
         assert "//" not in text.replace("http://www.w3.org/2000/svg", "").replace("// ", ""), name

@@ -1,0 +1,61 @@
+"""Accessibility, width and screenshots of the page in a browser."""
+
+import pytest
+
+from tests.browser import assert_accessible
+from tests.service.page.browser import expect, screenshot
+from tests.service.page.lesions import DARK, RAGGED, SMALL, broken, fractal, lesion
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+def test_the_page_is_accessible_and_does_not_overflow(go, width, scheme, images) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    with go(width=width, scheme=scheme) as visit:
+        page = visit.page
+
+        def check() -> None:
+            assert_accessible(axe, page)
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+
+        expect(page.locator("#limits")).to_be_visible()
+        page.get_by_text("Advanced: passes, use via API").click()
+        check()
+        page.get_by_text("Advanced: passes, use via API").click()
+        visit.add(*(lesion(f"lesion-{n}.jpg", one) for n, one in enumerate((RAGGED, DARK, SMALL))))
+        visit.add(fractal(), broken("broken.jpg"))
+        visit.wait(5)
+        screenshot(page, images / f"page-list-{width}-{scheme}.png", last="#groups")
+        check()
+        page.get_by_role("button", name="Open all").click()
+        for summary in page.locator("summary:visible").all():
+            summary.click()
+        check()
+        page.get_by_role("button", name="About the model").click()
+        expect(page.get_by_role("dialog")).to_be_visible()
+        check()
+        page.keyboard.press("Escape")
+        page.get_by_label("Model", exact=True).select_option("tiny")
+        expect(page.get_by_text("Malignant", exact=True)).to_have_count(0)
+        visit.wait(5)
+        check()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (390, "light"), (1280, "light")])
+def test_one_image_is_shown_with_its_card(go, width, scheme, images) -> None:
+    with go(width=width, scheme=scheme) as visit:
+        visit.page.locator("[data-example='example-irregular.jpg']").click()
+        visit.wait(1)
+        first = ".class-chart" if scheme == "dark" else "body"
+        screenshot(visit.page, images / f"page-{width}-{scheme}.png", first=first, last="article")
+        assert visit.page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_a_problem_is_shown_beside_a_result(go, images) -> None:
+    with go() as visit:
+        visit.add(lesion("lesion.jpg"), broken("broken.jpg"))
+        visit.wait(2)
+        visit.row("broken.jpg").click()
+        expect(visit.card("broken.jpg").get_by_role("button", name="Retry")).to_be_visible()
+        screenshot(visit.page, images / "page-problems.png", first=".results", last="#groups")

@@ -1,0 +1,96 @@
+"""Report, CSV, JSON and print of the page in a browser."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.page.browser import expect
+from tests.service.page.lesions import DARK, broken, lesion
+
+pytestmark = pytest.mark.browser
+
+FILES = ("lesion.jpg", "dark.jpg", "broken.jpg")
+
+
+@pytest.fixture
+def three(go: Any) -> Any:
+    """A visit with two results and a problem."""
+    with go() as visit:
+        visit.add(lesion("lesion.jpg"), lesion("dark.jpg", DARK), broken("broken.jpg"))
+        visit.wait(3)
+        yield visit
+
+
+def download(visit: Any, button: str, folder: Path) -> Path:
+    with visit.page.expect_download() as downloading:
+        visit.page.get_by_role("button", name=button, exact=True).click()
+    file = folder / downloading.value.suggested_filename
+    downloading.value.save_as(file)
+    return file
+
+
+def test_the_report_is_that_of_the_command_line_and_works_offline(three, browser, tmp_path) -> None:
+    file = download(three, "Save report", tmp_path)
+    assert file.name == "triage.html"
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(file.as_uri())
+    expect(page.get_by_role("heading", name="Triage report")).to_be_visible()
+    for name in FILES:
+        expect(page.get_by_text(name)).to_be_visible()
+    for answer in three.answers():
+        expect(page.get_by_text(answer["prediction"]["request_id"])).to_have_count(1)
+    expect(page.locator("img.thumbnail")).to_have_count(2)
+    assert not [url for url in requests if url.startswith("http")]
+    context.close()
+
+
+def test_the_csv_has_a_row_for_every_image_in_the_order_of_the_list(three, tmp_path) -> None:
+    file = download(three, "CSV", tmp_path)
+    assert file.name == "triage.csv"
+    rows = list(csv.DictReader(file.open(newline="", encoding="utf-8")))
+    assert [row["file"] for row in rows] == three.page.locator(".row-name").all_inner_texts()
+    problems = [row for row in rows if row["problem"]]
+    assert [(row["file"], row["problem"]) for row in problems] == [("broken.jpg", "unusable_image")]
+    seeds = {str(answer["prediction"]["seed"]) for answer in three.answers()}
+    assert {row["seed"] for row in rows if row["seed"]} == seeds
+
+
+def test_the_json_is_the_answer_of_the_service_with_the_file_name(three) -> None:
+    three.page.get_by_role("button", name="Copy as JSON").click()
+    expect(three.page.get_by_role("button", name="Copied")).to_be_visible()
+    copied = json.loads(three.page.evaluate("navigator.clipboard.readText()"))
+    answers = [{key: one[key] for key in one if key not in ("file", "problem")} for one in copied]
+    assert sorted(one["file"] for one in copied) == sorted(FILES)
+    for answer in three.answers():
+        assert answer in answers
+    (problem,) = (one["problem"] for one in copied if one["problem"])
+    assert problem["code"] == "unusable_image"
+
+
+def test_a_failed_report_is_explained_beside_the_button(three) -> None:
+    body = json.dumps({"code": "overloaded", "title": "The server is busy", "detail": "one report"})
+    three.page.route("**/triage/report?*", lambda route: route.fulfill(status=503, body=body))
+    three.page.get_by_role("button", name="Save report").click()
+    expect(three.page.get_by_text("The server is busy: One report.")).to_be_visible()
+
+
+def test_the_print_has_all_rows_their_reasons_and_origin_but_no_controls(three) -> None:
+    page = three.page
+    page.evaluate("window.print = () => dispatchEvent(new Event('beforeprint'))")
+    page.get_by_role("button", name="Print").click()
+    page.emulate_media(media="print")
+    for name in FILES:
+        expect(three.row(name)).to_be_visible()
+    expect(page.get_by_text("For demonstration and research only; not a")).to_be_visible()
+    revision = three.answers()[0]["prediction"]["revision"]
+    expect(page.locator("#printed")).to_contain_text(revision)
+    expect(page.locator("#printed")).to_contain_text("policy version")
+    for selector in ("#intake", "#tools", "#filters", "#about", ".row-arrow"):
+        expect(page.locator(selector).first).to_be_hidden()
+    assert len(page.pdf()) > 10_000

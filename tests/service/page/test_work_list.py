@@ -1,0 +1,180 @@
+"""The list of many images in a browser: order, groups, filter, progress."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.browser import TIMEOUT_MS
+from tests.service.page.browser import expect
+from tests.service.page.lesions import DARK, SMALL, broken, fractal, lesion
+
+pytestmark = pytest.mark.browser
+
+DISPOSITIONS = ("routine", "refer", "retake", "unfamiliar", "urgent", "retake")
+STATES = "[...document.querySelectorAll('.group:not([hidden])')].map((one) => one.dataset.state)"
+
+
+def decided(dispositions: list[str]) -> Any:
+    """Changes answers to these dispositions; the first retake reaches the urgent threshold."""
+
+    def change(answer: dict[str, Any]) -> None:
+        name = answer["disposition"] = dispositions.pop()
+        answer["title"] = name.capitalize()
+        at_once = name == "retake" and "retake" in dispositions
+        answer["malignant"]["probability"] = 0.9 if at_once or name == "urgent" else 0.001
+        if at_once:
+            answer["pathway"] = "Suggested pathway: retake at once."
+
+    return change
+
+
+def test_images_are_grouped_by_disposition_in_order_of_urgency(go) -> None:
+    with go() as visit:
+        page = visit.page
+        visit.change_answers(decided(list(DISPOSITIONS)))
+        visit.add(*(lesion(f"{number}.jpg") for number in range(6)), broken("broken.jpg"))
+        visit.wait(7)
+        assert page.evaluate(STATES) == [
+            "urgent", "retake", "unfamiliar", "refer", "retake", "problem", "routine",
+        ]  # fmt: skip
+        groups = page.locator(".group:visible")
+        expect(groups.nth(0)).to_contain_text("Urgent 1")
+        expect(groups.nth(1)).to_contain_text("retake at once")
+        expect(groups.nth(2)).to_contain_text("say nothing")
+        expect(groups.nth(5)).to_contain_text("broken.jpg")
+        expect(page.locator("#summary")).to_have_text(
+            "7 images: 1 urgent, 1 unfamiliar, 1 refer, 2 retake, 1 routine, 1 not assessed"
+        )
+
+
+def test_a_row_has_image_disposition_probability_quality_and_name(go) -> None:
+    with go() as visit:
+        visit.add(lesion("lesion.jpg"), lesion("dark.jpg", DARK), fractal())
+        visit.wait(3)
+        by_seed = Counter(answer["disposition"] for answer in visit.answers())
+        for state, number in by_seed.items():
+            rows = visit.page.locator(f"article[data-state={state}] .row")
+            expect(rows).to_have_count(number)
+            for row in rows.all():
+                expect(row.locator("img")).to_have_count(1)
+                expect(row.locator(".pill")).to_have_text(state.capitalize())
+                expect(row).to_contain_text("malignant")
+                expect(row).to_contain_text("quality")
+        unfamiliar = visit.row("fractal.png")
+        expect(unfamiliar.locator(".malignant")).not_to_contain_text("%")
+
+
+def test_cards_are_closed_in_a_list_and_open_from_it(go) -> None:
+    with go() as visit:
+        visit.add(lesion("one.jpg"))
+        visit.wait(1)
+        expect(visit.card("one.jpg").locator(".statements")).to_be_visible()  # alone: open
+        visit.add(lesion("two.jpg", DARK))
+        visit.wait(2)
+        expect(visit.card("one.jpg").locator(".statements")).to_be_hidden()
+        visit.row("two.jpg").click()
+        expect(visit.row("two.jpg")).to_have_attribute("aria-expanded", "true")
+        expect(visit.card("two.jpg").locator(".statements")).to_be_visible()
+        visit.add(lesion("three.jpg", SMALL))
+        visit.wait(3)
+        expect(visit.card("two.jpg").locator(".statements")).to_be_visible()  # stays as chosen
+        visit.page.get_by_role("button", name="Open all").click()
+        expect(visit.page.locator(".card:visible")).to_have_count(3)
+        visit.page.get_by_role("button", name="Open all").click()
+        expect(visit.page.locator(".card:visible")).to_have_count(0)
+
+
+def test_a_filter_shows_one_disposition(go) -> None:
+    with go() as visit:
+        page = visit.page
+        visit.change_answers(decided(["routine", "urgent", "urgent"]))
+        visit.add(*(lesion(f"{number}.jpg") for number in range(3)), broken("broken.jpg"))
+        visit.wait(4)
+        page.get_by_role("radio", name="Urgent 2").check()
+        expect(page.locator("article:visible")).to_have_count(2)
+        page.get_by_role("radio", name="Urgent 2").press("ArrowRight")
+        expect(page.get_by_role("radio", name="Routine 1")).to_be_checked()
+        expect(page.locator("article:visible")).to_have_count(1)
+        visit.row("broken.jpg").evaluate("row => row.scrollIntoView()")
+        page.get_by_role("radio", name="All 4").check()
+        expect(page.locator("article:visible")).to_have_count(4)
+
+
+def test_the_progress_is_counted_with_the_time_that_is_left(go) -> None:
+    held: list[Any] = []
+    free: list[Any] = []
+
+    def hold(route: Any) -> None:
+        if free:
+            free.pop()
+            route.continue_()
+        else:
+            held.append(route)
+
+    with go() as visit:
+        page = visit.page
+        progress = page.locator("#progress")
+        free += [True] * 3
+        page.route("**/triage?*", hold)
+        visit.add(*(lesion(f"{number}.jpg") for number in range(6)))
+        expect(progress).to_contain_text("3 of 6 images done, about")
+        expect(progress.get_by_role("progressbar")).to_have_attribute("value", "3")
+        expect(page.get_by_text("Analysing")).to_have_count(2)
+        expect(page.get_by_text("Waiting")).to_have_count(1)
+        assert len(held) == 2
+        free += [True] * 6
+        for route in held:
+            route.continue_()
+        visit.wait(6)
+        expect(progress).to_be_hidden()
+
+
+def test_one_sentence_warns_for_all_images(go) -> None:
+    with go() as visit:
+        visit.add(lesion("one.jpg"), lesion("two.jpg", DARK))
+        visit.wait(2)
+        visit.page.get_by_role("button", name="Open all").click()
+        warnings = visit.page.get_by_text("For demonstration and research only; not a medical")
+        expect(warnings).to_have_count(1)
+        expect(warnings).to_be_visible()
+
+
+def test_images_can_be_removed_one_by_one_and_all(go) -> None:
+    with go() as visit:
+        page = visit.page
+        visit.change_answers(decided(["routine", "refer", "urgent"]))
+        visit.add(lesion("a.jpg"), lesion("b.jpg", DARK), lesion("c.jpg", SMALL))
+        visit.wait(3)
+        first, second = (page.locator("article .row-name").nth(n).inner_text() for n in (0, 1))
+        visit.row(first).click()
+        page.get_by_role("button", name=f"Remove {first}").click()
+        expect(visit.card(first)).to_have_count(0)
+        expect(visit.row(second)).to_be_focused()
+        expect(page.locator("#summary")).to_contain_text("2 images: ")
+        page.get_by_role("button", name="Remove all").click()
+        expect(page.locator("article")).to_have_count(0)
+        expect(page.get_by_role("button", name="Choose images")).to_be_focused()
+        expect(page.locator("#examples")).to_be_visible()
+
+
+def test_a_row_keeps_the_focus_when_the_list_is_sorted_again(go) -> None:
+    with go() as visit:
+        page = visit.page
+        visit.change_answers(decided(["urgent", "urgent", "routine"]))
+        visit.add(lesion("first.jpg"))
+        visit.wait(1)
+        visit.row("first.jpg").focus()
+        visit.add(lesion("a.jpg", DARK), lesion("b.jpg", SMALL))
+        visit.wait(3)
+        expect(page.locator("article").last).to_contain_text("first.jpg")
+        expect(visit.row("first.jpg")).to_be_focused()
+
+
+def test_a_long_list_is_announced_once(go) -> None:
+    with go() as visit:
+        visit.add(*(lesion(f"{number}.jpg") for number in range(4)))
+        visit.wait(4)
+        log = visit.page.locator("#announcements p")
+        expect(log).to_have_count(1, timeout=TIMEOUT_MS)
+        expect(log).to_contain_text("4 images: ")
