@@ -131,7 +131,8 @@ def create_service(
     app.include_router(probe_routes(*readiness))
     app.include_router(open_inference_routes(pipeline, models, partial(check_ready, *readiness)))
     app.include_router(metrics_routes(metrics))
-    app.include_router(page_routes(policy))
+    classes = models[models.default].model.classes
+    app.include_router(page_routes(policy, classes, options.audit is not None))
     app.include_router(documentation_routes())
     _add_middlewares(app, settings, queue, quota, observer, options)
 
