@@ -16,8 +16,8 @@ from training.recipe.optimisation import AdamWSettings, OptimisationSettings
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-MIN_EPOCHS, MAX_EPOCHS, FEW_STEPS = 10, 60, 600
-"""An automatic length is at least 10 epochs; up to 60 if fewer make less than 600 steps."""
+MIN_EPOCHS, MAX_EPOCHS, FEW_STEPS = 10, 40, 300
+"""An automatic length is at least 10 epochs; up to 40 if fewer make less than 300 steps."""
 MIN_BATCH, MAX_BATCH, FEW_BATCHES = 8, 32, 10
 """An automatic batch is a power of two from 8 to 32 that makes 10 steps per epoch or more."""
 

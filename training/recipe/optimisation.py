@@ -54,8 +54,8 @@ class OptimisationSettings(AdamWSettings):
 class AdapterTraining(OptimisationSettings):
     """Training of adapters.
 
-    epochs: passes over the training images; `auto` makes at least 10, and as many as 600 steps
-    need, at most 60. 0 trains nothing; the checkpoint is then that of the initial heads.
+    epochs: passes over the training images; `auto` makes at least 10, and as many as 300 steps
+    need, at most 40. 0 trains nothing; the checkpoint is then that of the initial heads.
     batch_size: images per step; `auto` is 32, with fewer than 320 images 16 or 8.
     adapter_dropout: probability of dropping an element of the input of a down projection, in
     training only, as with PEFT's `lora_dropout`. Not with micro_batch_rows or

@@ -110,14 +110,14 @@ def test_worker_processes_give_the_same_batches(numbered: list[LabelledImage]) -
 
 @pytest.mark.parametrize(
     ("images", "batch_size", "epochs"),
-    [(24, 8, 60), (100, 8, 47), (172, 16, 55), (400, 32, 47), (2_000, 32, 10), (50_000, 32, 10)],
+    [(24, 8, 40), (100, 8, 24), (172, 16, 28), (400, 32, 24), (2_000, 32, 10), (50_000, 32, 10)],
 )
 def test_an_automatic_length_follows_from_the_number_of_images(
     images: int, batch_size: int, epochs: int
 ) -> None:
     length = RunLength.of(AdapterTraining(), images)
     assert (length.batch_size, length.epochs) == (batch_size, epochs)
-    assert length.epochs == 60 or length.steps >= 600
+    assert length.epochs == 40 or length.steps >= 300
 
 
 def test_a_given_length_is_kept() -> None:
