@@ -88,6 +88,10 @@ def test_a_file_without_metadata_keeps_its_pixels_byte_for_byte() -> None:
 
 def test_previews_and_appended_files_of_a_jpeg_are_removed() -> None:
     plain = encoded("JPEG")
+    header, rest = plain[:20], plain[20:]
+    assert header[6:10] == b"JFIF"
+    with_pixel = header[:4] + b"\0\x13" + header[6:18] + b"\1\1" + b"RGB" + rest
+    assert without_metadata(with_pixel) == without_metadata(plain)
     preview = b"\xff\xe0" + struct.pack(">H", 11) + b"JFXX\0\x10abc"
     photoshop = b"\xff\xed" + struct.pack(">H", 2 + len(SECRET)) + SECRET.encode()
     glued = plain[:2] + preview + photoshop + plain[2:] + b"trailer " + SECRET.encode()
@@ -98,7 +102,8 @@ def test_previews_and_appended_files_of_a_jpeg_are_removed() -> None:
 def test_data_behind_a_png_or_webp_is_removed() -> None:
     for file_format in ("PNG", "WEBP"):
         plain = encoded(file_format)
-        assert without_metadata(plain + SECRET.encode()) == without_metadata(plain)
+        for appended in (SECRET.encode(), plain):
+            assert without_metadata(plain + appended) == without_metadata(plain)
 
 
 def test_the_orientation_of_xmp_is_kept_as_exif() -> None:
