@@ -4,6 +4,7 @@ import os
 import resource
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
@@ -31,7 +32,7 @@ class ImageLimits(Settings):
 
     min_side, max_side: of width and height, in pixels. max_pixels: of width times height.
     max_jpeg_pixels: the same for a JPEG, which is decoded to `max_pixels` or less.
-    max_request_pixels: of all images of a request.
+    max_request_pixels: of all images of a request. dicom: also accept DICOM files.
     """
 
     min_side: PositiveInt = 32
@@ -39,6 +40,7 @@ class ImageLimits(Settings):
     max_pixels: PositiveInt = 24_000_000
     max_jpeg_pixels: PositiveInt = 64_000_000
     max_request_pixels: PositiveInt = 512_000_000
+    dicom: bool = False
 
 
 class BodySettings(Settings):
@@ -172,6 +174,8 @@ def settings_of_environment() -> ServiceSettings:
 def check_consistency(settings: ServiceSettings) -> None:
     """Raises SettingsError, with both names and values, for settings that cannot work together."""
     images, bodies, life = settings.images, settings.bodies, settings.life
+    if images.dicom and find_spec("pydicom") is None:
+        raise SettingsError("images.dicom: expected pydicom; run pip install eulerlora[dicom]")
     drained_s = life.drain_s + bodies.upload_timeout_s + settings.deadline_s + STOP_MARGIN_S
     at_most = (
         ("images.min_side", images.min_side, "images.max_side", images.max_side),

@@ -1,6 +1,6 @@
 """Decodes an image file; the header is checked for format and size before a decoder runs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import PurePath
 
@@ -22,8 +22,10 @@ from eulerlora.preprocess import (
 )
 from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
 from eulerlora_client.contract.problems import UnusableImage
+from service.decoding import dicom
 from service.decoding.header import (
     Format,
+    ImageHeader,
     broken,
     check_pixels,
     check_size,
@@ -34,7 +36,9 @@ from service.settings import ImageLimits
 
 MEDIA_TYPES: dict[str, Format] = {"image/jpeg": "JPEG", "image/png": "PNG", "image/webp": "WEBP"}
 
+FORMATS: dict[str, Format] = {**MEDIA_TYPES, dicom.MEDIA_TYPE: "DICOM"}
 EXTENSIONS: dict[str, Format] = {
+    dicom.EXTENSION: "DICOM",
     ".jpg": "JPEG",
     ".jpeg": "JPEG",
     ".png": "PNG",
@@ -64,7 +68,7 @@ class Declared:
         """Returns True if the media type or the extension belongs to another format."""
         media_type = (self.media_type or "").partition(";")[0].strip().lower()
         extension = PurePath(self.filename or "").suffix.lower()
-        return (media_type not in NEUTRAL and MEDIA_TYPES.get(media_type) != file_format) or (
+        return (media_type not in NEUTRAL and FORMATS.get(media_type) != file_format) or (
             extension != "" and EXTENSIONS.get(extension) != file_format
         )
 
@@ -86,6 +90,16 @@ class DecodedImage:
     warnings: tuple[PredictionWarning, ...]
 
 
+def header_of(data: bytes, limits: ImageLimits) -> ImageHeader:
+    """Returns the header of an image file, or of a DICOM file if the limits allow them.
+
+    Raises as `read_header` and `read_dicom_header`.
+    """
+    if limits.dicom and dicom.is_dicom(data):
+        return dicom.read_dicom_header(data, limits)
+    return read_header(data, limits)
+
+
 def decode(
     data: bytes,
     limits: ImageLimits,
@@ -96,10 +110,27 @@ def decode(
 
     declared: if it disagrees with the content, the content decides and the image has a warning.
     input_side: if given, of the network's input; a large JPEG is then reduced (`jpeg_reduction`).
-    Raises UnsupportedMedia for any format but JPEG, PNG and WebP, and UnusableImage for a file
-    that is broken or animated, or whose header is outside the limits.
+    Raises UnsupportedMedia for any format but JPEG, PNG and WebP, and DICOM if the limits allow
+    it, and UnusableImage for a file that is broken or animated, or whose header is outside the
+    limits.
     """
-    header = read_header(data, limits)
+    header = header_of(data, limits)
+    if header.format == "DICOM":
+        inner = dicom.image_file(data, limits)
+        image = _decoded(inner, read_header(inner, limits), limits, input_side)
+    else:
+        image = _decoded(data, header, limits, input_side)
+    if not declared.disagrees(header.format):
+        return image
+    message = f"declared as another type, decoded as {header.format}"
+    warning = PredictionWarning(code=WarningCode.DECLARED_TYPE_DIFFERS, message=message)
+    return replace(image, warnings=(*image.warnings, warning))
+
+
+def _decoded(
+    data: bytes, header: ImageHeader, limits: ImageLimits, input_side: int | None
+) -> DecodedImage:
+    """Returns the image in a JPEG, PNG or WebP file."""
     check_structure(data, header.format)
     try:
         if header.format == "JPEG":
@@ -111,14 +142,11 @@ def decode(
         raise UnusableImage(str(error)) from error
     except PARSER_ERRORS as error:
         raise broken(header.format) from error
-    warnings = [
+    warnings = tuple(
         PredictionWarning(code=WarningCode(warning.code), message=warning.message)
         for warning in image.warnings
-    ]
-    if declared.disagrees(header.format):
-        message = f"declared as another type, decoded as {header.format}"
-        warnings.append(PredictionWarning(code=WarningCode.DECLARED_TYPE_DIFFERS, message=message))
-    return DecodedImage(image.pixels, width, height, tuple(warnings))
+    )
+    return DecodedImage(image.pixels, width, height, warnings)
 
 
 def _decode_jpeg(

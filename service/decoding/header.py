@@ -14,7 +14,7 @@ import imagesize
 from eulerlora_client.contract.problems import UnsupportedMedia, UnusableImage
 from service.settings import ImageLimits
 
-Format = Literal["JPEG", "PNG", "WEBP"]
+Format = Literal["JPEG", "PNG", "WEBP", "DICOM"]
 
 MAX_SEGMENTS = 1000  # of a JPEG or WebP; 20 MB of metadata in a JPEG fill 320
 MAX_GAP_BYTES = 256  # fill bytes before a JPEG marker
@@ -31,7 +31,7 @@ WITHOUT_LENGTH = {0x01, *range(0xD0, 0xD9)}
 MARKER = re.compile(rb"\xff+([^\x00\xff])")
 MARKER_AFTER_SCAN = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 
-CPU_S_PER_MEGAPIXEL = {"JPEG": 0.004, "PNG": 0.03, "WEBP": 0.035}
+CPU_S_PER_MEGAPIXEL = {"JPEG": 0.004, "PNG": 0.03, "WEBP": 0.035, "DICOM": 0.05}
 PROGRESSIVE_CPU_S_PER_MEGAPIXEL = 0.012
 
 

@@ -28,6 +28,7 @@ from eulerlora_client.contract.problems import UnusableImage
 from eulerlora_client.contract.triage import ImageQuality
 from eulerlora_client.policy.quality import measure_quality
 from service.decoding.decode import Declared, DecodedImage, decode
+from service.decoding.dicom import load_library
 from service.decoding.messages import Message, receive
 from service.settings import DecodingSettings, ImageLimits
 
@@ -187,6 +188,8 @@ def _receive_job(connection: socket.socket) -> DecodeJob | None:
 
 def _warm_up(limits: ImageLimits) -> None:
     """Decodes an image of each format, so that lazy imports do not count as memory of a job."""
+    if limits.dicom:
+        load_library()
     side = limits.min_side
     for file_format in ("JPEG", "PNG", "WEBP"):
         file = BytesIO()

@@ -108,5 +108,5 @@ def _uncertainty_components(result: TriageResult) -> Iterator[Element]:
         ("ood", "Out of distribution by highest probability", prediction.ood),
         ("unfamiliar", "Unlike the training pictures", prediction.unfamiliar),
     ):
-        value = {"dataAbsentReason": UNKNOWN} if flag is None else {"valueBoolean": flag}
-        yield {"code": concept("flag", name, display), **value}
+        answer = {"dataAbsentReason": UNKNOWN} if flag is None else {"valueBoolean": flag}
+        yield {"code": concept("flag", name, display), **answer}

@@ -17,7 +17,7 @@ from eulerlora_client.contract.problems import (
     Problem,
     UnsupportedMedia,
 )
-from service.decoding.decode import MEDIA_TYPES, Declared
+from service.decoding.decode import FORMATS, MEDIA_TYPES, Declared
 
 FILE_PART = "file"
 FILES_PART = "files"
@@ -47,7 +47,7 @@ async def read_file(request: Request) -> Upload:
         if len(uploads) != 1:
             raise InvalidUpload(f"expected one file, got {len(uploads)}")
         upload = uploads[0]
-    elif media_type in MEDIA_TYPES:
+    elif media_type in FORMATS:
         chunks = [chunk async for chunk in request.stream()]
         upload = Upload(b"".join(chunks), Declared(media_type))
     else:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eulerlora_client.contract.problems import BodyTooLarge, InvalidUpload, Problem
-from service.decoding.header import ImageHeader, read_header
+from service.decoding.decode import header_of
+from service.decoding.header import ImageHeader
 from service.http.upload import Upload
 from service.settings import ImageLimits
 
@@ -46,6 +47,6 @@ def _header(upload: Upload, limits: ImageLimits) -> ImageHeader | Problem:
     if not upload.content:
         return InvalidUpload("the file is empty")
     try:
-        return read_header(upload.content, limits)
+        return header_of(upload.content, limits)
     except Problem as problem:
         return problem

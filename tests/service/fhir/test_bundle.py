@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.triage import TriageResult
 from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.policy.wording import WARNING
@@ -25,15 +27,18 @@ AI_ASSERTED = ("http://terminology.hl7.org/CodeSystem/v3-ObservationValue", "AIA
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-@pytest.fixture(scope="module")
-def triage(model) -> Iterator[TestClient]:
-    """A client of a service whose policy has one malignant class of the model."""
+def triage_app(model: EulerLoRA, settings: ServiceSettings) -> FastAPI:
+    """Returns a service whose policy has one malignant class of the model."""
     packaged = default_policy()
     malignant = packaged.malignant.model_copy(update={"classes": ("mel",), "urgent": 1e-9})
     options = Options(policy=packaged.model_copy(update={"malignant": malignant}))
     models = ServedModels([ServedModel.of(model)])
-    service = create_service(models, ServiceSettings(deadline_s=120), Lifecycle(), options)
-    with TestClient(service.application) as client:
+    return create_service(models, settings, Lifecycle(), options).application
+
+
+@pytest.fixture(scope="module")
+def triage(model) -> Iterator[TestClient]:
+    with TestClient(triage_app(model, ServiceSettings(deadline_s=120))) as client:
         yield client
 
 

@@ -1,0 +1,210 @@
+"""DICOM files: the image inside, as a JPEG or PNG file for the decoder of all images.
+
+Only files that the setting `images.dicom` allows get here. Before pydicom parses a file, its class
+and transfer syntax must be known ones, so that no deflated data set is ever expanded. No message
+contains a value of the file.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from eulerlora_client.contract.problems import UnsupportedMedia, UnusableImage
+from service.decoding.header import ImageHeader, broken, check_size
+from service.settings import ImageLimits
+
+MEDIA_TYPE, EXTENSION = "application/dicom", ".dcm"
+MAGIC, MAGIC_AT = b"DICM", 128
+CLASSES = {
+    "1.2.840.10008.5.1.4.1.1.77.1.4": "VL Photographic Image Storage",
+    "1.2.840.10008.5.1.4.1.1.77.1.7": "Dermoscopic Photography Image Storage",
+}
+NATIVE = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1")  # implicit and explicit VR, little-endian
+JPEG = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51")
+JPEG_2000 = ("1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.91")
+SYNTAXES = "uncompressed little-endian, JPEG Baseline or Extended, or JPEG 2000"
+
+META_GROUP, CLASS, SYNTAX = 0x0002, 0x0002, 0x0010  # elements of the file meta information
+LONG_LENGTHS = {b"OB", b"OW", b"UN", b"SQ", b"UT"}
+MAX_META_ELEMENTS = 64
+
+PIXELS_PER_BYTE: dict[tuple[str, ...], float] = {
+    NATIVE: 1 / 3,
+    JPEG: 4.0,
+    JPEG_2000: 4.0,
+}  # of usual files
+ATTRIBUTES = (
+    "SOPClassUID", "Rows", "Columns", "SamplesPerPixel", "PhotometricInterpretation",
+    "PlanarConfiguration", "BitsAllocated", "BitsStored", "NumberOfFrames", "ICCProfile",
+    "PixelData",
+)  # fmt: skip
+PROFILE_CHUNK = 65_519  # bytes of a colour profile in a JPEG segment (ICC.1, annex B.4)
+
+
+@dataclass(frozen=True)
+class DicomImage:
+    """The attributes of the image. syntax: NATIVE, JPEG or JPEG_2000. size: width and height."""
+
+    syntax: tuple[str, ...]
+    size: tuple[int, int]
+    photometric: str
+    is_planar: bool
+    profile: bytes
+    pixel_data: bytes
+
+
+def is_dicom(data: bytes) -> bool:
+    """Returns True for the magic number of DICOM files (PS3.10, 7.1)."""
+    return data[MAGIC_AT : MAGIC_AT + len(MAGIC)] == MAGIC
+
+
+def read_dicom_header(data: bytes, limits: ImageLimits) -> ImageHeader:
+    """Returns a header with an estimated size; the file meta information does not have the size.
+
+    Raises as `transfer_syntax`.
+    """
+    pixels = len(data) * PIXELS_PER_BYTE[transfer_syntax(data)]
+    side = int(min(pixels, limits.max_pixels) ** 0.5)
+    return ImageHeader("DICOM", side, side)
+
+
+def transfer_syntax(data: bytes) -> tuple[str, ...]:
+    """Returns NATIVE, JPEG or JPEG_2000, from the file meta information alone.
+
+    Raises UnsupportedMedia for another class or transfer syntax.
+    """
+    elements = dict(_meta_elements(data))
+    if elements.get(CLASS) not in CLASSES:
+        raise UnsupportedMedia(f"expected a DICOM file of {' or '.join(CLASSES.values())}")
+    for group in (NATIVE, JPEG, JPEG_2000):
+        if elements.get(SYNTAX) in group:
+            return group
+    raise UnsupportedMedia(f"expected the DICOM transfer syntax {SYNTAXES}")
+
+
+def image_file(data: bytes, limits: ImageLimits) -> bytes:
+    """Returns the image in a DICOM file as a JPEG or PNG file.
+
+    Raises UnsupportedMedia, and UnusableImage for what is not one image of 8 bits in RGB or YBR.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of pydicom have values of the file
+        image = _parsed(data, transfer_syntax(data))
+        check_size(image.size, limits, "DICOM")
+        try:
+            return _native_file(image) if image.syntax == NATIVE else _compressed_file(image)
+        except UnusableImage:
+            raise
+        except Exception:  # of pydicom and Pillow; their messages may have values of the file
+            raise broken("DICOM") from None
+
+
+def load_library() -> None:
+    """Imports pydicom and silences it: its messages have values of the file."""
+    import pydicom.encaps  # noqa: F401, PLC0415 - an optional dependency
+
+    logging.getLogger("pydicom").setLevel(logging.CRITICAL + 1)
+
+
+def _meta_elements(data: bytes) -> Iterator[tuple[int, str]]:
+    """Yields number and text of the elements of the file meta information (PS3.10, 7.1)."""
+    position = MAGIC_AT + len(MAGIC)
+    for _ in range(MAX_META_ELEMENTS):
+        group = int.from_bytes(data[position : position + 2], "little")
+        if group != META_GROUP:
+            return
+        number = int.from_bytes(data[position + 2 : position + 4], "little")
+        is_long = data[position + 4 : position + 6] in LONG_LENGTHS
+        start, end = (position + 8, position + 12) if is_long else (position + 6, position + 8)
+        length = int.from_bytes(data[start:end], "little")
+        position = end + length
+        yield number, data[end:position][:64].rstrip(b"\0 ").decode("ascii", "replace")
+
+
+def _parsed(data: bytes, syntax: tuple[str, ...]) -> DicomImage:
+    load_library()
+    from pydicom import dcmread  # noqa: PLC0415
+
+    try:
+        file = dcmread(BytesIO(data), specific_tags=list(ATTRIBUTES))
+        found: dict[str, Any] = {name: file.get(name) for name in ATTRIBUTES}
+        image = DicomImage(
+            syntax,
+            (int(found["Columns"]), int(found["Rows"])),
+            str(found["PhotometricInterpretation"]),
+            found["PlanarConfiguration"] == 1,
+            bytes(found["ICCProfile"] or b""),
+            bytes(found["PixelData"]),
+        )
+        expectations = {
+            "a single frame": int(found["NumberOfFrames"] or 1) == 1,
+            "8 bits per sample": found["BitsAllocated"] == found["BitsStored"] == 8,
+            "RGB or YBR colours": found["SamplesPerPixel"] == 3,
+            "the class of the file meta information": str(found["SOPClassUID"]) in CLASSES,
+        }
+    except Exception:  # pydicom raises many types, with values of the file in their messages
+        raise broken("DICOM") from None
+    for expected, is_met in expectations.items():
+        if not is_met:
+            raise UnusableImage(f"DICOM: expected {expected}")
+    return image
+
+
+def _native_file(image: DicomImage) -> bytes:
+    width, height = image.size
+    if len(image.pixel_data) - 3 * width * height not in (0, 1):  # padded to an even length
+        raise broken("DICOM")
+    samples = np.frombuffer(image.pixel_data, np.uint8, 3 * width * height)
+    shape = (3, height, width) if image.is_planar else (height, width, 3)
+    pixels = samples.reshape(shape)
+    content = (pixels.transpose(1, 2, 0) if image.is_planar else pixels).tobytes()
+    modes = {"RGB": "RGB", "YBR_FULL": "YCbCr"}
+    if image.photometric not in modes:
+        raise UnusableImage("DICOM: expected RGB or YBR_FULL in uncompressed pixels")
+    return _png(Image.frombytes(modes[image.photometric], image.size, content), image.profile)
+
+
+def _compressed_file(image: DicomImage) -> bytes:
+    from pydicom.encaps import generate_frames  # noqa: PLC0415
+
+    (frame,) = generate_frames(image.pixel_data, number_of_frames=1)
+    kind = "JPEG" if image.syntax == JPEG else "JPEG2000"
+    with Image.open(BytesIO(frame), formats=[kind]) as inner:
+        if inner.size != image.size or inner.mode != "RGB":
+            raise UnusableImage("DICOM: expected a compressed image of the stated size in colour")
+        if image.syntax == JPEG_2000:
+            if image.photometric not in ("RGB", "YBR_ICT", "YBR_RCT"):
+                raise UnusableImage("DICOM: expected RGB, YBR_ICT or YBR_RCT in JPEG 2000")
+            return _png(inner, image.profile)
+        if image.photometric in ("YBR_FULL", "YBR_FULL_422") or "adobe_transform" in inner.info:
+            return _with_profile(frame, image.profile)
+        if image.photometric != "RGB":
+            raise UnusableImage("DICOM: expected RGB, YBR_FULL or YBR_FULL_422 in JPEG")
+        inner.draft("YCbCr", inner.size)  # libjpeg assumes YCbCr; the samples are RGB
+        return _png(Image.frombytes("RGB", inner.size, inner.tobytes()), image.profile)
+
+
+def _png(image: Image.Image, profile: bytes) -> bytes:
+    file = BytesIO()
+    options: dict[str, Any] = {"icc_profile": profile} if profile else {}
+    image.convert("RGB").save(file, "PNG", compress_level=0, **options)
+    return file.getvalue()
+
+
+def _with_profile(jpeg: bytes, profile: bytes) -> bytes:
+    """Returns a JPEG file with a colour profile, unless that is empty or the file has one."""
+    if not profile or b"ICC_PROFILE\0" in jpeg[:PROFILE_CHUNK]:
+        return jpeg
+    chunks = [profile[at : at + PROFILE_CHUNK] for at in range(0, len(profile), PROFILE_CHUNK)]
+    segments = (
+        b"\xff\xe2" + (len(chunk) + 16).to_bytes(2, "big") + b"ICC_PROFILE\0"
+        + bytes([number, len(chunks)]) + chunk
+        for number, chunk in enumerate(chunks[:255], 1)
+    )  # fmt: skip
+    return jpeg[:2] + b"".join(segments) + jpeg[2:]
