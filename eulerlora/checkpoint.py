@@ -43,13 +43,14 @@ class Checkpoint:
 
     network: on the CPU in float32, in evaluation mode. revision: "sha256:" and the digest of
     `config.json`, which contains the digests of all weights. feature_distance: None without
-    feature statistics.
+    feature statistics. folder: where it was read from.
     """
 
     network: AdaptedVisionTransformer
     config: CheckpointConfig
     revision: str
     feature_distance: FeatureDistance | None = None
+    folder: Path | None = None
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:
@@ -73,7 +74,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     check_digest(folder / ADAPTERS, tensors, config.adapters.sha256)
     network.load_state_dict(tensors, strict=False, assign=True)
     distance = read_feature_distance(folder, config)
-    return Checkpoint(network.eval(), config, _revision(text), distance)
+    return Checkpoint(network.eval(), config, _revision(text), distance, folder)
 
 
 def revision_of(config: CheckpointConfig) -> str:

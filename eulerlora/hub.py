@@ -1,10 +1,12 @@
 """Repositories of the Hugging Face Hub; the extra `hub` installs its client, huggingface_hub."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from eulerlora.errors import HubError
 
@@ -46,27 +48,41 @@ class Snapshot:
     revision: str
 
 
-def download(repository: Repository) -> Snapshot:
+def download(repository: Repository, **options: Any) -> Snapshot:
     """Returns a repository's files, from the local cache if they are there, or the network.
 
-    Pickles are downloaded only if there are no safetensors. Raises HubError.
+    Pickles are downloaded only if there are no safetensors. options: of snapshot_download. Raises
+    HubError.
     """
-    snapshot = _snapshot(repository, FILES)
+    snapshot = _snapshot(repository, FILES, options)
     if not any(snapshot.folder.glob("*.safetensors")):
-        snapshot = _snapshot(Repository(repository.name, snapshot.revision), FILES + PICKLES)
+        pinned = Repository(repository.name, snapshot.revision)
+        snapshot = _snapshot(pinned, FILES + PICKLES, options)
     return snapshot
 
 
-def _snapshot(repository: Repository, patterns: Sequence[str]) -> Snapshot:
+@contextmanager
+def hub_errors(name: object) -> Iterator[None]:
+    """Turns errors of the Hub's client into a HubError about the repository `name`."""
     hub = client()
     try:
+        yield
+    except (OSError, ValueError) as error:
+        raise HubError(f"{name}: {_reason(hub, error)}") from error
+
+
+def _snapshot(
+    repository: Repository, patterns: Sequence[str], options: Mapping[str, Any]
+) -> Snapshot:
+    with hub_errors(repository):
         folder = Path(
-            hub.snapshot_download(
-                repository.name, revision=repository.revision, allow_patterns=list(patterns)
+            client().snapshot_download(
+                repository.name,
+                revision=repository.revision,
+                allow_patterns=list(patterns),
+                **options,
             )
         )
-    except (OSError, ValueError) as error:
-        raise HubError(f"{repository}: {_reason(hub, error)}") from error
     return Snapshot(folder, folder.name)  # the Hub's cache names a snapshot by its commit
 
 
@@ -88,7 +104,9 @@ def _reason(hub: ModuleType, error: Exception) -> str:
         return "no such repository, or it is private"
     if isinstance(error, errors.RevisionNotFoundError):
         return "no such revision"
+    if isinstance(error, errors.HfHubHTTPError) and error.response.status_code in (401, 403):
+        return "access is denied; run `hf auth login` with a token that has write access"
     return (
-        "cannot be downloaded; expected a network, or a folder on this machine, which "
+        "cannot be reached; expected a network, or a folder on this machine, which "
         "`hf download` writes on another one"
     )

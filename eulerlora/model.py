@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from eulerlora.adaptive_sampling import ROUNDS
 from eulerlora.checkpoint import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import ImageError, SettingsError
+from eulerlora.hub import client
 from eulerlora.image_files import read_image
 from eulerlora.inference import ImageOutput, predict_adaptively, predict_images
 from eulerlora.prediction import Prediction, prediction_of, with_prediction_sets
@@ -87,6 +88,7 @@ class EulerLoRA:
         self.config: CheckpointConfig = checkpoint.config
         self.revision = checkpoint.revision
         self.feature_distance = checkpoint.feature_distance
+        self.folder = checkpoint.folder
         self.device = device
         self.precision = runtime.precision
         self.classes = tuple(label.name for label in checkpoint.config.classes)
@@ -117,6 +119,38 @@ class EulerLoRA:
     ) -> Self:
         """Returns the model of the packaged checkpoint; arguments as in `load`."""
         return cls.load(DEFAULT_CHECKPOINT, device, precision, compiler)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        repository: str,
+        revision: str | None = None,
+        device: str = "auto",
+        precision: Precision = "float32",
+        compiler: str | None = None,
+    ) -> Self:
+        """Returns the model of a repository of the Hugging Face Hub; needs the extra `hub`.
+
+        repository: ORGANISATION/NAME, or a checkpoint folder. revision: a branch, a tag or a
+        commit. Other arguments as in `load`. Raises HubError and CheckpointError.
+        """
+        client()  # raises HubError without the extra
+        from eulerlora.hub_checkpoint import load_folder  # noqa: PLC0415
+
+        return cls.load(load_folder(repository, revision), device, precision, compiler)
+
+    def push_to_hub(self, repository: str, **options: Any) -> str:
+        """Uploads the model's checkpoint to a repository of the Hugging Face Hub.
+
+        options: of huggingface_hub's `ModelHubMixin.push_to_hub`, such as `private=True`. Returns
+        the URL of the commit. Raises HubError, and SettingsError for a model without a folder.
+        """
+        if self.folder is None:
+            raise SettingsError("expected a model that was loaded from a folder")
+        client()  # raises HubError without the extra
+        from eulerlora.hub_checkpoint import push_folder  # noqa: PLC0415
+
+        return push_folder(self.folder, repository, **options)
 
     def __repr__(self) -> str:
         return (

@@ -15,7 +15,7 @@ LOG_FORMATS = ("auto", "json", "text")
 
 
 @click.command("serve")
-@click.argument("checkpoints", nargs=-1, type=PATH, metavar="[CHECKPOINT ...]")
+@click.argument("checkpoints", nargs=-1, metavar="[CHECKPOINT ...]")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
@@ -51,8 +51,11 @@ LOG_FORMATS = ("auto", "json", "text")
     type=click.FloatRange(min=0),
     help="Seconds for which requests are accepted after SIGTERM.",
 )
-def serve_command(checkpoints: tuple[Path, ...], **options: Any) -> None:
+def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     """Serve one or more checkpoints over HTTP; by default the embedded one.
+
+    CHECKPOINT is a folder, or a repository of the Hugging Face Hub:
+    hf://ORGANISATION/NAME[@REVISION].
 
     Environment variables EULERLORA_SERVE_* set the limits; docs/service.md lists them. SIGHUP
     reloads the checkpoints.
@@ -64,7 +67,7 @@ def serve_command(checkpoints: tuple[Path, ...], **options: Any) -> None:
     from eulerlora.checkpoint import DEFAULT_CHECKPOINT  # noqa: PLC0415 - imports torch
     from service.process import ServeOptions, run  # noqa: PLC0415 - imports torch and uvicorn
 
-    run(ServeOptions(checkpoints=checkpoints or (DEFAULT_CHECKPOINT,), **options))
+    run(ServeOptions(checkpoints=checkpoints or (str(DEFAULT_CHECKPOINT),), **options))
 
 
 def _exit_cleanly(*_: object) -> NoReturn:

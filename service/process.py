@@ -31,7 +31,7 @@ from service.auth.keys import Keys
 from service.http.headers import MAX_HEADER_BYTES
 from service.http.protocol import protocol_of
 from service.lifecycle.gate import Gate
-from service.lifecycle.loading import is_loading, load_checked
+from service.lifecycle.loading import checkpoint_folder, is_loading, load_checked
 from service.lifecycle.phase import Lifecycle
 from service.lifecycle.server import Server
 from service.lifecycle.supervisor import Parts, Supervisor
@@ -57,12 +57,13 @@ logger = logging.getLogger(__name__)
 class ServeOptions:
     """The arguments of `eulerlora serve`.
 
-    compiled: compile the network. keys: the key file. open_to_all: serve other hosts without keys.
-    audit, audit_secret: the audit log and the file of its secret. policy: a triage policy file.
-    trace: export traces. drain_s: overrides the setting LIFE__DRAIN_S.
+    checkpoints: folders, or repositories as `hf://ORGANISATION/NAME[@REVISION]`. compiled: compile
+    the network. keys: the key file. open_to_all: serve other hosts without keys. audit,
+    audit_secret: the audit log and the file of its secret. policy: a triage policy file. trace:
+    export traces. drain_s: overrides the setting LIFE__DRAIN_S.
     """
 
-    checkpoints: tuple[Path, ...]
+    checkpoints: tuple[str, ...]
     host: str
     port: int
     device: str
@@ -81,7 +82,8 @@ class ServeOptions:
 def run(options: ServeOptions) -> None:
     """Serves until a signal or a failure ends the process.
 
-    Raises SettingsError, CheckpointError and PolicyError for options that cannot be served, and
+    Raises SettingsError, CheckpointError, HubError and PolicyError for options that cannot be
+    served, and
     ClickException with the reason for a failure after the start.
     """
     settings = effective_settings(options.drain_s, options.compiled)
@@ -93,18 +95,20 @@ def run(options: ServeOptions) -> None:
     device = choose_device(options.device)
     compiler = "inductor" if options.compiled else None
     runtime = RuntimeSettings(precision=options.precision, compiler=compiler)
-    check_names(options.checkpoints)
+    sources: dict[Path, str] = {}
+    folders = [checkpoint_folder(name, sources) for name in options.checkpoints]
+    check_names(folders)
     lifecycle = Lifecycle()
     with ExitStack() as resources:
         listener = resources.enter_context(listen(options.host, options.port))
         url = server_url(options.host, listener.getsockname()[1])
         app_options = _app_options(options, settings, resources)
         parts = Parts(
-            load=partial(load_checked, device=device, runtime=runtime),
+            load=partial(load_checked, device=device, runtime=runtime, sources=sources),
             create=lambda models: create_service(models, settings, lifecycle, app_options),
             on_ready=lambda models: click.echo(f"serving {', '.join(models)} on {url}", err=True),
         )
-        serve(options.checkpoints, parts, settings, lifecycle, listener)
+        serve(folders, parts, settings, lifecycle, listener)
     _exit(lifecycle)
 
 

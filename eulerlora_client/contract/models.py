@@ -7,12 +7,21 @@ from pydantic import Field
 from eulerlora_client.contract.fields import PositiveInt, Probability, Revision, WireModel
 from eulerlora_client.contract.sampling import Auto, Mode
 
+Source = Annotated[
+    str | None,
+    Field(
+        description="The repository of the Hugging Face Hub at the commit that is served, "
+        "`hf://ORGANISATION/NAME@COMMIT`; null for a folder."
+    ),
+]
+
 
 class ModelSummary(WireModel):
     """One served model."""
 
     name: Annotated[str, Field(description="The value of the parameter `model`.")]
     revision: Revision
+    source: Source = None
     classes: tuple[str, ...]
     default: Annotated[bool, Field(description="It answers requests without `model`.")]
 
@@ -141,6 +150,7 @@ class ModelDetails(WireModel):
 
     name: str
     revision: Revision
+    source: Source = None
     classes: tuple[ClassName, ...]
     adapters: Annotated[int, Field(description="Number of adapters.")]
     input_size: Annotated[int, Field(description="Side of the network's input, in pixels.")]

@@ -13,16 +13,21 @@ from service.inference.engine import Engine
 
 @dataclass(frozen=True)
 class ServedModel:
-    """One revision of a model and its engine. card: in Markdown, empty if there is none."""
+    """One revision of a model and its engine.
+
+    card: in Markdown, empty if there is none. source: the repository at the served commit, None for
+    a folder.
+    """
 
     model: EulerLoRA
     engine: Engine
     card: str = ""
+    source: str | None = None
 
     @classmethod
-    def of(cls, model: EulerLoRA, card: str = "") -> Self:
+    def of(cls, model: EulerLoRA, card: str = "", source: str | None = None) -> Self:
         """Returns the model with a new engine."""
-        return cls(model, Engine(model), card)
+        return cls(model, Engine(model), card, source)
 
     @property
     def name(self) -> str:

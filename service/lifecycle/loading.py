@@ -1,17 +1,20 @@
 """Loading of checkpoints: each model must give its known answer before it is served."""
 
 import asyncio
+import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 import torch
 
 from eulerlora.checkpoint import CARD, CONFIG, load_checkpoint
 from eulerlora.errors import CheckpointError
+from eulerlora.hub import PREFIX, Repository, download
 from eulerlora.known_answer import (
     EXPECTED_FILE,
     KnownAnswer,
@@ -24,6 +27,9 @@ from eulerlora.settings import Precision, RuntimeSettings
 
 THREAD_NAME = "loading"
 MAX_CARD_BYTES = 1_000_000
+FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
+"""Of a model card: metadata for the Hugging Face Hub."""
+NO_SOURCES: Mapping[Path, str] = MappingProxyType({})
 
 Result = TypeVar("Result")
 
@@ -32,7 +38,8 @@ Result = TypeVar("Result")
 class CheckedModel:
     """A model that gave its known answer.
 
-    folder: where it came from. card: the model card in Markdown, empty if there is none.
+    folder: where it came from. card: the model card in Markdown, empty if there is none. source:
+    the repository at the served commit, None for a folder of the user.
     """
 
     folder: Path
@@ -40,6 +47,7 @@ class CheckedModel:
     known: KnownAnswer
     precision: Precision
     card: str = ""
+    source: str | None = None
 
     @property
     def name(self) -> str:
@@ -50,16 +58,35 @@ class CheckedModel:
 Load = Callable[[Path, Iterable[EulerLoRA]], CheckedModel]
 
 
+def checkpoint_folder(name: str, sources: dict[Path, str]) -> Path:
+    """Returns the folder of a checkpoint: a path, or `hf://ORGANISATION/NAME[@REVISION]`.
+
+    A repository of the Hugging Face Hub is downloaded; `sources` gets its URL at the commit, by
+    folder. Raises HubError.
+    """
+    if not name.startswith(PREFIX):
+        return Path(name)
+    repository = Repository.of_url(name)
+    snapshot = download(repository)
+    sources[snapshot.folder] = str(Repository(repository.name, snapshot.revision))
+    return snapshot.folder
+
+
 def load_checked(
-    folder: Path, others: Iterable[EulerLoRA], device: torch.device, runtime: RuntimeSettings
+    folder: Path,
+    others: Iterable[EulerLoRA],
+    device: torch.device,
+    runtime: RuntimeSettings,
+    sources: Mapping[Path, str] = NO_SOURCES,
 ) -> CheckedModel:
     """Loads the model in a checkpoint folder and checks its known answer in every mode.
 
     The check runs without compilation, which belongs to the thread that runs the model: CUDA
     graphs cannot be captured while another thread uses the device.
 
-    others: loaded models with the same runtime; an equal backbone is shared. Raises
-    CheckpointError for a checkpoint that is damaged or gives a wrong answer.
+    others: loaded models with the same runtime; an equal backbone is shared. sources: URLs of
+    repositories by folder. Raises CheckpointError for a checkpoint that is damaged or gives a wrong
+    answer.
     """
     checkpoint = load_checkpoint(folder)
     known = read_known_answer(folder, checkpoint.config)
@@ -72,16 +99,22 @@ def load_checked(
     fault = known.fault(answers, runtime.precision)
     if fault is not None:
         raise CheckpointError(folder / EXPECTED_FILE, fault)
-    return CheckedModel(folder, model, known, runtime.precision, read_card(folder))
+    return CheckedModel(
+        folder, model, known, runtime.precision, read_card(folder), sources.get(folder)
+    )
 
 
 def read_card(folder: Path) -> str:
-    """Returns the model card of a checkpoint; empty if it is missing or unreadable."""
+    """Returns the model card of a checkpoint without its front matter.
+
+    It is empty if it is missing or unreadable.
+    """
     try:
         with (folder / CARD).open("rb") as file:
-            return file.read(MAX_CARD_BYTES).decode("utf-8", errors="replace")
+            text = file.read(MAX_CARD_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return ""
+    return FRONT_MATTER.sub("", text)
 
 
 def share_backbone(model: EulerLoRA, others: Iterable[EulerLoRA]) -> None:

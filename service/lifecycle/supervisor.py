@@ -122,7 +122,7 @@ class Supervisor:
         for folder in self._folders:
             checked = await run_in_daemon_thread(partial(self._parts.load, folder, self._models))
             self._supervised.append(
-                _Supervised(checked, ServedModel.of(checked.model, checked.card))
+                _Supervised(checked, ServedModel.of(checked.model, checked.card, checked.source))
             )
 
     @property
@@ -167,7 +167,7 @@ class Supervisor:
             if new is None:
                 logger.info("model %s: revision %s, verified", old.name, old.model.revision)
                 return
-            served = ServedModel.of(new.model, new.card)
+            served = ServedModel.of(new.model, new.card, new.source)
             fault = await health_check(new, partial(service.infer, served), timeout_s=None)
             if fault is not None:
                 raise CheckpointError(new.folder, fault)

@@ -82,6 +82,7 @@ def model_routes(
             ModelSummary(
                 name=name,
                 revision=served.model.revision,
+                source=served.source,
                 classes=tuple(served.model.classes),
                 default=name == models.default,
             )
@@ -123,6 +124,7 @@ def model_details(
     return ModelDetails(
         name=config.name,
         revision=served.model.revision,
+        source=served.source,
         classes=tuple(
             ClassName(name=entry.name, description=entry.description) for entry in config.classes
         ),

@@ -56,18 +56,30 @@ def checkpoint_dataset(
 ) -> ImageParts:
     """Returns the data set that a checkpoint was trained on, from a data directory.
 
-    Raises DataError if its classes differ from the checkpoint's.
+    The labels are indices of the checkpoint's classes. Raises DataError if the classes of the data
+    set have other names.
     """
     images = read_dataset(dataset_settings(config), directory, skip_bad)
     names, expected = (
         [name.name for name in classes] for classes in (images.classes, config.classes)
     )
-    if names != expected:
+    if sorted(names) != sorted(expected):
         raise DataError(
             f"{directory}: expected the checkpoint's classes {', '.join(expected)}, got "
             f"{', '.join(names)}"
         )
-    return images
+    return images if names == expected else _with_classes(images, config.classes)
+
+
+def _with_classes(images: ImageParts, classes: tuple[ClassName, ...]) -> ImageParts:
+    """Returns the data set with the same classes in another order."""
+    indices = {label.name: index for index, label in enumerate(classes)}
+    index = [indices[label.name] for label in images.classes]
+    parts = {
+        part: [replace(image, label=index[image.label]) for image in members]
+        for part, members in images.parts.items()
+    }
+    return replace(images, classes=classes, parts=parts)
 
 
 def dataset_settings(config: CheckpointConfig) -> DataSettings:

@@ -106,6 +106,15 @@ def _backbone(config: CheckpointConfig) -> Iterator[str]:
     if config.backbone.published:
         yield f"Backbone: torchvision's `{config.backbone.published}`, frozen."
         return
+    imported = config.backbone.provenance.get("imported")
+    if imported is not None:
+        revision = f", revision {imported['revision']}" if imported["revision"] else ""
+        yield (
+            f"Backbone: imported from {imported['source']}{revision} ({imported['architecture']}; "
+            f"licence: {imported['licence'] or 'not stated'}; SHA-256 of its weights: "
+            f"{imported['sha256']}), frozen."
+        )
+        return
     origin = pretraining(config)
     if origin is None:
         yield "Backbone: from a file without a record of its training; frozen."

@@ -1,6 +1,15 @@
-"""Fixed texts of model cards: intended use, misuse, limits and licence of each data set."""
+"""Texts of model cards: intended use, misuse, limits and licence of each data set, and the front
+matter, which the Hugging Face Hub reads.
+"""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from eulerlora.config import CheckpointConfig
+from eulerlora.hub import REPOSITORY
+from training.evaluation.report_schema import Report
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,11 @@ LICENCES = {
         "The licence of the training images applies; the checkpoint does not contain the images."
     ),
 }
+LICENCE_NAMES = {"ham10000": "cc-by-nc-4.0"}
+"""The Hub's identifier of the weights' licence, by kind of data set; `other` for the rest."""
+HUB_METRICS = {"accuracy": "accuracy", "macro_f1": "f1", "brier": "brier_score"}
+"""The Hub's names of metrics, by the names of a report."""
+TAGS = ("uncertainty", "lora", "vision-transformer")
 INTERVALS = (
     "The confidence intervals cover the choice of test images. They do not cover another training "
     "seed, another camera or another clinic."
@@ -87,3 +101,55 @@ def texts_of(kind: str) -> CardTexts:
         limits=(INTERVALS,),
         licence=LICENCES[kind],
     )
+
+
+def front_matter(config: CheckpointConfig, report: Report | None) -> str:
+    """Returns the lines from `---` to `---`; every value is JSON, which is valid YAML.
+
+    The licence is that of the training data; the results are those of the report's first mode.
+    """
+    data = config.provenance["recipe"]["data"]
+    licence = LICENCE_NAMES.get(data["kind"], "other")
+    values: dict[str, Any] = {
+        "library_name": "eulerlora",
+        "pipeline_tag": "image-classification",
+        "license": licence,
+        **({"license_name": "see-card"} if licence == "other" else {}),
+        **_base_model(config),
+        "datasets": [data["kind"]],
+        "metrics": list(HUB_METRICS.values()),
+        "tags": list(TAGS),
+        **({} if report is None else {"model-index": [_results(config, report)]}),
+    }
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    return "\n".join(["---", *lines, "---"]) + "\n"
+
+
+def _base_model(config: CheckpointConfig) -> dict[str, Any]:
+    """Returns the repository that the backbone was imported from, if it was."""
+    origin: Mapping[str, Any] = config.backbone.provenance.get("imported", {})
+    name = origin.get("source")
+    if origin.get("revision") is None or not REPOSITORY.fullmatch(str(name)):
+        return {}
+    return {"base_model": [name], "base_model_relation": "adapter"}
+
+
+def _results(config: CheckpointConfig, report: Report) -> dict[str, Any]:
+    """Returns an entry of the Hub's `model-index`."""
+    estimates = report.modes[0].metrics
+    metrics = [
+        {"type": hub_name, "name": name, "value": estimate.value}
+        for name, hub_name in HUB_METRICS.items()
+        if (estimate := estimates.get(name)) is not None
+    ]
+    kind = config.provenance["recipe"]["data"]["kind"]
+    return {
+        "name": config.name,
+        "results": [
+            {
+                "task": {"type": "image-classification"},
+                "dataset": {"name": report.data, "type": kind},
+                "metrics": metrics,
+            }
+        ],
+    }

@@ -15,7 +15,7 @@ from training.reporting.card_origin import (
     site_calibration,
     training_facts,
 )
-from training.reporting.card_texts import LICENCES, CardTexts, texts_of
+from training.reporting.card_texts import LICENCES, CardTexts, front_matter, texts_of
 from training.reporting.chart_files import RELIABILITY
 from training.reporting.report import result_sections, summary_sections
 from training.reporting.tables import enumeration
@@ -61,7 +61,8 @@ def write_model_card(
 def model_card(
     config: CheckpointConfig, report: Report | None, comparison: str = "", performance: str = ""
 ) -> str:
-    """Returns Markdown: use and misuse, results (if there is a report), limits, data, origin.
+    """Returns front matter and Markdown: use and misuse, results (if there is a report), limits,
+    data, origin.
 
     performance: as in `write_model_card`; if given, it is the first section.
     """
@@ -79,7 +80,11 @@ def model_card(
         ("Training", training_facts(config)),
         ("Reproduction", reproduction_steps(config, report, bool(comparison), bool(performance))),
     ]
-    head = [f"# {config.name}", *([] if report is None else _missed(report)), _shape(config)]
+    head = [
+        f"{front_matter(config, report)}\n# {config.name}",
+        *([] if report is None else _missed(report)),
+        _shape(config),
+    ]
     return "\n\n".join([*head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
 
 

@@ -46,7 +46,7 @@ def test_a_repository_without_a_network_is_an_error_of_one_line(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     done = run("backbone", "import", "org/name@main", "--out", tmp_path / "out")
     assert done.status == 1
-    assert "hf://org/name@main: cannot be downloaded" in done.err
+    assert "hf://org/name@main: cannot be reached" in done.err
     assert len(done.err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 

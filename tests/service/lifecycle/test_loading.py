@@ -15,15 +15,21 @@ from eulerlora.errors import CheckpointError
 from eulerlora.known_answer import predict_known_answer
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import DEFAULT_RUNTIME, RuntimeSettings
+from service.inference.models import ServedModel
 from service.lifecycle.loading import (
     THREAD_NAME,
     CheckedModel,
     is_loading,
     load_checked,
     newer_revision,
+    read_card,
     run_in_daemon_thread,
 )
+from service.lifecycle.loading import checkpoint_folder as checkpoint_folder_of
+from service.routes.system import model_details
+from service.settings import ServiceSettings
 from tests.damaged_checkpoints import DAMAGES
+from tests.fake_hub import COMMIT, NAME, fake_hub
 
 CPU = torch.device("cpu")
 TIMEOUT_S = 120
@@ -233,3 +239,29 @@ def test_the_event_loop_can_end_before_the_work_does() -> None:
         if thread.name == THREAD_NAME:
             thread.join(TIMEOUT_S)
     assert not is_loading()
+
+
+def test_a_repository_of_the_hub_is_served_at_its_commit(
+    checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources: dict[Path, str] = {}
+    with fake_hub(checkpoint_folder, monkeypatch, tmp_path / "cache"):
+        folder = checkpoint_folder_of(f"hf://{NAME}@main", sources)
+    assert sources == {folder: f"hf://{NAME}@{COMMIT}"}
+    checked = load(folder, (), sources=sources)
+    assert checked.source == f"hf://{NAME}@{COMMIT}"
+    served = ServedModel.of(checked.model, checked.card, checked.source)
+    assert model_details(served, ServiceSettings(), None).source == checked.source
+    assert load(checkpoint_folder, (), sources=sources).source is None
+
+
+def test_a_path_is_served_as_it_is() -> None:
+    sources: dict[Path, str] = {}
+    assert checkpoint_folder_of("some/folder", sources) == Path("some/folder")
+    assert not sources
+
+
+def test_the_card_is_served_without_its_front_matter(checkpoint_copy: Path) -> None:
+    for text in ("---\nlicense: other\n---\n\n# tiny\n", "# tiny\n"):
+        (checkpoint_copy / "README.md").write_text(text)
+        assert read_card(checkpoint_copy) == "# tiny\n"

@@ -35,6 +35,7 @@ def test_the_list_has_name_revision_classes_and_default(client, model) -> None:
             {
                 "name": "tiny",
                 "revision": model.revision,
+                "source": None,
                 "classes": ["bkl", "mel", "nv"],
                 "default": True,
             }
@@ -47,7 +48,7 @@ def test_a_model_has_classes_limits_thresholds_and_provenance(client, model) -> 
     assert response.status_code == 200
     body = response.json()
     assert set(body) == {
-        "name", "revision", "classes", "adapters", "input_size", "image_limits",
+        "name", "revision", "source", "classes", "adapters", "input_size", "image_limits",
         "max_body_bytes", "max_samples", "thresholds", "prediction_sets", "shift", "provenance",
     }  # fmt: skip
     assert (body["name"], body["revision"]) == ("tiny", model.revision)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from huggingface_hub import ModelCard
 
 from eulerlora import DataError
 from eulerlora.checkpoint import stored_revision, write_config
@@ -183,3 +184,38 @@ def test_the_performance_of_another_revision_is_refused(evaluated: tuple[Path, P
     with pytest.raises(DataError, match="expected the performance of a policy fitted to revision"):
         write_model_card(folder, report, "", "(revision sha256:other)")
     assert (folder / "README.md").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "licence"), [("ham10000", "cc-by-nc-4.0"), ("imagefolder", "other")]
+)
+def test_the_front_matter_is_what_the_hub_reads(kind: str, licence: str) -> None:
+    card = ModelCard(model_card(config_with_facts(kind), REPORT))
+    data = card.data
+    assert (data.library_name, data.pipeline_tag) == ("eulerlora", "image-classification")
+    assert (data.license, data.datasets) == (licence, [kind])
+    assert data.base_model is None
+    assert "accuracy" in data.metrics
+    results = {result.metric_type: result.metric_value for result in data.eval_results}
+    assert results["accuracy"] == REPORT.modes[0].metrics["accuracy"].value
+    assert ModelCard(model_card(config_with_facts(kind), None)).data.eval_results is None
+    assert card.text.startswith("\n# tiny")
+
+
+@pytest.mark.parametrize(
+    ("source", "revision", "expected"),
+    [("org/vit", "a" * 40, ["org/vit"]), ("folder", None, None)],
+)
+def test_an_imported_backbone_is_named_with_its_licence(
+    source: str, revision: str | None, expected: list[str] | None
+) -> None:
+    config = config_with_facts("imagefolder")
+    origin = {
+        "source": source, "revision": revision, "architecture": "vit", "licence": "mit",
+        "sha256": "0" * 64,
+    }  # fmt: skip
+    backbone = config.backbone.model_copy(update={"provenance": {"imported": origin}})
+    text = model_card(config.model_copy(update={"backbone": backbone}), REPORT)
+    assert f"imported from {source}" in text
+    assert "licence: mit" in text
+    assert ModelCard(text).data.base_model == expected
