@@ -8,6 +8,7 @@ import { advice, sentence } from "./problems.js";
 import { passes } from "./text.js";
 import { decision, familiarity, reasonsOf, sureness } from "./words.js";
 
+const SHIFT = "distribution_shift";
 const MARK = "malignant group";
 
 /** The content of a card while there is no result. */
@@ -73,9 +74,11 @@ function statements(result, names) {
   );
 }
 
+/* The shift of the images is a notice of the page. */
 function warnings(entries) {
-  if (entries.length === 0) return null;
-  const lines = entries.map(({ message }) => html("li", {}, sentence(message)));
+  const shown = entries.filter(({ code }) => code !== SHIFT);
+  if (shown.length === 0) return null;
+  const lines = shown.map(({ message }) => html("li", {}, sentence(message)));
   return part("Notes", html("ul", { class: "reasons" }, lines));
 }
 

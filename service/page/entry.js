@@ -5,7 +5,7 @@ import { button, html } from "./dom.js";
 import { icon } from "./icons.js";
 import { show } from "./preview.js";
 import { sentence } from "./problems.js";
-import { percent } from "./text.js";
+import { percent, percents } from "./text.js";
 import { qualityWords, sureness } from "./words.js";
 
 
@@ -145,7 +145,7 @@ function cellsOf(item, titles, names) {
 
 /* An unfamiliar image has none that says anything. */
 function malignantShare({ malignant, prediction }) {
-  if (!prediction.unfamiliar) return percent(malignant.probability);
+  if (!prediction.unfamiliar) return percents(malignant.probability, malignant.urgent)[0];
   return [html("span", { "aria-hidden": "true" }, "–"), html("span", { class: "visually-hidden" }, "not")];
 }
 

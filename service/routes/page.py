@@ -117,6 +117,7 @@ def page_files(
             about_lesions=set(policy.malignant.classes) <= set(classes),
             is_audited=is_audited,
             policy=policy,
+            modules=sorted(name for name in by_name if name.endswith(".js")),
             measured=measured_rows(policy),
             performance=texts.performance(policy),
             texts=texts,

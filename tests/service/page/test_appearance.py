@@ -26,7 +26,8 @@ def test_the_page_is_accessible_and_does_not_overflow(go, width, scheme, images)
         visit.add(*(lesion(f"lesion-{n}.jpg", one) for n, one in enumerate((RAGGED, DARK, SMALL))))
         visit.add(fractal(), broken("broken.jpg"))
         visit.wait(5)
-        screenshot(page, images / f"page-list-{width}-{scheme}.png", last="#groups")
+        if width > 600:
+            screenshot(page, images / "page-list.png", last="#groups")
         check()
         page.get_by_role("button", name="Open all").click()
         for summary in page.locator("summary:visible").all():
