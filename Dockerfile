@@ -32,6 +32,12 @@ COPY eulerlora eulerlora
 COPY service service
 RUN pip install --no-deps --no-build-isolation ./eulerlora_client . \
     && pip uninstall --yes pip
+# The list of components, made by a program that does not get into the image.
+COPY requirements/sbom.lock requirements/
+RUN python -m venv /opt/sbom \
+    && /opt/sbom/bin/pip install --require-hashes --requirement requirements/sbom.lock \
+    && /opt/sbom/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+        --output-file /opt/eulerlora/sbom.cdx.json /opt/eulerlora/bin/python
 
 FROM ${BASE}
 # No program in the image can change its user.

@@ -12,6 +12,7 @@ CLIENT_LOCK := requirements/client.lock
 SERVE_LOCK := requirements/serve.lock
 TRAIN_LOCK := requirements/train.lock
 TEST_LOCK := requirements/test.lock
+SBOM_LOCK := requirements/sbom.lock
 
 # Stamp files: make reinstalls when a lock or a pyproject.toml is newer.
 CREATED := $(VENV)/.created
@@ -111,6 +112,7 @@ lock: ## resolve the hash-pinned locks again from the pyproject.toml files
 	  pyproject.toml
 	$(PIP_COMPILE) --constraint $(SERVE_LOCK) --constraint $(TRAIN_LOCK) --extra serve \
 	  --extra train --extra test --output-file $(TEST_LOCK) pyproject.toml
+	echo "cyclonedx-bom>=7" | $(PIP_COMPILE) --output-file $(SBOM_LOCK) -
 	sed -i '/^# WARNING: The following packages were not pinned/,$$d' requirements/*.lock
 
 .PHONY: image-test

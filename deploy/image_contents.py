@@ -1,9 +1,10 @@
-"""Lists what should not be in the image. Runs in the container, as root, on stdin.
+"""Lists what should not be in the image, or is missing. Runs in the container, as root, on stdin.
 
 Uses only the standard library. Prints one finding per line; the exit status is 1 if there are any.
 """
 
 import errno
+import json
 import os
 import re
 import stat
@@ -80,7 +81,23 @@ def root_can_write() -> Iterator[str]:
             yield f"{folder} is writable"
 
 
+def component_list(file: Path) -> Iterator[str]:
+    """Yields a line if a file is not a CycloneDX list with the libraries of the service."""
+    try:
+        listed = json.loads(file.read_text())
+        names = {component["name"] for component in listed["components"]}
+        is_complete = listed["bomFormat"] == "CycloneDX" and {"torch", "fastapi"} <= names
+    except (OSError, ValueError, KeyError):
+        is_complete = False
+    if not is_complete:
+        yield f"{file}: expected a CycloneDX list with torch and fastapi"
+
+
 if __name__ == "__main__":
-    FINDINGS = [*findings(Path("/")), *root_can_write()]
+    FINDINGS = [
+        *findings(Path("/")),
+        *root_can_write(),
+        *component_list(APPLICATION / "sbom.cdx.json"),
+    ]
     print("\n".join(FINDINGS) or "no unneeded files; only /tmp is writable")
     sys.exit(bool(FINDINGS))

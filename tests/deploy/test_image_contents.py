@@ -1,10 +1,11 @@
 """The search for unneeded files in the image."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from deploy.image_contents import findings
+from deploy.image_contents import component_list, findings
 
 SITE_PACKAGES = "opt/eulerlora/lib/python3.12/site-packages"
 
@@ -54,3 +55,14 @@ def create(file: Path, mode: int) -> Path:
     file.touch()
     file.chmod(mode)
     return file
+
+
+def test_a_missing_or_incomplete_list_of_components_is_a_finding(tmp_path: Path) -> None:
+    file = tmp_path / "sbom.cdx.json"
+    complete = {"bomFormat": "CycloneDX", "components": [{"name": "torch"}, {"name": "fastapi"}]}
+    assert list(component_list(file))
+    for broken in ({}, {**complete, "bomFormat": "SPDX"}, {**complete, "components": []}):
+        file.write_text(json.dumps(broken))
+        assert list(component_list(file))
+    file.write_text(json.dumps(complete))
+    assert not list(component_list(file))

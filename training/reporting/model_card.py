@@ -1,4 +1,4 @@
-"""The model card of a checkpoint, its README.md."""
+"""The model card of a checkpoint, its README.md, and the shorter model facts label."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from training.reporting.card_origin import (
 from training.reporting.card_texts import LICENCES, CardTexts, front_matter, texts_of
 from training.reporting.chart_files import RELIABILITY
 from training.reporting.report import result_sections, summary_sections
-from training.reporting.tables import enumeration
+from training.reporting.tables import enumeration, metrics_table
 
 Section = tuple[str, str]
 """A title and Markdown."""
@@ -29,6 +29,15 @@ WEAKNESS = (
     "only; expect the figures of other images to differ again."
 )
 
+DIRECTIONS = (
+    "Before any use, evaluate it on pictures of your own whose truth is known (`eulerlora "
+    "evaluate`), and fit its thresholds to them (`eulerlora site fit`). A person who can judge the "
+    "picture decides; the output is one input among others."
+)
+STOP = (
+    "when the shift monitor has an alarm, when confirmed outcomes show more misses than stated, or "
+    "after a change of camera, population or model revision, until it is evaluated again."
+)
 LICENSED_KINDS = LICENCES.keys() - {"imagefolder"}
 
 
@@ -41,6 +50,14 @@ def write_model_card(
     `eulerlora policy show --performance`. Raises DataError for a report or a performance of another
     revision of the checkpoint.
     """
+    report = _read_report_on(folder, report_folder, performance)
+    with atomic_write(folder / RELIABILITY) as partial:
+        partial.write_bytes((report_folder / RELIABILITY).read_bytes())
+    write_card(folder, model_card(read_config(folder), report, comparison, performance))
+
+
+def _read_report_on(folder: Path, report_folder: Path, performance: str) -> Report:
+    """Returns a report. Raises DataError if it, or the performance, is on another revision."""
     report = read_report(report_folder)
     revision = stored_revision(folder)
     if report.revision != revision:
@@ -53,9 +70,7 @@ def write_model_card(
             f"expected the performance of a policy fitted to revision {revision[:15]}... of "
             f"{folder}, got another; run `eulerlora policy fit` again"
         )
-    with atomic_write(folder / RELIABILITY) as partial:
-        partial.write_bytes((report_folder / RELIABILITY).read_bytes())
-    write_card(folder, model_card(read_config(folder), report, comparison, performance))
+    return report
 
 
 def model_card(
@@ -86,6 +101,53 @@ def model_card(
         _shape(config),
     ]
     return "\n\n".join([*head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
+
+
+def model_facts(config: CheckpointConfig, report: Report, performance: str = "") -> str:
+    """Returns Markdown in the form of a model facts label (Sendak et al., npj Digit. Med. 3, 2020).
+
+    performance: as in `write_model_card`.
+    """
+    texts, facts = texts_of(config.provenance["recipe"]["data"]["kind"]), config.provenance
+    mechanism = [
+        f"Output: a probability for each of the classes {enumeration(_names(config), 'and')}; "
+        "entropy and mutual information; flags for images unlike the training images",
+        "Time of prediction: when an image is sent; nothing else is known about the patient",
+        f"Type: {_shape(config)}",
+        f"Training data: {facts['data']} (train part), {facts['date']}",
+    ]
+    validation = [_results_line(report), metrics_table(report), *_missed(report)]
+    if performance:
+        validation.append(f"{WEAKNESS}\n\n{performance.strip()}")
+    sections: list[Section] = [
+        ("Summary", texts.intended),
+        ("Mechanism", _list(mechanism)),
+        ("Validation and performance", "\n\n".join(validation)),
+        ("Uses and directions", f"{texts.intended}\n\n{DIRECTIONS}"),
+        ("Warnings", "Do not use the model for:\n\n" + _list(texts.misuses)),
+        ("Generalizability", _list(texts.limits)),
+        ("Stop using it", STOP),
+        ("Other information", f"{texts.licence} The model card (README.md) has all results."),
+    ]
+    head = f"# Model facts: {config.name}\n\nRevision {report.revision}. Not approved by anyone."
+    return "\n\n".join([head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
+
+
+def read_model_facts(folder: Path, report_folder: Path, performance: str = "") -> str:
+    """Returns the model facts of the checkpoint in `folder`, as `write_model_card` the card."""
+    report = _read_report_on(folder, report_folder, performance)
+    return model_facts(read_config(folder), report, performance)
+
+
+def _names(config: CheckpointConfig) -> list[str]:
+    return [f"`{label.name}` ({label.description})" for label in config.classes]
+
+
+def _results_line(report: Report) -> str:
+    return (
+        f"On {report.images:,} test images of {report.data}; the share of each class is that of an "
+        "archive, not of a clinic."
+    )
 
 
 def site_sections(config: CheckpointConfig) -> list[Section]:

@@ -13,7 +13,12 @@ from eulerlora.config import CheckpointConfig
 from tests.conftest import config_of, random_network
 from tests.training.synthetic_report import REPORT, share
 from training.evaluation.report_schema import ClassMetrics, report_json
-from training.reporting.model_card import model_card, write_model_card
+from training.reporting.model_card import (
+    model_card,
+    model_facts,
+    read_model_facts,
+    write_model_card,
+)
 from training.reporting.report import result_sections
 from training.reporting.tables import metrics_table
 
@@ -219,3 +224,26 @@ def test_an_imported_backbone_is_named_with_its_licence(
     assert f"imported from {source}" in text
     assert "licence: mit" in text
     assert ModelCard(text).data.base_model == expected
+
+
+def test_the_model_facts_have_the_sections_of_the_label_and_the_results() -> None:
+    config = config_with_facts("ham10000")
+    facts = model_facts(config, REPORT, "PH2: lower specificity.")
+    titles = [line.removeprefix("## ") for line in facts.splitlines() if line.startswith("## ")]
+    assert titles == [
+        "Summary", "Mechanism", "Validation and performance", "Uses and directions", "Warnings",
+        "Generalizability", "Stop using it", "Other information",
+    ]  # fmt: skip
+    assert metrics_table(REPORT) in facts
+    assert REPORT.revision in facts
+    assert "not a medical device" in " ".join(facts.split())
+    assert "PH2: lower specificity." in facts
+    assert len(facts) < len(model_card(config, REPORT))
+    for label in config.classes:
+        assert f"`{label.name}`" in facts
+
+
+def test_the_model_facts_of_another_revision_are_refused(checkpoint_folder, tmp_path) -> None:
+    (tmp_path / "report.json").write_bytes(report_json(REPORT))
+    with pytest.raises(DataError, match="expected a report on revision"):
+        read_model_facts(checkpoint_folder, tmp_path)
