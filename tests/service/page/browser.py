@@ -128,7 +128,7 @@ def screenshot(page: Any, file: Path, first: str = "body", last: str = ".card") 
 
     Narrow pages show one screen. The number of colours is reduced to keep the file small.
     """
-    page.wait_for_function("document.getAnimations().every(one => one.playState == 'finished')")
+    page.evaluate("Promise.all(document.getAnimations().map((one) => one.finished))")
     page.locator(first).first.evaluate("element => element.scrollIntoView()")
     size = page.viewport_size
     if size["width"] > 600:

@@ -1,12 +1,16 @@
 """Accessibility, width and screenshots of the page in a browser."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.browser import assert_accessible
 from tests.service.page.browser import expect, screenshot
-from tests.service.page.lesions import DARK, RAGGED, SMALL, broken, fractal, lesion
+from tests.service.page.lesions import broken, lesion, upload
 
 pytestmark = pytest.mark.browser
+
+PAGE = Path(__file__).parents[3] / "service" / "page"
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
@@ -23,8 +27,9 @@ def test_the_page_is_accessible_and_does_not_overflow(go, width, scheme, images)
         page.get_by_text("Advanced: passes, use via API").click()
         check()
         page.get_by_text("Advanced: passes, use via API").click()
-        visit.add(*(lesion(f"lesion-{n}.jpg", one) for n, one in enumerate((RAGGED, DARK, SMALL))))
-        visit.add(fractal(), broken("broken.jpg"))
+        examples = (PAGE / f"example-{name}.jpg" for name in ("even", "irregular", "house"))
+        visit.add(*(upload(file.name, file.read_bytes()) for file in examples))
+        visit.add(lesion("lesion.jpg"), broken("broken.jpg"))
         visit.wait(5)
         if width > 600:
             screenshot(page, images / "page-list.png", last="#groups")
@@ -48,7 +53,7 @@ def test_one_image_is_shown_with_its_card(go, width, scheme, images) -> None:
     with go(width=width, scheme=scheme) as visit:
         visit.page.locator("[data-example='example-irregular.jpg']").click()
         visit.wait(1)
-        first = ".class-chart" if scheme == "dark" else "body"
+        first = ".verdict" if scheme == "dark" else "body"
         screenshot(visit.page, images / f"page-{width}-{scheme}.png", first=first, last="article")
         assert visit.page.evaluate("document.documentElement.scrollWidth") == width
 
