@@ -36,7 +36,8 @@ def class_names(
     group in two parts.
     """
     if not labels:
-        raise DataError(f"{source.path}: expected images in a folder for each class, got none")
+        expected_rows = "rows" if source.table else "images in a folder for each class"
+        raise DataError(f"{source.path}: expected {expected_rows}, got none")
     _check_spelling(source, labels)
     classes = sorted(expected or {row.label for row in labels})
     if len(classes) < 2:
