@@ -36,12 +36,14 @@ def minimum(
 
     It is below that of `all_tokens` for three reasons: in the first block, the rows of an image
     share the inputs of Q, K and V; in the last block, only the class token is needed after K and
-    V; and each row uses the `rank` directions and the head of one adapter only.
+    V, unless the features are a mean over patches; and each row uses the `rank` directions and the
+    head of one adapter only.
     """
     total = _embedding_and_heads(backbone, images, rows, classes)
     for index in range(backbone.layers):
         inputs = images if index == 0 else rows
-        queries = 1 if index == backbone.layers - 1 else backbone.tokens
+        pooled = backbone.pooling == "class" and index == backbone.layers - 1
+        queries = 1 if pooled else backbone.tokens
         total += _block(backbone, rows, rank, inputs, queries)
     return total
 
@@ -63,9 +65,9 @@ def all_tokens(
 def _embedding_and_heads(
     backbone: BackboneSettings, images: int, rows: int, classes: int
 ) -> Arithmetic:
-    pixels = 3 * backbone.patch_size**2
+    pixels, patches = 3 * backbone.patch_size**2, backbone.tokens - 1 - backbone.registers
     return Arithmetic(
-        patches=2 * images * (backbone.tokens - 1) * pixels * backbone.width,
+        patches=2 * images * patches * pixels * backbone.width,
         heads=2 * rows * backbone.width * classes,
     )
 
@@ -76,9 +78,10 @@ def _block(
     """Operations of one block. inputs: distinct inputs of Q, K, V. queries: output tokens."""
     tokens, width = backbone.tokens, backbone.width
     projected = queries + 2 * tokens  # tokens of Q, K and V
+    mlp_layers = 3 if backbone.activation == "swiglu" else 2  # the gate is a layer more
     return Arithmetic(
         frozen_projections=2 * (inputs * projected + rows * queries) * width**2,
         low_rank=2 * (inputs * projected + rows * (projected + 2 * queries)) * width * rank,
         attention=2 * rows * queries * tokens * 2 * width,
-        mlp=2 * rows * queries * 2 * width * backbone.mlp_width,
+        mlp=2 * rows * queries * mlp_layers * width * backbone.mlp_width,
     )

@@ -61,10 +61,22 @@ def test_our_network_is_between_the_minimum_and_all_tokens(
     assert lower.total < actual <= upper.total
 
 
-def test_our_network_with_one_adapter_is_at_the_minimum() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"pre_norm": True, "activation": "quick-gelu"},
+        {"layer_scale": True, "registers": 3},
+        {"activation": "swiglu"},
+        {"pooling": "mean", "final_norm": "pooled"},
+    ],
+    ids=str,
+)
+def test_our_network_with_one_adapter_is_at_the_minimum(options: dict[str, object]) -> None:
     adapters = SMALL_NETWORK.adapters.model_copy(update={"adapters": 1})
-    sizes = SMALL_NETWORK.model_copy(update={"adapters": adapters})
-    lower = minimum(SHAPE, 2, 2 * sizes.trajectories, adapters.rank, sizes.classes)
+    shape = SHAPE.model_copy(update=options)
+    sizes = SMALL_NETWORK.model_copy(update={"adapters": adapters, "backbone": shape})
+    lower = minimum(shape, 2, 2 * sizes.trajectories, adapters.rank, sizes.classes)
     assert counted(lambda: forward(sizes, images=2)) == lower.total
 
 

@@ -18,6 +18,7 @@ from eulerlora.errors import EulerLoRAError
 from eulerlora.exchange.peft_import import import_peft
 from tests.eulerlora.exchange.conftest import PREPROCESSING, det_probabilities
 from tests.program import run
+from training.data.datasets import checkpoint_dataset
 
 TOLERANCE = 1e-5
 COLOURS = [
@@ -150,6 +151,28 @@ def test_adapters_of_peft_with_other_ranks_and_scalings_are_an_ensemble(
     assert [label.name for label in config.classes] == ["a", "b", "c"]
     actual = det_probabilities(tmp_path / "out", images)
     torch.testing.assert_close(actual, torch.stack(expected, 1), rtol=0, atol=TOLERANCE)
+
+
+def test_an_imported_checkpoint_is_calibrated_on_folders_of_its_classes_in_any_order(
+    backbone: Path, tmp_path: Path
+) -> None:
+    train_peft(tmp_path / "adapter", backbone, 0, target_modules=["q_proj"], r=2)
+    out = tmp_path / "out"
+    import_peft([tmp_path / "adapter"], out, classes=["red", "blue", "green"])
+    for channel, name in enumerate(("red", "green", "blue")):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for index in range(12):
+            pixels = np.zeros((40, 40, 3), np.uint8)
+            pixels[:, : 3 * index + 1, channel] = 255
+            Image.fromarray(pixels).save(tmp_path / "data" / name / f"{index}.png")
+    done = run("calibrate", out, "--data", tmp_path / "data", "--device", "cpu")
+    assert done.status == 0, done.err
+    thresholds = load_checkpoint(out).config.thresholds
+    assert {threshold.mode for threshold in thresholds} == {"det", "stoch"}
+    images = checkpoint_dataset(load_checkpoint(out).config, tmp_path / "data")
+    assert [label.name for label in images.classes] == ["red", "blue", "green"]
+    for image in images.parts["train"]:
+        assert image.name.split("/")[-2] == images.classes[image.label].name
 
 
 def edit(folder: Path, **values: object) -> None:
