@@ -105,7 +105,7 @@ export function familiarity({ unfamiliar, ood }) {
   }
   return {
     word: "Familiar",
-    sentence: "Nothing tells it from the images that the model learned from. Some unlike ones pass.",
+    sentence: "Not flagged as unlike the images that it learned from. Some unlike images are not flagged.",
   };
 }
 
