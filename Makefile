@@ -105,13 +105,15 @@ lock: ## resolve the hash-pinned locks again from the pyproject.toml files
 	$(LOCK_PYTHON) -m venv $(LOCK)
 	$(LOCK)/bin/python -m pip install --quiet "pip-tools>=7.6,<8"
 	$(LOCK)/bin/python -m pip wheel --quiet --no-deps --wheel-dir $(LOCK)/wheels ./eulerlora_client
-	$(PIP_COMPILE) --extra serve --output-file $(SERVE_LOCK) pyproject.toml
+	$(PIP_COMPILE) --extra serve --extra hub --extra dicom --output-file $(SERVE_LOCK) \
+	  pyproject.toml
 	$(PIP_COMPILE) --constraint $(SERVE_LOCK) --output-file $(CLIENT_LOCK) \
 	  eulerlora_client/pyproject.toml
 	$(PIP_COMPILE) --constraint $(SERVE_LOCK) --extra train --output-file $(TRAIN_LOCK) \
 	  pyproject.toml
 	$(PIP_COMPILE) --constraint $(SERVE_LOCK) --constraint $(TRAIN_LOCK) --extra serve \
-	  --extra train --extra test --output-file $(TEST_LOCK) pyproject.toml
+	  --extra train --extra hub --extra onnx --extra dicom --extra test --output-file $(TEST_LOCK) \
+	  pyproject.toml
 	echo "cyclonedx-bom>=7" | $(PIP_COMPILE) --output-file $(SBOM_LOCK) -
 	sed -i '/^# WARNING: The following packages were not pinned/,$$d' requirements/*.lock
 
