@@ -1,7 +1,7 @@
 """`python -m tests.fuzz_bodies LIMIT [CORPUS]`: coverage-guided fuzzing of request bodies.
 
-Checks for /predict and /triage that every response has a documented status, and that every problem
-is a complete problem document.
+Checks for /predict, /triage (also with a FHIR answer) and /v2 that every response has a documented
+status, and that every problem is a complete problem document, or the error of the protocol.
 LIMIT: seconds, or `--runs=N` for a number of inputs. CORPUS: a folder to read inputs from and to
 store new ones in; by default a temporary one.
 """
@@ -12,6 +12,7 @@ import logging
 import sys
 import tempfile
 import warnings
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -21,6 +22,7 @@ from typing import Any
 import atheris
 import numpy as np
 from PIL import Image
+from pydicom.encaps import encapsulate
 
 with atheris.instrument_imports(include=["service", "eulerlora", "python_multipart", "imagesize"]):
     from eulerlora.checkpoint import save_checkpoint
@@ -36,13 +38,17 @@ with atheris.instrument_imports(include=["service", "eulerlora", "python_multipa
     from service.settings import ImageLimits, ServiceSettings
 
 from tests.conftest import config_of, random_network
+from tests.service.decoding.test_dicom import JPEG as JPEG_BASELINE
+from tests.service.decoding.test_dicom import dicom_file
 
 STATUSES = {200, 400, 408, 413, 415, 422, 503}
 PROBLEM_KEYS = {"type", "title", "status", "detail", "code", "request_id"}
 CLASSES = ("nv", "mel", "bcc", "akiec")
 MAX_INPUT_BYTES = 20_000
 BOUNDARY = b"frontier"
-PATHS = ("/predict", "/triage")
+INFER = "/v2/models/tiny/infer"
+PATHS = ("/predict", "/triage", INFER)
+LIMITS = ImageLimits(dicom=True)
 MULTIPART = b"multipart/form-data; boundary=" + BOUNDARY
 OPENING = (
     b"--" + BOUNDARY + b'\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
@@ -50,6 +56,7 @@ OPENING = (
 CLOSING = b"\r\n--" + BOUNDARY + b"--\r\n"
 CONTENT_TYPES = (
     MULTIPART, MULTIPART, b"image/jpeg", b"image/png", b"image/webp", b"application/json",
+    b"application/dicom", b"application/octet-stream",
     b"application/x-www-form-urlencoded", b"multipart/form-data", b"",
 )  # fmt: skip
 
@@ -58,8 +65,10 @@ CONTENT_TYPES = (
 class Exchange:
     """A request made from fuzzer input, and its response.
 
-    The first byte selects path and content type; the second selects the size of the pieces, and,
-    if odd, a declared length. The rest is the body, framed as multipart for the first content type.
+    The first byte selects path and content type; the second selects the size of the pieces, if
+    odd, a declared length, and with bit 2 the answer as FHIR or the length of a JSON object before
+    binary data, up to the first line feed. The rest is the body, framed as multipart for the first
+    content type.
     """
 
     data: bytes
@@ -69,17 +78,21 @@ class Exchange:
 
     def __post_init__(self) -> None:
         (path_index, type_index), size = divmod(self.data[0], len(CONTENT_TYPES)), self.data[1]
-        path = PATHS[path_index % len(PATHS)]
+        self.path = path = PATHS[path_index % len(PATHS)]
         body = self.data[2:] if type_index else OPENING + self.data[2:] + CLOSING
         step = 8 * size + 1
         self._pieces = [body[at : at + step] for at in range(0, len(body), step)] or [b""]
         length = (b"content-length", b"%d" % len(body))
+        header_bytes = b"%d" % (body.find(b"\n") + 1)
+        accept = b"application/fhir+json" if size & 2 else b"*/*"
         self.scope = {
             "type": "http", "http_version": "1.1", "method": "POST", "scheme": "http",
             "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
             "headers": [
                 (b"content-type", CONTENT_TYPES[type_index]),
                 length if size % 2 else (b"transfer-encoding", b"chunked"),
+                (b"accept", accept),
+                *([(b"inference-header-content-length", header_bytes)] if size & 2 else ()),
             ],
         }  # fmt: skip
 
@@ -99,8 +112,11 @@ class Exchange:
     def check(self) -> None:
         """Raises AssertionError for an undocumented response."""
         assert self.status in STATUSES, (self.status, self.body)
-        document = json.loads(self.body)
-        if self.status != 200:
+        json_bytes = self.headers.get(b"inference-header-content-length", b"%d" % len(self.body))
+        document = json.loads(self.body[: int(json_bytes)])
+        if self.status != 200 and self.path == INFER:
+            assert set(document) == {"error"}, document
+        elif self.status != 200:
             assert self.headers[b"content-type"] == b"application/problem+json", self.headers
             assert set(document) == PROBLEM_KEYS, document
             assert document["status"] == self.status, document
@@ -122,7 +138,7 @@ class InProcessDecoder(Decoder):
         on_cpu_s: Callable[[float], None] = lambda _: None,
     ) -> Decoded:
         job = DecodeJob(content, declared, preprocessing, revision, with_quality)
-        done = run_job(job, ImageLimits())
+        done = run_job(job, LIMITS)
         if isinstance(done, DecodeFailure):
             raise done.error
         return decoded(done)
@@ -156,6 +172,31 @@ def seeds() -> Iterator[bytes]:
     yield bytes([1, 0]) + OPENING + b"x" + CLOSING.replace(b"--\r\n", b"\r\n") + OPENING
     yield bytes([1, 1]) + OPENING.replace(b"filename", b"name")
     yield bytes([5, 1]) + b"{}"
+    yield from protocol_seeds(image)
+
+
+def protocol_seeds(image: Image.Image) -> Iterator[bytes]:
+    """Yields DICOM files for /predict and /triage, and requests in JSON and with binary data."""
+    dicom, infer = CONTENT_TYPES.index(b"application/dicom"), 2 * len(CONTENT_TYPES)
+    rows = {"Rows": 32, "Columns": 40}
+    jpeg = BytesIO()
+    image.save(jpeg, "JPEG")
+    ybr = {**rows, "PhotometricInterpretation": "YBR_FULL_422"}
+    for content in (
+        dicom_file(image.tobytes(), **rows),
+        dicom_file(encapsulate([jpeg.getvalue()]), JPEG_BASELINE, **ybr),
+    ):
+        yield bytes([dicom, 255]) + content
+        yield bytes([dicom + len(CONTENT_TYPES), 3]) + content
+    tensor = {"name": "image", "shape": [1], "datatype": "BYTES"}
+    text = {**tensor, "data": [b64encode(jpeg.getvalue()).decode()]}
+    parameters = {"mode": "stoch", "samples": 2, "seed": 1, "binary_data_output": True}
+    yield bytes([infer + 5, 1]) + json.dumps({"inputs": [text], "parameters": parameters}).encode()
+    binary = len(jpeg.getvalue()).to_bytes(4, "little") + jpeg.getvalue()
+    sized = {**tensor, "parameters": {"binary_data_size": len(binary)}}
+    outputs = [{"name": "label", "parameters": {"binary_data": True}}]
+    message = json.dumps({"inputs": [sized], "outputs": outputs}).encode() + b"\n"
+    yield bytes([infer + 5, 255]) + message + binary
 
 
 def main() -> None:
@@ -170,7 +211,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     service_app.Decoder = InProcessDecoder  # type: ignore[misc]
     models = ServedModels([ServedModel.of(tiny_model())])
-    app = service_app.create_service(models, ServiceSettings(), Lifecycle()).application
+    settings = ServiceSettings(images=LIMITS)
+    app = service_app.create_service(models, settings, Lifecycle()).application
     loop = asyncio.new_event_loop()
     lifespan = app.router.lifespan_context(app)
     loop.run_until_complete(lifespan.__aenter__())  # never exited: libFuzzer does not return
