@@ -6,7 +6,7 @@ import { icon } from "./icons.js";
 import { show } from "./preview.js";
 import { sentence } from "./problems.js";
 import { percent, percents } from "./text.js";
-import { qualityWords, sureness } from "./words.js";
+import { qualityWords, reasonsOf, sureness } from "./words.js";
 
 
 export class Entry {
@@ -129,7 +129,7 @@ export function announcement(item) {
 function noteOf({ problem, result, isPending, progress }) {
   if (isPending) return progress;
   if (problem !== null) return sentence(problem.title);
-  return result.reasons[0]?.words ?? "";
+  return reasonsOf(result).counting.map(({ words }) => words).join(" ");
 }
 
 function cellsOf(item, titles, names) {
