@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from eulerlora.openmp import set_openmp_wait_policy
+
 if TYPE_CHECKING:
     from eulerlora.exchange.peft_adapters import TransformersVersion
 
@@ -30,6 +32,7 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str) -> N
 
     The stochastic mode cannot be expressed in any of the formats.
     """
+    set_openmp_wait_policy()
     # These import torch.
     from eulerlora.checkpoint import check_free, load_checkpoint, new_folder  # noqa: PLC0415
     from eulerlora.exchange.onnx_models import export_onnx  # noqa: PLC0415
@@ -71,6 +74,7 @@ def import_command(
 
     Ranks may differ, and PEFT's scaling becomes part of the weights.
     """
+    set_openmp_wait_policy()
     from eulerlora.checkpoint import check_free  # noqa: PLC0415 - imports torch
     from eulerlora.exchange.peft_import import import_peft  # noqa: PLC0415
 
