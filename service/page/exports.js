@@ -3,6 +3,7 @@
 import { byId, html } from "./dom.js";
 import { reportThumbnail } from "./preview.js";
 import { Problem, sentence } from "./problems.js";
+import { count } from "./text.js";
 
 const COPIED = "Copied";
 const MAX_NAME = 1000; // characters, accepted by the service
@@ -33,6 +34,18 @@ export function curlLine({ path, options, hasKey }) {
   const url = new URL(`${path}?${new URLSearchParams(options)}`, document.baseURI);
   const key = hasKey ? ' -H "X-API-Key: $KEY"' : "";
   return `curl${key} -F file=@image.jpg '${url}'`;
+}
+
+/** Describes the results at the end of a printed page. */
+export function describePrint(items) {
+  const results = items.map(({ result }) => result).filter((result) => result !== null);
+  const origins = results.map(({ prediction, policy }) =>
+    [prediction.model, prediction.revision, policy && `policy version ${policy.version}`]
+      .filter(Boolean).join(", "),
+  );
+  const origin = [...new Set(origins)].join("; ");
+  byId("printed").textContent =
+    `${count(items.length, "image")}, printed ${new Date().toLocaleString("en-GB")}. ${origin}.`;
 }
 
 /** Saves a file under a name. */

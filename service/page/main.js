@@ -4,7 +4,9 @@ import { Analysis } from "./analysis.js";
 import { Controls } from "./controls.js";
 import { byId, html } from "./dom.js";
 import { announcement } from "./entry.js";
-import { asJson, copy, curlLine, onClick, reportImages, save } from "./exports.js";
+import {
+  asJson, copy, curlLine, describePrint, onClick, reportImages, save,
+} from "./exports.js";
 import { acceptFiles } from "./intake.js";
 import { Item } from "./item.js";
 import { KeyForm } from "./key_form.js";
@@ -13,7 +15,6 @@ import { Problem, sentence } from "./problems.js";
 import { Progress } from "./progress.js";
 import { Service } from "./service.js";
 import { showShiftNotice } from "./shift.js";
-import { count } from "./text.js";
 import { namesOf } from "./words.js";
 import { WorkList } from "./work_list.js";
 
@@ -159,18 +160,6 @@ function showCurl() {
   byId("curl").textContent = curlLine({ path, options, hasKey: service.key !== null });
 }
 
-/** Describes the results for a printed page. */
-function describePrint() {
-  const versions = new Set(
-    items.filter(({ result }) => result !== null).map(({ result: { prediction, policy } }) =>
-      [prediction.model, prediction.revision, policy && `policy version ${policy.version}`]
-        .filter(Boolean).join(", ")),
-  );
-  const origin = [...versions].join("; ");
-  byId("printed").textContent =
-    `${count(items.length, "image")}, printed ${new Date().toLocaleString("en-GB")}. ${origin}.`;
-}
-
 async function saveReport(format) {
   save(await service.report(await reportImages(finished()), format), `triage.${format}`);
 }
@@ -196,5 +185,5 @@ onClick("save-csv", () => saveReport("csv"));
 onClick("copy-json", (button) => copy(asJson(finished()), button, "triage.json"));
 onClick("copy-curl", (button) => copy(byId("curl").textContent, button, "curl.txt"));
 byId("print").addEventListener("click", () => print());
-addEventListener("beforeprint", describePrint);
+addEventListener("beforeprint", () => describePrint(items));
 loadModels().catch(showGlobalProblem);

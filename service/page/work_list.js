@@ -87,7 +87,6 @@ export class WorkList {
       (one, other) =>
         ranks.get(groupOf(one)) - ranks.get(groupOf(other)) ||
         other.malignant - one.malignant ||
-        certainty(one) - certainty(other) ||
         one.name.localeCompare(other.name),
     );
   }
@@ -189,10 +188,6 @@ export class WorkList {
 
 function groupOf(item) {
   return item.isRetakenAtOnce ? RETAKE_AT_ONCE : item.status;
-}
-
-function certainty({ result }) {
-  return result?.prediction.msp ?? 0;
 }
 
 function withStatus(items, status) {
