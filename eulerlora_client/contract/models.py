@@ -52,6 +52,7 @@ class ImageLimits(WireModel):
     max_request_pixels: Annotated[
         PositiveInt, Field(description="Greatest sum over the images of a request.")
     ]
+    dicom: Annotated[bool, Field(description="DICOM files are accepted.")] = False
 
 
 class ScoreThreshold(WireModel):

@@ -24,20 +24,21 @@ def project(folder: str = ".") -> dict[str, Any]:
 
 
 def names(requirements: list[str]) -> set[str]:
-    """Returns the distribution names of requirements."""
-    return {re.split(r"[\[<>=~!; ]", requirement)[0] for requirement in requirements}
+    """Returns the distribution names of requirements, as the locks spell them."""
+    distributions = [re.split(r"[\[<>=~!; ]", requirement)[0] for requirement in requirements]
+    return normalized(distributions)
 
 
 def normalized(distributions: list[str]) -> set[str]:
     """Returns the names as the locks spell them."""
-    return {name.lower().replace("_", "-") for name in distributions}
+    return {re.sub(r"[-_.]+", "-", name).lower() for name in distributions}
 
 
 def declared(package: str) -> set[str]:
     """Returns the distributions that a package may import."""
     if package == "eulerlora_client":
         return names(project("eulerlora_client")["dependencies"])
-    chosen = {"service": ["serve"], "training": ["train"], "eulerlora": ["hub", "onnx"]}
+    chosen = {"service": ["serve", "dicom"], "training": ["train"], "eulerlora": ["hub", "onnx"]}
     extras = project()["optional-dependencies"]
     optional = [requirement for extra in chosen[package] for requirement in extras[extra]]
     return names(project()["dependencies"]) | names(optional)

@@ -54,8 +54,7 @@ def available_source(source: BackboneSource) -> BackboneSource:
         except SettingsError as error:
             reason = str(error)
     print(
-        f"note: using the embedded backbone, a small one that was pretrained on skin lesions and "
-        f"everyday pictures ({reason})",
+        f"note: using the embedded backbone, which is small and made for a CPU ({reason})",
         file=sys.stderr,
     )
     return source.model_copy(update={"weights": EMBEDDED})

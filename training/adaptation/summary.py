@@ -54,7 +54,11 @@ def run_lines(
         f"backbone: {recipe.backbone.weights}, frozen; {weights:,} weights, {size} x {size} pixels",
         f"trained: {adapters.adapters} adapters of rank {adapters.rank} with a head each; "
         f"{trainable:,} parameters; "
-        + (f"Kmin {adapters.min_rank}, {training.samples} samples" if sampled else "not sampled"),
+        + (
+            f"Kmin {adapters.min_rank}, {training.samples} sample(s) a step"
+            if sampled
+            else "not sampled"
+        ),
         f"device: {where}, {training.precision}",
     ]
     if not length.epochs:

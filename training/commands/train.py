@@ -136,6 +136,7 @@ def train_command(
     RECIPE is a file, or the name of a packaged recipe such as imagefolder, which trains on a folder
     for each class or on the pictures of labels.csv (path, label, and optionally group and split).
     """
+    set_openmp_wait_policy()
     from training.recipe.file import find_recipe, read_recipe  # noqa: PLC0415 - pydantic
     from training.recipe.schema import AdapterRecipe  # noqa: PLC0415
 
@@ -148,7 +149,6 @@ def train_command(
         return
     if data is None or out is None:
         raise click.UsageError(f"Missing option '--{'data' if data is None else 'out'}'.")
-    set_openmp_wait_policy()
     # These import torch.
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.adaptation.train import state_file, train  # noqa: PLC0415

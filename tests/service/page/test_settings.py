@@ -104,12 +104,15 @@ def test_another_model_has_neutral_words_and_no_policy(go) -> None:
 
 def test_images_of_another_model_are_grouped_by_certainty(go) -> None:
     passes = [[0.9, 0.05, 0.05]] * 8, [[0.9, 0.05, 0.05]] * 7 + [[0.1, 0.8, 0.1]]
-    remaining = list(passes)
+    seeds: list[int] = []  # of the images; a repeated request gets the same answer
 
     def answer(route: Any) -> None:
         response = route.fetch()
         body = response.json() | {"ood": False, "msp": 0.8}
-        route.fulfill(response=response, json=body | {"trajectory_probabilities": remaining.pop()})
+        if body["seed"] not in seeds:
+            seeds.append(body["seed"])
+        chosen = passes[seeds.index(body["seed"])]
+        route.fulfill(response=response, json=body | {"trajectory_probabilities": chosen})
 
     with go() as visit:
         page = visit.page

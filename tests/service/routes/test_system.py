@@ -68,7 +68,7 @@ def test_a_model_has_classes_limits_thresholds_and_provenance(client, model) -> 
 def test_the_limits_are_those_of_the_settings(model, make_app) -> None:
     limits = {
         "min_side": 8, "max_side": 100, "max_pixels": 9000, "max_jpeg_pixels": 9001,
-        "max_request_pixels": 9002,
+        "max_request_pixels": 9002, "dicom": False,
     }  # fmt: skip
     with TestClient(make_app(model, images=limits, bodies={"max_bytes": 1234})) as client:
         body = client.get("/models/tiny").json()

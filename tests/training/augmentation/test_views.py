@@ -17,7 +17,7 @@ from training.augmentation.views import (
     paper_view,
     training_view,
 )
-from training.recipe.schema import Augmentation
+from training.recipe.optimisation import Augmentation
 
 CPU = torch.device("cpu")
 PIXELS = torch.arange(3 * 20 * 28, dtype=torch.uint8).reshape(3, 20, 28)

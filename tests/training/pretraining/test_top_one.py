@@ -15,7 +15,7 @@ from training.recipe.pretraining import PretrainingStage
 class Brightness(nn.Module):
     """A backbone with 16 features, which all are the brightness of the image."""
 
-    image_size = 32
+    settings = TINY_BACKBONE
 
     def forward(self, images: Tensor) -> Tensor:
         return images.mean(dim=(1, 2, 3))[:, None].expand(-1, 16)
