@@ -270,12 +270,12 @@ def test_the_cpu_time_of_a_caller_that_left_is_charged(faulty, png) -> None:
     wait_for_replacements(faulty, before)
 
 
-def test_the_cpu_time_of_a_refused_image_is_charged(decoder, photo, encode) -> None:
+def test_the_cpu_time_of_a_refused_image_is_charged(decoder, encode) -> None:
     used: list[float] = []
-    truncated = encode(photo.resize((900, 900)), "PNG")[:-30]
+    transparent = encode(Image.new("RGBA", (3000, 3000)), "PNG")  # refused after decoding
 
     async def refused() -> Decoded:
-        return await decoder.decode(truncated, Declared(), INPUT, "", on_cpu_s=used.append)
+        return await decoder.decode(transparent, Declared(), INPUT, "", on_cpu_s=used.append)
 
     with pytest.raises(UnusableImage):
         RUNNER.run(refused())
