@@ -7,7 +7,20 @@ import pytest
 
 from deploy.image_contents import component_list, findings
 
+ROOT = Path(__file__).parents[2]
 SITE_PACKAGES = "opt/eulerlora/lib/python3.12/site-packages"
+
+
+def test_the_build_context_has_every_file_that_the_image_copies() -> None:
+    copies = [
+        line.split()[1:-1]
+        for line in (ROOT / "Dockerfile").read_text().splitlines()
+        if line.startswith("COPY ") and "--from=" not in line
+    ]
+    kept = (ROOT / ".dockerignore").read_text().splitlines()
+    sources = {source for line in copies for source in line}
+    assert {"service", "requirements/serve.lock"} < sources
+    assert {s for s in sources if not {f"!{s}", f"!{s}/"} & set(kept)} == set()
 
 
 def test_files_that_the_server_needs_are_no_findings(tmp_path: Path) -> None:
