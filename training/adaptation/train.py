@@ -211,7 +211,9 @@ def _train_network(
     network.cpu()
     round_parameters(network.adapter_parameters(), stored_dtype(recipe))
     provenance = run_provenance(recipe, run.accelerator.device) | data_provenance(images, outliers)
-    return network, checkpoint_config(recipe, network, frozen, images, provenance | {"training": result})
+    return network, checkpoint_config(
+        recipe, network, frozen, images, provenance | {"training": result}
+    )
 
 
 def evaluate_checkpoints(
@@ -231,9 +233,7 @@ def evaluate_checkpoints(
         calibrate(folder, sets.images, device, settings.calibrated, settings.sampler)
     model, *others = [EulerLoRA(load_checkpoint(folder), device) for folder in folders]
     options = [SamplingOptions("det"), SamplingOptions("stoch", settings.samples)]
-    evaluation = evaluate(
-        model, sets.images, sets.ood, options, settings.ood_images, others=others
-    )
+    evaluation = evaluate(model, sets.images, sets.ood, options, settings.ood_images, others=others)
     write_report(out / REPORT, evaluation)
     if not others:
         write_model_card(out, out / REPORT)

@@ -141,7 +141,9 @@ def _evaluated(
     outputs = [predict_all(model, images, options, name, sampler) for model in models]
     if len(models) > 1:
         distances = [model.feature_distance for model in models]
-        by_mode = [ensemble_predictions(members, distances) for members in zip(*outputs, strict=True)]
+        by_mode = [
+            ensemble_predictions(members, distances) for members in zip(*outputs, strict=True)
+        ]
         return EvaluatedSet(name, group, images, of_test, by_mode)
     (model,) = models
     predictions = [

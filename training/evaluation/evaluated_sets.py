@@ -163,7 +163,9 @@ def ensemble_predictions(
     values = {
         name: torch.stack([scores[name] for scores in members]).mean(dim=0) for name in members[0]
     }
-    return SetPredictions(trajectories, uncertainty, ood_scores(values | {"msp": uncertainty.msp}, None))
+    return SetPredictions(
+        trajectories, uncertainty, ood_scores(values | {"msp": uncertainty.msp}, None)
+    )
 
 
 def flagged_shares(

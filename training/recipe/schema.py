@@ -199,10 +199,10 @@ class AdapterRecipe(Recipe):
                     f"expected training.{key}={expected} with whole_network, got "
                     f"{getattr(training, key)}"
                 )
-        undivided = training.epochs == AUTO or training.epochs % whole.members
-        if whole.ensemble == "snapshot" and undivided:
+        few = training.epochs == AUTO or training.epochs < whole.members
+        if whole.ensemble == "snapshot" and few:
             raise ValueError(
-                f"expected training.epochs as a multiple of {whole.members} with as many "
-                f"snapshots, got {training.epochs}"
+                f"expected training.epochs of at least {whole.members} with as many snapshots, "
+                f"got {training.epochs}"
             )
         return self

@@ -21,8 +21,9 @@ REPRODUCIBILITY = (
 def training_facts(config: CheckpointConfig) -> str:
     """Returns a Markdown list: recipe, hardware, steps and time of adapters and backbone."""
     facts, recipe = config.provenance, config.provenance["recipe"]
+    trained = "Network" if whole_network(config) else "Adapters"
     lines = [
-        f"{'Network' if whole_network(config) else 'Adapters'}: recipe `{recipe['name']}`, seed {facts['seed']}, commit {facts['commit']}, "
+        f"{trained}: recipe `{recipe['name']}`, seed {facts['seed']}, commit {facts['commit']}, "
         f"{facts['date']}, on {facts['hardware']}: {_steps(facts['training'])}.",
         *_outliers(facts),
         *_backbone(config),

@@ -163,8 +163,9 @@ def _shape(config: CheckpointConfig) -> str:
     if whole_network(config):
         trained = "all weights of a"
     return (
-        f"An EulerLoRA checkpoint: {trained} Vision Transformer "
-        f"({shape.layers} blocks of width {shape.width}, {shape.image_size} x {shape.image_size} pixels, patches of {shape.patch_size})."
+        f"An EulerLoRA checkpoint: {trained} Vision Transformer ({shape.layers} blocks of width "
+        f"{shape.width}, {shape.image_size} x {shape.image_size} pixels, patches of "
+        f"{shape.patch_size})."
     )
 
 

@@ -23,13 +23,14 @@ def member_recipe(recipe: AdapterRecipe, index: int) -> AdapterRecipe:
     """Returns the recipe of one member, counted from 0.
 
     Each has its own seed; the first has the seed of the ensemble, and is the single network of that
-    seed if the ensemble is explicit. A snapshot has its part of the epochs, without warm-up after
-    the first.
+    seed if the ensemble is explicit. Snapshots share the epochs, the first ones one more than the
+    last if they do not divide; only the first has a warm-up.
     """
     training = recipe.training
     if _settings(recipe).ensemble == "snapshot":
         assert isinstance(training.epochs, int)
-        cycle: dict[str, object] = {"epochs": training.epochs // _settings(recipe).members}
+        epochs, more = divmod(training.epochs, _settings(recipe).members)
+        cycle: dict[str, object] = {"epochs": epochs + (index < more)}
         cycle |= {"warmup_steps": 0} if index else {}
         training = training.model_copy(update=cycle)
     seed = recipe.seed

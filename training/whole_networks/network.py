@@ -35,21 +35,26 @@ def whole_network(
     network = AdaptedVisionTransformer(
         with_weights(shape, state), NO_ADAPTERS, classes, preprocessing
     )
+    return train_all_weights(network)
+
+
+def train_all_weights(network: AdaptedVisionTransformer) -> AdaptedVisionTransformer:
+    """Returns the network with trainable weights of backbone and head, but not of the adapter."""
     network.blocks.requires_grad_(False)
     network.backbone.requires_grad_(True)
-    if settings.attention == "l2":
+    if network.backbone.settings.attention == "l2":
         for name, parameter in network.backbone.named_parameters():
             if name.endswith(PROJECTED):
                 parameter.register_hook(tied_gradient)
     return network
 
 
-def trained_parameters(network: AdaptedVisionTransformer) -> int:
+def count_trained(network: AdaptedVisionTransformer) -> int:
     """Returns the number of trained parameters; tied ones count once."""
-    parameters = dict(network.named_parameters())
-    count = sum(p.numel() for p in parameters.values() if p.requires_grad)
+    trained = {name: p.numel() for name, p in network.named_parameters() if p.requires_grad}
+    count = sum(trained.values())
     if network.backbone.settings.attention == "l2":
-        count -= sum(p.numel() // 3 for name, p in parameters.items() if name.endswith(PROJECTED))
+        count -= sum(size // 3 for name, size in trained.items() if name.endswith(PROJECTED))
     return count
 
 

@@ -9,7 +9,6 @@ from torch import Generator
 
 from eulerlora.checkpoint import CONFIG, check_free, load_checkpoint, save_checkpoint
 from eulerlora.config import Provenance
-from eulerlora.model import EulerLoRA
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.adaptation.backbone import FrozenBackbone, available_source, read_backbone
 from training.adaptation.probe import fit_heads, head_accuracy
@@ -149,4 +148,3 @@ def _origin(source: FrozenBackbone) -> FrozenBackbone:
     """Returns the backbone as one that the checkpoint stores; published weights are named."""
     named = {} if source.published is None else {"fine_tuned_from": source.published}
     return replace(source, published=None, provenance=source.provenance | named)
-

@@ -11,7 +11,7 @@ from eulerlora.settings import Draw, Preprocessing
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import TINY_BACKBONE, random_backbone
 from training.recipe.whole_network import NO_ADAPTERS, WholeNetworkSettings
-from training.whole_networks.network import PROJECTED, trained_parameters, whole_network
+from training.whole_networks.network import PROJECTED, count_trained, whole_network
 
 CLASSES = 3
 WIDTH = TINY_BACKBONE.width
@@ -103,6 +103,6 @@ def test_the_gradient_by_distance_is_that_of_one_tensor_for_queries_and_keys() -
 def test_tied_parameters_count_once() -> None:
     backbone = sum(parameter.numel() for parameter in random_backbone().parameters())
     head = CLASSES * (WIDTH + 1)
-    assert trained_parameters(network_of()) == backbone + head
+    assert count_trained(network_of()) == backbone + head
     tied = TINY_BACKBONE.layers * WIDTH * (WIDTH + 1)
-    assert trained_parameters(network_of("l2")) == backbone + head - tied
+    assert count_trained(network_of("l2")) == backbone + head - tied

@@ -15,7 +15,9 @@ from tests.training.synthetic_runs import finish
 from training.adaptation.train import REPORT
 from training.evaluation.predictions_file import PREDICTIONS
 from training.metrics.intervals import RESAMPLES, cluster_indices, resampled
-from training.reproduction.comparison import (
+from training.reproduction.runs import TableRun, runs_of
+from training.reproduction.table import read_table
+from training.results.comparison import (
     RunPredictions,
     compare,
     endpoint_result,
@@ -23,9 +25,7 @@ from training.reproduction.comparison import (
     read_predictions,
     resampled_metrics,
 )
-from training.reproduction.comparison_report import comparison_json, comparison_markdown
-from training.reproduction.runs import TableRun, runs_of
-from training.reproduction.table import read_table
+from training.results.comparison_report import comparison_json, comparison_markdown
 
 TABLE = read_table("overfitting-1500")
 SEEDS = (0, 42, 1206)
@@ -150,12 +150,12 @@ def finished_runs(folder: Path, shift: float = 0.0) -> list[TableRun]:
 
 def test_a_comparison_has_every_endpoint_of_the_table_with_paired_seeds(tmp_path: Path) -> None:
     runs = finished_runs(tmp_path, shift=0.5)
-    assert TABLE.endpoints is not None
-    comparison = compare(TABLE.endpoints, runs)
+    comparison = compare(TABLE, runs)
     assert comparison is not None
     assert comparison.seeds == SEEDS
     assert len(comparison.secondary) == 44
     primary = comparison.primary
+    assert primary is not None
     expected = []
     for seed in SEEDS:
         arm, minus = (
@@ -185,11 +185,10 @@ def test_a_comparison_has_every_endpoint_of_the_table_with_paired_seeds(tmp_path
 def test_seeds_without_all_runs_are_left_out(tmp_path: Path) -> None:
     runs = finished_runs(tmp_path)
     (runs[-1].out / REPORT / "report.json").unlink()
-    assert TABLE.endpoints is not None
-    comparison = compare(TABLE.endpoints, runs)
+    comparison = compare(TABLE, runs)
     assert comparison is not None
     assert comparison.seeds == SEEDS[:2]
-    assert compare(TABLE.endpoints, runs[: len(TABLE.variants)]) is None
+    assert compare(TABLE, runs[: len(TABLE.variants)]) is None
 
 
 def test_other_test_images_are_an_error(tmp_path: Path) -> None:
@@ -197,6 +196,5 @@ def test_other_test_images_are_an_error(tmp_path: Path) -> None:
     path = runs[-1].out / REPORT / PREDICTIONS
     lines = gzip.decompress(path.read_bytes()).replace(b"test,00,", b"test,99,")
     path.write_bytes(gzip.compress(lines))
-    assert TABLE.endpoints is not None
     with pytest.raises(DataError, match="expected the test images of the other runs"):
-        compare(TABLE.endpoints, runs)
+        compare(TABLE, runs)
