@@ -19,9 +19,10 @@ class DistanceAttention(nn.MultiheadAttention):
     """Multi-head self-attention by distance, with the parameters of `nn.MultiheadAttention`."""
 
     def forward(
-        self, query: Tensor, _key: Tensor, _value: Tensor, *_: Any, **__: Any
+        self, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
     ) -> tuple[Tensor, None]:
         """Returns the self-attention of `query` (n, tokens, width), and None for the weights."""
+        assert query is key is value
         assert self.in_proj_weight is not None
         packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)
         heads = packed.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)

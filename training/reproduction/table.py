@@ -122,8 +122,10 @@ class Table(Settings):
         for arm in named:
             if arm not in self.arms:
                 raise ValueError(f"expected endpoints of rows of the table, got {arm.name}")
-        for compared in (*differences, *([reference] if reference else [])):
-            unknown = set(compared.metrics) - set(self.metrics)
+        metrics = [difference.metrics for difference in differences]
+        metrics += [reference.metrics] if reference else []
+        for names in metrics:
+            unknown = set(names) - set(self.metrics)
             if unknown:
                 raise ValueError(f"expected endpoints among metrics, got {', '.join(unknown)}")
         return self

@@ -21,7 +21,7 @@ PAPER_SEEDS = (0, 42, 1206, 2205, 25008)  # appendix "Random Seeds and Reporting
 STUDIES = ("overfitting-1500", "overfitting-all")
 COMPACT_TABLES = ("cifar10-scale-check", "ham10000-scale-check", "ham10000-compact")
 METHODS = ("cifar10-methods", "ham10000-methods")
-CHOICES = ("ham10000-choices", "dermoscopy-choices")
+CHOICES = ("dermoscopy-choices",)
 
 
 def rows(name: str) -> dict[tuple[str, str], TableRow]:
