@@ -198,3 +198,27 @@ def test_other_test_images_are_an_error(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(lines))
     with pytest.raises(DataError, match="expected the test images of the other runs"):
         compare(TABLE, runs)
+
+
+def test_all_other_rows_are_compared_with_the_reference_in_one_family(tmp_path: Path) -> None:
+    table = read_table("ham10000-methods")
+    runs = runs_of(table, SEEDS[:2], [], tmp_path)
+    for run in runs:
+        finish(run, data="HAM10000, lesion split")
+        is_single = run.recipe.variant == "single"
+        shift = -1.0 if is_single else 0.0
+        write_predictions(run.out / REPORT, "det", "stoch", seed=run.recipe.seed, shift=shift)
+    comparison = compare(table, runs)
+    assert comparison is not None
+    assert comparison.primary is None
+    assert len(comparison.secondary) == 5 * (len(table.arms) - 1)
+    assert {result.minus for result in comparison.secondary} == {"eulerlora-2 stoch"}
+    adjusted = holm([result.p for result in comparison.secondary])
+    assert [result.adjusted_p for result in comparison.secondary] == adjusted
+    (single,) = [r for r in comparison.secondary if (r.arm, r.metric) == ("single det", "nll")]
+    assert single.difference > 0
+    text = comparison_markdown(comparison)
+    assert f"Holm: over the {len(comparison.secondary)} endpoints" in text
+    significant = sum(p < 0.05 for p in adjusted)
+    assert f"{significant} of them have p < 0.05" in text
+    assert json.loads(comparison_json(table, runs, comparison))["primary"] is None
