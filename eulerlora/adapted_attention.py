@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from eulerlora.adapted_linear import adapted_linear
 from eulerlora.coefficients import PROJECTIONS
+from eulerlora.distance_attention import attend
 from eulerlora.settings import AdapterSettings
 
 INITIAL_GAIN = 10.0
@@ -66,7 +67,7 @@ def adapted_attention(
         projected.unflatten(-1, (frozen.num_heads, -1)).transpose(1, 2)
         for projected in (query, key, value)
     ]
-    context = F.scaled_dot_product_attention(*heads)  # (rows, heads, queries, head_dim)
+    context = attend(frozen, *heads)  # (rows, heads, queries, head_dim)
     context = context.transpose(1, 2).flatten(2)
     down, up = adapters.down[-1].flatten(0, 1), adapters.up[-1].flatten(0, 1)  # (ranks, width)
     output = frozen.out_proj

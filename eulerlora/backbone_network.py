@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.ops import Conv2dNormActivation
 
+from eulerlora.distance_attention import DistanceAttention
 from eulerlora.settings import Activation, BackboneSettings
 
 
@@ -76,7 +77,8 @@ class EncoderBlock(nn.Module):
         super().__init__()
         width, norm = settings.width, partial(nn.LayerNorm, eps=settings.norm_epsilon)
         self.ln_1 = norm(width)
-        self.self_attention = nn.MultiheadAttention(width, settings.heads, batch_first=True)
+        attention = DistanceAttention if settings.attention == "l2" else nn.MultiheadAttention
+        self.self_attention = attention(width, settings.heads, batch_first=True)
         self.scale_1 = LayerScale(width) if settings.layer_scale else nn.Identity()
         self.ln_2 = norm(width)
         self.mlp = _mlp(settings)

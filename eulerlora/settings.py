@@ -66,6 +66,7 @@ class BackboneSettings(Settings):
     first block. layer_scale: learned factors of both branches of a block. registers: number of
     register tokens (Darcet et al., ICLR 2024).
     pooling: the features are those of the class token, or the mean over the patches.
+    attention: by dot product, or `l2` by distance (`eulerlora.distance_attention`).
     final_norm: after the last block, applied to the tokens or to the pooled features.
     positions: for another image size, the grid of position embeddings is interpolated with its
     corner points (torchvision) or its cells (transformers) aligned, or also with antialiasing
@@ -85,6 +86,7 @@ class BackboneSettings(Settings):
     layer_scale: bool = optional(False)
     registers: int = optional(0, ge=0, le=1024)
     pooling: Literal["class", "mean"] = optional("class")
+    attention: Literal["dot", "l2"] = optional("dot")
     final_norm: Literal["tokens", "pooled", "none"] = optional("tokens")
     positions: Literal["corners", "cells", "cells-antialias"] = optional("corners")
 

@@ -65,6 +65,7 @@ def export_peft(checkpoint: Checkpoint, folder: Path, version: TransformersVersi
             "activation": ("gelu", "gelu-tanh", "quick-gelu"),
             "pre_norm": False,
             "registers": 0,
+            "attention": "dot",
             "pooling": "class",
             "final_norm": ("tokens", "pooled"),
         },

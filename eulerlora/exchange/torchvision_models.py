@@ -48,6 +48,7 @@ def merged_model(checkpoint: Checkpoint, member: Member) -> models.VisionTransfo
             "activation": "gelu",
             "pre_norm": False,
             "registers": 0,
+            "attention": "dot",
             "pooling": "class",
             "final_norm": ("tokens", "pooled"),
         },

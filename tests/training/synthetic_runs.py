@@ -60,7 +60,9 @@ def finish(
         ],
     }
     (run.out / REPORT).mkdir(parents=True)
-    (run.out / CONFIG).write_text(config.model_dump_json())
+    for folder in run.checkpoints:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CONFIG).write_text(config.model_dump_json())
     (run.out / REPORT / JSON).write_text(json.dumps(report))
     return run.out
 

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from eulerlora.adapted_attention import AttentionAdapters
 from eulerlora.backbone_network import EncoderBlock
+from eulerlora.distance_attention import attend
 
 
 @dataclass(frozen=True)
@@ -94,5 +95,5 @@ class DropoutBlock:
             project(tokens, index).unflatten(-1, (frozen.num_heads, -1)).transpose(1, 2)
             for index, tokens in enumerate((inputs[:, :queries], inputs, inputs))
         ]
-        context = F.scaled_dot_product_attention(*heads)  # (rows, heads, queries, head_dim)
+        context = attend(frozen, *heads)  # (rows, heads, queries, head_dim)
         return project(context.transpose(1, 2).flatten(2), 3)

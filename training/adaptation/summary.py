@@ -50,15 +50,17 @@ def run_lines(
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else (
         f"CPU, {torch.get_num_threads()} thread(s)"
     )  # fmt: skip
+    sampling = f"Kmin {adapters.min_rank}, {training.samples} sample(s) a step"
+    parts = (
+        f"{adapters.adapters} adapters of rank {adapters.rank} with a head each; "
+        f"{trainable:,} parameters; {sampling if sampled else 'not sampled'}"
+    )
+    if recipe.whole_network is not None:
+        parts = f"all weights and a head; {trainable:,} parameters"
+    kept = "frozen" if recipe.whole_network is None else "trained"
     lines = [
-        f"backbone: {recipe.backbone.weights}, frozen; {weights:,} weights, {size} x {size} pixels",
-        f"trained: {adapters.adapters} adapters of rank {adapters.rank} with a head each; "
-        f"{trainable:,} parameters; "
-        + (
-            f"Kmin {adapters.min_rank}, {training.samples} sample(s) a step"
-            if sampled
-            else "not sampled"
-        ),
+        f"backbone: {recipe.backbone.weights}, {kept}; {weights:,} weights, {size} x {size} pixels",
+        f"trained: {parts}",
         f"device: {where}, {training.precision}",
     ]
     if not length.epochs:

@@ -1,6 +1,6 @@
 """Training of adapters on a frozen backbone, to a calibrated checkpoint with report and card."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -84,22 +84,22 @@ def train(
     trained = resume and (out / CONFIG).exists()
     if not trained:
         check_free(out)
-    sets = _read_images(recipe, data, skip_bad)
+    sets = read_images(recipe, data, skip_bad)
     accelerator = accelerator_on(device)
     if accelerator.is_main_process:
         report_skipped(sets.images, *sets.ood, *([sets.outliers] if sets.outliers else []))
-        _print(data_lines(sets.images))
+        print_lines(data_lines(sets.images))
     if not trained:
         available = available_source(recipe.backbone)
         recipe = recipe.model_copy(update={"backbone": available})
-        settings = _without_auto(recipe, sets).without_source
+        settings = without_auto(recipe, sets).without_source
         run = Run(accelerator, recipe.seed, settings, state_file(out), resume, tracking)
         network, config = _train_network(recipe, recipe_folder, sets, run)
         if accelerator.is_main_process:
-            save_checkpoint(out, network, config, model_card(config, None), _dtype(recipe))
+            save_checkpoint(out, network, config, model_card(config, None), stored_dtype(recipe))
             run.state.unlink(missing_ok=True)
     if accelerator.is_main_process:
-        _evaluate(recipe, sets, out, device)
+        evaluate_checkpoints(recipe, sets, [out], out, device)
     accelerator.wait_for_everyone()
 
 
@@ -178,7 +178,7 @@ def class_weights(settings: AdapterTraining, images: ImageParts) -> Tensor:
     return effective_number_weights(counts, settings.beta).float()
 
 
-def _read_images(recipe: AdapterRecipe, data: Path, skip_bad: bool) -> TrainingImages:
+def read_images(recipe: AdapterRecipe, data: Path, skip_bad: bool) -> TrainingImages:
     images = read_dataset(recipe.data, data, skip_bad)
     ood = [read_ood_set(settings, data, skip_bad) for settings in recipe.evaluation.ood]
     outliers = None
@@ -192,7 +192,7 @@ def _train_network(
 ) -> tuple[AdaptedVisionTransformer, CheckpointConfig]:
     """Returns the trained network, rounded to the stored type, and its configuration."""
     images, outliers = sets.images, sets.outliers
-    frozen = read_backbone(recipe.backbone, recipe_folder, _dtype(recipe))
+    frozen = read_backbone(recipe.backbone, recipe_folder, stored_dtype(recipe))
     network = AdaptedVisionTransformer(
         frozen.backbone,
         recipe.adapters,
@@ -206,25 +206,39 @@ def _train_network(
         fit_heads(network, images, run.accelerator.device, seed)
         initial["initial_accuracy"] = head_accuracy(network, images.parts["test"])
     if run.accelerator.is_main_process:
-        _print_run(recipe, frozen, network, sets, run.accelerator.device)
+        print_run(recipe, frozen, network, sets, run.accelerator.device)
     result = initial | train_adapters(network, recipe, images, outliers, run)
     network.cpu()
-    round_parameters(network.adapter_parameters(), _dtype(recipe))
+    round_parameters(network.adapter_parameters(), stored_dtype(recipe))
     provenance = run_provenance(recipe, run.accelerator.device) | data_provenance(images, outliers)
-    return network, _config(recipe, network, frozen, images, provenance | {"training": result})
+    return network, checkpoint_config(
+        recipe, network, frozen, images, provenance | {"training": result}
+    )
 
 
-def _evaluate(recipe: AdapterRecipe, sets: TrainingImages, out: Path, device: torch.device) -> None:
-    """Calibrates and evaluates the checkpoint in `out`; writes its report and model card."""
+def evaluate_checkpoints(
+    recipe: AdapterRecipe,
+    sets: TrainingImages,
+    folders: Sequence[Path],
+    out: Path,
+    device: torch.device,
+) -> None:
+    """Calibrates the checkpoints of a run, and evaluates them as one model.
+
+    folders: `out`, or those of an ensemble's members. Writes the report to `out`, and the model
+    card of a single checkpoint.
+    """
     settings = recipe.evaluation
-    calibrate(out, sets.images, device, settings.calibrated, settings.sampler)
-    model = EulerLoRA(load_checkpoint(out), device)
+    for folder in folders:
+        calibrate(folder, sets.images, device, settings.calibrated, settings.sampler)
+    model, *others = [EulerLoRA(load_checkpoint(folder), device) for folder in folders]
     options = [SamplingOptions("det"), SamplingOptions("stoch", settings.samples)]
-    evaluation = evaluate(model, sets.images, sets.ood, options, settings.ood_images)
+    evaluation = evaluate(model, sets.images, sets.ood, options, settings.ood_images, others=others)
     write_report(out / REPORT, evaluation)
-    write_model_card(out, out / REPORT)
+    if not others:
+        write_model_card(out, out / REPORT)
     training = model.config.provenance["training"]
-    _print(result_lines(evaluation.report, training, out, out / REPORT))
+    print_lines(result_lines(evaluation.report, training, folders[0], out / REPORT))
 
 
 def _length(recipe: AdapterRecipe, sets: TrainingImages) -> RunLength:
@@ -232,14 +246,14 @@ def _length(recipe: AdapterRecipe, sets: TrainingImages) -> RunLength:
     return RunLength.of(recipe.training, len(sets.images.parts["train"]) + outliers)
 
 
-def _without_auto(recipe: AdapterRecipe, sets: TrainingImages) -> AdapterRecipe:
+def without_auto(recipe: AdapterRecipe, sets: TrainingImages) -> AdapterRecipe:
     """Returns the recipe with the length of its run: the state of a run continues no other."""
     length = _length(recipe, sets)
     numbers = {"epochs": length.epochs, "batch_size": length.batch_size}
     return recipe.model_copy(update={"training": recipe.training.model_copy(update=numbers)})
 
 
-def _print_run(
+def print_run(
     recipe: AdapterRecipe,
     frozen: FrozenBackbone,
     network: AdaptedVisionTransformer,
@@ -247,20 +261,20 @@ def _print_run(
     device: torch.device,
 ) -> None:
     trainable = sum(p.numel() for p in network.parameters() if p.requires_grad)
-    _print(run_lines(recipe, frozen, trainable, _length(recipe, sets), device))
+    print_lines(run_lines(recipe, frozen, trainable, _length(recipe, sets), device))
 
 
-def _print(lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str]) -> None:
     for line in lines:
         print(printable(line), flush=True)
 
 
-def _dtype(recipe: AdapterRecipe) -> torch.dtype:
+def stored_dtype(recipe: AdapterRecipe) -> torch.dtype:
     dtype: torch.dtype = getattr(torch, recipe.stored)
     return dtype
 
 
-def _config(
+def checkpoint_config(
     recipe: AdapterRecipe,
     network: AdaptedVisionTransformer,
     frozen: FrozenBackbone,

@@ -112,11 +112,11 @@ def resume_hint(hint: Callable[[], str]) -> Iterator[None]:
         raise StorageError(error.path, error.reason, advice) from error
 
 
-def checkpoint_hint(out: Path, state: Path) -> str:
-    """Returns what a training run has stored: a checkpoint in `out`, or its state in `state`."""
-    if out.exists() and any(out.iterdir()):
-        return f"the checkpoint in {out} is complete, but not evaluated"
-    return f"no checkpoint was written; {state_hint([state])}"
+def checkpoint_hint(last: Path, states: list[Path]) -> str:
+    """Returns what a training run has stored: its last checkpoint, or its state in `states`."""
+    if last.exists() and any(last.iterdir()):
+        return f"the checkpoint in {last} is complete, but not evaluated"
+    return f"no checkpoint was written; {state_hint(states)}"
 
 
 def state_hint(states: list[Path]) -> str:

@@ -13,6 +13,8 @@ from eulerlora.openmp import set_openmp_wait_policy
 from training.commands.options import PATH
 
 if TYPE_CHECKING:
+    from training.recipe.optimisation import AdapterTraining
+    from training.recipe.whole_network import WholeNetworkSettings
     from training.reproduction.estimate import RunEstimate
     from training.reproduction.runs import TableRun
     from training.reproduction.table import Table
@@ -28,6 +30,12 @@ if TYPE_CHECKING:
     "--seeds",
     default="",
     help="all, or a list such as 0,42; the table's first seed by default.",
+)
+@click.option(
+    "--variant",
+    "variants",
+    multiple=True,
+    help="Only this variant of the table's recipe; repeat it for more. Default: all.",
 )
 @click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Replace a key in every run."
@@ -48,27 +56,31 @@ def reproduce_command(
     data: Path,
     out: Path,
     seeds: str,
+    variants: tuple[str, ...],
     overrides: tuple[str, ...],
     devices: tuple[str, ...],
     dry_run: bool,
 ) -> None:
     """Train and evaluate all runs of a table; print it beside the published results.
 
-    Skips the finished runs in --out and continues the interrupted ones. A table with endpoints also
-    prints their tests and writes TABLE.json to --out. An unknown TABLE lists the names.
+    Prints the cost of every method too, and metrics of the mean logits beside those of the mean
+    probability. Skips the finished runs in --out and continues the interrupted ones. A table with
+    endpoints also prints their tests and writes TABLE.json to --out. An unknown TABLE lists the
+    names.
     """
     set_openmp_wait_policy()
     # These import torch.
     from training.reproduction.prerequisites import read_inputs  # noqa: PLC0415
-    from training.reproduction.results import markdown_table  # noqa: PLC0415
     from training.reproduction.runs import runs_of  # noqa: PLC0415
     from training.reproduction.scheduler import all_devices, train_all  # noqa: PLC0415
     from training.reproduction.table import read_table, table_names  # noqa: PLC0415
+    from training.results.further_tables import further_tables  # noqa: PLC0415
+    from training.results.metrics_table import markdown_table  # noqa: PLC0415
 
     if table not in table_names():
         raise click.UsageError(f"expected one of {', '.join(table_names())}, got {table!r}")
     selected = read_table(table)
-    runs = runs_of(selected, _seeds(selected, seeds), overrides, out)
+    runs = runs_of(selected, _seeds(selected, seeds), overrides, out, variants)
     for run in runs:
         run.check()
     unfinished = [run for run in runs if run.status != "finished"]
@@ -79,6 +91,7 @@ def reproduce_command(
     read_inputs([(run.recipe, run.file.parent) for run in unfinished], data)
     failures = train_all(runs, data, devices or all_devices())
     click.echo(markdown_table(selected, runs))
+    click.echo(further_tables(selected, runs))
     if selected.endpoints is not None:
         _compare(selected, runs, out / f"{table}.json")
     if failures:
@@ -99,15 +112,14 @@ def _seeds(table: Table, text: str) -> Sequence[int]:
 def _compare(table: Table, runs: Sequence[TableRun], path: Path) -> None:
     """Prints the endpoints of a table and writes them to a JSON file, if two seeds are finished."""
     # These import torch.
-    from training.reproduction.comparison import FEWEST_SEEDS, compare  # noqa: PLC0415
-    from training.reproduction.comparison_report import (  # noqa: PLC0415
+    from training.results.comparison import FEWEST_SEEDS, compare  # noqa: PLC0415
+    from training.results.comparison_report import (  # noqa: PLC0415
         comparison_json,
         comparison_markdown,
         write_comparison,
     )
 
-    assert table.endpoints is not None
-    comparison = compare(table.endpoints, runs)
+    comparison = compare(table, runs)
     if comparison is None:
         click.echo(f"no endpoints: expected at least {FEWEST_SEEDS} seeds with all runs finished")
         return
@@ -180,21 +192,32 @@ def _gigabytes(count: float) -> str:
 def _settings(run: TableRun) -> str:
     """Returns the settings in which runs differ, in one line."""
     recipe = run.recipe
-    adapters, training = recipe.adapters, recipe.training
+    adapters, training, whole = recipe.adapters, recipe.training, recipe.whole_network
     sampled, size = adapters.min_rank < adapters.rank, recipe.backbone.image_size
     parts = [
         f"{recipe.data.kind}, {recipe.data.split} split",
         recipe.backbone.weights + (f" at {size} pixels" if size else ""),
-        f"{adapters.adapters} x rank {adapters.rank}",
+        f"{adapters.adapters} x rank {adapters.rank}" if whole is None else _whole(whole),
         f"Kmin {adapters.min_rank}, T {adapters.steps}, sigma {adapters.scale:g}, "
         f"{training.samples} samples{'' if training.sampling else ' not drawn in training'}"
         if sampled
         else "not sampled",
         f"{training.epochs} epochs of batches of {training.batch_size}, "
-        f"rate {training.learning_rate:g}, decay {training.weight_decay:g}, "
+        f"rate {training.learning_rate:g}, {_decay(training)}, "
         f"warm-up {training.warmup_steps}",
         f"{training.augmentation} views, {training.head} head, "
         f"class weights {training.class_weights}",
         f"{training.precision}, seed {recipe.seed}",
     ]
     return "; ".join(parts)
+
+
+def _decay(training: AdapterTraining) -> str:
+    added = " added to the gradient" if training.optimiser == "adam-l2" else ""
+    return f"decay {training.weight_decay:g}{added}"
+
+
+def _whole(whole: WholeNetworkSettings) -> str:
+    """Returns the settings of whole networks."""
+    several = f"{whole.members} members, {whole.ensemble}" if whole.members > 1 else "1 member"
+    return f"all weights, {several}" + (", L2 attention" if whole.attention == "l2" else "")

@@ -152,11 +152,16 @@ def train_command(
     # These import torch.
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.adaptation.train import state_file, train  # noqa: PLC0415
+    from training.whole_networks.members import member_folders  # noqa: PLC0415
+    from training.whole_networks.train import train_whole_networks  # noqa: PLC0415
 
     settings = read_recipe(path, AdapterRecipe, overrides, variant)
     curves = tracking(trackers, track_dir, out, settings)
-    with resume_hint(lambda: checkpoint_hint(out, state_file(out))):
-        train(settings, path.parent, data, out, choose_device(device), resume, skip_bad, curves)
+    fit = train if settings.whole_network is None else train_whole_networks
+    folders = member_folders(settings, out)
+    states = [state_file(folder) for folder in folders]
+    with resume_hint(lambda: checkpoint_hint(folders[-1], states)):
+        fit(settings, path.parent, data, out, choose_device(device), resume, skip_bad, curves)
     click.echo(f"checkpoint in {out}")
 
 

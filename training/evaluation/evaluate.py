@@ -1,5 +1,6 @@
 """Evaluation of a checkpoint on its test part, corruptions of it and out-of-distribution sets."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +15,7 @@ from training.evaluation.evaluated_sets import (
     EvaluatedSets,
     ResamplingUnits,
     accuracy,
+    ensemble_predictions,
     flagged_shares,
     score_metrics,
     set_predictions,
@@ -62,22 +64,24 @@ def evaluate(
     ood_images: int | None = None,
     corrupted_images: int = 0,
     sampler: Sampler | None = None,
+    others: Sequence[EulerLoRA] = (),
 ) -> Evaluation:
     """Evaluates a model on a data set's test part, once for each of `options`.
 
     ood: sets with distinct names; at most `ood_images` of each are used, evenly spaced; None uses
     all. corrupted_images: number of evenly spaced test images to which every corruption of
-    CORRUPTIONS is applied. sampler: for `stoch`; None uses the checkpoint's. Each image is read
-    once.
+    CORRUPTIONS is applied. sampler: for `stoch`; None uses the checkpoint's. others: the other
+    members of an ensemble, which answers with the mean over all of them. Each image is read once
+    for each member.
     """
     sampler = sampler or model.config.sampler
     used = [replace(outside, images=evenly_spaced(outside.images, ood_images)) for outside in ood]
-    predict = partial(_evaluated, model, options, sampler)
+    predict = partial(_evaluated, (model, *others), options, sampler)
     sets = _evaluated_sets(predict, images.parts[TEST], used, corrupted_images)
     truth = ground_truth(images)
     report = Report(
         model=model.config.name,
-        revision=model.revision,
+        revision=_revision((model, *others)),
         data=f"{images.name}, test part",
         images=len(truth.labels),
         clusters=len(set(truth.clusters.tolist())),
@@ -126,7 +130,7 @@ def _evaluated_sets(
 
 
 def _evaluated(
-    model: EulerLoRA,
+    models: Sequence[EulerLoRA],
     options: Sequence[SamplingOptions],
     sampler: Sampler,
     name: str,
@@ -134,16 +138,31 @@ def _evaluated(
     images: Sequence[LabelledImage],
     of_test: bool,
 ) -> EvaluatedSet:
-    outputs = predict_all(model, images, options, name, sampler)
+    outputs = [predict_all(model, images, options, name, sampler) for model in models]
+    if len(models) > 1:
+        distances = [model.feature_distance for model in models]
+        by_mode = [
+            ensemble_predictions(members, distances) for members in zip(*outputs, strict=True)
+        ]
+        return EvaluatedSet(name, group, images, of_test, by_mode)
+    (model,) = models
     predictions = [
         set_predictions(
             output,
             model.feature_distance,
             model.config.threshold(choice.mode, choice.samples, sampler),
         )
-        for choice, output in zip(options, outputs, strict=True)
+        for choice, output in zip(options, outputs[0], strict=True)
     ]
     return EvaluatedSet(name, group, images, of_test, predictions)
+
+
+def _revision(models: Sequence[EulerLoRA]) -> str:
+    """Returns the revision of a model, or of an ensemble a digest of its members' revisions."""
+    if len(models) == 1:
+        return models[0].revision
+    revisions = "\n".join(model.revision for model in models)
+    return f"sha256:{hashlib.sha256(revisions.encode()).hexdigest()}"
 
 
 def _mode_report(

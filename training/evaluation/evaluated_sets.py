@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from eulerlora.config import Threshold
@@ -145,6 +146,26 @@ def set_predictions(
     uncertainty = summarise(trajectories.exp())
     scores = ood_scores(outputs.scores(distance), thresholds)
     return SetPredictions(trajectories, uncertainty, scores)
+
+
+def ensemble_predictions(
+    outputs: Sequence[ModelOutputs], distances: Sequence[FeatureDistance | None]
+) -> SetPredictions:
+    """Returns the predictions of an ensemble of models from the outputs of each of them.
+
+    The trajectories are those of all models together. The MSP is that of their mean probability;
+    the other scores are means over the models, each with its own feature statistics. An ensemble
+    has no thresholds.
+    """
+    trajectories = torch.cat([each.log_probabilities.flatten(1, 2) for each in outputs], dim=1)
+    uncertainty = summarise(trajectories.exp())
+    members = [each.scores(distance) for each, distance in zip(outputs, distances, strict=True)]
+    values = {
+        name: torch.stack([scores[name] for scores in members]).mean(dim=0) for name in members[0]
+    }
+    return SetPredictions(
+        trajectories, uncertainty, ood_scores(values | {"msp": uncertainty.msp}, None)
+    )
 
 
 def flagged_shares(

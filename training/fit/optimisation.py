@@ -1,7 +1,7 @@
-"""One optimiser step: schedule, gradients of micro-batches, clipping and AdamW."""
+"""One optimiser step: schedule, gradients of micro-batches, clipping and the update."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +15,12 @@ from eulerlora.errors import NonFiniteError, SettingsError
 from eulerlora.settings import AUTO, Auto
 from training.fit.batches import RunLength
 from training.fit.objective import Objective
-from training.recipe.optimisation import AdamWSettings
+from training.recipe.optimisation import AdamWSettings, Optimiser
 
+OPTIMISERS: Mapping[Optimiser, type[torch.optim.Adam]] = {
+    "adamw": torch.optim.AdamW,
+    "adam-l2": torch.optim.Adam,
+}
 MAX_AUTO_WARMUP_STEPS = 500
 """The paper's warm-up."""
 
@@ -31,7 +35,7 @@ class Step:
 
 
 class Optimisation:
-    """AdamW on the trainable parameters of an objective's network.
+    """Adam or AdamW on the trainable parameters of an objective's network.
 
     seed: seed of the objective's draws. Raises SettingsError if the run has no step after its
     warm-up.
@@ -49,7 +53,8 @@ class Optimisation:
         self.seed, self.length = seed, length
         self.schedule = warmup_cosine(length.steps, settings.warmup_steps)
         self.parameters = [p for p in objective.network.parameters() if p.requires_grad]
-        self.optimiser = torch.optim.AdamW(self.parameters, weight_decay=settings.weight_decay)
+        kind = OPTIMISERS[settings.optimiser]
+        self.optimiser = kind(self.parameters, weight_decay=settings.weight_decay)
         self.network: nn.Module = objective.network
 
     def prepare(self) -> None:

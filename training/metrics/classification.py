@@ -1,4 +1,8 @@
-"""Metrics of the mean probability over trajectories (method, "Metrics").
+"""Metrics of the mean probability over trajectories (method, "Metrics"), and of the mean logits.
+
+The literature mixes both: the code of LoRA-Ensemble, from which the paper quotes results, computes
+accuracy and ECE from the softmax of the mean logits, and macro-F1, NLL and Brier score from the
+mean probability. They are equal for one trajectory.
 
 All metrics take weights (resamples, n), how often each image counts in each resample, and return
 one value for each resample, (resamples,).
@@ -12,6 +16,8 @@ from torch import Tensor
 
 from training.metrics.intervals import Bools, Floats, Ints, Weights, ratio
 
+MEAN_LOGITS = "_mean_logits"
+"""Ending of the names of metrics of the mean logits."""
 ECE_BINS = 10
 TPR = 0.95
 
@@ -35,17 +41,32 @@ def classification_metrics(
 ) -> dict[str, Floats]:
     """Returns accuracy, macro-F1, macro-AUROC, ECE, NLL (nats) and Brier score.
 
+    Those of MEAN_LOGITS are also those of the softmax of the mean logits, with that ending.
     log_probabilities: (n, trajectories, classes). labels: (n,).
     """
     log_mean = log_probabilities.logsumexp(dim=1) - math.log(log_probabilities.shape[1])
+    # Logits and log-probabilities of a trajectory differ by one number for all classes.
+    of_mean_logits = log_probabilities.mean(dim=1).log_softmax(dim=-1)
     probabilities: Floats = log_mean.exp().numpy()
+    metrics = _label_metrics(log_mean, labels, weights)
+    others = _label_metrics(of_mean_logits, labels, weights)
+    return {
+        **metrics,
+        "macro_f1": macro_f1(probabilities, labels, weights),
+        "macro_auroc": macro_auroc(probabilities, labels, weights),
+        **{f"{name}{MEAN_LOGITS}": others[name] for name in metrics},
+    }
+
+
+def _label_metrics(log_probabilities: Tensor, labels: Ints, weights: Weights) -> dict[str, Floats]:
+    """Returns accuracy, ECE, NLL and Brier score. log_probabilities: (n, classes)."""
+    probabilities: Floats = log_probabilities.exp().numpy()
+    of_label = log_probabilities.numpy()[np.arange(len(labels)), labels]
     one_hot = np.eye(probabilities.shape[1])[labels]
     return {
         "accuracy": weighted_mean(probabilities.argmax(axis=1) == labels, weights),
-        "macro_f1": macro_f1(probabilities, labels, weights),
-        "macro_auroc": macro_auroc(probabilities, labels, weights),
         "ece": calibration_error(probabilities, labels, weights),
-        "nll": weighted_mean(-log_mean.numpy()[np.arange(len(labels)), labels], weights),
+        "nll": weighted_mean(-of_label, weights),
         "brier": weighted_mean(((probabilities - one_hot) ** 2).sum(axis=1), weights),
     }
 

@@ -54,8 +54,9 @@ def resemblance(ood_set: OodSet, config: CheckpointConfig) -> str | None:
 
 def _pretraining(config: CheckpointConfig) -> Iterator[ShownData]:
     origin = config.backbone.provenance
-    if config.backbone.published is not None:
-        yield ShownData(config.backbone.published, "pretraining")
+    published = config.backbone.published or origin.get("fine_tuned_from")
+    if published is not None and "stages" not in origin:
+        yield ShownData(published, "pretraining")
     elif "stages" in origin:
         for data in origin["recipe"]["data"]:
             yield ShownData(_data_name(data), "pretraining")

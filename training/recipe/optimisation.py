@@ -4,15 +4,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora.settings import AUTO, Auto, PositiveInt, Precision
+from eulerlora.settings import AUTO, Auto, PositiveInt, Precision, optional
 from eulerlora.validation import Settings
 
 Augmentation = Literal["paper", "dermoscopy", "cameras", "natural"]
 Head = Literal["random", "linear-probe", "bootstrap-probes"]
+Optimiser = Literal["adamw", "adam-l2"]
 
 
 class AdamWSettings(Settings):
-    """AdamW with linear warm-up and cosine decay, updated every step (method, "Training").
+    """AdamW or Adam with linear warm-up and cosine decay of the rate (method, "Training").
 
     epochs: passes over the training images; `auto` follows from their number (`RunLength.of`).
     batch_size: images per optimiser step, over all processes; `auto` is 8, 16 or 32.
@@ -21,7 +22,9 @@ class AdamWSettings(Settings):
     activation_checkpointing: store only each block's input and recompute the block in the
     backward pass: less memory, about a third more time, the same gradient.
     learning_rate: peak rate, at the end of the warm-up.
-    weight_decay: of AdamW, for all trainable parameters.
+    optimiser: `adamw` decays the weights themselves; `adam-l2` is Adam with the decay added to the
+    gradient, which the code of LoRA-Ensemble calls AdamW. They are equal without decay.
+    weight_decay: for all trainable parameters.
     warmup_steps: steps of rising rate; `auto` is a tenth of the run, at most 500 steps.
     clip_norm: greatest norm of the gradient; a longer one is scaled down.
     precision: of the forward pass; weights and optimiser stay float32.
@@ -34,6 +37,7 @@ class AdamWSettings(Settings):
     micro_batch_rows: PositiveInt | None = None
     activation_checkpointing: bool = False
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
+    optimiser: Optimiser = optional("adamw")
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     warmup_steps: Annotated[int, Field(ge=0)] | Auto = 500
     clip_norm: Annotated[float, Field(gt=0)] = 1.0

@@ -14,9 +14,11 @@ from eulerlora.settings import (
     ColourConstancy,
     PositiveInt,
     Sampler,
+    optional,
 )
 from eulerlora.validation import Settings
 from training.recipe.optimisation import AdapterTraining
+from training.recipe.whole_network import NO_ADAPTERS, WholeNetworkSettings
 
 StoredDtype = Literal["float32", "float16", "bfloat16"]
 SAMPLES: tuple[int | Auto, ...] = (1, 2, 4, 8, 16, AUTO)
@@ -147,7 +149,7 @@ class EvaluationSettings(Settings):
 
 
 class AdapterRecipe(Recipe):
-    """Trains adapters on a frozen backbone.
+    """Trains adapters on a frozen backbone, or whole networks.
 
     data: the images.
     outliers: None trains on the images of `data` only, as in the paper.
@@ -155,6 +157,7 @@ class AdapterRecipe(Recipe):
     colour_constancy: applied to all images, in training and prediction
     (`eulerlora.colour_constancy`).
     adapters: what is trained.
+    whole_network: trains all weights instead; None trains adapters.
     training: how it is trained.
     evaluation: contents of the report.
     """
@@ -164,6 +167,7 @@ class AdapterRecipe(Recipe):
     backbone: BackboneSource = BackboneSource()
     colour_constancy: ColourConstancy = "none"
     adapters: AdapterSettings = AdapterSettings()
+    whole_network: WholeNetworkSettings | None = optional(None)
     training: AdapterTraining = AdapterTraining()
     evaluation: EvaluationSettings = EvaluationSettings()
 
@@ -178,4 +182,27 @@ class AdapterRecipe(Recipe):
                 )
         if training.best_epoch and training.epochs == 0:
             raise ValueError("expected training.epochs of at least 1 with training.best_epoch")
+        return self
+
+    @model_validator(mode="after")
+    def _trains_whole_networks_without_adapters(self) -> Self:
+        whole, training = self.whole_network, self.training
+        if whole is None:
+            return self
+        if self.adapters.model_copy(update={"steps": 2, "scale": 1.0}) != NO_ADAPTERS:
+            raise ValueError(
+                "expected adapters=1, rank=1 and min_rank=1 in adapters with whole_network"
+            )
+        for key, expected in (("samples", 1), ("adapter_dropout", 0.0), ("best_epoch", False)):
+            if getattr(training, key) != expected:
+                raise ValueError(
+                    f"expected training.{key}={expected} with whole_network, got "
+                    f"{getattr(training, key)}"
+                )
+        few = training.epochs == AUTO or training.epochs < whole.members
+        if whole.ensemble == "snapshot" and few:
+            raise ValueError(
+                f"expected training.epochs of at least {whole.members} with as many snapshots, "
+                f"got {training.epochs}"
+            )
         return self

@@ -21,8 +21,9 @@ REPRODUCIBILITY = (
 def training_facts(config: CheckpointConfig) -> str:
     """Returns a Markdown list: recipe, hardware, steps and time of adapters and backbone."""
     facts, recipe = config.provenance, config.provenance["recipe"]
+    trained = "Network" if whole_network(config) else "Adapters"
     lines = [
-        f"Adapters: recipe `{recipe['name']}`, seed {facts['seed']}, commit {facts['commit']}, "
+        f"{trained}: recipe `{recipe['name']}`, seed {facts['seed']}, commit {facts['commit']}, "
         f"{facts['date']}, on {facts['hardware']}: {_steps(facts['training'])}.",
         *_outliers(facts),
         *_backbone(config),
@@ -92,6 +93,11 @@ def pretraining(config: CheckpointConfig) -> Provenance | None:
     return origin if "stages" in origin else None
 
 
+def whole_network(config: CheckpointConfig) -> bool:
+    """Returns True if all weights of the network were trained, not adapters alone."""
+    return config.provenance.get("recipe", {}).get("whole_network") is not None
+
+
 def _outliers(facts: Mapping[str, Any]) -> Iterator[str]:
     if "outliers" in facts:
         outliers, weight = facts["outliers"], facts["recipe"]["outliers"]["weight"]
@@ -106,18 +112,21 @@ def _backbone(config: CheckpointConfig) -> Iterator[str]:
     if config.backbone.published:
         yield f"Backbone: torchvision's `{config.backbone.published}`, frozen."
         return
+    kept = "trained with the head" if whole_network(config) else "frozen"
     imported = config.backbone.provenance.get("imported")
     if imported is not None:
         revision = f", revision {imported['revision']}" if imported["revision"] else ""
         yield (
             f"Backbone: imported from {imported['source']}{revision} ({imported['architecture']}; "
             f"licence: {imported['licence'] or 'not stated'}; SHA-256 of its weights: "
-            f"{imported['sha256']}), frozen."
+            f"{imported['sha256']}), {kept}."
         )
         return
     origin = pretraining(config)
     if origin is None:
-        yield "Backbone: from a file without a record of its training; frozen."
+        published = config.backbone.provenance.get("fine_tuned_from")
+        start = "a file without a record of its training"
+        yield f"Backbone: from {f'torchvision {published!r}' if published else start}; {kept}."
         return
     stages = ", then ".join(_steps(stage) for stage in origin["stages"])
     top_one = ", ".join(
@@ -125,7 +134,7 @@ def _backbone(config: CheckpointConfig) -> Iterator[str]:
     )
     yield (
         f"Backbone: recipe `{origin['recipe']['name']}` on {origin['data']}: {stages}, on "
-        f"{origin['hardware']}; {top_one}; frozen afterwards."
+        f"{origin['hardware']}; {top_one}; {kept} afterwards."
     )
 
 

@@ -14,6 +14,7 @@ from training.reporting.card_origin import (
     reproduction_steps,
     site_calibration,
     training_facts,
+    whole_network,
 )
 from training.reporting.card_texts import LICENCES, CardTexts, front_matter, texts_of
 from training.reporting.chart_files import RELIABILITY
@@ -158,10 +159,13 @@ def site_sections(config: CheckpointConfig) -> list[Section]:
 
 def _shape(config: CheckpointConfig) -> str:
     adapters, shape = config.adapters.settings, config.backbone.settings
+    trained = f"{adapters.adapters} adapters of rank {adapters.rank} on a frozen"
+    if whole_network(config):
+        trained = "all weights of a"
     return (
-        f"An EulerLoRA checkpoint: {adapters.adapters} adapters of rank {adapters.rank} on a "
-        f"frozen Vision Transformer ({shape.layers} blocks of width {shape.width}, "
-        f"{shape.image_size} x {shape.image_size} pixels, patches of {shape.patch_size})."
+        f"An EulerLoRA checkpoint: {trained} Vision Transformer ({shape.layers} blocks of width "
+        f"{shape.width}, {shape.image_size} x {shape.image_size} pixels, patches of "
+        f"{shape.patch_size})."
     )
 
 

@@ -11,6 +11,7 @@ from training.evaluation.report_schema import (
     SetCoverage,
     Subset,
 )
+from training.metrics.classification import MEAN_LOGITS
 from training.metrics.intervals import RESAMPLES, Estimate, Proportion
 
 METRICS = {
@@ -23,6 +24,10 @@ METRICS = {
     "aurc": "AURC",
     "augrc": "AUGRC",
 }
+MEAN_LOGITS_METRICS = {
+    f"{key}{MEAN_LOGITS}": METRICS[key] for key in ("accuracy", "ece", "nll", "brier")
+}
+"""Those of the mean logits, with the titles of those of the mean probability."""
 OOD_METRICS = {"auroc": "AUROC", "auprc": "AUPRC", "fpr_at_95_tpr": "FPR at 95% TPR"}
 ERROR_SCORES = {"msp": "MSP", "entropy": "entropy", "mutual_information": "mutual information"}
 RANKING_METRICS = {"auroc": "AUROC", "aurc": "AURC"}

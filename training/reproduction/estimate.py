@@ -25,7 +25,9 @@ from training.adaptation.losses import trajectory_loss
 from training.adaptation.objective import AdapterObjective
 from training.fit.batches import RunLength
 from training.recipe.schema import AdapterRecipe, BackboneSource
+from training.recipe.whole_network import NO_ADAPTERS
 from training.reproduction.prerequisites import ImageCounts
+from training.whole_networks.network import train_all_weights
 
 MEASURED_BLOCKS = (2, 4)
 SAMPLES, CLASSES, REPEATS = 4, 10, 2
@@ -71,11 +73,16 @@ def estimate(
     if shape is None:
         return None
     training, adapters = recipe.training, recipe.adapters
-    cost = measured_cost(shape, training.precision, training.activation_checkpointing, device)
+    whole = recipe.whole_network
+    cost = measured_cost(
+        shape, training.precision, training.activation_checkpointing, device, whole is not None
+    )
     with torch.device("meta"):
         network = AdaptedVisionTransformer(VisionTransformer(shape), adapters, CLASSES)
-    frozen = sum(weight.numel() for weight in network.backbone.parameters())
-    trained = sum(weight.numel() for _, weight in network.adapter_parameters())
+    if whole is not None:
+        network = train_all_weights(network)
+    frozen = sum(weight.numel() for weight in network.parameters() if not weight.requires_grad)
+    trained = sum(weight.numel() for weight in network.parameters() if weight.requires_grad)
     length = RunLength.of(training, 1 if counts is None else counts.train)
     rows = length.batch_size * adapters.adapters * training.samples
     kept = min(rows, training.micro_batch_rows or rows)
@@ -85,10 +92,13 @@ def estimate(
     own_backbone = 0 if recipe.backbone.weights in PUBLISHED else frozen
     disk: float = stored * (trained + own_backbone) + 4 * MOMENTS * trained
     disk += 4 * (FEATURES * shape.width) ** 2 + REPORT_BYTES
+    members = 1 if whole is None else whole.members
+    disk *= members
     if counts is None:
         return RunEstimate(None, memory, disk)
-    seconds = length.steps * rows * cost.training_s
-    seconds += _evaluated_rows(recipe, counts) * cost.prediction_s
+    trainings = 1 if whole is None or whole.ensemble == "snapshot" else members
+    seconds = trainings * length.steps * rows * cost.training_s
+    seconds += members * _evaluated_rows(recipe, counts) * cost.prediction_s
     return RunEstimate(seconds / 3600, memory, disk)
 
 
@@ -110,12 +120,19 @@ def backbone_shape(source: BackboneSource, folder: Path) -> BackboneSettings | N
 
 @cache
 def measured_cost(
-    shape: BackboneSettings, precision: Precision, recompute: bool, device: torch.device
+    shape: BackboneSettings,
+    precision: Precision,
+    recompute: bool,
+    device: torch.device,
+    whole: bool = False,
 ) -> RowCost:
-    """Returns the cost of a row, extrapolated from networks of MEASURED_BLOCKS blocks."""
+    """Returns the cost of a row, extrapolated from networks of MEASURED_BLOCKS blocks.
+
+    whole: True if all weights are trained.
+    """
     few, many = MEASURED_BLOCKS
     first, second = (
-        _cost_of(shape.model_copy(update={"layers": layers}), precision, recompute, device)
+        _cost_of(shape.model_copy(update={"layers": layers}), precision, recompute, device, whole)
         for layers in MEASURED_BLOCKS
     )
 
@@ -130,16 +147,22 @@ def measured_cost(
 
 
 def _cost_of(
-    shape: BackboneSettings, precision: Precision, recompute: bool, device: torch.device
+    shape: BackboneSettings,
+    precision: Precision,
+    recompute: bool,
+    device: torch.device,
+    whole: bool,
 ) -> RowCost:
     """Returns the cost of a row of a network with this number of blocks."""
     generator = torch.Generator().manual_seed(0)
-    network = AdaptedVisionTransformer(VisionTransformer(shape), AdapterSettings(), CLASSES)
+    adapters, samples = (NO_ADAPTERS, 1) if whole else (AdapterSettings(), SAMPLES)
+    network = AdaptedVisionTransformer(VisionTransformer(shape), adapters, CLASSES)
     network.initialise(generator)
+    network = train_all_weights(network) if whole else network
     network.to(device)
-    rows = network.settings.adapters * SAMPLES
+    rows = network.settings.adapters * samples
     objective = AdapterObjective(
-        network, SAMPLES, trajectory_loss, torch.ones(CLASSES).to(device), recompute=recompute
+        network, samples, trajectory_loss, torch.ones(CLASSES).to(device), recompute=recompute
     )
     size = shape.image_size
     images = torch.rand(1, 3, size, size, generator=generator).to(device)

@@ -15,6 +15,7 @@ from training.evaluation.report_schema import JSON
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 from training.reproduction.table import Table
+from training.whole_networks.members import member_folders
 
 Status = Literal["new", "begun", "trained", "finished"]
 
@@ -37,14 +38,23 @@ class TableRun:
         """`new`, `begun` (saved state), `trained` (checkpoint) or `finished` (report)."""
         if (self.out / REPORT / JSON).exists():
             return "finished"
-        if (self.out / CONFIG).exists():
+        trained = [(folder / CONFIG).exists() for folder in self.checkpoints]
+        if all(trained):
             return "trained"
-        return "begun" if state_file(self.out).exists() else "new"
+        states = [state_file(folder).exists() for folder in self.checkpoints]
+        return "begun" if any(trained) or any(states) else "new"
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The folders of the checkpoints: `out`, or those of an ensemble's members."""
+        return member_folders(self.recipe, self.out)
 
     def check(self) -> None:
         """Raises DataError if the folder has a checkpoint of other settings than the run's."""
-        if (self.out / CONFIG).exists():
-            recipe = self.config().provenance.get("recipe", {})
+        for folder in self.checkpoints:
+            if not (folder / CONFIG).exists():
+                continue
+            recipe = read_config(folder).provenance.get("recipe", {})
             try:
                 stored = validated(AdapterRecipe, recipe)
             except SettingsError as error:
@@ -58,8 +68,12 @@ class TableRun:
                 )
 
     def config(self) -> CheckpointConfig:
-        """Reads the config of the checkpoint. Raises CheckpointError if it is invalid."""
-        return read_config(self.out)
+        """Reads the config of the first checkpoint. Raises CheckpointError if it is invalid."""
+        return self.configs()[0]
+
+    def configs(self) -> list[CheckpointConfig]:
+        """Reads the configs of all checkpoints. Raises CheckpointError if one is invalid."""
+        return [read_config(folder) for folder in self.checkpoints]
 
     def report(self) -> dict[str, Any]:
         """Reads the JSON report of a finished run (`training.evaluation.report_schema`)."""
@@ -68,17 +82,29 @@ class TableRun:
 
 
 def runs_of(
-    table: Table, seeds: Sequence[int], overrides: Sequence[str], folder: Path
+    table: Table,
+    seeds: Sequence[int],
+    overrides: Sequence[str],
+    folder: Path,
+    variants: Sequence[str] = (),
 ) -> list[TableRun]:
     """Returns the runs of a table, all variants of a seed before the next seed.
 
-    Tables with the same recipe share their runs in `folder`. Raises SettingsError for overrides
-    that leave rows of the table without results.
+    variants: those to run; all if empty. Tables with the same recipe share their runs in `folder`.
+    Raises SettingsError for overrides that leave rows of the table without results, and for unknown
+    variants.
     """
+    unknown = set(variants) - set(table.variants)
+    if unknown:
+        raise SettingsError(
+            f"expected variants of the table, {', '.join(table.variants)}; got "
+            f"{', '.join(sorted(unknown))}"
+        )
     return [
         _run(table, variant, (*overrides, f"seed={seed}"), folder)
         for seed in seeds
         for variant in table.variants
+        if not variants or variant in variants
     ]
 
 

@@ -20,16 +20,28 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class TableRow(Settings):
-    """A row of a table: a variant of the recipe in one mode.
+    """A row of a table: a variant of the recipe in one mode, or published results alone.
 
-    paper: published results by metric; empty if the paper has no such row.
+    variant, mode: None for a row that has published results alone. paper: published results by
+    metric; empty if the paper has no such row. source: publication that the paper quotes them from;
+    empty for results of its own. note: printed below the table.
     """
 
     method: str
-    variant: str
-    mode: Mode
+    variant: str | None = None
+    mode: Mode | None = None
     samples: PositiveInt = 1
     paper: dict[str, PublishedResult] = {}
+    source: str = ""
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _has_results(self) -> Self:
+        if (self.variant is None) != (self.mode is None):
+            raise ValueError(f"expected variant and mode, or none of them, for {self.method}")
+        if self.variant is None and not self.paper:
+            raise ValueError(f"expected a variant or published results for {self.method}")
+        return self
 
 
 class Arm(Settings):
@@ -52,19 +64,28 @@ class Difference(Settings):
     minus: Arm
 
 
+class Reference(Settings):
+    """A row that all other rows of the table are compared with, by metrics."""
+
+    metrics: Annotated[tuple[str, ...], Field(min_length=1)]
+    minus: Arm
+
+
 class Endpoints(Settings):
     """The endpoints of a comparison, fixed before its runs.
 
-    primary: exactly one metric. secondary: all of their metrics are one family for the correction
-    for multiple tests.
+    primary: exactly one metric; None if no endpoint is primary. secondary: differences, all of
+    whose metrics are one family for the correction for multiple tests. reference: adds every other
+    row of the table minus this one to the family.
     """
 
-    primary: Difference
+    primary: Difference | None = None
     secondary: tuple[Difference, ...] = ()
+    reference: Reference | None = None
 
     @model_validator(mode="after")
     def _has_one_primary_metric(self) -> Self:
-        if len(self.primary.metrics) != 1:
+        if self.primary is not None and len(self.primary.metrics) != 1:
             raise ValueError(
                 f"expected one metric in primary, got {', '.join(self.primary.metrics)}"
             )
@@ -75,9 +96,9 @@ class Table(Settings):
     """A table of runs: one recipe with variants and seeds.
 
     recipe: file name of a recipe. metrics: of the test part or of `ood`. ood: kind or path of one
-    of the recipe's out-of-distribution sets. paper_data: name of the data set with the paper's
-    split in reports; None if the paper has no such table. endpoints: differences of rows to test,
-    if any.
+    of the recipe's out-of-distribution sets. all_ood: also prints the AUROC of the MSP and of the
+    feature distance on all of them. paper_data: name of the data set with the paper's split in
+    reports; None if the paper has no such table. endpoints: differences of rows to test, if any.
     """
 
     title: str
@@ -86,6 +107,7 @@ class Table(Settings):
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
     rows: Annotated[tuple[TableRow, ...], Field(min_length=1)]
     ood: str | None = None
+    all_ood: bool = False
     paper_data: str | None = None
     endpoints: Endpoints | None = None
 
@@ -93,12 +115,17 @@ class Table(Settings):
     def _compares_its_rows(self) -> Self:
         if self.endpoints is None:
             return self
-        rows = {(row.variant, row.mode) for row in self.rows}
-        for difference in (self.endpoints.primary, *self.endpoints.secondary):
-            for arm in (difference.arm, difference.minus):
-                if (arm.variant, arm.mode) not in rows:
-                    raise ValueError(f"expected endpoints of rows of the table, got {arm.name}")
-            unknown = set(difference.metrics) - set(self.metrics)
+        primary, reference = self.endpoints.primary, self.endpoints.reference
+        differences = [*self.endpoints.secondary, *([primary] if primary else [])]
+        named = [arm for difference in differences for arm in (difference.arm, difference.minus)]
+        named += [reference.minus] if reference else []
+        for arm in named:
+            if arm not in self.arms:
+                raise ValueError(f"expected endpoints of rows of the table, got {arm.name}")
+        metrics = [difference.metrics for difference in differences]
+        metrics += [reference.metrics] if reference else []
+        for names in metrics:
+            unknown = set(names) - set(self.metrics)
             if unknown:
                 raise ValueError(f"expected endpoints among metrics, got {', '.join(unknown)}")
         return self
@@ -111,7 +138,32 @@ class Table(Settings):
     @property
     def variants(self) -> Sequence[str]:
         """The distinct variants, in the order of the rows."""
-        return tuple(dict.fromkeys(row.variant for row in self.rows))
+        return tuple(dict.fromkeys(arm.variant for arm in self.arms))
+
+    @property
+    def arms(self) -> Sequence[Arm]:
+        """The variant and mode of every row that has them, in order."""
+        return tuple(
+            Arm(variant=row.variant, mode=row.mode)
+            for row in self.rows
+            if row.variant is not None and row.mode is not None
+        )
+
+    @property
+    def family(self) -> Sequence[Difference]:
+        """The secondary differences, with those of the reference."""
+        if self.endpoints is None:
+            return ()
+        reference = self.endpoints.reference
+        others = [] if reference is None else [arm for arm in self.arms if arm != reference.minus]
+        return (
+            *self.endpoints.secondary,
+            *(
+                Difference(metrics=reference.metrics, arm=arm, minus=reference.minus)
+                for arm in others
+                if reference is not None
+            ),
+        )
 
 
 def table_names() -> list[str]:

@@ -46,13 +46,13 @@ def test_the_last_readable_state_is_named_with_its_step(tmp_path: Path) -> None:
 
 def test_a_complete_checkpoint_is_named_instead_of_the_state(tmp_path: Path) -> None:
     out, state = tmp_path / "out", state_of_step(tmp_path / "state", 7)
-    assert checkpoint_hint(out, state) == (
+    assert checkpoint_hint(out, [state]) == (
         f"no checkpoint was written; the state after step 7 is stored in {state}"
     )
     out.mkdir()
-    assert "no checkpoint was written" in checkpoint_hint(out, state)
+    assert "no checkpoint was written" in checkpoint_hint(out, [state])
     (out / "config.json").write_text("{}")
-    assert checkpoint_hint(out, state) == (
+    assert checkpoint_hint(out, [state]) == (
         f"the checkpoint in {out} is complete, but not evaluated"
     )
 

@@ -10,6 +10,7 @@ from training.evaluation.evaluated_sets import (
     ResamplingUnits,
     SetPredictions,
     accuracy,
+    ensemble_predictions,
     flagged_shares,
     score_metrics,
     set_predictions,
@@ -120,3 +121,33 @@ def test_accuracy_needs_a_class_for_every_image() -> None:
     assert estimate is not None
     assert estimate.share == 0.75
     assert accuracy(np.array([0, 0, -1, 0]), INSIDE, np.arange(4)) is None
+
+
+def test_an_ensemble_answers_with_the_mean_over_its_members() -> None:
+    generator = torch.Generator().manual_seed(0)
+    members = [
+        ModelOutputs(
+            torch.randn(4, 2, 1, 3, generator=generator, dtype=torch.float64).log_softmax(dim=-1),
+            torch.randn(4, 2, 1, generator=generator, dtype=torch.float64),
+            torch.randn(4, 2, 1, 2, generator=generator),
+        )
+        for _ in range(3)
+    ]
+    distances = [
+        FeatureDistance(FeatureStatistics(torch.full((1, 2), float(i)), torch.eye(2)))
+        for i in range(3)
+    ]
+    ensemble = ensemble_predictions(members, distances)
+    for image in range(4):
+        mean = torch.stack([m.log_probabilities[image].exp().mean(dim=(0, 1)) for m in members])
+        torch.testing.assert_close(ensemble.uncertainty.probabilities[image], mean.mean(dim=0))
+        assert ensemble.scores["msp"].value[image] == pytest.approx(float(mean.mean(dim=0).max()))
+        energy = -np.mean([m.log_partition[image].mean() for m in members])
+        assert ensemble.scores["energy"].value[image] == pytest.approx(energy)
+        own = [
+            float(d(m.features[image].mean(dim=(0, 1))[None]))
+            for m, d in zip(members, distances, strict=True)
+        ]
+        assert ensemble.scores["feature_distance"].value[image] == pytest.approx(np.mean(own))
+    assert ensemble.log_probabilities.shape == (4, 6, 3)
+    assert ensemble.flags == {}

@@ -63,6 +63,34 @@ def test_classification_metrics_agree_with_torchmetrics(predictions: tuple[Tenso
     )
 
 
+def test_metrics_of_the_mean_logits_agree_with_torchmetrics_and_loops() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(200, 4, CLASSES, generator=generator, dtype=torch.float64)
+    labels = torch.randint(0, CLASSES, (200,), generator=generator)
+    actual = classification_metrics(logits.log_softmax(dim=-1), labels)
+    mean = logits.mean(dim=1)  # the logits themselves, not their log-softmax
+    probabilities = mean.softmax(dim=-1)
+    assert actual["accuracy_mean_logits"] == pytest.approx(
+        float(reference.multiclass_accuracy(probabilities, labels, CLASSES, average="micro"))
+    )
+    error = reference.multiclass_calibration_error(
+        probabilities, labels, CLASSES, n_bins=10, norm="l1"
+    )
+    assert actual["ece_mean_logits"] == pytest.approx(float(error), abs=1e-6)
+    assert actual["nll_mean_logits"] == pytest.approx(
+        float(torch.nn.functional.cross_entropy(mean, labels))
+    )
+    squared = (probabilities - torch.eye(CLASSES, dtype=torch.float64)[labels]).square()
+    assert actual["brier_mean_logits"] == pytest.approx(float(squared.sum(dim=-1).mean()))
+    assert abs(actual["ece_mean_logits"] - actual["ece"]) > 0.01
+
+
+def test_both_conventions_are_equal_for_one_trajectory(predictions: tuple[Tensor, Tensor]) -> None:
+    actual = classification_metrics(predictions[0][:, :1], predictions[1])
+    for metric in ("accuracy", "ece", "nll", "brier"):
+        assert actual[f"{metric}_mean_logits"] == pytest.approx(actual[metric])
+
+
 def test_nll_and_brier_agree_with_loops(predictions: tuple[Tensor, Tensor]) -> None:
     actual = classification_metrics(*predictions)
     nll = brier = 0.0

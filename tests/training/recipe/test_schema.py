@@ -8,6 +8,7 @@ from eulerlora.errors import SettingsError
 from training.recipe.file import RECIPES, find_recipe, read_recipe, recipe_names, variant_names
 from training.recipe.pretraining import PretrainingRecipe
 from training.recipe.schema import AdapterRecipe
+from training.recipe.whole_network import WholeNetworkSettings
 from training.reproduction.table import read_table
 
 PACKAGED = [find_recipe(name) for name in recipe_names()]
@@ -22,6 +23,7 @@ METHODS = [
 ]
 
 
+WHOLE_NETWORKS = ("single", "l2", "explicit", "snapshots")
 COMPARED = read_table("ham10000-compact").variants
 
 
@@ -38,13 +40,25 @@ def test_every_packaged_recipe_is_valid_and_states_its_command(path: Path) -> No
 )
 def test_every_variant_is_valid_and_has_the_settings_in_its_name(path: Path, variant: str) -> None:
     recipe = read_recipe(path, AdapterRecipe, variant=variant)
-    adapters, method = recipe.adapters, variant.partition("-")[0]
+    adapters, whole = recipe.adapters, recipe.whole_network or WholeNetworkSettings()
+    method = variant.partition("-")[0]
     numbers = {
-        "eulerlora": str(adapters.adapters),
-        "lora": str(adapters.rank),
-        "ensemble": f"{adapters.rank}x{adapters.adapters}",
+        "eulerlora": f"-{adapters.adapters}",
+        "lora": f"-{adapters.rank}",
+        "ensemble": f"-{adapters.rank}x{adapters.adapters}",
+        "single": "",
+        "l2": "",
+        "explicit": f"-{whole.members}",
+        "snapshots": f"-{whole.members}",
     }
-    assert variant == f"{method}-{numbers[method]}"
+    others = {"-four-samples": recipe.training.samples == 4,
+              "-adam-l2": recipe.training.optimiser == "adam-l2"}  # fmt: skip
+    changes = "".join(ending for ending in others if variant.endswith(ending))
+    assert all(others[ending] for ending in others if variant.endswith(ending))
+    assert variant == f"{method}{numbers[method]}{changes}"
+    assert (recipe.whole_network is not None) == (method in WHOLE_NETWORKS)
+    assert (whole.ensemble == "snapshot") == (method == "snapshots")
+    assert (whole.attention == "l2") == (method == "l2")
     assert (adapters.min_rank < adapters.rank) == (method == "eulerlora")
     assert recipe.training.samples == 1 or method == "eulerlora"
     assert recipe.variant == variant

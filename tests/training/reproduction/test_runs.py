@@ -19,7 +19,7 @@ def first_run(folder: Path, *overrides: str) -> TableRun:
 
 def test_every_variant_of_every_seed_has_a_separate_folder(tmp_path: Path) -> None:
     table = read_table("ham10000")
-    runs = runs_of(table, [42, 0], ["training.epochs=3"], tmp_path)
+    runs = runs_of(table, [42, 0], ["training.epochs=30"], tmp_path)
     assert [run.name for run in runs] == [
         f"ham10000-paper/{variant}/seed-{seed}" for seed in (42, 0) for variant in table.variants
     ]
@@ -27,7 +27,7 @@ def test_every_variant_of_every_seed_has_a_separate_folder(tmp_path: Path) -> No
     assert [(run.recipe.seed, run.recipe.variant) for run in runs] == [
         (seed, variant) for seed in (42, 0) for variant in table.variants
     ]
-    assert all(run.recipe.training.epochs == 3 for run in runs)
+    assert all(run.recipe.training.epochs == 30 for run in runs)
 
 
 def test_the_ood_table_shares_the_runs_of_cifar10(tmp_path: Path) -> None:
@@ -64,9 +64,9 @@ def test_a_run_made_with_other_settings_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_order_of_overrides_does_not_matter(tmp_path: Path) -> None:
-    finish(first_run(tmp_path, "training.epochs=3", "training.batch_size=8"))
-    first_run(tmp_path, "training.batch_size=8", "training.epochs=3").check()
-    first_run(tmp_path, "training.epochs=3", "training.batch_size=8", "seed=7").check()
+    finish(first_run(tmp_path, "training.epochs=30", "training.batch_size=8"))
+    first_run(tmp_path, "training.batch_size=8", "training.epochs=30").check()
+    first_run(tmp_path, "training.epochs=30", "training.batch_size=8", "seed=7").check()
 
 
 @pytest.mark.parametrize("override", ["training.epochs=65", "training.beta=0.9991"])

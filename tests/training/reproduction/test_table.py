@@ -6,9 +6,9 @@ from eulerlora.errors import SettingsError
 from eulerlora.validation import validated
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
-from training.reproduction.results import METRIC_NAMES
 from training.reproduction.runs import ood_index
-from training.reproduction.table import Table, TableRow, read_table, table_names
+from training.reproduction.table import Arm, Table, TableRow, read_table, table_names
+from training.results.metrics_table import METRIC_NAMES
 
 OTHER_ROW = {
     "metrics": ["nll"],
@@ -20,24 +20,31 @@ PAPER_TABLES = ("cifar10", "cifar100", "ham10000", "ood")
 PAPER_SEEDS = (0, 42, 1206, 2205, 25008)  # appendix "Random Seeds and Reporting Protocol"
 STUDIES = ("overfitting-1500", "overfitting-all")
 COMPACT_TABLES = ("cifar10-scale-check", "ham10000-scale-check", "ham10000-compact")
+METHODS = ("cifar10-methods", "ham10000-methods")
 CHOICES = ("dermoscopy-choices",)
 
 
 def rows(name: str) -> dict[tuple[str, str], TableRow]:
-    return {(row.variant, row.mode): row for row in read_table(name).rows}
+    """Returns the rows of runs."""
+    return {
+        (row.variant, row.mode): row
+        for row in read_table(name).rows
+        if row.variant is not None and row.mode is not None
+    }
 
 
 def test_all_tables_exist() -> None:
-    assert table_names() == sorted([*PAPER_TABLES, *COMPACT_TABLES, *STUDIES, *CHOICES])
+    assert table_names() == sorted([*PAPER_TABLES, *COMPACT_TABLES, *STUDIES, *CHOICES, *METHODS])
 
 
 @pytest.mark.parametrize("name", table_names())
 def test_every_table_is_valid_and_its_recipe_gives_its_rows(name: str) -> None:
     table = read_table(name)
     assert set(table.metrics) <= METRIC_NAMES.keys()
-    assert len(rows(name)) == len(table.rows)
+    assert len(rows(name)) == len(table.arms)
     for row in table.rows:
         assert row.paper.keys() in ({}.keys(), set(table.metrics))
+    for row in rows(name).values():
         recipe = read_recipe(table.recipe_path, AdapterRecipe, variant=row.variant)
         sampled = recipe.adapters.min_rank < recipe.adapters.rank
         assert sampled or row.mode == "det", row
@@ -45,7 +52,7 @@ def test_every_table_is_valid_and_its_recipe_gives_its_rows(name: str) -> None:
         assert table.ood is None or ood_index(table.ood, recipe) is not None
 
 
-@pytest.mark.parametrize("name", [*PAPER_TABLES, *COMPACT_TABLES, *STUDIES])
+@pytest.mark.parametrize("name", [*PAPER_TABLES, *COMPACT_TABLES, *STUDIES, *METHODS])
 def test_a_comparison_has_both_modes_of_every_stochastically_trained_method(
     name: str,
 ) -> None:
@@ -57,6 +64,30 @@ def test_a_comparison_has_both_modes_of_every_stochastically_trained_method(
 @pytest.mark.parametrize("name", [*PAPER_TABLES, *STUDIES, "ham10000-compact"])
 def test_comparisons_have_the_five_seeds_of_the_paper(name: str) -> None:
     assert read_table(name).seeds == PAPER_SEEDS
+
+
+@pytest.mark.parametrize("name", PAPER_TABLES)
+def test_every_published_row_of_the_paper_is_in_its_table(name: str) -> None:
+    """Compares the numbers of rows: published means of accuracy or AUROC."""
+    methods = {"cifar10": 13, "cifar100": 12, "ham10000": 11, "ood": 6}
+    assert sum(bool(row.paper) for row in read_table(name).rows) == methods[name]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_all_methods_are_compared_with_one_row_in_one_family(name: str) -> None:
+    table = read_table(name)
+    assert table.endpoints is not None
+    assert table.endpoints.primary is None
+    reference = Arm(variant="eulerlora-2", mode="stoch")
+    assert {difference.minus for difference in table.family} == {reference}
+    assert {d.arm for d in table.family} == set(table.arms) - {reference}
+
+
+def test_snapshot_results_that_the_paper_quotes_for_cifar_are_noted() -> None:
+    for name in ("cifar10", "cifar100"):
+        (row,) = [row for row in read_table(name).rows if row.method == "Snapshot ensemble"]
+        assert "five times too large" in row.note
+        assert row.source == "LoRA-Ensemble"
 
 
 @pytest.mark.parametrize(
@@ -80,6 +111,9 @@ def test_comparisons_have_the_five_seeds_of_the_paper(name: str) -> None:
         ("ood", "eulerlora-2", "stoch", "auroc", (95.22, 0.24)),
         ("ood", "eulerlora-2", "det", "fpr_at_95_tpr", (39.09, 3.10)),
         ("ood", "lora-20", "det", "auprc", (90.74, 3.94)),
+        ("cifar100", "snapshots-16", "det", "brier", (1.614, 0.007)),
+        ("ham10000", "explicit-16", "det", "nll", (0.536, 0.007)),
+        ("ham10000", "l2", "det", "macro_f1", (50.7, 3.9)),
     ],
 )
 def test_headline_results_are_the_published_ones(
@@ -110,6 +144,7 @@ def test_the_endpoints_of_a_study_are_those_of_its_protocol(name: str) -> None:
     endpoints = read_table(name).endpoints
     assert endpoints is not None
     primary = endpoints.primary
+    assert primary is not None
     assert (primary.metrics, primary.arm.name, primary.minus.name) == (
         ("nll",), "eulerlora-1 stoch", "lora-20 det"
     )  # fmt: skip
@@ -130,6 +165,8 @@ def test_an_unknown_table_is_an_error_that_lists_the_tables() -> None:
     ("change", "message"),
     [
         ({"metric": ["ece"]}, "unknown key metric;"),
+        ({"rows": [{"method": "SNGP"}]}, "rows.0: expected a variant or published results for"),
+        ({"rows": [{"method": "a", "variant": "b"}]}, "rows.0: expected variant and mode, or"),
         ({"seeds": []}, "seeds:"),
         ({"seeds": [-1]}, "seeds.0:"),
         ({"endpoints": {"primary": OTHER_ROW}}, "expected endpoints of rows of the table, got lo"),

@@ -15,7 +15,9 @@ from tests.training.synthetic_runs import finish
 from training.adaptation.train import REPORT
 from training.evaluation.predictions_file import PREDICTIONS
 from training.metrics.intervals import RESAMPLES, cluster_indices, resampled
-from training.reproduction.comparison import (
+from training.reproduction.runs import TableRun, runs_of
+from training.reproduction.table import read_table
+from training.results.comparison import (
     RunPredictions,
     compare,
     endpoint_result,
@@ -23,9 +25,7 @@ from training.reproduction.comparison import (
     read_predictions,
     resampled_metrics,
 )
-from training.reproduction.comparison_report import comparison_json, comparison_markdown
-from training.reproduction.runs import TableRun, runs_of
-from training.reproduction.table import read_table
+from training.results.comparison_report import comparison_json, comparison_markdown
 
 TABLE = read_table("overfitting-1500")
 SEEDS = (0, 42, 1206)
@@ -150,12 +150,12 @@ def finished_runs(folder: Path, shift: float = 0.0) -> list[TableRun]:
 
 def test_a_comparison_has_every_endpoint_of_the_table_with_paired_seeds(tmp_path: Path) -> None:
     runs = finished_runs(tmp_path, shift=0.5)
-    assert TABLE.endpoints is not None
-    comparison = compare(TABLE.endpoints, runs)
+    comparison = compare(TABLE, runs)
     assert comparison is not None
     assert comparison.seeds == SEEDS
     assert len(comparison.secondary) == 44
     primary = comparison.primary
+    assert primary is not None
     expected = []
     for seed in SEEDS:
         arm, minus = (
@@ -185,11 +185,10 @@ def test_a_comparison_has_every_endpoint_of_the_table_with_paired_seeds(tmp_path
 def test_seeds_without_all_runs_are_left_out(tmp_path: Path) -> None:
     runs = finished_runs(tmp_path)
     (runs[-1].out / REPORT / "report.json").unlink()
-    assert TABLE.endpoints is not None
-    comparison = compare(TABLE.endpoints, runs)
+    comparison = compare(TABLE, runs)
     assert comparison is not None
     assert comparison.seeds == SEEDS[:2]
-    assert compare(TABLE.endpoints, runs[: len(TABLE.variants)]) is None
+    assert compare(TABLE, runs[: len(TABLE.variants)]) is None
 
 
 def test_other_test_images_are_an_error(tmp_path: Path) -> None:
@@ -197,6 +196,29 @@ def test_other_test_images_are_an_error(tmp_path: Path) -> None:
     path = runs[-1].out / REPORT / PREDICTIONS
     lines = gzip.decompress(path.read_bytes()).replace(b"test,00,", b"test,99,")
     path.write_bytes(gzip.compress(lines))
-    assert TABLE.endpoints is not None
     with pytest.raises(DataError, match="expected the test images of the other runs"):
-        compare(TABLE.endpoints, runs)
+        compare(TABLE, runs)
+
+
+def test_all_other_rows_are_compared_with_the_reference_in_one_family(tmp_path: Path) -> None:
+    table = read_table("ham10000-methods")
+    runs = runs_of(table, SEEDS[:2], [], tmp_path)
+    for run in runs:
+        finish(run, data="HAM10000, lesion split")
+        is_single = run.recipe.variant == "single"
+        shift = -1.0 if is_single else 0.0
+        write_predictions(run.out / REPORT, "det", "stoch", seed=run.recipe.seed, shift=shift)
+    comparison = compare(table, runs)
+    assert comparison is not None
+    assert comparison.primary is None
+    assert len(comparison.secondary) == 5 * (len(table.arms) - 1)
+    assert {result.minus for result in comparison.secondary} == {"eulerlora-2 stoch"}
+    adjusted = holm([result.p for result in comparison.secondary])
+    assert [result.adjusted_p for result in comparison.secondary] == adjusted
+    (single,) = [r for r in comparison.secondary if (r.arm, r.metric) == ("single det", "nll")]
+    assert single.difference > 0
+    text = comparison_markdown(comparison)
+    assert f"Holm: over the {len(comparison.secondary)} endpoints" in text
+    significant = sum(p < 0.05 for p in adjusted)
+    assert f"{significant} of them have p < 0.05" in text
+    assert json.loads(comparison_json(table, runs, comparison))["primary"] is None

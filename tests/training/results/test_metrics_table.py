@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torchvision.models import vit_b_32
 
 from eulerlora.backbone_network import VisionTransformer
 from eulerlora.settings import AdapterSettings, BackboneSettings
@@ -13,9 +14,9 @@ from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import TINY_BACKBONE
 from tests.training.synthetic_runs import VIT_B_32, finish
 from training.reporting.tables import METRICS
-from training.reproduction.results import markdown_table, trained_parameters
 from training.reproduction.runs import TableRun, runs_of
 from training.reproduction.table import read_table
+from training.results.metrics_table import markdown_table, trained_parameters
 
 ACCURACIES = {0: 0.901, 42: 0.913, 1206: 0.887}
 PAPER_SEEDS = (0, 42, 1206, 2205, 25008)
@@ -44,7 +45,14 @@ def lines(text: str, method: str, mode: str = "det") -> list[dict[str, str]]:
         if row["method"] == method and row["mode"].startswith(mode)
     )
     following = rows[index + 1 : index + 2]
-    return [rows[index], *(row for row in following if row["from"] == "paper")]
+    return [
+        rows[index],
+        *(row for row in following if row["from"].startswith("paper") and not row["method"]),
+    ]
+
+
+def run_of(table_runs: Sequence[TableRun], variant: str) -> TableRun:
+    return next(run for run in table_runs if run.recipe.variant == variant)
 
 
 def notes(text: str) -> list[str]:
@@ -68,7 +76,7 @@ def test_results_over_seeds_are_mean_and_sample_standard_deviation(
 
 def test_one_seed_has_no_spread(tmp_path: Path) -> None:
     table_runs = runs(tmp_path)
-    finish(table_runs[0], {"accuracy": 0.7142, "ece": 0.0274})
+    finish(run_of(table_runs, "lora-20"), {"accuracy": 0.7142, "ece": 0.0274})
     (ours, _) = lines(markdown_table(read_table("ham10000"), table_runs), "LoRA, rank 20")
     assert (ours["accuracy (%)"], ours["ECE (10 bins)"]) == ("71.42", "0.027")
     assert ours["from"] == "1 seed"
@@ -79,8 +87,9 @@ def test_only_finished_runs_count(
 ) -> None:
     table_runs = runs(tmp_path, [0, 42])
     empty = markdown_table(read_table("ham10000"), table_runs)
-    assert notes(empty) == ["No run is finished yet."]
-    finish(table_runs[0])
+    assert notes(empty)[0] == "No run is finished yet."
+    assert not any(note.startswith("measured on") for note in notes(empty))
+    finish(run_of(table_runs, "lora-20"))
     text = markdown_table(read_table("ham10000"), table_runs)
     (row,) = lines(text, "LoRA-Ensemble, rank 20 x 2")
     titles = list(row)[4:]
@@ -144,18 +153,44 @@ def test_parameter_counts_of_the_method_equal_those_of_its_network(
     """Two adapters of rank 20 at Q, K, V and O of 12 blocks of width 768, and their heads."""
     run = runs(tmp_path)[-1]
     finish(run, classes=classes)
-    assert trained_parameters(run.config()) == expected == network_count(VIT_B_32, run, classes)
+    count = trained_parameters(run.config(), run.recipe)
+    assert count == expected == network_count(VIT_B_32, run, classes)
     text = markdown_table(read_table("ham10000"), [run])
     assert lines(text, "EulerLoRA, 2 adapters")[0]["trained"] == f"{expected / 1e6:.2f} M"
 
 
-@pytest.mark.parametrize("index", [0, 1, 2])
+@pytest.mark.parametrize("variant", ["lora-20", "ensemble-4x16", "ensemble-20x2"])
 def test_parameter_counts_of_other_methods_equal_those_of_their_networks(
-    tmp_path: Path, index: int
+    tmp_path: Path, variant: str
 ) -> None:
-    run = runs(tmp_path)[index]
+    run = run_of(runs(tmp_path), variant)
     finish(run, backbone=TINY_BACKBONE, published=None)
-    assert trained_parameters(run.config()) == network_count(TINY_BACKBONE, run, classes=7)
+    expected = network_count(TINY_BACKBONE, run, classes=7)
+    assert trained_parameters(run.config(), run.recipe) == expected
+
+
+def test_the_members_of_an_ensemble_of_whole_networks_count_together(tmp_path: Path) -> None:
+    run = run_of(runs(tmp_path), "explicit-16")
+    finish(run)
+    text = markdown_table(read_table("ham10000"), [run])
+    vit = torchvision_parameters()
+    expected = 16 * (vit + 7 * (VIT_B_32.width + 1))
+    assert lines(text, "Explicit ensemble")[0]["trained"] == f"{expected / 1e6:.2f} M"
+
+
+def torchvision_parameters() -> int:
+    """Returns the number of parameters of ViT-B/32 without its head."""
+    with torch.device("meta"):
+        model = vit_b_32()
+    model.heads = torch.nn.Identity()
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_published_rows_without_a_method_here_name_their_source(tmp_path: Path) -> None:
+    text = markdown_table(read_table("cifar100"), runs(tmp_path, table="cifar100"))
+    (row,) = [line for line in text.splitlines() if line.startswith("| SNGP |")]
+    assert "| - | - | paper, from LoRA-Ensemble | 32.20 ± 0.40 |" in row
+    assert any(note.startswith("Snapshot ensemble: the quoted NLL and") for note in notes(text))
 
 
 def network_count(backbone: BackboneSettings, run: TableRun, classes: int) -> int:
@@ -199,7 +234,7 @@ def test_runs_with_the_settings_of_the_paper_are_noted(tmp_path: Path) -> None:
             ["data.split=lesion"],
             "the data is HAM10000, lesion split",
         ),
-        ({}, ["training.epochs=2", "stored=float16"], "set stored=float16, training.epochs=2"),
+        ({}, ["training.epochs=20", "stored=float16"], "set stored=float16, training.epochs=20"),
     ],
 )
 def test_every_difference_from_the_paper_is_noted(

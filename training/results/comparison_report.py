@@ -8,13 +8,14 @@ from statistics import mean
 from typing import Any
 
 from eulerlora.atomic_files import atomic_write
-from training.reproduction.comparison import Comparison, EndpointResult
-from training.reproduction.results import METRIC_NAMES, row_results
 from training.reproduction.runs import TableRun
 from training.reproduction.table import Table
+from training.results.comparison import Comparison, EndpointResult
+from training.results.metrics_table import METRIC_NAMES, row_results
 
 DIGITS = 5
 MARK = "primary"
+LEVEL = 0.05
 
 
 def comparison_markdown(comparison: Comparison) -> str:
@@ -22,7 +23,7 @@ def comparison_markdown(comparison: Comparison) -> str:
     lines = [
         "| endpoint | difference | 95% interval | same sign | p | p, Holm |",
         "|---|---:|---:|---:|---:|---:|",
-        _line(comparison.primary, comparison.seeds, MARK),
+        *([_line(comparison.primary, comparison.seeds, MARK)] if comparison.primary else []),
         *(_line(result, comparison.seeds) for result in comparison.secondary),
     ]
     seeds = len(comparison.seeds)
@@ -32,9 +33,17 @@ def comparison_markdown(comparison: Comparison) -> str:
         "Satterthwaite's degrees of freedom",
         f"same sign: seeds whose difference has the sign of the mean; all {seeds} of {seeds} alone "
         f"have p = {2 * 0.5**seeds:.3f} (two-sided sign test)",
-        f"Holm: over the {len(comparison.secondary)} secondary endpoints together",
+        f"Holm: over the {len(comparison.secondary)} endpoints without a mark together; "
+        f"{_significant(comparison)} of them have p < {LEVEL} after it",
     ]
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)]) + "\n"
+
+
+def _significant(comparison: Comparison) -> int:
+    return sum(
+        result.adjusted_p is not None and result.adjusted_p < LEVEL
+        for result in comparison.secondary
+    )
 
 
 def comparison_json(table: Table, runs: Sequence[TableRun], comparison: Comparison) -> str:
@@ -49,7 +58,7 @@ def comparison_json(table: Table, runs: Sequence[TableRun], comparison: Comparis
         "commits": sorted({str(run.config().provenance["commit"]) for run in finished}),
         "backbones": sorted({run.config().backbone.sha256 for run in finished}),
         "seeds": comparison.seeds,
-        "primary": asdict(comparison.primary),
+        "primary": comparison.primary and asdict(comparison.primary),
         "secondary": [asdict(result) for result in comparison.secondary],
         "rows": [
             {
@@ -65,6 +74,7 @@ def comparison_json(table: Table, runs: Sequence[TableRun], comparison: Comparis
                 },
             }
             for row in table.rows
+            if row.variant is not None
         ],
         "validation_by_epoch": {
             variant: _mean_by_epoch([run for run in finished if run.recipe.variant == variant])

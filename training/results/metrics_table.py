@@ -4,15 +4,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from eulerlora.coefficients import PROJECTIONS
-from eulerlora.config import CheckpointConfig
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 from training.reporting.tables import METRICS, OOD_METRICS
 from training.reproduction.runs import TableRun, ood_index
 from training.reproduction.table import PublishedResult, Table, TableRow
+from training.results.costs import trained_parameters
 
-PERCENT = {"accuracy", "macro_f1", "macro_auroc", "auroc", "auprc", "fpr_at_95_tpr"}
+PERCENT = {
+    "accuracy", "macro_f1", "macro_auroc", "accuracy_mean_logits", "auroc", "auprc",
+    "fpr_at_95_tpr",
+}  # fmt: skip
 """Metrics in percent."""
 METRIC_NAMES = METRICS | OOD_METRICS
 
@@ -21,35 +23,45 @@ def markdown_table(table: Table, runs: Sequence[TableRun]) -> str:
     """Returns a Markdown table of results, with notes on the runs.
 
     Each row has the number of trained parameters, and mean and standard deviation (ddof 1) over
-    the finished runs; the published results follow in the next row. The notes state data, seeds,
-    hardware and versions, and the differences from the paper.
+    the finished runs; the published results follow in the next row, or are a row of their own. The
+    notes state data, seeds, hardware and versions, the differences from the paper, and what the
+    table says about single rows.
     """
     finished = [run for run in runs if run.status == "finished"]
     titles = [_column_title(table, metric) for metric in table.metrics]
     lines = [
         f"## {table.title}",
         "",
-        _line(["method", "trained", "mode", "from", *titles]),
+        line(["method", "trained", "mode", "from", *titles]),
         "|---|---:|---|---|" + "---:|" * len(titles),
     ]
     for row in table.rows:
         lines += _rows(table, row, [run for run in finished if run.recipe.variant == row.variant])
-    notes = [*_conditions(finished), *_differences(table, runs, finished)]
+    notes = [*_conditions(finished), *_row_notes(table), *_differences(table, runs, finished)]
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)]) + "\n"
 
 
 def _rows(table: Table, row: TableRow, runs: Sequence[TableRun]) -> list[str]:
-    mode = row.mode if row.mode == "det" else f"stoch, {row.samples} samples"
+    published = [_published(metric, row.paper.get(metric)) for metric in table.metrics]
+    origin = f"paper, from {row.source}" if row.source else "paper"
+    if row.variant is None:
+        return [line([row.method, "-", "-", origin, *published])]
     results = [row_results(table, row, run) for run in runs]
-    cells = [
-        _over_seeds(metric, [result[metric] for result in results]) for metric in table.metrics
-    ]
+    cells = [over_seeds(metric, [result[metric] for result in results]) for metric in table.metrics]
     seeds = f"{len(runs)} seed{'s' * (len(runs) != 1)}"
-    lines = [_line([row.method, _parameters(runs), mode, seeds, *cells])]
+    lines = [line([row.method, _parameters(runs), mode_title(row), seeds, *cells])]
     if row.paper:
-        published = [_published(metric, row.paper.get(metric)) for metric in table.metrics]
-        lines.append(_line(["", "", "", "paper", *published]))
+        lines.append(line(["", "", "", origin, *published]))
     return lines
+
+
+def mode_title(row: TableRow) -> str:
+    """Returns the mode of a row with its samples."""
+    return str(row.mode) if row.mode == "det" else f"stoch, {row.samples} samples"
+
+
+def _row_notes(table: Table) -> list[str]:
+    return [f"{row.method}: {row.note}" for row in table.rows if row.note]
 
 
 def _column_title(table: Table, metric: str) -> str:
@@ -62,11 +74,7 @@ def _column_title(table: Table, metric: str) -> str:
 
 def row_results(table: Table, row: TableRow, run: TableRun) -> Mapping[str, Any]:
     """Returns a run's metrics in the row's mode, with the MSP's on the table's OOD set."""
-    mode = next(
-        mode
-        for mode in run.report()["modes"]
-        if mode["mode"] == row.mode and (row.mode == "det" or mode["samples"] == row.samples)
-    )
+    mode = mode_report(row, run)
     metrics: Mapping[str, Any] = mode["metrics"]
     if table.ood is not None:
         index = ood_index(table.ood, run.recipe)
@@ -75,22 +83,26 @@ def row_results(table: Table, row: TableRow, run: TableRun) -> Mapping[str, Any]
     return {name: estimate and estimate["value"] for name, estimate in metrics.items()}
 
 
+def mode_report(row: TableRow, run: TableRun) -> Mapping[str, Any]:
+    """Returns the part of a run's report on the row's mode."""
+    return next(
+        mode
+        for mode in run.report()["modes"]
+        if mode["mode"] == row.mode and (row.mode == "det" or mode["samples"] == row.samples)
+    )
+
+
 def _parameters(runs: Sequence[TableRun]) -> str:
     """Returns the number of trained parameters, in millions."""
     if not runs:
         return "-"
-    return f"{trained_parameters(runs[0].config()) / 1e6:.2f} M"
+    run = runs[0]
+    count = sum(trained_parameters(config, run.recipe) for config in run.configs())
+    return f"{count / 1e6:.2f} M"
 
 
-def trained_parameters(config: CheckpointConfig) -> int:
-    """Returns the number of elements of A and B of all projections and of the heads."""
-    adapters, shape = config.adapters.settings, config.backbone.settings
-    low_rank = adapters.rank * 2 * shape.width * len(PROJECTIONS) * shape.layers
-    heads = len(config.classes) * (shape.width + 1)
-    return adapters.adapters * (low_rank + heads)
-
-
-def _over_seeds(metric: str, values: Sequence[float | None]) -> str:
+def over_seeds(metric: str, values: Sequence[float | None]) -> str:
+    """Returns mean and standard deviation of a metric as text; a dash without values."""
     defined = [value for value in values if value is not None]
     if not defined:
         return "-"
@@ -176,5 +188,5 @@ def _listed(values: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(values))
 
 
-def _line(cells: Sequence[str]) -> str:
+def line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"

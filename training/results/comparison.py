@@ -30,7 +30,7 @@ from training.evaluation.report_schema import TEST
 from training.metrics.classification import classification_metrics
 from training.metrics.intervals import CONFIDENCE, Floats, Ints, cluster_indices, resampled
 from training.reproduction.runs import TableRun
-from training.reproduction.table import Arm, Difference, Endpoints
+from training.reproduction.table import Arm, Difference, Table
 
 Resampled = Mapping[str, Floats]
 """Metrics by name, (1 + resamples,): first those of all images, then those of the resamples."""
@@ -69,7 +69,7 @@ class Comparison:
     """seeds: those with results of all arms. primary, secondary: the tested endpoints."""
 
     seeds: tuple[int, ...]
-    primary: EndpointResult
+    primary: EndpointResult | None
     secondary: tuple[EndpointResult, ...]
 
 
@@ -86,12 +86,14 @@ class RunPredictions:
     probabilities: Floats
 
 
-def compare(endpoints: Endpoints, runs: Sequence[TableRun]) -> Comparison | None:
+def compare(table: Table, runs: Sequence[TableRun]) -> Comparison | None:
     """Returns the tested endpoints, or None with fewer than two seeds that have all runs.
 
-    runs: all variants for each seed. Raises DataError if two runs have other test images.
+    table: with endpoints. Raises DataError if two runs have other test images.
     """
-    differences = (endpoints.primary, *endpoints.secondary)
+    assert table.endpoints is not None
+    first = [table.endpoints.primary] if table.endpoints.primary else []
+    differences = (*first, *table.family)
     arms = list({arm.name: arm for d in differences for arm in (d.arm, d.minus)}.values())
     finished = {
         (run.recipe.variant, run.recipe.seed): run for run in runs if run.status == "finished"
@@ -99,17 +101,17 @@ def compare(endpoints: Endpoints, runs: Sequence[TableRun]) -> Comparison | None
     seeds = tuple(
         seed
         for seed in dict.fromkeys(run.recipe.seed for run in runs)
-        if all((run.recipe.variant, seed) in finished for run in runs)
+        if all((arm.variant, seed) in finished for arm in arms)
     )
     if len(seeds) < FEWEST_SEEDS:
         return None
     results = _resampled_results(arms, seeds, finished)
-    (primary,) = _tested(endpoints.primary, seeds, results)
-    secondary = [tested for d in endpoints.secondary for tested in _tested(d, seeds, results)]
+    primary = [tested for d in first for tested in _tested(d, seeds, results)]
+    secondary = [tested for d in table.family for tested in _tested(d, seeds, results)]
     adjusted = holm([tested.p for tested in secondary])
     return Comparison(
         seeds,
-        primary,
+        primary[0] if primary else None,
         tuple(
             EndpointResult(**vars(tested) | {"adjusted_p": p})
             for tested, p in zip(secondary, adjusted, strict=True)

@@ -1,0 +1,50 @@
+"""Self-attention by distance instead of dot product, and the choice between both.
+
+With queries q and keys k of a head of width d, token i attends to token j in proportion to
+
+    exp(-|q_i - k_j|^2 / sqrt(d))
+
+(L2 self-attention, Kim, Papamakarios and Mnih, "The Lipschitz Constant of Self-Attention", ICML
+2021). With equal weights for queries and keys a token attends most to tokens like itself.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class DistanceAttention(nn.MultiheadAttention):
+    """Multi-head self-attention by distance, with the parameters of `nn.MultiheadAttention`."""
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
+    ) -> tuple[Tensor, None]:
+        """Returns the self-attention of `query` (n, tokens, width), and None for the weights."""
+        assert query is key is value
+        assert self.in_proj_weight is not None
+        packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)
+        heads = packed.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        context = attend(self, *heads.unbind(0)).transpose(1, 2).flatten(2)
+        return self.out_proj(context), None
+
+
+def attend(attention: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Returns the values that the queries attend to, (rows, heads, queries, head_dim).
+
+    attention: decides between distance and dot product. query: (rows, heads, queries, head_dim).
+    key, value: (rows, heads, tokens, head_dim).
+    """
+    if not isinstance(attention, DistanceAttention):
+        return F.scaled_dot_product_attention(query, key, value)
+    # -|q - k|^2 = 2 q k - |k|^2 - |q|^2; the softmax over keys removes the last term. In float32:
+    # the terms are much larger than their sum.
+    scale = query.shape[-1] ** -0.5
+    with torch.autocast(query.device.type, enabled=False):
+        query, key = query.float(), key.float()
+        bias = -scale * key.square().sum(dim=-1).unsqueeze(-2)  # (rows, heads, 1, tokens)
+        context = F.scaled_dot_product_attention(
+            query, key, value.float(), attn_mask=bias, scale=2 * scale
+        )
+    return context.to(value.dtype)

@@ -1,0 +1,1 @@
+"""Results of tables of runs, and comparisons of their rows."""

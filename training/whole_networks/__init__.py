@@ -1,0 +1,1 @@
+"""Training of all weights of a backbone: single networks and ensembles of them."""
