@@ -112,8 +112,8 @@ lock: ## resolve the hash-pinned locks again from the pyproject.toml files
 	$(PIP_COMPILE) --constraint $(SERVE_LOCK) --extra train --output-file $(TRAIN_LOCK) \
 	  pyproject.toml
 	$(PIP_COMPILE) --constraint $(SERVE_LOCK) --constraint $(TRAIN_LOCK) --extra serve \
-	  --extra train --extra hub --extra onnx --extra dicom --extra test --output-file $(TEST_LOCK) \
-	  pyproject.toml
+	  --extra train --extra hub --extra onnx --extra dicom --extra ray --extra test \
+	  --output-file $(TEST_LOCK) pyproject.toml
 	echo "cyclonedx-bom>=7" | $(PIP_COMPILE) --output-file $(SBOM_LOCK) -
 	sed -i '/^# WARNING: The following packages were not pinned/,$$d' requirements/*.lock
 

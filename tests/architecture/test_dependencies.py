@@ -38,7 +38,11 @@ def declared(package: str) -> set[str]:
     """Returns the distributions that a package may import."""
     if package == "eulerlora_client":
         return names(project("eulerlora_client")["dependencies"])
-    chosen = {"service": ["serve", "dicom"], "training": ["train"], "eulerlora": ["hub", "onnx"]}
+    chosen = {
+        "service": ["serve", "dicom"],
+        "training": ["train", "ray"],
+        "eulerlora": ["hub", "onnx"],
+    }
     extras = project()["optional-dependencies"]
     optional = [requirement for extra in chosen[package] for requirement in extras[extra]]
     return names(project()["dependencies"]) | names(optional)

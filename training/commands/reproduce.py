@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,18 @@ if TYPE_CHECKING:
     help="Device that runs one training at a time; repeat it for more. Default: all GPUs, or cpu.",
 )
 @click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Run on this machine, or on all machines of a Ray cluster.",
+)
+@click.option(
+    "--cpus",
+    type=click.IntRange(min=1),
+    help="With --engine ray: CPUs that a run reserves; 1 by default.",
+)
+@click.option(
     "--dry-run",
     is_flag=True,
     help="List the runs with their hours, memory and disk space here, and missing inputs.",
@@ -59,6 +72,8 @@ def reproduce_command(
     variants: tuple[str, ...],
     overrides: tuple[str, ...],
     devices: tuple[str, ...],
+    engine: str,
+    cpus: int | None,
     dry_run: bool,
 ) -> None:
     """Train and evaluate all runs of a table; print it beside the published results.
@@ -72,13 +87,14 @@ def reproduce_command(
     # These import torch.
     from training.reproduction.prerequisites import read_inputs  # noqa: PLC0415
     from training.reproduction.runs import runs_of  # noqa: PLC0415
-    from training.reproduction.scheduler import all_devices, train_all  # noqa: PLC0415
     from training.reproduction.table import read_table, table_names  # noqa: PLC0415
     from training.results.further_tables import further_tables  # noqa: PLC0415
     from training.results.metrics_table import markdown_table  # noqa: PLC0415
+    from training.scheduling.local import all_devices  # noqa: PLC0415
 
     if table not in table_names():
         raise click.UsageError(f"expected one of {', '.join(table_names())}, got {table!r}")
+    train = _scheduler(engine, devices, cpus)
     selected = read_table(table)
     runs = runs_of(selected, _seeds(selected, seeds), overrides, out, variants)
     for run in runs:
@@ -89,13 +105,38 @@ def reproduce_command(
         _list(runs, _estimates(unfinished, data, used[0]), _missing(unfinished, data), used)
         return
     read_inputs([(run.recipe, run.file.parent) for run in unfinished], data)
-    failures = train_all(runs, data, devices or all_devices())
+    failures = train(runs, data)
     click.echo(markdown_table(selected, runs))
     click.echo(further_tables(selected, runs))
     if selected.endpoints is not None:
         _compare(selected, runs, out / f"{table}.json")
     if failures:
         raise DataError(f"{len(failures)} of {len(runs)} runs failed: {failures[0]}")
+
+
+def _scheduler(
+    engine: str, devices: tuple[str, ...], cpus: int | None
+) -> Callable[[Sequence[TableRun], Path], list[str]]:
+    """Returns the function that trains runs on a data directory and returns their failures."""
+    # These import torch.
+    from training.scheduling.local import all_devices, train_all  # noqa: PLC0415
+    from training.scheduling.ray_cluster import (  # noqa: PLC0415
+        RunResources,
+        check_ray,
+        train_on_cluster,
+    )
+
+    if engine == "local":
+        if cpus is not None:
+            raise click.UsageError("--cpus needs --engine ray")
+        return partial(train_all, devices=devices or all_devices())
+    if devices not in ((), ("cpu",), ("cuda",)):
+        raise click.UsageError(
+            f"expected --device cpu or cuda with --engine ray, got {', '.join(devices)}"
+        )
+    check_ray()
+    resources = RunResources(device=devices[0] if devices else None, cpus=cpus or 1)
+    return partial(train_on_cluster, resources=resources)
 
 
 def _seeds(table: Table, text: str) -> Sequence[int]:

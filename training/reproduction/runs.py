@@ -34,9 +34,14 @@ class TableRun:
         return "/".join(self.out.parts[-3:])
 
     @property
+    def report_file(self) -> Path:
+        """The report as JSON, the last file that a run writes."""
+        return self.out / REPORT / JSON
+
+    @property
     def status(self) -> Status:
         """`new`, `begun` (saved state), `trained` (checkpoint) or `finished` (report)."""
-        if (self.out / REPORT / JSON).exists():
+        if self.report_file.exists():
             return "finished"
         trained = [(folder / CONFIG).exists() for folder in self.checkpoints]
         if all(trained):
@@ -77,7 +82,7 @@ class TableRun:
 
     def report(self) -> dict[str, Any]:
         """Reads the JSON report of a finished run (`training.evaluation.report_schema`)."""
-        report: dict[str, Any] = json.loads((self.out / REPORT / JSON).read_text(encoding="utf-8"))
+        report: dict[str, Any] = json.loads(self.report_file.read_text(encoding="utf-8"))
         return report
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +23,16 @@ from eulerlora.checkpoint import ADAPTERS
 from tests.conftest import TINY_BACKBONE, random_backbone
 from tests.program import Completed, run
 from tests.training.conftest import PER_CLASS
-from tests.training.reproduction.test_scheduler import TABLE, TIMEOUT_S, wait_for
+from tests.training.scheduling.test_local import TABLE, TIMEOUT_S, wait_for
+from tests.training.scheduling.test_ray_cluster import TwoMachines, machines
 from tests.training.synthetic_runs import finish
 from training.adaptation.train import REPORT, state_file
 from training.evaluation.report_schema import JSON
 from training.reproduction.runs import runs_of
 from training.reproduction.table import Arm, Difference, Endpoints, Table, read_table
+from training.scheduling.ray_cluster import RunResources, train_on_cluster
+
+__all__ = ["machines"]  # a fixture
 
 
 def test_a_dry_run_lists_every_run_with_its_settings_and_what_is_missing(
@@ -94,6 +99,8 @@ def test_nothing_is_missing_for_a_table_whose_runs_are_finished(tmp_path: Path) 
         ([TABLE, "--seeds", "one"], 1, "expected --seeds all or such as 0,42, got 'one'"),
         ([TABLE, "--seeds", "0,"], 1, "--seeds"),
         ([TABLE, "--seeds", "-1"], 1, "seed"),
+        ([TABLE, "--cpus", "2"], 2, "--cpus needs --engine ray"),
+        ([TABLE, "--engine", "ray", "--device", "cuda:1"], 2, "cpu or cuda"),
         ([TABLE, "--set", "training.epochs"], 1, "expected --set key=value"),
         (
             [TABLE, "--set", "evaluation.samples=2"],
@@ -325,6 +332,37 @@ def test_an_interrupted_table_is_resumed_by_the_next_call(
     assert "continuing after step" in log_text(begun)
     assert not state_file(begun).exists()
     assert "| 1 seed |" in table_of(done)
+
+
+@pytest.mark.slow
+def test_a_run_of_a_lost_machine_gives_the_weights_of_an_undisturbed_run(
+    data: Path, tmp_path: Path, machines: TwoMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.reproduction.table.read_table", lambda _name: only("lora-20"))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    command: list[str | Path] = [
+        "reproduce", TABLE, "--data", data, "--device", "cpu",
+        *settings(data, "training.epochs=12", "training.state_every_s=0"),
+    ]  # fmt: skip
+    undisturbed, disturbed = (
+        tmp_path / name / TABLE / "lora-20" / "seed-0" for name in ("local", "ray")
+    )
+    done = run(*command, "--out", tmp_path / "local")
+    assert done.status == 0, done.err
+    third = machines.add("third", cpus=2)
+    overrides = settings(data, "training.epochs=12", "training.state_every_s=0")[1::2]
+    runs = runs_of(only("lora-20"), [0], overrides, tmp_path / "ray")
+    with ThreadPoolExecutor() as pool:
+        failures = pool.submit(train_on_cluster, runs, data, RunResources("cpu", cpus=2))
+        wait_for(state_file(disturbed))
+        machines.lose(third)
+        machines.add("fourth", cpus=2)
+        assert failures.result() == []
+    done = run(*command, "--out", tmp_path / "ray", "--engine", "ray")
+    assert done.status == 0, done.err
+    assert "| 1 seed |" in table_of(done)
+    assert "continuing after step" in log_text(disturbed)
+    assert (disturbed / ADAPTERS).read_bytes() == (undisturbed / ADAPTERS).read_bytes()
 
 
 @pytest.mark.slow

@@ -1,22 +1,21 @@
-"""The scheduler of training processes, with shell scripts in place of trainings."""
+"""The scheduler of runs on this machine, with shell scripts in place of trainings."""
 
 import fcntl
 import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from training.adaptation.train import REPORT
-from training.evaluation.report_schema import JSON
-from training.reproduction import scheduler
 from training.reproduction.runs import TableRun, runs_of
-from training.reproduction.scheduler import all_devices, log_file, train_all, training_command
 from training.reproduction.table import read_table
+from training.scheduling import local, ray_cluster
+from training.scheduling.local import all_devices, train_all
+from training.scheduling.process import Training, log_file, training_of
 
 TABLE = "ham10000-scale-check"
 TIMEOUT_S = 300
@@ -36,13 +35,14 @@ def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """
     file = tmp_path / "script"
 
-    def command(run: TableRun, data: Path, device: str) -> list[str]:
-        report = run.out / REPORT / JSON
+    def scripted(run: TableRun, data: Path, device: str) -> Training:
         names = f"variant={run.recipe.variant} device={device} out={run.out}"
-        finished = f'finish="mkdir -p {report.parent}; touch {report}"'
-        return ["sh", "-c", f"{names}; {finished}; cd {tmp_path}; . {file}"]
+        finished = f'finish="mkdir -p {run.report_file.parent}; touch {run.report_file}"'
+        command = ("sh", "-c", f"{names}; {finished}; cd {tmp_path}; . {file}")
+        return replace(training_of(run, data, device), command=command)
 
-    monkeypatch.setattr(scheduler, "training_command", command)
+    for scheduler in (local, ray_cluster):
+        monkeypatch.setattr(scheduler, "training_of", scripted)
     return file
 
 
@@ -141,7 +141,7 @@ def test_ctrl_c_interrupts_every_run_and_waits_for_its_state(
             wait_for(tmp_path / f"ready.{run.recipe.variant}")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(scheduler, "time", _Sleeping(interrupt))
+    monkeypatch.setattr(local, "time", _Sleeping(interrupt))
     with pytest.raises(KeyboardInterrupt):
         train_all(runs, Path("data"), ["cpu", "cpu"])
     assert {path.name for path in tmp_path.glob("saved.*")} == {
@@ -180,7 +180,7 @@ def test_a_run_survives_a_killed_program_and_is_not_started_twice(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(scheduler, "time", _Sleeping(kill))
+        patch.setattr(local, "time", _Sleeping(kill))
         with pytest.raises(Killed):
             train_all(runs[:1], Path("data"), ["cpu"])
     try:
@@ -192,11 +192,11 @@ def test_a_run_survives_a_killed_program_and_is_not_started_twice(
 
 def test_the_training_command_repeats_the_settings_and_resumes(tmp_path: Path) -> None:
     run = runs_of(read_table("cifar10"), [42], ["training.workers=2"], tmp_path)[0]
-    assert training_command(run, Path("data"), "cuda:1") == [
+    assert training_of(run, Path("data"), "cuda:1").command == (
         sys.executable, "-m", "eulerlora_client", "train", str(read_table("cifar10").recipe_path),
         "--variant", "lora-20", "--data", "data", "--out", str(run.out),
         "--device", "cuda:1", "--resume", "--set", "training.workers=2", "--set", "seed=42",
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("count", "names"), [(0, ["cpu"]), (2, ["cuda:0", "cuda:1"])])
