@@ -79,7 +79,8 @@ class AdapterTraining(OptimisationSettings):
     another view to each.
     samples: stochastic samples per adapter and step.
     augmentation: the random view of an image: `paper` (flips and rotations), `natural` (crops and
-    horizontal flips), `dermoscopy` (crops, flips, quarter turns) or `cameras`.
+    horizontal flips), `dermoscopy` (crops, flips, quarter turns) or `cameras` (half of them as
+    other cameras take them).
     head: initial head of every adapter, `random` as in the paper, or a linear probe of the frozen
     backbone: `linear-probe` fits one on the train part for all adapters, `bootstrap-probes` one for
     each adapter on a bootstrap resample of its groups or images.
