@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -30,11 +30,12 @@ from service.auth.exposure import allowed_hosts, check_exposure
 from service.auth.keys import Keys
 from service.http.headers import MAX_HEADER_BYTES
 from service.http.protocol import protocol_of
+from service.inference.models import ServedModels
 from service.lifecycle.gate import Gate
-from service.lifecycle.loading import checkpoint_folder, is_loading, load_checked
+from service.lifecycle.loading import Load, checkpoint_folder, is_loading, load_checked
 from service.lifecycle.phase import Lifecycle
 from service.lifecycle.server import Server
-from service.lifecycle.supervisor import Parts, Supervisor
+from service.lifecycle.supervisor import Parts, Service, Supervisor
 from service.settings import (
     LifeSettings,
     ServiceSettings,
@@ -81,6 +82,15 @@ class ServeOptions:
     drain_s: float | None
 
 
+@dataclass(frozen=True)
+class Assembly:
+    """The folders with checkpoints, and the functions `load` and `create` of `Parts`."""
+
+    folders: Sequence[Path]
+    load: Load
+    create: Callable[[ServedModels], Service]
+
+
 def run(options: ServeOptions) -> None:
     """Serves until a signal or a failure ends the process.
 
@@ -91,6 +101,27 @@ def run(options: ServeOptions) -> None:
     settings = effective_settings(options.drain_s, options.compiled)
     log_format = LogSettings(format=options.log_format).format_for(sys.stderr)
     logging.config.dictConfig(log_config(log_format))
+    lifecycle = Lifecycle()
+    with ExitStack() as resources:
+        served = assemble(options, settings, lifecycle, resources)
+        listener = resources.enter_context(listen(options.host, options.port))
+        url = server_url(options.host, listener.getsockname()[1])
+        parts = Parts(
+            load=served.load,
+            create=served.create,
+            on_ready=lambda models: click.echo(f"serving {', '.join(models)} on {url}", err=True),
+        )
+        serve(served.folders, parts, settings, lifecycle, listener)
+    _exit(lifecycle)
+
+
+def assemble(
+    options: ServeOptions, settings: ServiceSettings, lifecycle: Lifecycle, resources: ExitStack
+) -> Assembly:
+    """Returns the folders to serve and the functions that load and create; logs a warning if open.
+
+    resources: closed after serving. Raises as `run`.
+    """
     warning = check_exposure(options.host, options.keys is not None, options.open_to_all)
     if warning is not None:
         logger.warning("%s", warning)
@@ -100,18 +131,12 @@ def run(options: ServeOptions) -> None:
     sources: dict[Path, str] = {}
     folders = [checkpoint_folder(name, sources) for name in options.checkpoints]
     check_names(folders)
-    lifecycle = Lifecycle()
-    with ExitStack() as resources:
-        listener = resources.enter_context(listen(options.host, options.port))
-        url = server_url(options.host, listener.getsockname()[1])
-        app_options = _app_options(options, settings, resources)
-        parts = Parts(
-            load=partial(load_checked, device=device, runtime=runtime, sources=sources),
-            create=lambda models: create_service(models, settings, lifecycle, app_options),
-            on_ready=lambda models: click.echo(f"serving {', '.join(models)} on {url}", err=True),
-        )
-        serve(folders, parts, settings, lifecycle, listener)
-    _exit(lifecycle)
+    app_options = _app_options(options, settings, resources)
+    return Assembly(
+        folders,
+        partial(load_checked, device=device, runtime=runtime, sources=sources),
+        lambda models: create_service(models, settings, lifecycle, app_options),
+    )
 
 
 def effective_settings(drain_s: float | None, compiled: bool) -> ServiceSettings:

@@ -79,6 +79,11 @@ class ServerProcess:
         url, headers = f"{self.url}/predict", {"Content-Type": "image/png"}
         return httpx.post(url, params=query, content=png, headers=headers, timeout=END_S)
 
+    def post(self, path: str, content: bytes, media_type: str) -> httpx.Response:
+        """Returns the response to a raw body."""
+        headers = {"Content-Type": media_type}
+        return httpx.post(self.url + path, content=content, headers=headers, timeout=END_S)
+
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal to the process."""
         assert self.process.pid is not None

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -84,14 +85,20 @@ class Supervisor:
 
     @asynccontextmanager
     async def running(self, _: object = None) -> AsyncIterator[None]:
-        """Loads and serves while the context is open; SIGHUP reloads the folders."""
+        """Loads and serves while the context is open; SIGHUP reloads the folders.
+
+        Without the signal in a thread that is not the main one, where Python has no signals.
+        """
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, self._reload.set)
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main:
+            loop.add_signal_handler(signal.SIGHUP, self._reload.set)
         task = asyncio.create_task(self._run())
         try:
             yield
         finally:
-            loop.remove_signal_handler(signal.SIGHUP)
+            if is_main:
+                loop.remove_signal_handler(signal.SIGHUP)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 

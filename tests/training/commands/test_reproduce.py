@@ -218,7 +218,9 @@ def test_a_table_is_trained_evaluated_and_printed(reproduced: Reproduced) -> Non
     assert sorted(printed[2:4]) == sorted(f"{name} done" for name in names)
     folders = reproduced.folders(reproduced.out)
     reports = [json.loads((folder / REPORT / JSON).read_text()) for folder in folders]
-    rows = [line for line in printed if line.startswith("| EulerLoRA, 2 adapters")]
+    results, *further = done.out.split("### ")
+    assert [text.splitlines()[0] for text in further] == ["Cost", "Mean logits"]
+    rows = [line for line in results.splitlines() if line.startswith("| EulerLoRA, 2 adapters")]
     assert len(rows) == 2
     for row, mode in zip(rows, ("det", "stoch"), strict=True):
         (by_seed,) = zip(

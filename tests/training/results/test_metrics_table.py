@@ -16,7 +16,8 @@ from tests.training.synthetic_runs import VIT_B_32, finish
 from training.reporting.tables import METRICS
 from training.reproduction.runs import TableRun, runs_of
 from training.reproduction.table import read_table
-from training.results.metrics_table import markdown_table, trained_parameters
+from training.results.costs import trained_parameters
+from training.results.metrics_table import markdown_table
 
 ACCURACIES = {0: 0.901, 42: 0.913, 1206: 0.887}
 PAPER_SEEDS = (0, 42, 1206, 2205, 25008)

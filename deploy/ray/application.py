@@ -1,0 +1,131 @@
+"""The service as an application of Ray Serve: `serve deploy deploy/ray/serve.yaml`.
+
+Each replica is what `eulerlora serve` runs behind its socket: the same gate, supervisor and
+application, with its own queue and batches. Ray counts requests, the queue counts rows. So a
+replica accepts as many requests as Ray sends, and refuses in its own way those that it cannot run.
+"""
+
+import asyncio
+import logging.config
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import httpx
+from ray import serve
+from ray.serve import Application
+from ray.serve.config import AutoscalingConfig
+from starlette.routing import Router
+from starlette.types import ASGIApp
+
+from eulerlora.openmp import set_openmp_wait_policy
+from eulerlora.settings import Precision
+from eulerlora.validation import Settings
+
+NAME = "eulerlora"
+EVERY_ADDRESS = "0.0.0.0"  # that of Ray's proxies in serve.yaml
+MAX_ONGOING_REQUESTS = 1024
+"""Requests in a replica; more than a server has connections: the service refuses, not Ray."""
+ONGOING_REQUESTS = 8
+"""Requests in a replica, on average, above which a replica is added."""
+POLL_S = 0.1
+
+
+class Arguments(Settings):
+    """Options of every replica, as those of `eulerlora serve`; paths of its machine.
+
+    checkpoints: empty for the embedded one.
+    """
+
+    checkpoints: tuple[str, ...] = ()
+    device: str = "auto"
+    precision: Precision = "float32"
+    keys: Path | None = None
+    open_to_all: bool = False
+    policy: Path | None = None
+
+
+def build(arguments: Arguments) -> Application:
+    """Returns the application; serve.yaml names this function and its arguments."""
+    # These import torch.
+    from service.process import effective_settings  # noqa: PLC0415
+    from service.telemetry.logs import log_config  # noqa: PLC0415
+
+    life = effective_settings(drain_s=0.0, compiled=False).life
+
+    def replica() -> ASGIApp:
+        logging.config.dictConfig(log_config("json"))  # in the log files of Ray
+        return create_replica(arguments)
+
+    deployment = serve.deployment(
+        name=NAME,
+        max_ongoing_requests=MAX_ONGOING_REQUESTS,
+        autoscaling_config=AutoscalingConfig(target_ongoing_requests=ONGOING_REQUESTS),
+        health_check_period_s=life.probe_interval_s,
+        health_check_timeout_s=life.probe_timeout_s,
+        graceful_shutdown_timeout_s=life.grace_s,
+    )
+    return deployment(serve.ingress(replica)(Replica)).bind()
+
+
+class Replica:
+    """A process with a service; Ray replaces it when `check_health` fails."""
+
+    app: ASGIApp
+
+    async def check_health(self) -> None:
+        """Raises RuntimeError unless /readyz answers 200."""
+        transport = httpx.ASGITransport(app=self.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as probe:
+            response = await probe.get("/readyz")
+        if response.status_code != 200:
+            raise RuntimeError(f"/readyz: expected status 200, got {response.status_code}")
+
+
+def create_replica(arguments: Arguments) -> Router:
+    """Returns the service behind its gate; its lifespan loads, and ends when it is not needed.
+
+    The lifespan raises RuntimeError if a model cannot be loaded or fails its checks.
+    """
+    set_openmp_wait_policy()
+    # These import torch.
+    from eulerlora.checkpoint import DEFAULT_CHECKPOINT  # noqa: PLC0415
+    from service.lifecycle.gate import Gate  # noqa: PLC0415
+    from service.lifecycle.phase import Lifecycle  # noqa: PLC0415
+    from service.lifecycle.supervisor import Parts, Supervisor  # noqa: PLC0415
+    from service.process import ServeOptions, assemble, effective_settings  # noqa: PLC0415
+
+    options = ServeOptions(
+        checkpoints=arguments.checkpoints or (str(DEFAULT_CHECKPOINT),),
+        host=EVERY_ADDRESS,
+        port=0,  # Ray's proxies listen
+        device=arguments.device,
+        precision=arguments.precision,
+        compiled=False,
+        keys=arguments.keys,
+        open_to_all=arguments.open_to_all,
+        audit=None,  # its lines form one chain, written by one process
+        audit_secret=None,
+        policy=arguments.policy,
+        log_format="json",
+        trace=False,
+        drain_s=0.0,  # Ray stops sending requests before it stops a replica
+    )
+    settings, lifecycle = effective_settings(drain_s=0.0, compiled=False), Lifecycle()
+    gate = Gate(lifecycle)
+
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        with ExitStack() as resources:
+            served = assemble(options, settings, lifecycle, resources)
+            parts = Parts(served.load, served.create, on_ready=lambda _: None)
+            supervisor = Supervisor(served.folders, parts, gate, lifecycle, settings.life)
+            async with supervisor.running():
+                while lifecycle.phase == "starting":
+                    await asyncio.sleep(POLL_S)
+                if lifecycle.failure is not None:
+                    raise RuntimeError(lifecycle.failure)
+                yield
+                lifecycle.stop()
+
+    return Router(default=gate, lifespan=lifespan)
