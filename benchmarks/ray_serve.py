@@ -32,6 +32,7 @@ from benchmarks.service.server.process_tree import tree
 IMAGES, RAY_PORT, PROXY_PORT = 32, 8123, 8124
 REPLICA = "ray::ServeRep"  # the system cuts names
 ENVIRONMENT = {
+    "RAY_ADDRESS": "local",  # not the cluster of another program
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deploy.ray.retry.middlewares",
