@@ -1,19 +1,44 @@
 """Multi-head self-attention with adapted Q, K, V and O, over packed weights."""
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.adapted_linear import adapted_linear
 from eulerlora.coefficients import PROJECTIONS
+from eulerlora.row_draws import COEFFICIENTS, BlockRows
 from eulerlora.settings import AdapterSettings
 
 INITIAL_GAIN = 10.0
 
 
-class AttentionAdapters(nn.Module):
+class BlockAdapters(nn.Module, ABC):
+    """The tensors that a method adds to one block, and its self-attention."""
+
+    @abstractmethod
+    def initialise(self, generator: Generator) -> None:
+        """Draws the tensors from `generator`; the block then equals the frozen block."""
+
+    @abstractmethod
+    def attention(
+        self,
+        inputs: Tensor,
+        frozen: nn.MultiheadAttention,
+        rows: BlockRows,
+        queries: int | None = None,
+    ) -> Tensor:
+        """Returns the self-attention of every row, (rows, queries, width), without the residual.
+
+        inputs: (rows, tokens, width), after the layer norm; with `rows.image`, (images, tokens,
+        width). frozen: as in `adapted_attention`. queries: number of leading tokens to return; None
+        returns all.
+        """
+
+
+class AttentionAdapters(BlockAdapters):
     """The trainable directions of one block: all adapters, all four projections.
 
     down: (4, adapters, rank, width), initialised Xavier-uniform with gain 10 for each (rank, width)
@@ -28,12 +53,26 @@ class AttentionAdapters(nn.Module):
         self.up = nn.Parameter(torch.zeros(shape))
 
     @torch.no_grad()
-    def initialise(self, generator: torch.Generator) -> None:
+    def initialise(self, generator: Generator) -> None:
         """Draws `down` from `generator` and sets `up` to zero."""
         rank, width = self.down.shape[-2:]
         bound = INITIAL_GAIN * math.sqrt(6 / (rank + width))
         self.down.uniform_(-bound, bound, generator=generator)
         self.up.zero_()
+
+    def coefficients(self, rows: BlockRows) -> Tensor:
+        """Returns the coefficients (rows, 4, ranks) of the rows' directions."""
+        return rows.draws[COEFFICIENTS]
+
+    def attention(
+        self,
+        inputs: Tensor,
+        frozen: nn.MultiheadAttention,
+        rows: BlockRows,
+        queries: int | None = None,
+    ) -> Tensor:
+        coefficients = self.coefficients(rows)
+        return adapted_attention(inputs, frozen, self, coefficients, rows.image, queries)
 
 
 def adapted_attention(

@@ -2,17 +2,19 @@
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from eulerlora.backbone_network import LayerScale
-from eulerlora.rows import Rows
-from eulerlora.settings import DEFAULT_RUNTIME, AdapterSettings, RuntimeSettings
-from eulerlora.vision_transformer import AdaptedVisionTransformer, NetworkOutput
+from eulerlora.row_draws import RowDraws, padded
+from eulerlora.row_pass import NetworkOutput, PassPart, run_pass
+from eulerlora.rows import RowPart, Rows
+from eulerlora.settings import DEFAULT_RUNTIME, AdapterSettings, Draw, RuntimeSettings
+from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Row counts for which a network is compiled; a batch is padded to the next of them, or to a
@@ -29,7 +31,7 @@ CPU_TOKENS = 1_200
 network once per pass costs more than the cache saves.
 """
 
-Forward = Callable[[Tensor, Rows, Tensor], NetworkOutput]
+Forward = Callable[[Tensor, Rows, RowDraws], NetworkOutput]
 
 
 class Runtime:
@@ -67,21 +69,36 @@ class Runtime:
         """The number of blocks of the network."""
         return self.network.depth
 
-    def __call__(self, images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor:
-        """Returns the logits of every row; arguments as in `outputs`."""
-        return self.outputs(images, rows, coefficients).logits
+    @property
+    def pass_key(self) -> Hashable:
+        """Equal for runtimes that can share a pass (`outputs_of`).
 
-    def outputs(self, images: Tensor, rows: Rows, coefficients: Tensor) -> NetworkOutput:
+        They have the same backbone in memory and the same normalisation of images.
+        """
+        if self.compiled:
+            return id(self)
+        backbone, images = self.network.backbone, self.network.preprocessing
+        return backbone.class_token.data_ptr(), images.mean, images.std
+
+    def draw_rows(self, draws: Sequence[Draw]) -> RowDraws:
+        """Returns the random input of rows, as `AdaptedVisionTransformer.draw_rows`."""
+        return self.network.draw_rows(draws)
+
+    def __call__(self, images: Tensor, rows: Rows, draws: RowDraws) -> Tensor:
+        """Returns the logits of every row; arguments as in `outputs`."""
+        return self.outputs(images, rows, draws).logits
+
+    def outputs(self, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
         """Returns logits and features; arguments as in `AdaptedVisionTransformer.outputs`."""
         with self._autocast():
             passes = math.ceil(len(rows) / self.max_rows_per_pass)
             if passes == 1:
-                return self._forward(images, rows, coefficients)
+                return self._forward(images, rows, draws)
             parts = [
-                self._forward(images[part.images], part.renumbered, coefficients[part.rows])
+                self._forward(images[part.images], part.renumbered, draws.rows(part.rows))
                 for part in rows.split(math.ceil(len(rows) / passes))
             ]
-        return NetworkOutput(*(torch.cat(values) for values in zip(*parts, strict=True)))
+        return _joined(parts)
 
     def _autocast(self) -> AbstractContextManager[object]:
         if not self._bfloat16:
@@ -98,14 +115,77 @@ class Runtime:
             dynamic=False,
         )
 
-        def forward(images: Tensor, rows: Rows, coefficients: Tensor) -> NetworkOutput:
+        def forward(images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
             count = padded_count(len(rows))
-            padded_rows = Rows(_padded(rows.image, count), _padded(rows.adapter, count), ())
-            output = compiled(_padded(images, count), padded_rows, _padded(coefficients, count))
+            padded_rows = Rows(padded(rows.image, count), padded(rows.adapter, count), ())
+            output = compiled(padded(images, count), padded_rows, draws.padded(count))
             # The next pass overwrites a CUDA graph's output.
             return NetworkOutput(*(values[: len(rows)].clone() for values in output))
 
         return forward
+
+
+@dataclass(frozen=True)
+class RuntimePart:
+    """The images and rows of one runtime in a batch; arguments as in its `outputs`."""
+
+    runtime: Runtime
+    images: Tensor
+    rows: Rows
+    draws: RowDraws
+
+
+def outputs_of(parts: Sequence[RuntimePart]) -> list[NetworkOutput]:
+    """Returns the output of each part's runtime; passes are shared by all parts.
+
+    The runtimes have equal `pass_key`s.
+    """
+    first = parts[0].runtime
+    if len(parts) == 1:
+        return [first.outputs(parts[0].images, parts[0].rows, parts[0].draws)]
+    outputs: list[list[NetworkOutput]] = [[] for _ in parts]
+    with first._autocast():
+        for indices, pass_parts in _shared_passes(parts, first.max_rows_per_pass):
+            for index, output in zip(indices, run_pass(pass_parts), strict=True):
+                outputs[index].append(output)
+    return [_joined(output) for output in outputs]
+
+
+def _shared_passes(
+    parts: Sequence[RuntimePart], max_rows: int
+) -> Iterator[tuple[list[int], list[PassPart]]]:
+    """Yields the parts of each pass and their indices, whole images with at most `max_rows` rows.
+
+    An image with more rows has a pass of its own.
+    """
+    total = sum(len(part.rows) for part in parts)
+    limit = math.ceil(total / math.ceil(total / max_rows))
+    indices: list[int] = []
+    chosen: list[PassPart] = []
+    free = limit
+    for index, part in enumerate(parts):
+        first = 0
+        while first < len(part.rows.counts):
+            if chosen and part.rows.counts[first] > free:
+                yield indices, chosen
+                indices, chosen, free = [], [], limit
+            rows = part.rows.part(first, free)
+            indices.append(index)
+            chosen.append(_pass_part(part, rows))
+            free -= len(rows.renumbered)
+            first = rows.images.stop
+    yield indices, chosen
+
+
+def _pass_part(part: RuntimePart, rows: RowPart) -> PassPart:
+    return PassPart(
+        part.runtime.network, part.images[rows.images], rows.renumbered, part.draws.rows(rows.rows)
+    )
+
+
+def _joined(parts: Sequence[NetworkOutput]) -> NetworkOutput:
+    """Returns the output of consecutive rows."""
+    return NetworkOutput(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
 
 def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -> int:
@@ -120,11 +200,6 @@ def padded_count(rows: int) -> int:
     """Returns the row count to which a batch is padded."""
     largest = ROW_COUNTS[-1]
     return next((count for count in ROW_COUNTS if rows <= count), -(-rows // largest) * largest)
-
-
-def _padded(values: Tensor, count: int) -> Tensor:
-    """Returns (count, ...): values (n, ...) followed by zeros."""
-    return F.pad(values, [0, 0] * (values.ndim - 1) + [0, count - len(values)])
 
 
 def round_products(network: AdaptedVisionTransformer) -> None:

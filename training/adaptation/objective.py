@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.coefficients import PROJECTIONS, draw_trajectories, on_stacked_ranks
+from eulerlora.row_draws import RowDraws
+from eulerlora.row_pass import Block, adapted_block
 from eulerlora.rows import Rows
-from eulerlora.vision_transformer import AdaptedVisionTransformer, Block, adapted_block
+from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.adaptation.dropout import DropoutBlock
 from training.adaptation.losses import Loss, image_weights, target_probabilities
 from training.adaptation.validation import EpochValidation
@@ -23,11 +24,11 @@ DROPOUT = 1
 class AdapterDraw:
     """The random input of a step.
 
-    coefficients: (trajectories, blocks, 4, adapters * rank). block: computes one block; with
-    dropout it draws further elements at every call.
+    trajectories: the draws of the trajectories, which all images share. block: computes one block;
+    with dropout it draws further elements at every call.
     """
 
-    coefficients: Tensor
+    trajectories: RowDraws
     block: Block
 
 
@@ -41,7 +42,7 @@ class AdapterObjective(Objective[AdapterDraw]):
     An image has one view for all adapters, or one for each.
     class_weights: (classes,), on the network's device. outlier_weight: as in
     `losses.image_weights`. recompute: use activation checkpointing; not with dropout. sampling:
-    False trains with all coefficients 1. dropout: probability of adapter dropout.
+    False trains with the draws of mode det. dropout: probability of adapter dropout.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class AdapterObjective(Objective[AdapterDraw]):
         patience: int | None = None,
     ) -> None:
         super().__init__(network, rows_per_image=network.settings.adapters * samples)
-        self.settings, self.depth = network.settings, network.depth
+        self.settings, self.method = network.settings, network.method
         self.samples = samples
         self.weighted_loss = weighted_loss
         self.class_weights, self.outlier_weight = class_weights, outlier_weight
@@ -69,20 +70,16 @@ class AdapterObjective(Objective[AdapterDraw]):
         self.block = recomputed(adapted_block) if recompute else adapted_block
 
     def draw(self, seed: int, step: int, process: int) -> AdapterDraw:
-        """Returns one draw of coefficients per trajectory, shared by all images of the step and
-        the same in all processes; the dropout of each process is another one.
+        """Returns one draw per trajectory, shared by all images of the step and the same in all
+        processes; the dropout of each process is another one.
         """
-        shape = (self.rows_per_image, self.depth, len(PROJECTIONS), self.settings.rank)
-        coefficients = torch.ones(shape)
+        drawn = self.method.det()
         if self.sampling:
-            coefficients = draw_trajectories(
-                self.rows_per_image, self.depth, self.settings, step_generator(seed, step)
-            )
-        stacked = on_stacked_ranks(coefficients, self.settings.adapters)
+            drawn = self.method.sample(self.samples, step_generator(seed, step))
         block: Block = self.block
         if self.dropout:
             block = DropoutBlock(self.dropout, step_generator(seed, step, process, DROPOUT))
-        return AdapterDraw(stacked.to(self.class_weights.device), block)
+        return AdapterDraw(drawn.to(self.class_weights), block)
 
     def loss(
         self, network: Callable[..., Tensor], images: Tensor, labels: Tensor, draw: AdapterDraw
@@ -93,8 +90,7 @@ class AdapterObjective(Objective[AdapterDraw]):
         if images.ndim == 5:
             rows, images = rows.with_own_images(self.settings.adapters), images.flatten(0, 1)
         rows = rows.to(images.device)
-        coefficients = draw.coefficients.repeat(count, 1, 1, 1)
-        logits = network(images, rows, coefficients, block=draw.block)
+        logits = network(images, rows, draw.trajectories.repeated(count), block=draw.block)
         trajectories = logits.float().unflatten(0, (count, -1))  # (n, trajectories, classes)
         if self.logit_adjustment is not None:
             belongs = (labels >= 0)[:, None, None]

@@ -198,6 +198,7 @@ def _train_network(
         recipe.adapters,
         len(images.classes),
         frozen.preprocessing.model_copy(update={"colour_constancy": recipe.colour_constancy}),
+        recipe.method,
     )
     network.initialise(Generator().manual_seed(recipe.seed))
     initial: dict[str, float] = {}
@@ -278,6 +279,7 @@ def _config(
         adapters=AdapterConfig(
             settings=recipe.adapters, sha256=tensors_sha256(dict(network.adapter_parameters()))
         ),
+        method=recipe.method,
         classes=images.classes,
         preprocessing=network.preprocessing,
         provenance=provenance,

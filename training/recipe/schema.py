@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from eulerlora.method_settings import EULERLORA, MethodSettings
 from eulerlora.settings import (
     AUTO,
     AdapterSettings,
@@ -14,6 +15,7 @@ from eulerlora.settings import (
     ColourConstancy,
     PositiveInt,
     Sampler,
+    optional,
 )
 from eulerlora.validation import Settings
 from training.recipe.optimisation import AdapterTraining
@@ -155,6 +157,7 @@ class AdapterRecipe(Recipe):
     colour_constancy: applied to all images, in training and prediction
     (`eulerlora.colour_constancy`).
     adapters: what is trained.
+    method: how the adapters are sampled (docs/methods.md).
     training: how it is trained.
     evaluation: contents of the report.
     """
@@ -164,6 +167,7 @@ class AdapterRecipe(Recipe):
     backbone: BackboneSource = BackboneSource()
     colour_constancy: ColourConstancy = "none"
     adapters: AdapterSettings = AdapterSettings()
+    method: MethodSettings = optional(EULERLORA)
     training: AdapterTraining = AdapterTraining()
     evaluation: EvaluationSettings = EvaluationSettings()
 
