@@ -15,8 +15,20 @@ from eulerlora.settings import AdapterSettings
 INITIAL_GAIN = 10.0
 
 
+def initial_bound(rank: int, width: int) -> float:
+    """Returns the bound of the uniform initial elements of `down`: Xavier with gain 10."""
+    return INITIAL_GAIN * math.sqrt(6 / (rank + width))
+
+
 class BlockAdapters(nn.Module, ABC):
     """The tensors that a method adds to one block, and its self-attention."""
+
+    def divergence(self) -> Tensor | None:
+        """Returns the weighted divergence of learned laws from their priors, a scalar in nats.
+
+        Training adds it to the loss, divided by the number of images; None without such a law.
+        """
+        return None
 
     @abstractmethod
     def initialise(self, generator: Generator) -> None:
@@ -55,8 +67,7 @@ class AttentionAdapters(BlockAdapters):
     @torch.no_grad()
     def initialise(self, generator: Generator) -> None:
         """Draws `down` from `generator` and sets `up` to zero."""
-        rank, width = self.down.shape[-2:]
-        bound = INITIAL_GAIN * math.sqrt(6 / (rank + width))
+        bound = initial_bound(*self.down.shape[-2:])
         self.down.uniform_(-bound, bound, generator=generator)
         self.up.zero_()
 

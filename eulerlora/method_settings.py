@@ -1,6 +1,6 @@
 """The methods that a checkpoint or a recipe can name, with their hyperparameters.
 
-`eulerlora.methods` has what each of them computes.
+docs/methods.md has their formulas and sources; `eulerlora.methods` computes them.
 """
 
 from typing import Annotated, Literal
@@ -10,6 +10,10 @@ from pydantic import Field
 from eulerlora.validation import Settings
 
 Sides = Literal["both", "input", "output"]
+Weight = Literal["down", "up", "head"]
+"""Tensors of a network: A of every projection, B of every projection, the heads."""
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
 
 
 class EulerLoRASettings(Settings):
@@ -35,5 +39,113 @@ class RankDropoutSettings(Settings):
     kept: Annotated[float, Field(gt=0, le=1)] = 0.75
 
 
-MethodSettings = Annotated[EulerLoRASettings | RankDropoutSettings, Field(discriminator="name")]
+class GaussianCoefficientsSettings(Settings):
+    """Normal coefficients with learned mean and scale, after ScalaBL.
+
+    initial_scale: greatest initial standard deviation; the initial mean is 1.
+    prior_scale: standard deviation of the prior, whose mean is 0.
+    kl_weight: of the divergence from the prior in the loss; 1 is the evidence lower bound.
+    """
+
+    name: Literal["gaussian-coefficients"] = "gaussian-coefficients"
+    initial_scale: Positive = 0.1
+    prior_scale: Positive = 1.0
+    kl_weight: NotNegative = 1.0
+
+
+class BLoBSettings(Settings):
+    """Normal elements of A with learned means and scales (BLoB); trained, with new noise per row.
+
+    initial_scale, prior_scale: standard deviations, in units of that of A's initial elements. The
+    prior's mean is 0. kl_weight: as in `GaussianCoefficientsSettings`; below 1 the posterior is
+    tempered.
+    """
+
+    name: Literal["blob"] = "blob"
+    initial_scale: Positive = 0.2
+    prior_scale: Positive = 20.0
+    kl_weight: NotNegative = 0.01
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """The sampled tensors."""
+        return ("down",)
+
+
+class TFBSettings(Settings):
+    """Training-free Bayesianization of finished adapters: noise on A of one size in weight space.
+
+    deviation: standard deviation of each element of the noise that U adds to the weights.
+    tolerance: accepted share of anchors with another label. anchors: their number.
+    """
+
+    name: Literal["tfb"] = "tfb"
+    deviation: NotNegative
+    tolerance: Annotated[float, Field(ge=0, lt=1)]
+    anchors: Annotated[int, Field(ge=1)]
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """The sampled tensors."""
+        return ("down",)
+
+
+class LaplaceSettings(Settings):
+    """Diagonal Laplace approximation around finished adapters.
+
+    layers: `last` samples the heads, `adapters` samples A and B, `all` samples both.
+    prior_precision: of every element. images: from which the curvature was estimated.
+    """
+
+    name: Literal["laplace"] = "laplace"
+    layers: Literal["last", "adapters", "all"]
+    prior_precision: Positive
+    images: Annotated[int, Field(ge=1)]
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """The sampled tensors."""
+        named: dict[str, tuple[Weight, ...]] = {
+            "last": ("head",),
+            "adapters": ("down", "up"),
+            "all": ("down", "up", "head"),
+        }
+        return named[self.layers]
+
+
+class SWAGSettings(Settings):
+    """Moments of the weights along SGD from finished adapters (diagonal SWAG).
+
+    learning_rate: constant. steps: of SGD. snapshots: from which the moments were computed.
+    """
+
+    name: Literal["swag"] = "swag"
+    learning_rate: Positive
+    steps: Annotated[int, Field(ge=1)]
+    snapshots: Annotated[int, Field(ge=2)]
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """The sampled tensors."""
+        return ("down", "up", "head")
+
+
+MethodSettings = Annotated[
+    EulerLoRASettings
+    | RankDropoutSettings
+    | GaussianCoefficientsSettings
+    | BLoBSettings
+    | TFBSettings
+    | LaplaceSettings
+    | SWAGSettings,
+    Field(discriminator="name"),
+]
+"""Any method of a checkpoint."""
+
+TrainedMethodSettings = Annotated[
+    EulerLoRASettings | RankDropoutSettings | GaussianCoefficientsSettings | BLoBSettings,
+    Field(discriminator="name"),
+]
+"""A method that a recipe can train; the others are fitted to a finished checkpoint."""
+
 EULERLORA = EulerLoRASettings()

@@ -4,7 +4,6 @@ A network is a deterministic function of images, rows and draws. Draws are on th
 generator per image, and have no trained values: means and scales belong to the network.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -104,19 +103,3 @@ def _joined(parts: Sequence[Mapping[str, Tensor]], counts: Sequence[int]) -> dic
         )
         for name, shape in shapes.items()
     }
-
-
-def antithetic_normals(
-    first: int, samples: int, adapters: int, shape: Sequence[int], generator: torch.Generator
-) -> Tensor:
-    """Returns (adapters * samples, *shape), adapter by adapter: normal numbers in pairs z, -z.
-
-    Each sample alone is standard normal. first: samples of each adapter to skip. The first samples
-    of an adapter do not depend on how many are drawn.
-    """
-    pairs = [
-        torch.randn(adapters, *shape, generator=generator)
-        for _ in range(math.ceil((first + samples) / 2))
-    ]
-    signed = torch.stack([sign * pair for pair in pairs for sign in (1, -1)], dim=1)
-    return signed[:, first : first + samples].flatten(0, 1)

@@ -5,6 +5,7 @@
 
 from collections.abc import Iterator, Sequence
 
+import torch
 from torch import Generator, Tensor, nn
 
 from eulerlora.adapted_attention import BlockAdapters
@@ -39,6 +40,7 @@ class AdaptedVisionTransformer(nn.Module):
         self.preprocessing = preprocessing or Preprocessing(size=shape.image_size)
         self.backbone = backbone.requires_grad_(False).eval()
         self.settings = settings
+        self.method_settings = method
         self.method = build_method(method, NetworkShape(settings, shape, classes))
         self.blocks = nn.ModuleList(self.method.block() for _ in range(shape.layers))
         self.heads = self.method.heads()
@@ -66,6 +68,14 @@ class AdaptedVisionTransformer(nn.Module):
         for name, parameter in self.named_parameters():
             if not name.startswith("backbone."):
                 yield name, parameter
+
+    def divergence(self) -> Tensor | None:
+        """Returns the sum over blocks of `BlockAdapters.divergence`, or None."""
+        divergences = [
+            block.divergence() for block in self.blocks if isinstance(block, BlockAdapters)
+        ]
+        learned = [divergence for divergence in divergences if divergence is not None]
+        return torch.stack(learned).sum() if learned else None
 
     def draw_rows(self, draws: Sequence[Draw]) -> RowDraws:
         """Returns the random input of the rows of images, on the CPU. draws: one per image.

@@ -29,7 +29,13 @@ class NetworkShape:
 
 
 class Method(ABC):
-    """A way to answer rows. A subclass has the settings of one method."""
+    """A way to answer rows. A subclass has the settings of one method.
+
+    noise_per_image: in training, the images of a batch have draws of their own; otherwise they
+    share one draw per trajectory.
+    """
+
+    noise_per_image = False
 
     def __init__(self, shape: NetworkShape) -> None:
         self.shape = shape

@@ -1,7 +1,19 @@
 """The method that settings name."""
 
-from eulerlora.method_settings import EulerLoRASettings, MethodSettings, RankDropoutSettings
+from eulerlora.method_settings import (
+    BLoBSettings,
+    EulerLoRASettings,
+    GaussianCoefficientsSettings,
+    LaplaceSettings,
+    MethodSettings,
+    RankDropoutSettings,
+    SWAGSettings,
+    TFBSettings,
+)
+from eulerlora.methods.blob import BLoBMethod
 from eulerlora.methods.contract import Method, NetworkShape
+from eulerlora.methods.gaussian_coefficients import GaussianCoefficientsMethod
+from eulerlora.methods.gaussian_weights import GaussianWeightsMethod
 from eulerlora.methods.masks import EulerLoRAMethod, RankDropoutMethod
 
 
@@ -12,3 +24,9 @@ def build_method(settings: MethodSettings, shape: NetworkShape) -> Method:
             return EulerLoRAMethod(settings, shape)
         case RankDropoutSettings():
             return RankDropoutMethod(settings, shape)
+        case GaussianCoefficientsSettings():
+            return GaussianCoefficientsMethod(settings, shape)
+        case BLoBSettings():
+            return BLoBMethod(settings, shape)
+        case TFBSettings() | LaplaceSettings() | SWAGSettings():
+            return GaussianWeightsMethod(settings.weights, shape)

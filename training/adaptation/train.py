@@ -139,6 +139,7 @@ def train_adapters(
         sampling=settings.sampling,
         dropout=settings.adapter_dropout,
         patience=settings.early_stop,
+        image_count=len(training),
     )
     views = recipe.adapters.adapters if settings.views == "own" else None
 

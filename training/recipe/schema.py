@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora.method_settings import EULERLORA, MethodSettings
+from eulerlora.method_settings import EULERLORA, TrainedMethodSettings
 from eulerlora.settings import (
     AUTO,
     AdapterSettings,
@@ -167,7 +167,7 @@ class AdapterRecipe(Recipe):
     backbone: BackboneSource = BackboneSource()
     colour_constancy: ColourConstancy = "none"
     adapters: AdapterSettings = AdapterSettings()
-    method: MethodSettings = optional(EULERLORA)
+    method: TrainedMethodSettings = optional(EULERLORA)
     training: AdapterTraining = AdapterTraining()
     evaluation: EvaluationSettings = EvaluationSettings()
 

@@ -54,7 +54,7 @@ def batch() -> Batch:
 
 
 def coefficients_of(draw: AdapterDraw) -> Tensor:
-    return draw.trajectories.blocks[COEFFICIENTS]
+    return draw.images(1).blocks[COEFFICIENTS]
 
 
 def gradient(objective: AdapterObjective, parts: list[Batch]) -> list[Tensor]:
@@ -113,7 +113,7 @@ def test_logits_are_adjusted_for_images_of_a_class_only(batch: Batch) -> None:
     plain = AdapterObjective(network, 1, trajectory_loss, torch.ones(3))
     draw = plain.draw(0, 0, 0)
     rows = Rows.of([1] * 7, 2)
-    logits = network(images, rows, draw.trajectories.repeated(7)).unflatten(0, (7, 2))
+    logits = network(images, rows, draw.images(7)).unflatten(0, (7, 2))
     shifted = logits + adjustment
     shifted[5] = logits[5]
     expected = trajectory_loss(shifted, target_probabilities(labels, 3), torch.ones(7))
