@@ -19,6 +19,7 @@ NotNegative = Annotated[float, Field(ge=0)]
 class EulerLoRASettings(Settings):
     """The paper's method, and LoRA or LoRA-Ensemble with min_rank = rank.
 
+    name: of the method.
     sides: the projections that are sampled: all, only Q, K and V (`input`), or only O (`output`).
     """
 
@@ -29,6 +30,7 @@ class EulerLoRASettings(Settings):
 class RankDropoutSettings(Settings):
     """Dropout of whole directions, with one probability at all projections.
 
+    name: of the method.
     law: `bernoulli` keeps each direction with probability `kept`; `fixed` keeps a random subset of
     the nearest number of directions, at least one.
     kept: share of the directions that a sample uses; the paper's ranks 10 to 20 of 20 use 0.75.
@@ -42,9 +44,10 @@ class RankDropoutSettings(Settings):
 class GaussianCoefficientsSettings(Settings):
     """Normal coefficients with learned mean and scale, after ScalaBL.
 
+    name: of the method.
     initial_scale: greatest initial standard deviation; the initial mean is 1.
     prior_scale: standard deviation of the prior, whose mean is 0.
-    kl_weight: of the divergence from the prior in the loss; 1 is the evidence lower bound.
+    kl_weight: weight of the divergence from the prior in the loss; 1 is the evidence lower bound.
     """
 
     name: Literal["gaussian-coefficients"] = "gaussian-coefficients"
@@ -56,9 +59,10 @@ class GaussianCoefficientsSettings(Settings):
 class BLoBSettings(Settings):
     """Normal elements of A with learned means and scales (BLoB); trained, with new noise per row.
 
-    initial_scale, prior_scale: standard deviations, in units of that of A's initial elements. The
-    prior's mean is 0. kl_weight: as in `GaussianCoefficientsSettings`; below 1 the posterior is
-    tempered.
+    name: of the method.
+    initial_scale: greatest initial standard deviation, in units of that of the initial A.
+    prior_scale: standard deviation of the prior in the same units; its mean is 0.
+    kl_weight: weight of the divergence from the prior in the loss; 1 is the evidence lower bound.
     """
 
     name: Literal["blob"] = "blob"
