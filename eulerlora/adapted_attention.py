@@ -71,6 +71,11 @@ class AttentionAdapters(BlockAdapters):
         self.down.uniform_(-bound, bound, generator=generator)
         self.up.zero_()
 
+    @property
+    def det_down(self) -> Tensor:
+        """`down` times the coefficients of mode det."""
+        return self.down
+
     def coefficients(self, rows: BlockRows) -> Tensor:
         """Returns the coefficients (rows, 4, ranks) of the rows' directions."""
         return rows.draws[COEFFICIENTS]

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from eulerlora.settings import AdapterSettings
 from eulerlora.validation import Settings
 
 Sides = Literal["both", "input", "output"]
@@ -19,7 +20,7 @@ NotNegative = Annotated[float, Field(ge=0)]
 class EulerLoRASettings(Settings):
     """The paper's method, and LoRA or LoRA-Ensemble with min_rank = rank.
 
-    name: of the method.
+    name: the method.
     sides: the projections that are sampled: all, only Q, K and V (`input`), or only O (`output`).
     """
 
@@ -30,7 +31,7 @@ class EulerLoRASettings(Settings):
 class RankDropoutSettings(Settings):
     """Dropout of whole directions, with one probability at all projections.
 
-    name: of the method.
+    name: the method.
     law: `bernoulli` keeps each direction with probability `kept`; `fixed` keeps a random subset of
     the nearest number of directions, at least one.
     kept: share of the directions that a sample uses; the paper's ranks 10 to 20 of 20 use 0.75.
@@ -44,7 +45,7 @@ class RankDropoutSettings(Settings):
 class GaussianCoefficientsSettings(Settings):
     """Normal coefficients with learned mean and scale, after ScalaBL.
 
-    name: of the method.
+    name: the method.
     initial_scale: greatest initial standard deviation; the initial mean is 1.
     prior_scale: standard deviation of the prior, whose mean is 0.
     kl_weight: weight of the divergence from the prior in the loss; 1 is the evidence lower bound.
@@ -59,7 +60,7 @@ class GaussianCoefficientsSettings(Settings):
 class BLoBSettings(Settings):
     """Normal elements of A with learned means and scales (BLoB); trained, with new noise per row.
 
-    name: of the method.
+    name: the method.
     initial_scale: greatest initial standard deviation, in units of that of the initial A.
     prior_scale: standard deviation of the prior in the same units; its mean is 0.
     kl_weight: weight of the divergence from the prior in the loss; 1 is the evidence lower bound.
@@ -153,3 +154,20 @@ TrainedMethodSettings = Annotated[
 """A method that a recipe can train; the others are fitted to a finished checkpoint."""
 
 EULERLORA = EulerLoRASettings()
+
+
+def is_sampled(method: MethodSettings, adapters: AdapterSettings) -> bool:
+    """Returns False if mode stoch draws nothing: LoRA and LoRA-Ensemble."""
+    return not isinstance(method, EulerLoRASettings) or adapters.min_rank < adapters.rank
+
+
+def law_text(method: MethodSettings, adapters: AdapterSettings) -> str:
+    """Returns what a method draws, in some words: the paper's numbers, or a name with settings."""
+    if not is_sampled(method, adapters):
+        return "not sampled"
+    law = f"Kmin {adapters.min_rank}, T {adapters.steps}, sigma {adapters.scale:g}"
+    settings = method.model_dump(exclude={"name"}, exclude_defaults=True)
+    named = [f"{name} {value}" for name, value in settings.items()]
+    if isinstance(method, EulerLoRASettings):
+        return ", ".join([law, *named])
+    return ", ".join([method.name, *named])

@@ -42,6 +42,11 @@ class RowDraws:
             _joined([part.head for part in parts], counts),
         )
 
+    @property
+    def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The names of the draws of blocks and of the head."""
+        return tuple(self.blocks), tuple(self.head)
+
     def block(self, index: int) -> dict[str, Tensor]:
         """Returns the draws of one block by name, (rows, ...)."""
         return {name: values[:, index] for name, values in self.blocks.items()}

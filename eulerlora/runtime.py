@@ -2,6 +2,7 @@
 
 import math
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,9 +17,15 @@ from eulerlora.rows import RowPart, Rows
 from eulerlora.settings import DEFAULT_RUNTIME, AdapterSettings, Draw, RuntimeSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
-ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Row counts for which a network is compiled; a batch is padded to the next of them, or to a
-multiple of the last.
+ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
+"""Row counts for which a network is compiled; a pass is padded to the next of them."""
+
+CUDA_ROW_COUNTS = (*ROW_COUNTS, 192, 256, 384, 512)
+"""The same on a CUDA device."""
+
+MAX_GRAPHS = 1_000
+"""Number of graphs that a process may compile, of all networks together; one more is an error.
+Beyond its own limit of eight, torch would run the network without compilation and say nothing.
 """
 
 CPU_VALUES = 1_500_000
@@ -39,7 +46,8 @@ class Runtime:
 
     With `bfloat16`, the given network is changed: the weights of all matrix products but the heads'
     become bfloat16, which halves their memory; norms, residuals, heads and logits stay float32.
-    max_rows_per_pass: more rows run in several passes. compiled: True if the network is compiled.
+    max_rows_per_pass: more rows run in several passes. compiled: True if the network is compiled;
+    the first pass then compiles it for all row counts, and raises what torch raises if it fails.
     """
 
     def __init__(
@@ -57,7 +65,9 @@ class Runtime:
         self.compiled = settings.compiler is not None
         self._forward: Forward = self.network.outputs
         if settings.compiler is not None:
-            self._forward = self._compiled(settings.compiler)
+            counts = row_counts(self.max_rows_per_pass, device)
+            self.max_rows_per_pass = min(self.max_rows_per_pass, counts[-1])
+            self._forward = self._compiled(settings.compiler, counts)
 
     @property
     def settings(self) -> AdapterSettings:
@@ -105,7 +115,7 @@ class Runtime:
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
-    def _compiled(self, compiler: str) -> Forward:
+    def _compiled(self, compiler: str, counts: Sequence[int]) -> Forward:
         """Compiles the network for each row count, on a CUDA device with CUDA graphs."""
         graphs = compiler == "inductor" and self.device.type == "cuda"
         compiled: Forward = torch.compile(
@@ -113,12 +123,25 @@ class Runtime:
             backend=compiler,
             mode="reduce-overhead" if graphs else None,
             dynamic=False,
+            fullgraph=True,
         )
+        remaining: dict[Hashable, list[int]] = {}  # by the names of the draws
+
+        def run(count: int, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
+            rows = Rows(padded(rows.image, count), padded(rows.adapter, count), ())
+            limits = {"recompile_limit": MAX_GRAPHS, "accumulated_recompile_limit": MAX_GRAPHS}
+            with torch._dynamo.config.patch(limits):
+                return compiled(padded(images, count), rows, draws.padded(count))
 
         def forward(images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
-            count = padded_count(len(rows))
-            padded_rows = Rows(padded(rows.image, count), padded(rows.adapter, count), ())
-            output = compiled(padded(images, count), padded_rows, draws.padded(count))
+            left = remaining.setdefault(draws.names, list(counts))
+            while left:
+                first = Rows(rows.image[:1], rows.adapter[:1], ())
+                for _ in range(2 if graphs else 1):  # the second pass records the CUDA graph
+                    run(left[-1], images[:1], first, draws.rows(slice(1)))
+                left.pop()
+            count = padded_count(len(rows), counts)
+            output = run(count, images, rows, draws)
             # The next pass overwrites a CUDA graph's output.
             return NetworkOutput(*(values[: len(rows)].clone() for values in output))
 
@@ -196,10 +219,15 @@ def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -
     return max(1, CPU_TOKENS // shape.tokens, CPU_VALUES // (shape.tokens * shape.mlp_width))
 
 
-def padded_count(rows: int) -> int:
-    """Returns the row count to which a batch is padded."""
-    largest = ROW_COUNTS[-1]
-    return next((count for count in ROW_COUNTS if rows <= count), -(-rows // largest) * largest)
+def row_counts(max_rows: int, device: torch.device) -> Sequence[int]:
+    """Returns the row counts to compile for passes of at most `max_rows` rows."""
+    counts = CUDA_ROW_COUNTS if device.type == "cuda" else ROW_COUNTS
+    return counts[: bisect_left(counts, max_rows) + 1]
+
+
+def padded_count(rows: int, counts: Sequence[int]) -> int:
+    """Returns the row count to which a pass of at most `counts[-1]` rows is padded."""
+    return counts[bisect_left(counts, rows)]
 
 
 def round_products(network: AdaptedVisionTransformer) -> None:

@@ -47,8 +47,10 @@ if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace
     from opentelemetry.sdk.trace import TracerProvider
 
 BACKLOG = 2048
-COMPILED_PASS_S = 600.0
-"""Minimum limit on the time of a pass of a compiled network, whose first passes compile it."""
+COMPILED_PASS_S = 1800.0
+"""Minimum limit on the time of a pass of a compiled network, whose first pass compiles it for all
+row counts.
+"""
 
 logger = logging.getLogger(__name__)
 

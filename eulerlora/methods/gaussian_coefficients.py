@@ -52,6 +52,10 @@ class GaussianCoefficientAdapters(AttentionAdapters):
         greatest = self.settings.initial_scale
         self.log_scale.uniform_(greatest / math.sqrt(2), greatest, generator=generator).log_()
 
+    @property
+    def det_down(self) -> Tensor:
+        return self.mean.unsqueeze(-1) * self.down
+
     def coefficients(self, rows: BlockRows) -> Tensor:
         """Returns (rows, 4, adapters * rank); zero on the directions of other adapters."""
         coefficients = rows.draws[COEFFICIENTS] * self.mean.flatten(1)

@@ -5,6 +5,8 @@ import copy
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.exc import FailOnRecompileLimitHit
+from torch._dynamo.utils import counters
 
 from eulerlora.row_draws import COEFFICIENTS, RowDraws
 from eulerlora.row_pass import NetworkOutput
@@ -16,10 +18,11 @@ from eulerlora.runtime import (
     Runtime,
     max_rows_per_pass,
     padded_count,
+    row_counts,
 )
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer
-from tests.conftest import random_network
+from tests.conftest import TINY_BACKBONE, random_backbone, random_network
 
 CPU = torch.device("cpu")
 DRAWS = (Draw(), Draw(mode="stoch", samples=3, seed=1), Draw(mode="stoch", samples=1, seed=2))
@@ -112,12 +115,19 @@ def test_a_pass_on_a_cpu_has_a_minimum_number_of_tokens(
     assert max_rows_per_pass(random_network(), CPU) == CPU_TOKENS // 17
 
 
-def test_a_batch_is_padded_to_the_next_row_count() -> None:
-    assert [padded_count(rows) for rows in (1, 3, 8, 9, 100, 128)] == [1, 4, 8, 16, 128, 128]
-    assert padded_count(129) == 2 * ROW_COUNTS[-1]
+def test_a_pass_is_padded_to_the_next_row_count() -> None:
+    padded = [padded_count(rows, ROW_COUNTS) for rows in (1, 3, 8, 9, 65, 100, 128)]
+    assert padded == [1, 4, 8, 16, 96, 128, 128]
 
 
-def test_a_padded_batch_returns_the_logits_of_the_given_rows(
+def test_row_counts_end_with_the_first_that_holds_a_whole_pass() -> None:
+    assert row_counts(32, CPU) == (1, 2, 4, 8, 16, 32)
+    assert row_counts(33, CPU)[-1] == 64
+    assert row_counts(10**9, CPU)[-1] == 128
+    assert row_counts(10**9, torch.device("cuda"))[-4:] == (192, 256, 384, 512)
+
+
+def test_the_first_pass_compiles_all_row_counts_and_returns_the_logits_of_the_given_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     network = random_network()
@@ -131,4 +141,32 @@ def test_a_padded_batch_returns_the_logits_of_the_given_rows(
     runtime = Runtime(network, CPU, RuntimeSettings(compiler="eager"))
     with torch.inference_mode():
         torch.testing.assert_close(runtime(*inputs_of(network)), network(*inputs_of(network)))
-    assert shapes == [(16, 16, 16)]
+        runtime(*inputs_of(network))
+    assert shapes == [*((count,) * 3 for count in reversed(ROW_COUNTS)), (16,) * 3, (16,) * 3]
+
+
+def test_every_shape_of_network_has_a_graph_for_each_row_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("eulerlora.runtime.ROW_COUNTS", (1, 2, 4, 8, 16))
+    torch._dynamo.reset()
+    counters.clear()
+    wide = random_backbone(TINY_BACKBONE.model_copy(update={"mlp_width": 32}))
+    networks = [random_network(), random_network(backbone=wide), random_network()]
+    for network in networks:
+        runtime = Runtime(network, CPU, RuntimeSettings(compiler="eager"))
+        with torch.inference_mode():
+            runtime(*inputs_of(network))
+            runtime(*inputs_of(network))
+    assert counters["stats"]["unique_graphs"] == 2 * 5  # more than torch's own limit of eight
+
+
+def test_a_network_that_cannot_be_compiled_once_more_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("eulerlora.runtime.MAX_GRAPHS", 2)
+    torch._dynamo.reset()
+    network = random_network()
+    runtime = Runtime(network, CPU, RuntimeSettings(compiler="eager"))
+    with torch.inference_mode(), pytest.raises(FailOnRecompileLimitHit):
+        runtime(*inputs_of(network))

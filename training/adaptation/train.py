@@ -16,6 +16,7 @@ from eulerlora.config import (
     Provenance,
 )
 from eulerlora.errors import SettingsError
+from eulerlora.method_settings import is_sampled
 from eulerlora.model import EulerLoRA
 from eulerlora.printable import printable
 from eulerlora.safetensor_files import tensors_sha256
@@ -158,10 +159,10 @@ def _validation(
     network: AdaptedVisionTransformer, recipe: AdapterRecipe, images: ImageParts, epochs: int
 ) -> EpochValidation | None:
     """Returns what measures each epoch, or None if the recipe asks for nothing of it."""
-    settings, adapters = recipe.training, recipe.adapters
+    settings = recipe.training
     if not (settings.best_epoch or settings.metrics_by_epoch):
         return None
-    sampled = settings.metrics_by_epoch and adapters.min_rank < adapters.rank
+    sampled = settings.metrics_by_epoch and is_sampled(recipe.method, recipe.adapters)
     return EpochValidation(
         network,
         images.parts["validation"],

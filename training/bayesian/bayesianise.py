@@ -9,7 +9,12 @@ import torch
 from eulerlora.checkpoint import check_free, load_checkpoint, save_checkpoint
 from eulerlora.config import AdapterConfig, CheckpointConfig
 from eulerlora.errors import DataError
-from eulerlora.method_settings import LaplaceSettings, MethodSettings, SWAGSettings
+from eulerlora.method_settings import (
+    LaplaceSettings,
+    MethodSettings,
+    SWAGSettings,
+    is_sampled,
+)
 from eulerlora.safetensor_files import tensors_sha256
 from eulerlora.settings import Auto
 from eulerlora.validation import validated
@@ -135,9 +140,8 @@ def bayesianise(
 
 
 def _calibrated_samples(source: CheckpointConfig) -> tuple[int | Auto, ...]:
-    adapters = source.adapters.settings
     own = tuple(entry.samples for entry in source.thresholds if entry.mode == "stoch")
-    return own if own and adapters.min_rank < adapters.rank else SAMPLES
+    return own if own and is_sampled(source.method, source.adapters.settings) else SAMPLES
 
 
 def _config(

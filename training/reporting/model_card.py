@@ -8,6 +8,7 @@ from eulerlora.atomic_files import atomic_write
 from eulerlora.checkpoint import read_config, stored_revision, write_card
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import DataError
+from eulerlora.method_settings import EULERLORA, law_text
 from training.evaluation.report_schema import Report, read_report
 from training.reporting.card_origin import (
     pretraining,
@@ -158,10 +159,12 @@ def site_sections(config: CheckpointConfig) -> list[Section]:
 
 def _shape(config: CheckpointConfig) -> str:
     adapters, shape = config.adapters.settings, config.backbone.settings
+    law = law_text(config.method, adapters)
+    method = "" if config.method == EULERLORA else f" Method: {law} (docs/methods.md)."
     return (
         f"An EulerLoRA checkpoint: {adapters.adapters} adapters of rank {adapters.rank} on a "
         f"frozen Vision Transformer ({shape.layers} blocks of width {shape.width}, "
-        f"{shape.image_size} x {shape.image_size} pixels, patches of {shape.patch_size})."
+        f"{shape.image_size} x {shape.image_size} pixels, patches of {shape.patch_size})." + method
     )
 
 

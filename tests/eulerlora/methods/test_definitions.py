@@ -7,8 +7,10 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
+from eulerlora.checkpoint import Checkpoint
 from eulerlora.coefficients import PROJECTIONS
 from eulerlora.errors import SettingsError
+from eulerlora.exchange.members import members
 from eulerlora.inference import predict_rows
 from eulerlora.method_settings import (
     BLoBSettings,
@@ -23,7 +25,7 @@ from eulerlora.row_draws import COEFFICIENTS
 from eulerlora.rows import Rows
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
 from eulerlora.vision_transformer import AdaptedVisionTransformer
-from tests.conftest import random_backbone, random_network
+from tests.conftest import config_of, random_backbone, random_network
 from tests.eulerlora.methods.conftest import METHODS
 
 STOCH = Draw(mode="stoch", samples=3, seed=4)
@@ -108,6 +110,17 @@ def test_rows_with_coefficients_equal_plain_lora_with_scaled_rows_of_a(
             changes[f"blocks.{index}.down"] = c.unsqueeze(-1) * block.down[:, adapter]
         expected = det_logits(plain_lora(network, adapter, changes), image)
         torch.testing.assert_close(log_probabilities, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["eulerlora", "gaussian coefficients", "swag"])
+def test_exported_members_are_the_answers_of_mode_det(name: str, image: Tensor) -> None:
+    network = random_network(method=METHODS[name])
+    (det,) = predict_rows(network, image, [Draw()])
+    exported = members(Checkpoint(network, config_of(network), "sha256:0"))
+    for adapter, member in enumerate(exported):
+        changes = {f"blocks.{index}.down": block.down for index, block in enumerate(member.blocks)}
+        expected = det_logits(plain_lora(network, adapter, changes), image)
+        torch.testing.assert_close(det[adapter], expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("sides", "sampled"), [("input", [0, 1, 2]), ("output", [3])])

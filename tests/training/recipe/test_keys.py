@@ -61,15 +61,14 @@ def test_a_shown_recipe_names_what_sets_each_value() -> None:
         RECIPES / "ham10000-compact.toml",
         AdapterRecipe,
         ["training.epochs=3", "evaluation.ood=[]", "backbone.image_size=32"],
-        "eulerlora-2-exposed",
+        "eulerlora-2",
     )
     sources = {line.split()[0]: line.rpartition("  # ")[2] for line in lines}
     assert sources["training.epochs"] == "command line"
     assert sources["evaluation.ood"] == "command line"
-    assert sources["evaluation.sampler"] == "variant eulerlora-2-exposed"
-    assert sources["outliers.images"] == "variant eulerlora-2-exposed"
+    assert sources["evaluation.calibrated"] == "variant eulerlora-2"
     assert (
-        sources["adapters.rank"] == "variant eulerlora-2-exposed"
+        sources["adapters.rank"] == "variant eulerlora-2"
         or "ham10000" in (sources["adapters.rank"])
     )
     assert sources["training.head"] == "ham10000-compact.toml"

@@ -20,7 +20,7 @@ PAPER_TABLES = ("cifar10", "cifar100", "ham10000", "ood")
 PAPER_SEEDS = (0, 42, 1206, 2205, 25008)  # appendix "Random Seeds and Reporting Protocol"
 STUDIES = ("overfitting-1500", "overfitting-all")
 COMPACT_TABLES = ("cifar10-scale-check", "ham10000-scale-check", "ham10000-compact")
-CHOICES = ("ham10000-choices", "dermoscopy-choices")
+CHOICES = ("dermoscopy-choices",)
 
 
 def rows(name: str) -> dict[tuple[str, str], TableRow]:
