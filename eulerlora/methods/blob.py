@@ -3,7 +3,7 @@
 import math
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from eulerlora.adapted_attention import BlockAdapters, initial_bound
 from eulerlora.method_settings import BLoBSettings
@@ -15,6 +15,8 @@ from eulerlora.settings import AdapterSettings
 
 class BLoBAdapters(GaussianAdapters):
     """The directions of one block with learned normal `down`."""
+
+    down_root: nn.Parameter
 
     def __init__(self, width: int, adapters: AdapterSettings, settings: BLoBSettings) -> None:
         super().__init__(width, adapters, settings.weights)

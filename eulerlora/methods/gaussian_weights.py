@@ -92,9 +92,12 @@ class GaussianWeightsMethod(Method):
         super().__init__(shape)
         self.weights = weights
         width, rank = shape.backbone.width, self.adapters.rank
-        element = (self.depth, len(PROJECTIONS), rank, width)
+        element: tuple[int, ...] = (self.depth, len(PROJECTIONS), rank, width)
         self._block_noise = {name: element for name in ("down", "up") if name in weights}
-        head = {"weight": (shape.classes, width), "bias": (shape.classes,)}
+        head: dict[str, tuple[int, ...]] = {
+            "weight": (shape.classes, width),
+            "bias": (shape.classes,),
+        }
         self._head_noise = head if "head" in weights else {}
 
     def block(self) -> BlockAdapters:
@@ -138,8 +141,8 @@ def _sampled(
 
     adapter: (rows,). noise: (rows, ...), or None for the mean. dim: axis of the adapters.
     """
-    mean = getattr(module, name).index_select(dim, adapter).movedim(dim, 0)
+    mean: Tensor = getattr(module, name).index_select(dim, adapter).movedim(dim, 0)
     if noise is None:
         return mean
-    root = getattr(module, f"{name}_root").index_select(dim, adapter).movedim(dim, 0)
+    root: Tensor = getattr(module, f"{name}_root").index_select(dim, adapter).movedim(dim, 0)
     return mean + root.square() * noise

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -59,7 +60,7 @@ def check_plain(checkpoint: Checkpoint) -> None:
     method = checkpoint.config.method
     if not isinstance(method, EulerLoRASettings | RankDropoutSettings):
         raise CheckpointError(
-            checkpoint.folder or checkpoint.config.name,
+            checkpoint.folder or Path(checkpoint.config.name),
             f"expected a checkpoint of the method eulerlora or rank-dropout, got {method.name}",
         )
 

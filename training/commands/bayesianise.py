@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,7 +25,7 @@ OPTIONS = {
     "swag": ("steps", "snapshots", "learning_rate"),
 }
 """The options that each method takes."""
-DEFAULTS = {
+DEFAULTS: dict[str, Any] = {
     "images": 256,
     "tolerance": 0.01,
     "layers": "all",
@@ -80,7 +80,7 @@ def bayesianise_command(
     out: Path,
     skip_bad: bool,
     device: str,
-    **options: float | str | None,
+    **options: Any,
 ) -> None:
     """Fit a weight distribution to the adapters of a finished checkpoint.
 
@@ -103,7 +103,7 @@ def bayesianise_command(
     click.echo(f"{config.method.model_dump_json()}\ncheckpoint in {out}")
 
 
-def _chosen(method: str, options: dict[str, float | str | None]) -> dict[str, float | str | None]:
+def _chosen(method: str, options: dict[str, Any]) -> dict[str, Any]:
     """Returns the options of the method, with defaults. Raises UsageError for those of another."""
     for name, value in options.items():
         if value is not None and name not in OPTIONS[method]:
@@ -114,13 +114,11 @@ def _chosen(method: str, options: dict[str, float | str | None]) -> dict[str, fl
     return {name: DEFAULTS[name] if value is None else value for name, value in given.items()}
 
 
-def _fit(method: str, options: dict[str, float | str | None]) -> Fit:
+def _fit(method: str, options: dict[str, Any]) -> Fit:
     from eulerlora.method_settings import SWAGSettings  # noqa: PLC0415 - pydantic
     from eulerlora.validation import validated  # noqa: PLC0415 - pydantic
     from training.bayesian.bayesianise import LaplaceFit, SWAGFit, TFBFit  # noqa: PLC0415
 
     if method == "swag":
         return SWAGFit(validated(SWAGSettings, options))
-    kind: type[TFBFit | LaplaceFit] = TFBFit if method == "tfb" else LaplaceFit
-    fit: Fit = kind(**options)  # type: ignore[arg-type] - click has validated them
-    return fit
+    return TFBFit(**options) if method == "tfb" else LaplaceFit(**options)
