@@ -20,6 +20,7 @@ from eulerlora.coefficients import PROJECTIONS
 from eulerlora.feature_distance import FeatureDistance, fit_feature_statistics
 from eulerlora.model import EulerLoRA
 from eulerlora.preprocess import network_input
+from eulerlora.row_draws import RowDraws
 from eulerlora.rows import Rows
 from training.data.datasets import checkpoint_dataset, read_outliers
 from training.data.labelled_images import LabelledImage, evenly_spaced
@@ -169,7 +170,8 @@ def backbone_tokens(model: EulerLoRA, images: Images) -> Tensor:
     directions = settings.adapters * settings.rank
     zeros = torch.zeros(len(images), model.network.depth, len(PROJECTIONS), directions)
     rows = Rows.of([1] * len(images), adapters=1).to(model.device)
-    output = model.runtime.outputs(pixels.to(model.device), rows, zeros.to(model.device))
+    draws = RowDraws.of_coefficients(zeros.to(model.device))
+    output = model.runtime.outputs(pixels.to(model.device), rows, draws)
     return output.features[:, : model.network.backbone.settings.width].cpu()
 
 

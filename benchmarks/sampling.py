@@ -13,15 +13,14 @@ import torch
 from torch import Generator, Tensor
 
 from eulerlora.checkpoint import DEFAULT_CHECKPOINT
-from eulerlora.coefficients import (
-    draw_balanced_trajectories,
-    draw_trajectories,
-    trajectory_coefficients,
-)
+from eulerlora.coefficients import draw_balanced_trajectories, draw_trajectories
 from eulerlora.inference import predict_rows
+from eulerlora.method_settings import EULERLORA
+from eulerlora.methods.contract import NetworkShape
+from eulerlora.methods.masks import EulerLoRAMethod
 from eulerlora.model import EulerLoRA
 from eulerlora.preprocess import network_input
-from eulerlora.settings import SAMPLERS, AdapterSettings, Draw, Sampler
+from eulerlora.settings import SAMPLERS, AdapterSettings, BackboneSettings, Draw, Sampler
 from training.data.datasets import checkpoint_dataset
 from training.data.labelled_images import evenly_spaced
 from training.data.progress import track
@@ -103,11 +102,12 @@ def drawing_ms(sampler: Sampler, images: int, samples: int, repeats: int = 10) -
     draws = [
         Draw(mode="stoch", samples=samples, seed=seed, sampler=sampler) for seed in range(images)
     ]
+    method = EulerLoRAMethod(EULERLORA, NetworkShape(PAPER, BackboneSettings(), classes=2))
     seconds = []
     for _ in range(repeats):
         started = time.perf_counter()
         for draw in draws:
-            trajectory_coefficients(draw, BLOCKS, PAPER)
+            method.draw(draw)
         seconds.append(time.perf_counter() - started)
     return 1000 * min(seconds)
 

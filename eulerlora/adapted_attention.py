@@ -1,20 +1,57 @@
 """Multi-head self-attention with adapted Q, K, V and O, over packed weights."""
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.adapted_linear import adapted_linear
 from eulerlora.coefficients import PROJECTIONS
 from eulerlora.distance_attention import attend
+from eulerlora.row_draws import COEFFICIENTS, BlockRows
 from eulerlora.settings import AdapterSettings
 
 INITIAL_GAIN = 10.0
 
 
-class AttentionAdapters(nn.Module):
+def initial_bound(rank: int, width: int) -> float:
+    """Returns the bound of the uniform initial elements of `down`: Xavier with gain 10."""
+    return INITIAL_GAIN * math.sqrt(6 / (rank + width))
+
+
+class BlockAdapters(nn.Module, ABC):
+    """The tensors that a method adds to one block, and its self-attention."""
+
+    def divergence(self) -> Tensor | None:
+        """Returns the weighted divergence of learned laws from their priors, a scalar in nats.
+
+        Training adds it to the loss, divided by the number of images; None without such a law.
+        """
+        return None
+
+    @abstractmethod
+    def initialise(self, generator: Generator) -> None:
+        """Draws the tensors from `generator`; the block then equals the frozen block."""
+
+    @abstractmethod
+    def attention(
+        self,
+        inputs: Tensor,
+        frozen: nn.MultiheadAttention,
+        rows: BlockRows,
+        queries: int | None = None,
+    ) -> Tensor:
+        """Returns the self-attention of every row, (rows, queries, width), without the residual.
+
+        inputs: (rows, tokens, width), after the layer norm; with `rows.image`, (images, tokens,
+        width). frozen: as in `adapted_attention`. queries: number of leading tokens to return; None
+        returns all.
+        """
+
+
+class AttentionAdapters(BlockAdapters):
     """The trainable directions of one block: all adapters, all four projections.
 
     down: (4, adapters, rank, width), initialised Xavier-uniform with gain 10 for each (rank, width)
@@ -29,12 +66,30 @@ class AttentionAdapters(nn.Module):
         self.up = nn.Parameter(torch.zeros(shape))
 
     @torch.no_grad()
-    def initialise(self, generator: torch.Generator) -> None:
+    def initialise(self, generator: Generator) -> None:
         """Draws `down` from `generator` and sets `up` to zero."""
-        rank, width = self.down.shape[-2:]
-        bound = INITIAL_GAIN * math.sqrt(6 / (rank + width))
+        bound = initial_bound(*self.down.shape[-2:])
         self.down.uniform_(-bound, bound, generator=generator)
         self.up.zero_()
+
+    @property
+    def det_down(self) -> Tensor:
+        """`down` times the coefficients of mode det."""
+        return self.down
+
+    def coefficients(self, rows: BlockRows) -> Tensor:
+        """Returns the coefficients (rows, 4, ranks) of the rows' directions."""
+        return rows.draws[COEFFICIENTS]
+
+    def attention(
+        self,
+        inputs: Tensor,
+        frozen: nn.MultiheadAttention,
+        rows: BlockRows,
+        queries: int | None = None,
+    ) -> Tensor:
+        coefficients = self.coefficients(rows)
+        return adapted_attention(inputs, frozen, self, coefficients, rows.image, queries)
 
 
 def adapted_attention(

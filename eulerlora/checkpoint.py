@@ -68,6 +68,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             config.adapters.settings,
             len(config.classes),
             config.preprocessing,
+            config.method,
         )
     trained = dict(network.adapter_parameters())
     tensors = read_tensors(folder / ADAPTERS, trained)

@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from eulerlora.balanced_masks import draw_balanced_masks
-from eulerlora.settings import AdapterSettings, Draw
+from eulerlora.settings import AdapterSettings
 
 PROJECTIONS = ("query", "key", "value", "output")
 INPUTS = len(PROJECTIONS) - 1
@@ -80,22 +80,10 @@ def _coefficients(masks: Tensor, scale: float) -> Tensor:
     return torch.stack([*masks[:INPUTS], output], dim=2)
 
 
-def trajectory_coefficients(draw: Draw, blocks: int, settings: AdapterSettings) -> Tensor:
-    """Returns the coefficients (A * S, blocks, 4, A * rank) of one image, float32 on the CPU.
-
-    Trajectory a * S + s is sample draw.first + s of adapter a, with S = draw.count. The generator
-    is seeded for this draw only, so that the result depends on no other image.
-    """
-    count = settings.adapters * draw.count
-    if draw.mode == "det":
-        coefficients = torch.ones(count, blocks, len(PROJECTIONS), settings.rank)
-    elif draw.sampler == "balanced":
-        generator = Generator().manual_seed(draw.seed)
-        coefficients = draw_balanced_trajectories(count, blocks, settings, generator, draw.first)
-    else:
-        generator = Generator().manual_seed((draw.seed + LATER_SEED * draw.first) % 2**32)
-        coefficients = draw_trajectories(count, blocks, settings, generator)
-    return on_stacked_ranks(coefficients, settings.adapters)
+def det_coefficients(blocks: int, settings: AdapterSettings) -> Tensor:
+    """Returns the coefficients (A, blocks, 4, A * rank) of mode det: ones, adapter by adapter."""
+    ones = torch.ones(settings.adapters, blocks, len(PROJECTIONS), settings.rank)
+    return on_stacked_ranks(ones, settings.adapters)
 
 
 def on_stacked_ranks(coefficients: Tensor, adapters: int) -> Tensor:

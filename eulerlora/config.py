@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from eulerlora.method_settings import EULERLORA, MethodSettings
 from eulerlora.settings import (
     AdapterSettings,
     Auto,
@@ -13,6 +14,7 @@ from eulerlora.settings import (
     Precision,
     Preprocessing,
     Sampler,
+    optional,
 )
 from eulerlora.validation import Settings
 
@@ -138,6 +140,7 @@ class PredictionSetCalibration(Settings):
 class CheckpointConfig(Settings):
     """The content of `config.json`.
 
+    method: how rows are drawn and computed; `adapters` has the settings that all methods share.
     sampler: the default sampler of an image; the thresholds of `stoch` are valid for it only.
     temperature: the logits are divided by it before the softmax. features: describes the feature
     statistics; None if they were not fitted.
@@ -147,6 +150,7 @@ class CheckpointConfig(Settings):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
     backbone: BackboneConfig
     adapters: AdapterConfig
+    method: MethodSettings = optional(EULERLORA)
     classes: Annotated[tuple[ClassName, ...], Field(min_length=2)]
     preprocessing: Preprocessing
     sampler: Sampler = "independent"

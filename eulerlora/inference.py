@@ -8,22 +8,25 @@ import torch
 from torch import Tensor
 
 from eulerlora.adaptive_sampling import AdaptiveSampling
-from eulerlora.coefficients import trajectory_coefficients
+from eulerlora.row_draws import RowDraws
+from eulerlora.row_pass import NetworkOutput
 from eulerlora.rows import Rows
+from eulerlora.runtime import Runtime, RuntimePart, outputs_of
 from eulerlora.settings import AdapterSettings, Draw
-from eulerlora.vision_transformer import NetworkOutput
 
 
 class RowNetwork(Protocol):
-    """A network that returns the logits and features of rows, or the runtime of such a network."""
+    """A method's network, or its runtime: all that predictions need to know of a method.
+
+    It draws the random input of rows, and is a function of images, rows and draws.
+    """
 
     @property
     def settings(self) -> AdapterSettings: ...
 
-    @property
-    def depth(self) -> int: ...
+    def draw_rows(self, draws: Sequence[Draw]) -> RowDraws: ...
 
-    def outputs(self, images: Tensor, rows: Rows, coefficients: Tensor) -> NetworkOutput: ...
+    def outputs(self, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput: ...
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,53 @@ def predict_images(
     """Returns the output of the network for every image.
 
     images: (n, 3, image_size, image_size) in [0, 1], on the network's device. draws: one per image;
-    the coefficients of an image depend on its draw only, so that its result does not depend on the
-    other images of the batch. temperature: the logits are divided by it.
+    the rows of an image depend on its draw only, so that its result does not depend on the other
+    images of the batch. temperature: the logits are divided by it.
     """
-    settings, blocks = network.settings, network.depth
-    rows = Rows.of([draw.count for draw in draws], settings.adapters)
-    coefficients = torch.cat([trajectory_coefficients(draw, blocks, settings) for draw in draws])
-    output = network.outputs(images, rows.to(images.device), coefficients.to(images))
+    rows = Rows.of([draw.count for draw in draws], network.settings.adapters)
+    drawn = network.draw_rows(draws).to(images)
+    output = network.outputs(images, rows.to(images.device), drawn)
+    return _image_outputs(output, rows, temperature)
+
+
+@dataclass(frozen=True)
+class ModelImages:
+    """Images of one model; arguments as in `predict_images`."""
+
+    runtime: Runtime
+    images: Tensor
+    draws: Sequence[Draw]
+    temperature: float = 1.0
+
+
+@torch.inference_mode()
+def predict_together(models: Sequence[ModelImages]) -> list[list[ImageOutput]]:
+    """Returns the output for every image of each model, from passes that all models share.
+
+    The models may have different methods; their runtimes have equal `pass_key`s.
+    """
+    rows = [
+        Rows.of([draw.count for draw in model.draws], model.runtime.settings.adapters)
+        for model in models
+    ]
+    outputs = outputs_of(
+        [
+            RuntimePart(
+                model.runtime,
+                model.images,
+                model_rows.to(model.images.device),
+                model.runtime.draw_rows(model.draws).to(model.images),
+            )
+            for model, model_rows in zip(models, rows, strict=True)
+        ]
+    )
+    return [
+        _image_outputs(output, model_rows, model.temperature)
+        for output, model_rows, model in zip(outputs, rows, models, strict=True)
+    ]
+
+
+def _image_outputs(output: NetworkOutput, rows: Rows, temperature: float) -> list[ImageOutput]:
     logits = output.logits.to("cpu", torch.float64) / temperature
     by_image = zip(
         rows.by_image(log_probabilities(logits)),

@@ -50,18 +50,25 @@ class Rows:
 
     def split(self, max_rows: int) -> Iterator["RowPart"]:
         """Yields parts of whole images with at most `max_rows` rows, or one image with more."""
-        first_image = first_row = 0
-        while first_image < len(self.counts):
-            image, row = first_image + 1, first_row + self.counts[first_image]
-            while image < len(self.counts) and row + self.counts[image] - first_row <= max_rows:
-                row += self.counts[image]
-                image += 1
-            rows = slice(first_row, row)
-            renumbered = Rows(
-                self.image[rows] - first_image, self.adapter[rows], self.counts[first_image:image]
-            )
-            yield RowPart(slice(first_image, image), rows, renumbered)
-            first_image, first_row = image, row
+        first = 0
+        while first < len(self.counts):
+            part = self.part(first, max_rows)
+            yield part
+            first = part.images.stop
+
+    def part(self, first: int, max_rows: int) -> "RowPart":
+        """Returns whole images from the image `first` on, at least one.
+
+        More than one have at most `max_rows` rows together.
+        """
+        start = sum(self.counts[:first])
+        last, stop = first + 1, start + self.counts[first]
+        while last < len(self.counts) and stop + self.counts[last] - start <= max_rows:
+            stop += self.counts[last]
+            last += 1
+        rows = slice(start, stop)
+        renumbered = Rows(self.image[rows] - first, self.adapter[rows], self.counts[first:last])
+        return RowPart(slice(first, last), rows, renumbered)
 
     def by_image(self, values: Tensor) -> tuple[Tensor, ...]:
         """Splits (rows, ...) into one tensor (trajectories, ...) per image."""

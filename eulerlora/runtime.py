@@ -3,17 +3,19 @@
 import math
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from eulerlora.backbone_network import LayerScale
-from eulerlora.rows import Rows
-from eulerlora.settings import DEFAULT_RUNTIME, AdapterSettings, RuntimeSettings
-from eulerlora.vision_transformer import AdaptedVisionTransformer, NetworkOutput
+from eulerlora.row_draws import RowDraws, padded
+from eulerlora.row_pass import NetworkOutput, PassPart, run_pass
+from eulerlora.rows import RowPart, Rows
+from eulerlora.settings import DEFAULT_RUNTIME, AdapterSettings, Draw, RuntimeSettings
+from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 """Row counts for which a network is compiled; a pass is padded to the next of them."""
@@ -36,7 +38,7 @@ CPU_TOKENS = 1_200
 network once per pass costs more than the cache saves.
 """
 
-Forward = Callable[[Tensor, Rows, Tensor], NetworkOutput]
+Forward = Callable[[Tensor, Rows, RowDraws], NetworkOutput]
 
 
 class Runtime:
@@ -77,21 +79,36 @@ class Runtime:
         """The number of blocks of the network."""
         return self.network.depth
 
-    def __call__(self, images: Tensor, rows: Rows, coefficients: Tensor) -> Tensor:
-        """Returns the logits of every row; arguments as in `outputs`."""
-        return self.outputs(images, rows, coefficients).logits
+    @property
+    def pass_key(self) -> Hashable:
+        """Equal for runtimes that can share a pass (`outputs_of`).
 
-    def outputs(self, images: Tensor, rows: Rows, coefficients: Tensor) -> NetworkOutput:
+        They have the same backbone in memory and the same normalisation of images.
+        """
+        if self.compiled:
+            return id(self)
+        backbone, images = self.network.backbone, self.network.preprocessing
+        return backbone.class_token.data_ptr(), images.mean, images.std
+
+    def draw_rows(self, draws: Sequence[Draw]) -> RowDraws:
+        """Returns the random input of rows, as `AdaptedVisionTransformer.draw_rows`."""
+        return self.network.draw_rows(draws)
+
+    def __call__(self, images: Tensor, rows: Rows, draws: RowDraws) -> Tensor:
+        """Returns the logits of every row; arguments as in `outputs`."""
+        return self.outputs(images, rows, draws).logits
+
+    def outputs(self, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
         """Returns logits and features; arguments as in `AdaptedVisionTransformer.outputs`."""
         with self._autocast():
             passes = math.ceil(len(rows) / self.max_rows_per_pass)
             if passes == 1:
-                return self._forward(images, rows, coefficients)
+                return self._forward(images, rows, draws)
             parts = [
-                self._forward(images[part.images], part.renumbered, coefficients[part.rows])
+                self._forward(images[part.images], part.renumbered, draws.rows(part.rows))
                 for part in rows.split(math.ceil(len(rows) / passes))
             ]
-        return NetworkOutput(*(torch.cat(values) for values in zip(*parts, strict=True)))
+        return _joined(parts)
 
     def _autocast(self) -> AbstractContextManager[object]:
         if not self._bfloat16:
@@ -108,26 +125,90 @@ class Runtime:
             dynamic=False,
             fullgraph=True,
         )
-        remaining = list(counts)
+        remaining: dict[Hashable, list[int]] = {}  # by the names of the draws
 
-        def padded(count: int, images: Tensor, rows: Rows, coefficients: Tensor) -> NetworkOutput:
-            rows = Rows(_padded(rows.image, count), _padded(rows.adapter, count), ())
+        def run(count: int, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
+            rows = Rows(padded(rows.image, count), padded(rows.adapter, count), ())
             limits = {"recompile_limit": MAX_GRAPHS, "accumulated_recompile_limit": MAX_GRAPHS}
             with torch._dynamo.config.patch(limits):
-                return compiled(_padded(images, count), rows, _padded(coefficients, count))
+                return compiled(padded(images, count), rows, draws.padded(count))
 
-        def forward(images: Tensor, rows: Rows, coefficients: Tensor) -> NetworkOutput:
-            while remaining:
+        def forward(images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
+            left = remaining.setdefault(draws.names, list(counts))
+            while left:
                 first = Rows(rows.image[:1], rows.adapter[:1], ())
                 for _ in range(2 if graphs else 1):  # the second pass records the CUDA graph
-                    padded(remaining[-1], images[:1], first, coefficients[:1])
-                remaining.pop()
+                    run(left[-1], images[:1], first, draws.rows(slice(1)))
+                left.pop()
             count = padded_count(len(rows), counts)
-            output = padded(count, images, rows, coefficients)
+            output = run(count, images, rows, draws)
             # The next pass overwrites a CUDA graph's output.
             return NetworkOutput(*(values[: len(rows)].clone() for values in output))
 
         return forward
+
+
+@dataclass(frozen=True)
+class RuntimePart:
+    """The images and rows of one runtime in a batch; arguments as in its `outputs`."""
+
+    runtime: Runtime
+    images: Tensor
+    rows: Rows
+    draws: RowDraws
+
+
+def outputs_of(parts: Sequence[RuntimePart]) -> list[NetworkOutput]:
+    """Returns the output of each part's runtime; passes are shared by all parts.
+
+    The runtimes have equal `pass_key`s.
+    """
+    first = parts[0].runtime
+    if len(parts) == 1:
+        return [first.outputs(parts[0].images, parts[0].rows, parts[0].draws)]
+    outputs: list[list[NetworkOutput]] = [[] for _ in parts]
+    with first._autocast():
+        for indices, pass_parts in _shared_passes(parts, first.max_rows_per_pass):
+            for index, output in zip(indices, run_pass(pass_parts), strict=True):
+                outputs[index].append(output)
+    return [_joined(output) for output in outputs]
+
+
+def _shared_passes(
+    parts: Sequence[RuntimePart], max_rows: int
+) -> Iterator[tuple[list[int], list[PassPart]]]:
+    """Yields the parts of each pass and their indices, whole images with at most `max_rows` rows.
+
+    An image with more rows has a pass of its own.
+    """
+    total = sum(len(part.rows) for part in parts)
+    limit = math.ceil(total / math.ceil(total / max_rows))
+    indices: list[int] = []
+    chosen: list[PassPart] = []
+    free = limit
+    for index, part in enumerate(parts):
+        first = 0
+        while first < len(part.rows.counts):
+            if chosen and part.rows.counts[first] > free:
+                yield indices, chosen
+                indices, chosen, free = [], [], limit
+            rows = part.rows.part(first, free)
+            indices.append(index)
+            chosen.append(_pass_part(part, rows))
+            free -= len(rows.renumbered)
+            first = rows.images.stop
+    yield indices, chosen
+
+
+def _pass_part(part: RuntimePart, rows: RowPart) -> PassPart:
+    return PassPart(
+        part.runtime.network, part.images[rows.images], rows.renumbered, part.draws.rows(rows.rows)
+    )
+
+
+def _joined(parts: Sequence[NetworkOutput]) -> NetworkOutput:
+    """Returns the output of consecutive rows."""
+    return NetworkOutput(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
 
 def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -> int:
@@ -147,11 +228,6 @@ def row_counts(max_rows: int, device: torch.device) -> Sequence[int]:
 def padded_count(rows: int, counts: Sequence[int]) -> int:
     """Returns the row count to which a pass of at most `counts[-1]` rows is padded."""
     return counts[bisect_left(counts, rows)]
-
-
-def _padded(values: Tensor, count: int) -> Tensor:
-    """Returns (count, ...): values (n, ...) followed by zeros."""
-    return F.pad(values, [0, 0] * (values.ndim - 1) + [0, count - len(values)])
 
 
 def round_products(network: AdaptedVisionTransformer) -> None:

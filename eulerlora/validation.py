@@ -38,6 +38,8 @@ EXPECTED = {
     "literal_error": "{expected}",
     "string_pattern_mismatch": "text that matches {pattern}",
     "too_short": "at least {min_length} item(s)",
+    "union_tag_invalid": "a name of {expected_tags}",
+    "union_tag_not_found": "a table with a name",
 }
 EXPECTED_BY_PREFIX = {
     "int": "an integer",

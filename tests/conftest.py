@@ -25,6 +25,7 @@ from eulerlora.config import (
     ScoreThreshold,
     Threshold,
 )
+from eulerlora.method_settings import EULERLORA, MethodSettings
 from eulerlora.safetensor_files import tensors_sha256
 from eulerlora.settings import AdapterSettings, BackboneSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer
@@ -162,10 +163,14 @@ def random_network(
     classes: int = len(CLASSES),
     seed: int = 0,
     backbone: VisionTransformer | None = None,
+    method: MethodSettings = EULERLORA,
 ) -> AdaptedVisionTransformer:
     """Returns a network whose random adapters change the output of the backbone strongly."""
     network = AdaptedVisionTransformer(
-        random_backbone(seed=seed) if backbone is None else backbone, adapters, classes
+        random_backbone(seed=seed) if backbone is None else backbone,
+        adapters,
+        classes,
+        method=method,
     )
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
@@ -193,6 +198,7 @@ def config_of(
         "adapters": AdapterConfig(
             settings=network.settings, sha256=digest(dict(network.adapter_parameters()))
         ),
+        "method": network.method_settings,
         "classes": tuple(ClassName(name=name, description=name.upper()) for name in CLASSES),
         "preprocessing": network.preprocessing,
         "provenance": {"recipe": "random weights", "seed": 0},

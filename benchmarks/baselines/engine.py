@@ -6,21 +6,21 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from eulerlora.coefficients import trajectory_coefficients
+from eulerlora.row_draws import RowDraws
 from eulerlora.rows import Rows
 from eulerlora.runtime import Runtime
-from eulerlora.settings import AdapterSettings, Draw, Precision, RuntimeSettings
+from eulerlora.settings import Draw, Precision, RuntimeSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
-Engine = Callable[[Tensor, Rows, Tensor], Tensor]
+Engine = Callable[[Tensor, Rows, RowDraws], Tensor]
 
 
 def build_engine(
     network: AdaptedVisionTransformer, precision: Precision, compiler: str | None = None
 ) -> Engine:
-    """Returns a function (images, rows, coefficients) -> float32 logits, as the service runs it.
+    """Returns a function (images, rows, draws) -> float32 logits, as the service runs it.
 
-    images: (n, 3, image_size, image_size) float32, on the device of rows and coefficients.
+    images: (n, 3, image_size, image_size) float32, on the device of rows and draws.
     compiler: a backend of `torch.compile`. The network is copied.
     """
     network_copy = copy.deepcopy(network).requires_grad_(False)
@@ -31,17 +31,19 @@ def build_engine(
 
 
 def predict(
-    engine: Engine, images: Tensor, draws: Sequence[Draw], blocks: int, settings: AdapterSettings
+    engine: Engine, images: Tensor, draws: Sequence[Draw], network: AdaptedVisionTransformer
 ) -> tuple[Tensor, ...]:
-    """Returns logits (trajectories, classes) of every image for its draw, in one batch."""
-    rows = Rows.of([draw.samples for draw in draws], settings.adapters).to(images.device)
-    coefficients = torch.cat([trajectory_coefficients(draw, blocks, settings) for draw in draws])
-    return rows.by_image(engine(images, rows, coefficients.to(images.device)))
+    """Returns logits (trajectories, classes) of every image for its draw, in one batch.
+
+    network: the one that the engine runs; it draws the rows.
+    """
+    rows = Rows.of([draw.samples for draw in draws], network.settings.adapters).to(images.device)
+    return rows.by_image(engine(images, rows, network.draw_rows(draws).to(images)))
 
 
 def training_logits(
-    network: AdaptedVisionTransformer, images: Tensor, rows: Rows, coefficients: Tensor
+    network: AdaptedVisionTransformer, images: Tensor, rows: Rows, draws: RowDraws
 ) -> Tensor:
     """Returns logits with gradients to adapters and heads; shapes as in the network."""
-    logits: Tensor = network(images, rows, coefficients)
+    logits: Tensor = network(images, rows, draws)
     return logits

@@ -31,7 +31,7 @@ def naive_comparison(plan: Plan, precision: Precision) -> Result:
     )
     seconds = _alternate(
         plan,
-        lambda: ours(load.images, load.rows, load.coefficients),
+        lambda: ours(load.images, load.rows, load.draws),
         lambda: naive_logits(members, load.images, load.unstacked),
     )
     return comparison.result(*seconds, plan.device, described(sizes, images=1))
@@ -51,7 +51,7 @@ def ensemble_comparison(plan: Plan) -> Result:
     )
     seconds = _alternate(
         plan,
-        lambda: ours(load.images, load.rows, load.coefficients),
+        lambda: ours(load.images, load.rows, load.draws),
         lambda: ensemble(load.images, load.unstacked),
     )
     return comparison.result(*seconds, plan.device, described(sizes, images=images))
@@ -73,10 +73,10 @@ def peft_comparison(plan: Plan, mixed_batch: bool) -> Result:
         ours="one batch, mode det, float32",
         reference=f"PEFT on transformers' ViT, {method}, float32",
     )
-    draws, settings = [Draw()] * images, sizes.adapters
+    draws = [Draw()] * images
     seconds = _alternate(
         plan,
-        lambda: predict(ours, load.images, draws, sizes.backbone.layers, settings),
+        lambda: predict(ours, load.images, draws, load.network),
         lambda: reference(load.images),
     )
     return comparison.result(*seconds, plan.device, described(sizes, images=images, mode="det"))
@@ -96,10 +96,10 @@ def merged_comparison(plan: Plan, images: int) -> Result:
         ours="one batch of rows, float32",
         reference="torchvision's model with merged weights, one pass an adapter, float32",
     )
-    draws, settings = [Draw()] * images, sizes.adapters
+    draws = [Draw()] * images
     seconds = _alternate(
         plan,
-        lambda: predict(ours, load.images, draws, sizes.backbone.layers, settings),
+        lambda: predict(ours, load.images, draws, load.network),
         lambda: merged_logits(members, load.images),
     )
     return comparison.result(*seconds, plan.device, described(sizes, images=images, mode="det"))
@@ -131,7 +131,7 @@ def ceiling_comparison(
         reference=f"best of {len(plan.sizes.squares) + 3} matrix products, {precision}",
         target=Target(bound="at least", value=minimum),
     )
-    seconds = _alternate(plan, lambda: ours(load.images, load.rows, load.coefficients), ceiling)
+    seconds = _alternate(plan, lambda: ours(load.images, load.rows, load.draws), ceiling)
     details = described(sizes, images=images, ceiling_product=vars(ceiling.product))
     work = (float(flops), float(ceiling.flops))
     return comparison.result(*seconds, plan.device, details, work)
@@ -151,8 +151,8 @@ def latency_comparison(plan: Plan) -> Result:
     )
     seconds = _alternate(
         plan,
-        lambda: ours(load.images, load.rows, load.coefficients),
-        lambda: ours(load.images, single, load.coefficients[:1]),
+        lambda: ours(load.images, load.rows, load.draws),
+        lambda: ours(load.images, single, load.draws.rows(slice(1))),
     )
     details = described(sizes, images=1, compiler=plan.compiler)
     return comparison.result(*seconds, plan.device, details)

@@ -11,7 +11,7 @@ from benchmarks.baselines.peft import PeftVisionTransformer
 from benchmarks.baselines.vmap_ensemble import vmap_ensemble
 from benchmarks.measurement.result import Check
 from benchmarks.measurement.workload import Plan, Workload
-from eulerlora.coefficients import trajectory_coefficients
+from eulerlora.row_draws import RowDraws
 from eulerlora.rows import Rows
 from eulerlora.settings import Draw
 
@@ -29,7 +29,7 @@ def checks(plan: Plan) -> list[Check]:
     """
     sizes, device = plan.sizes.large, plan.device
     load = Workload.random(sizes, min(2, plan.sizes.images), device)
-    stochastic = plain_logits(load, load.rows, load.coefficients)
+    stochastic = plain_logits(load, load.rows, load.draws)
     members = ordinary_members(load.network)
     inputs, ensemble = (load.images, load.unstacked), vmap_ensemble(members, sizes.samples)
     engines = {
@@ -38,9 +38,7 @@ def checks(plan: Plan) -> list[Check]:
     }
     if plan.compiler is not None:
         engines["bfloat16, compiled"] = build_engine(load.network, "bfloat16", plan.compiler)
-    logits = {
-        name: engine(load.images, load.rows, load.coefficients) for name, engine in engines.items()
-    }
+    logits = {name: engine(load.images, load.rows, load.draws) for name, engine in engines.items()}
     logits |= {
         "float32, naive loop": naive_logits(members, *inputs).flatten(0, 1),
         "float32, vmap ensemble": ensemble(*inputs).flatten(0, 1),
@@ -48,7 +46,7 @@ def checks(plan: Plan) -> list[Check]:
     }
     return [
         *(_check(name, actual, stochastic) for name, actual in logits.items()),
-        *_peft_checks(load, sizes.backbone.layers),
+        *_peft_checks(load),
     ]
 
 
@@ -65,9 +63,9 @@ def require(results: Sequence[Check]) -> None:
 
 
 @torch.inference_mode()
-def plain_logits(load: Workload, rows: Rows, coefficients: Tensor) -> Tensor:
+def plain_logits(load: Workload, rows: Rows, draws: RowDraws) -> Tensor:
     """Returns the logits of the network's forward pass in float32 without any optimisation."""
-    logits: Tensor = load.network(load.images, rows, coefficients)
+    logits: Tensor = load.network(load.images, rows, draws)
     return logits
 
 
@@ -75,16 +73,18 @@ def _on_the_cpu(load: Workload) -> Tensor:
     device, cpu = load.images.device, torch.device("cpu")
     network = load.network.cpu()
     with torch.inference_mode():
-        logits: Tensor = network(load.images.cpu(), load.rows.to(cpu), load.coefficients.cpu())
+        logits: Tensor = network(
+            load.images.cpu(), load.rows.to(cpu), load.draws.to(load.images.cpu())
+        )
     network.to(device)
     return logits
 
 
-def _peft_checks(load: Workload, blocks: int) -> list[Check]:
+def _peft_checks(load: Workload) -> list[Check]:
     settings, images = load.network.settings, load.images
     rows = Rows.of([1] * len(images), settings.adapters).to(images.device)
-    drawn = [trajectory_coefficients(Draw(), blocks, settings)] * len(images)
-    expected = plain_logits(load, rows, torch.cat(drawn).to(images.device))
+    drawn = load.network.draw_rows([Draw()] * len(images)).to(images)
+    expected = plain_logits(load, rows, drawn)
     peft = PeftVisionTransformer(load.network)
     return [
         _check("float32, PEFT, set_adapter loop", peft.adapter_by_adapter(images), expected),

@@ -17,7 +17,7 @@ def mixed_batch_comparison(plan: Plan) -> Result:
     """
     sizes, requests = plan.sizes.compact, plan.sizes.requests
     network = random_network(sizes).to(plan.device)
-    ours, blocks, settings = build_engine(network, "float32"), len(network.blocks), sizes.adapters
+    ours = build_engine(network, "float32")
     shape = (2 * requests, 3, sizes.backbone.image_size, sizes.backbone.image_size)
     images = torch.rand(shape, generator=Generator().manual_seed(0)).to(plan.device)
     draws = [
@@ -28,7 +28,7 @@ def mixed_batch_comparison(plan: Plan) -> Result:
 
     def one_by_one() -> None:
         for image, draw in zip(images, draws, strict=True):
-            predict(ours, image[None], [draw], blocks, settings)
+            predict(ours, image[None], [draw], network)
 
     comparison = Comparison(
         name=f"compact backbone, {requests} det + {requests} stoch requests, "
@@ -38,7 +38,7 @@ def mixed_batch_comparison(plan: Plan) -> Result:
         target=Target(bound="at most", value=0.80),
     )
     seconds = paired_seconds(
-        lambda: predict(ours, images, draws, blocks, settings),
+        lambda: predict(ours, images, draws, network),
         one_by_one,
         plan.sizes.request_repeats,
         plan.sizes.warmups,

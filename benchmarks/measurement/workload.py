@@ -9,6 +9,7 @@ from torch import Generator, Tensor
 from benchmarks.measurement.sizes import NetworkSizes, Sizes
 from eulerlora.backbone_network import VisionTransformer
 from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
+from eulerlora.row_draws import RowDraws
 from eulerlora.rows import Rows
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
@@ -29,15 +30,15 @@ class Workload:
     """Stochastic trajectories of images, in the layouts of both sides of a comparison.
 
     images: (n, 3, image_size, image_size). unstacked: (trajectories, n, blocks, 4, rank),
-    coefficients on the directions of each trajectory's adapter. coefficients: the same on the
-    stacked directions of all adapters, (rows, blocks, 4, ranks).
+    coefficients on the directions of each trajectory's adapter. draws: the same on the stacked
+    directions of all adapters, of every row.
     """
 
     network: AdaptedVisionTransformer
     images: Tensor
     rows: Rows
     unstacked: Tensor
-    coefficients: Tensor
+    draws: RowDraws
 
     @classmethod
     def of(cls, network: AdaptedVisionTransformer, samples: int, images: int) -> "Workload":
@@ -56,7 +57,7 @@ class Workload:
             images=pixels.to(device),
             rows=Rows.of([samples] * images, settings.adapters).to(device),
             unstacked=torch.stack(drawn, dim=1).to(device),
-            coefficients=coefficients.to(device),
+            draws=RowDraws.of_coefficients(coefficients.to(device)),
         )
 
     @classmethod

@@ -17,6 +17,7 @@ from benchmarks.baselines.engine import training_logits
 from benchmarks.baselines.naive import ordinary_members
 from benchmarks.measurement.workload import Workload
 from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
+from eulerlora.row_draws import RowDraws
 from training.fit.optimisation import attention_kernels
 
 Side = Literal["one-batch", "micro-batches", "naive"]
@@ -65,8 +66,8 @@ class OneBatchStep(TrainingStep):
         stacked = on_stacked_ranks(unstacked, self.network.settings.adapters).to(self.images.device)
         for part in self.rows.split(self.micro_batch_rows):
             images, labels = self.images[part.images], self.labels[part.images]
-            coefficients = stacked.repeat(len(images), 1, 1, 1)
-            logits = training_logits(self.network, images, part.renumbered, coefficients)
+            draws = RowDraws.of_coefficients(stacked).repeated(len(images))
+            logits = training_logits(self.network, images, part.renumbered, draws)
             targets = labels.repeat_interleave(self.trajectories)
             loss = F.cross_entropy(logits, targets, reduction="sum") / len(self.rows)
             loss.backward()

@@ -115,7 +115,7 @@ def check_options(settings: BackboneSettings, library: str, allowed: dict[str, o
 
 def _block(adapters: nn.Module, adapter: int) -> MemberBlock:
     assert isinstance(adapters, AttentionAdapters)
-    return MemberBlock(adapters.down[:, adapter].detach(), adapters.up[:, adapter].detach().mT)
+    return MemberBlock(adapters.det_down[:, adapter].detach(), adapters.up[:, adapter].detach().mT)
 
 
 @torch.no_grad()

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import partial
 
 from eulerlora.inference import ImageOutput
 from eulerlora_client.contract.problems import Problem
@@ -18,7 +17,7 @@ from service.inference.device_errors import DeviceFailed
 from service.inference.engine import CoreAllocation, Engine, InferenceItem
 from service.inference.queue import RequestQueue
 from service.inference.retry import run_with_retry
-from service.inference.ticket import Batch, InferenceResult, Ticket
+from service.inference.ticket import Batch, InferenceResult, Ticket, infer_tickets
 from service.telemetry.events import BatchRun
 
 logger = logging.getLogger(__name__)
@@ -29,10 +28,10 @@ CHECKS_PER_LIMIT = 10  # checks for hung passes per `max_batch_s`
 class Batcher:
     """Runs the items of a queue in worker threads.
 
-    max_batch_s: a pass that takes longer means a lost device. on_batch: called after every batch.
-    on_fatal: called once if the device is lost; no batch runs after that, and every item gets
-    NotReady. Worker threads call both, which must not wait for the batcher. workers: the number of
-    batches that run at the same time.
+    max_batch_s: a pass that takes longer means a lost device. on_batch: called after every batch,
+    for each of its models. on_fatal: called once if the device is lost; no batch runs after
+    that, and every item gets NotReady. Worker threads call both, which must not wait for the
+    batcher. workers: the number of batches that run at the same time.
     """
 
     def __init__(
@@ -100,10 +99,12 @@ class Batcher:
     def _run(self, batch: Batch) -> None:
         started_at = time.monotonic()
         with self._cores.allocate(len(self._threads) if batch.leaves_cores else 1):
-            outputs = run_with_retry(partial(self._infer, batch.engine), batch.items)
+            outputs = run_with_retry(self._infer, batch.tickets)
         seconds = time.monotonic() - started_at
         self._queue.finish(batch)
-        self._on_batch(BatchRun(batch.engine.name, batch.rows, len(batch.tickets), seconds))
+        for engine, tickets in batch.by_engine.items():
+            rows = sum(ticket.rows for ticket in tickets)
+            self._on_batch(BatchRun(engine.name, rows, len(tickets), seconds))
         for ticket, output in zip(batch.tickets, outputs, strict=True):
             if isinstance(output, Problem):
                 ticket.resolve(output)
@@ -111,11 +112,11 @@ class Batcher:
                 queued_s = started_at - ticket.queued_at
                 ticket.resolve(InferenceResult(output, queued_s, seconds))
 
-    def _infer(self, engine: Engine, items: Sequence[InferenceItem]) -> list[ImageOutput]:
+    def _infer(self, tickets: Sequence[Ticket]) -> list[ImageOutput]:
         thread_id = threading.get_ident()
         self._pass_started_at[thread_id] = time.monotonic()
         try:
-            return engine.infer(items)
+            return infer_tickets(tickets)
         finally:
             del self._pass_started_at[thread_id]
 

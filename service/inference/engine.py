@@ -1,14 +1,14 @@
 """Inference on a model's device, for batches of items, and the division of the CPU's cores."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from eulerlora.inference import ImageOutput, predict_images
+from eulerlora.inference import ImageOutput, ModelImages, predict_together
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw
 from service.inference.device_errors import with_device_errors
@@ -32,6 +32,8 @@ class Engine:
 
     def __init__(self, model: EulerLoRA) -> None:
         self.model = model
+        self.pass_key: Hashable = model.runtime.pass_key
+        """Equal for engines whose items can share a batch, whatever their methods are."""
 
     @property
     def name(self) -> str:
@@ -65,13 +67,26 @@ class Engine:
         Items of different modes and numbers of samples share the batch. Raises OutOfMemory, and
         DeviceFailed if the device is lost.
         """
-        return with_device_errors(lambda: self._infer(items))
+        return infer_together([(self, items)])[0]
 
-    def _infer(self, items: Sequence[InferenceItem]) -> list[ImageOutput]:
+    def images(self, items: Sequence[InferenceItem]) -> ModelImages:
+        """Returns the items as a batch for this model, on its device."""
         model = self.model
         pixels = torch.stack([item.pixels for item in items]).to(model.device)
         draws = [item.draw for item in items]
-        return predict_images(model.runtime, pixels, draws, model.config.temperature)
+        return ModelImages(model.runtime, pixels, draws, model.config.temperature)
+
+
+def infer_together(
+    batch: Sequence[tuple[Engine, Sequence[InferenceItem]]],
+) -> list[list[ImageOutput]]:
+    """Returns the outputs for the items of each engine, from passes that all engines share.
+
+    The engines have equal `pass_key`s. Raises as `Engine.infer`.
+    """
+    return with_device_errors(
+        lambda: predict_together([engine.images(items) for engine, items in batch])
+    )
 
 
 class CoreAllocation:

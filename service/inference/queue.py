@@ -235,13 +235,16 @@ class RequestQueue:
     def _take_first(self) -> list[Ticket]:
         """Removes and returns the tickets of the next batch; empty if all deadlines have passed.
 
-        A batch takes at most one worker's part of the waiting rows, so that no worker is idle.
+        A batch takes at most one worker's part of the waiting rows that can share it, so that no
+        worker is idle.
         """
         chosen = self._waiting.first(self._is_allowed)
         assert chosen is not None
         engine = chosen.engine
-        rows_of_engine = sum(ticket.rows for ticket in self._waiting if ticket.engine is engine)
-        max_rows = min(math.ceil(rows_of_engine / self._workers), self._batch_rows(engine))
+        sharing_rows = sum(
+            ticket.rows for ticket in self._waiting if ticket.engine.pass_key == engine.pass_key
+        )
+        max_rows = min(math.ceil(sharing_rows / self._workers), self._batch_rows(engine))
         batch: list[Ticket] = []
         rows = 0
         while chosen is not None and (not batch or rows + chosen.rows <= max_rows):
@@ -253,7 +256,9 @@ class RequestQueue:
                 batch.append(chosen)
                 rows += chosen.rows
             chosen = self._waiting.first(
-                lambda ticket: ticket.engine is engine and self._is_allowed(ticket)
+                lambda ticket: (
+                    ticket.engine.pass_key == engine.pass_key and self._is_allowed(ticket)
+                )
             )
         return batch
 

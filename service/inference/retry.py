@@ -2,19 +2,21 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from eulerlora.inference import ImageOutput
 from eulerlora_client.contract.problems import ModelFailure, OutOfMemory, Problem
 from service.inference.device_errors import DeviceFailed
-from service.inference.engine import InferenceItem
 
 logger = logging.getLogger(__name__)
 
-Infer = Callable[[Sequence[InferenceItem]], list[ImageOutput]]
+Item = TypeVar("Item")
 
 
 def run_with_retry(
-    infer: Infer, items: Sequence[InferenceItem], may_split: bool = True
+    infer: Callable[[Sequence[Item]], list[ImageOutput]],
+    items: Sequence[Item],
+    may_split: bool = True,
 ) -> list[ImageOutput | Problem]:
     """Returns the output of `infer` or a problem for each item, in order.
 

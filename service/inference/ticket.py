@@ -1,12 +1,13 @@
 """Tickets: reserved rows of the request queue, and the batches that tickets run in."""
 
+from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from eulerlora.inference import ImageOutput
 from eulerlora_client.contract.problems import Problem
-from service.inference.engine import Engine, InferenceItem
+from service.inference.engine import Engine, InferenceItem, infer_together
 from service.scheduling.clients import Flow
 
 
@@ -57,7 +58,7 @@ class Ticket:
 
 @dataclass(eq=False, repr=False)
 class Batch:
-    """Tickets of one engine that run in one forward pass.
+    """Tickets that run together; their engines have equal `pass_key`s.
 
     leaves_cores: True if cores must stay free for the passes of other clients.
     """
@@ -67,7 +68,7 @@ class Batch:
 
     @property
     def engine(self) -> Engine:
-        """The engine of all tickets."""
+        """The engine of the first ticket, by which the run time of the batch is estimated."""
         return self.tickets[0].engine
 
     @property
@@ -81,6 +82,37 @@ class Batch:
         return {ticket.flow.client for ticket in self.tickets}
 
     @property
-    def items(self) -> list[InferenceItem]:
-        """The items of the tickets, in order."""
-        return [ticket.item for ticket in self.tickets if ticket.item is not None]
+    def by_engine(self) -> dict[Engine, list[Ticket]]:
+        """The tickets of each engine."""
+        return tickets_by_engine(self.tickets)
+
+
+def tickets_by_engine(tickets: Sequence[Ticket]) -> dict[Engine, list[Ticket]]:
+    """Returns the tickets of each engine, in order."""
+    groups: dict[Engine, list[Ticket]] = {}
+    for ticket in tickets:
+        groups.setdefault(ticket.engine, []).append(ticket)
+    return groups
+
+
+def infer_tickets(tickets: Sequence[Ticket]) -> list[ImageOutput]:
+    """Returns the output for the item of each ticket, in order, from one batch.
+
+    The engines have equal `pass_key`s. Raises as `Engine.infer`.
+    """
+    groups = tickets_by_engine(tickets)
+    batch = [(engine, [_item(ticket) for ticket in group]) for engine, group in groups.items()]
+    if len(batch) == 1:
+        ((engine, items),) = batch
+        return engine.infer(items)
+    outputs = {
+        id(ticket): output
+        for group, results in zip(groups.values(), infer_together(batch), strict=True)
+        for ticket, output in zip(group, results, strict=True)
+    }
+    return [outputs[id(ticket)] for ticket in tickets]
+
+
+def _item(ticket: Ticket) -> InferenceItem:
+    assert ticket.item is not None
+    return ticket.item

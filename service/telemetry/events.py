@@ -16,7 +16,7 @@ CLIENT_CLOSED_REQUEST = 499  # the status that nginx logs for a disconnected cli
 
 @dataclass(frozen=True)
 class BatchRun:
-    """A completed batch: model, rows, items, and run time."""
+    """A completed batch: a model, its rows and items, and the run time of the whole batch."""
 
     model: str
     rows: int

@@ -17,9 +17,12 @@ from eulerlora.coefficients import (
     draw_trajectories,
     on_stacked_ranks,
     terminal_coefficients,
-    trajectory_coefficients,
 )
-from eulerlora.settings import SAMPLERS, AdapterSettings, Draw, Sampler
+from eulerlora.method_settings import EULERLORA
+from eulerlora.methods.contract import NetworkShape
+from eulerlora.methods.masks import EulerLoRAMethod
+from eulerlora.row_draws import COEFFICIENTS
+from eulerlora.settings import SAMPLERS, AdapterSettings, BackboneSettings, Draw, Sampler
 
 DRAWS = 40_000
 PAPER = AdapterSettings()
@@ -29,6 +32,12 @@ STANDARD_ERRORS = 5  # two-sided 6e-7 for one number; a few thousand numbers are
 
 def seeded(seed: int = 0) -> Generator:
     return Generator().manual_seed(seed)
+
+
+def trajectory_coefficients(draw: Draw, blocks: int, settings: AdapterSettings) -> Tensor:
+    """Returns the coefficients of one image, (adapters * samples, blocks, 4, adapters * rank)."""
+    shape = NetworkShape(settings, BackboneSettings(layers=blocks), classes=2)
+    return EulerLoRAMethod(EULERLORA, shape).draw(draw).blocks[COEFFICIENTS]
 
 
 def assert_mean(values: Tensor, expected: float | Tensor) -> None:

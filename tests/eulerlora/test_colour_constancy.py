@@ -6,6 +6,7 @@ import torch
 
 from eulerlora.checkpoint import load_checkpoint, save_checkpoint
 from eulerlora.colour_constancy import colour_constant, shades_of_gray
+from eulerlora.row_draws import RowDraws
 from eulerlora.rows import Rows
 from eulerlora.settings import Preprocessing
 from eulerlora.vision_transformer import AdaptedVisionTransformer
@@ -47,10 +48,10 @@ def test_the_network_applies_the_method_first() -> None:
     network.load_state_dict(plain.state_dict())
     rows = Rows.of([1] * len(IMAGES), TINY_ADAPTERS.adapters)
     ranks = TINY_ADAPTERS.adapters * TINY_ADAPTERS.rank
-    coefficients = torch.ones(len(rows), plain.depth, 4, ranks)
-    expected = plain(colour_constant(IMAGES, "shades-of-gray"), rows, coefficients)
-    assert torch.equal(network(IMAGES, rows, coefficients), expected)
-    assert not torch.allclose(plain(IMAGES, rows, coefficients), expected)
+    draws = RowDraws.of_coefficients(torch.ones(len(rows), plain.depth, 4, ranks))
+    expected = plain(colour_constant(IMAGES, "shades-of-gray"), rows, draws)
+    assert torch.equal(network(IMAGES, rows, draws), expected)
+    assert not torch.allclose(plain(IMAGES, rows, draws), expected)
 
 
 def test_a_checkpoint_keeps_the_method(tmp_path: Path) -> None:

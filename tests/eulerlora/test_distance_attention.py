@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from eulerlora.distance_attention import DistanceAttention, attend
+from eulerlora.row_draws import RowDraws
 from eulerlora.rows import Rows
 from tests.conftest import TINY_BACKBONE, random_backbone, random_network
 
@@ -49,7 +50,7 @@ def test_a_network_without_coefficients_is_its_backbone() -> None:
     network = random_network(backbone=backbone)
     images, rows = torch.rand(2, 3, 32, 32, generator=GENERATOR), Rows.of([1, 1], adapters=2)
     coefficients = torch.zeros(len(rows), network.depth, 4, 8)
-    logits = network(images, rows, coefficients)
+    logits = network(images, rows, RowDraws.of_coefficients(coefficients))
     torch.testing.assert_close(logits, head_outputs(network, backbone(images), rows))
 
 

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.utils import counters
 
-from eulerlora.coefficients import trajectory_coefficients
+from eulerlora.row_draws import COEFFICIENTS, RowDraws
+from eulerlora.row_pass import NetworkOutput
 from eulerlora.rows import Rows
 from eulerlora.runtime import (
     CPU_TOKENS,
@@ -20,21 +21,20 @@ from eulerlora.runtime import (
     row_counts,
 )
 from eulerlora.settings import Draw, RuntimeSettings
-from eulerlora.vision_transformer import AdaptedVisionTransformer, NetworkOutput
+from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import TINY_BACKBONE, random_backbone, random_network
 
 CPU = torch.device("cpu")
 DRAWS = (Draw(), Draw(mode="stoch", samples=3, seed=1), Draw(mode="stoch", samples=1, seed=2))
 
 
-def inputs_of(network: AdaptedVisionTransformer) -> tuple[Tensor, Rows, Tensor]:
-    """Returns images, rows and coefficients of one det and two stoch draws."""
+def inputs_of(network: AdaptedVisionTransformer) -> tuple[Tensor, Rows, RowDraws]:
+    """Returns images, rows and draws of one det and two stoch draws."""
     generator = torch.Generator().manual_seed(0)
     size = network.backbone.settings.image_size
     images = torch.rand(len(DRAWS), 3, size, size, generator=generator)
     rows = Rows.of([draw.samples for draw in DRAWS], network.settings.adapters)
-    drawn = [trajectory_coefficients(draw, network.depth, network.settings) for draw in DRAWS]
-    return images, rows, torch.cat(drawn)
+    return images, rows, network.draw_rows(DRAWS)
 
 
 def test_float32_is_the_network_itself() -> None:
@@ -88,9 +88,9 @@ def test_many_rows_on_a_cpu_run_in_several_passes_with_the_same_logits(
     passes: list[int] = []
     outputs = network.outputs
 
-    def counted(images: Tensor, rows: Rows, coefficients: Tensor) -> NetworkOutput:
+    def counted(images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
         passes.append(len(rows))
-        return outputs(images, rows, coefficients)
+        return outputs(images, rows, draws)
 
     monkeypatch.setattr(network, "outputs", counted)
     runtime = Runtime(network, CPU)
@@ -133,9 +133,9 @@ def test_the_first_pass_compiles_all_row_counts_and_returns_the_logits_of_the_gi
     network = random_network()
     shapes: list[tuple[int, ...]] = []
 
-    def compiled(images: Tensor, rows: Rows, coefficients: Tensor) -> NetworkOutput:
-        shapes.append((len(images), len(rows), len(coefficients)))
-        return network.outputs(images, rows, coefficients)
+    def compiled(images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
+        shapes.append((len(images), len(rows), len(draws.blocks[COEFFICIENTS])))
+        return network.outputs(images, rows, draws)
 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: compiled)
     runtime = Runtime(network, CPU, RuntimeSettings(compiler="eager"))

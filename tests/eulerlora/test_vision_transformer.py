@@ -11,12 +11,13 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torchvision import models
 
+from eulerlora.adapter_heads import AdapterHeads
 from eulerlora.backbone import from_torchvision
 from eulerlora.backbone_network import VisionTransformer
-from eulerlora.coefficients import trajectory_coefficients
+from eulerlora.row_draws import COEFFICIENTS, RowDraws
 from eulerlora.rows import Rows
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, Preprocessing
-from eulerlora.vision_transformer import AdaptedVisionTransformer, AdapterHeads
+from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 DET = Draw()
 TINY = BackboneSettings(image_size=32, patch_size=8, layers=2, heads=2, width=16, mlp_width=24)
@@ -53,9 +54,7 @@ def answer(network: AdaptedVisionTransformer, images: Tensor, *draws: Draw) -> t
     """Returns logits (trajectories, classes) of each image, for its draw or a common draw."""
     each = draws if len(draws) == len(images) else draws * len(images)
     rows = Rows.of([draw.samples for draw in each], network.settings.adapters)
-    blocks = len(network.blocks)
-    coefficients = [trajectory_coefficients(draw, blocks, network.settings) for draw in each]
-    return rows.by_image(network(images, rows, torch.cat(coefficients)))
+    return rows.by_image(network(images, rows, network.draw_rows(each)))
 
 
 @torch.inference_mode()
@@ -64,7 +63,8 @@ def without_adapters(network: AdaptedVisionTransformer, images: Tensor) -> Tenso
     adapters, rank = network.settings.adapters, network.settings.rank
     rows = Rows.of([1] * len(images), adapters)
     zeros = torch.zeros(len(rows), len(network.blocks), 4, adapters * rank)
-    return network(images, rows, zeros).unflatten(0, (len(images), adapters))
+    draws = RowDraws.of_coefficients(zeros)
+    return network(images, rows, draws).unflatten(0, (len(images), adapters))
 
 
 def torchvisions(backbone: VisionTransformer) -> models.VisionTransformer:
@@ -128,7 +128,7 @@ def test_rows_equal_passes_of_the_backbone_with_merged_weights_for_every_option(
     backbone = make_backbone(TINY.model_copy(update=options))
     network = make_network(backbone=backbone)
     draw = Draw(mode="stoch", samples=2, seed=3)
-    coefficients = trajectory_coefficients(draw, network.depth, network.settings)
+    coefficients = network.draw_rows([draw]).blocks[COEFFICIENTS]
     for actual, image in zip(answer(network, images, draw), images, strict=True):
         for row, logits in enumerate(actual):
             expected = naive_logits(network, image, coefficients[row], adapter=row // 2)
@@ -242,8 +242,8 @@ def test_a_row_has_gradients_only_for_its_adapter_and_head(
     network: AdaptedVisionTransformer, images: Tensor
 ) -> None:
     rows = Rows.of([1] * len(images), 2)
-    coefficients = torch.cat([trajectory_coefficients(DET, 2, network.settings)] * len(images))
-    logits = network(images, rows, coefficients)
+    draws = network.draw_rows([DET] * len(images))
+    logits = network(images, rows, draws)
     logits[rows.adapter == 1].square().sum().backward()
     for block in network.blocks:
         for parameter in (block.down, block.up):
@@ -261,8 +261,8 @@ def test_only_adapters_and_heads_are_trainable_and_the_rest_gets_no_gradient(
     assert trainable == {name for name, _ in network.adapter_parameters()}
     assert {name.split(".")[0] for name in trainable} == {"blocks", "heads"}
     rows = Rows.of([1] * len(images), 2)
-    coefficients = torch.cat([trajectory_coefficients(DET, 2, network.settings)] * len(images))
-    network(images, rows, coefficients).sum().backward()
+    draws = network.draw_rows([DET] * len(images))
+    network(images, rows, draws).sum().backward()
     assert {name for name, p in network.named_parameters() if p.grad is not None} == trainable
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -103,9 +103,15 @@ class PipelineHarness:
     the codes that `on_problem` got.
     """
 
-    def __init__(self, model: EulerLoRA, audit: Any, settings: dict[str, Any]):
+    def __init__(
+        self,
+        model: EulerLoRA,
+        audit: Any,
+        settings: dict[str, Any],
+        others: Iterable[EulerLoRA] = (),
+    ):
         self.served = ServedModel.of(model)
-        self.models = ServedModels([self.served])
+        self.models = ServedModels([self.served, *map(ServedModel.of, others)])
         chosen = ServiceSettings.model_validate(
             {"deadline_s": TIMEOUT_S, "max_pass_ms": MAX_PASS_MS, **settings}
         )

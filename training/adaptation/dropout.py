@@ -7,6 +7,7 @@ Elements of the input of each down projection are dropped, as with PEFT's `lora_
 The frozen projection gets the whole input. Prediction drops nothing.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,11 +17,12 @@ from torch.nn import functional as F
 from eulerlora.adapted_attention import AttentionAdapters
 from eulerlora.backbone_network import EncoderBlock
 from eulerlora.distance_attention import attend
+from eulerlora.row_pass import BlockPart
 
 
 @dataclass(frozen=True)
 class DropoutBlock:
-    """`vision_transformer.adapted_block` with adapter dropout.
+    """`row_pass.adapted_block` with adapter dropout.
 
     probability: of dropping an element; the others are divided by 1 - probability. generator: on
     the CPU. Elements are independent over rows, tokens, features and projections, so that every
@@ -34,14 +36,16 @@ class DropoutBlock:
         self,
         tokens: Tensor,
         frozen: nn.Module,
-        adapters: nn.Module,
-        coefficients: Tensor,
+        parts: Sequence[BlockPart],
         image: Tensor | None,
         queries: int | None,
     ) -> Tensor:
-        """Shapes as in `adapted_block`."""
+        """Shapes as in `adapted_block`, for the rows of one network."""
         assert isinstance(frozen, EncoderBlock)
+        (part,) = parts
+        adapters = part.adapters
         assert isinstance(adapters, AttentionAdapters)
+        coefficients = adapters.coefficients(part.rows)
         tokens = tokens if image is None else tokens[image]  # (rows, tokens, width)
         normalised = frozen.ln_1(tokens)
         attended = self._attention(

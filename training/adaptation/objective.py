@@ -2,32 +2,34 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.coefficients import PROJECTIONS, draw_trajectories, on_stacked_ranks
+from eulerlora.row_draws import RowDraws
+from eulerlora.row_pass import Block, adapted_block
 from eulerlora.rows import Rows
-from eulerlora.vision_transformer import AdaptedVisionTransformer, Block, adapted_block
+from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.adaptation.dropout import DropoutBlock
 from training.adaptation.losses import Loss, image_weights, target_probabilities
 from training.adaptation.validation import EpochValidation
 from training.fit.objective import Objective, recomputed
 
-DROPOUT = 1
-"""Separates the draws of dropout from those of the coefficients."""
+DROPOUT, NOISE = 1, 2
+"""Separate the draws of dropout and of single images from those of the trajectories."""
 
 
 @dataclass(frozen=True)
 class AdapterDraw:
     """The random input of a step.
 
-    coefficients: (trajectories, blocks, 4, adapters * rank). block: computes one block; with
+    images: returns the draws of a number of images, image by image. block: computes one block; with
     dropout it draws further elements at every call.
     """
 
-    coefficients: Tensor
+    images: Callable[[int], RowDraws]
     block: Block
 
 
@@ -41,7 +43,8 @@ class AdapterObjective(Objective[AdapterDraw]):
     An image has one view for all adapters, or one for each.
     class_weights: (classes,), on the network's device. outlier_weight: as in
     `losses.image_weights`. recompute: use activation checkpointing; not with dropout. sampling:
-    False trains with all coefficients 1. dropout: probability of adapter dropout.
+    False trains with the draws of mode det. dropout: probability of adapter dropout. image_count:
+    of the training images, by which the divergence of a learned law from its prior is divided.
     """
 
     def __init__(
@@ -57,32 +60,42 @@ class AdapterObjective(Objective[AdapterDraw]):
         sampling: bool = True,
         dropout: float = 0.0,
         patience: int | None = None,
+        image_count: int = 1,
     ) -> None:
         super().__init__(network, rows_per_image=network.settings.adapters * samples)
-        self.settings, self.depth = network.settings, network.depth
+        self.settings, self.method = network.settings, network.method
+        self.divergence = network.divergence
         self.samples = samples
         self.weighted_loss = weighted_loss
         self.class_weights, self.outlier_weight = class_weights, outlier_weight
         self.validation, self.patience = validation, patience
-        self.sampling, self.dropout = sampling, dropout
+        self.sampling, self.dropout, self.image_count = sampling, dropout, image_count
         self.logit_adjustment = logit_adjustment
         self.block = recomputed(adapted_block) if recompute else adapted_block
 
     def draw(self, seed: int, step: int, process: int) -> AdapterDraw:
-        """Returns one draw of coefficients per trajectory, shared by all images of the step and
-        the same in all processes; the dropout of each process is another one.
+        """Returns one draw per trajectory, shared by all images of the step and the same in all
+        processes, or draws of each image. Those and dropout differ between processes.
         """
-        shape = (self.rows_per_image, self.depth, len(PROJECTIONS), self.settings.rank)
-        coefficients = torch.ones(shape)
-        if self.sampling:
-            coefficients = draw_trajectories(
-                self.rows_per_image, self.depth, self.settings, step_generator(seed, step)
+        generator = step_generator(seed, step)
+        images: Callable[[int], RowDraws]
+        if self.sampling and self.method.noise_per_image:
+            own = step_generator(seed, step, process, NOISE)
+            images = partial(self._own_draws, generator=own)
+        else:
+            drawn = (
+                self.method.sample(self.samples, generator) if self.sampling else self.method.det()
             )
-        stacked = on_stacked_ranks(coefficients, self.settings.adapters)
+            images = drawn.to(self.class_weights).repeated
         block: Block = self.block
         if self.dropout:
             block = DropoutBlock(self.dropout, step_generator(seed, step, process, DROPOUT))
-        return AdapterDraw(stacked.to(self.class_weights.device), block)
+        return AdapterDraw(images, block)
+
+    def _own_draws(self, count: int, generator: Generator) -> RowDraws:
+        """Returns the draws of `count` images, each with its own."""
+        parts = [self.method.sample(self.samples, generator) for _ in range(count)]
+        return RowDraws.cat(parts, [self.rows_per_image] * count).to(self.class_weights)
 
     def loss(
         self, network: Callable[..., Tensor], images: Tensor, labels: Tensor, draw: AdapterDraw
@@ -93,14 +106,18 @@ class AdapterObjective(Objective[AdapterDraw]):
         if images.ndim == 5:
             rows, images = rows.with_own_images(self.settings.adapters), images.flatten(0, 1)
         rows = rows.to(images.device)
-        coefficients = draw.coefficients.repeat(count, 1, 1, 1)
-        logits = network(images, rows, coefficients, block=draw.block)
+        logits = network(images, rows, draw.images(count), block=draw.block)
         trajectories = logits.float().unflatten(0, (count, -1))  # (n, trajectories, classes)
         if self.logit_adjustment is not None:
             belongs = (labels >= 0)[:, None, None]
             trajectories = trajectories + belongs * self.logit_adjustment
         targets = target_probabilities(labels, trajectories.shape[-1])
-        return self.weighted_loss(trajectories, targets, self._weights(labels))
+        weights = self._weights(labels)
+        loss = self.weighted_loss(trajectories, targets, weights)
+        divergence = self.divergence()
+        if divergence is None:
+            return loss
+        return loss + divergence / self.image_count * weights.sum()
 
     def after_epoch(self) -> None:
         """Validates the epoch."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from eulerlora.config import Provenance
+from eulerlora.method_settings import is_sampled, law_text
 from training.adaptation.backbone import FrozenBackbone
 from training.data.labelled_images import ImageParts, class_counts
 from training.evaluation.report_schema import Report
@@ -46,11 +47,11 @@ def run_lines(
     adapters, training = recipe.adapters, recipe.training
     size = frozen.preprocessing.size
     weights = sum(parameter.numel() for parameter in frozen.backbone.parameters())
-    sampled = training.sampling and adapters.min_rank < adapters.rank
+    sampled = training.sampling and is_sampled(recipe.method, adapters)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else (
         f"CPU, {torch.get_num_threads()} thread(s)"
     )  # fmt: skip
-    sampling = f"Kmin {adapters.min_rank}, {training.samples} sample(s) a step"
+    sampling = f"{law_text(recipe.method, adapters)}, {training.samples} sample(s) a step"
     parts = (
         f"{adapters.adapters} adapters of rank {adapters.rank} with a head each; "
         f"{trainable:,} parameters; {sampling if sampled else 'not sampled'}"

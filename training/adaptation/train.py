@@ -16,6 +16,7 @@ from eulerlora.config import (
     Provenance,
 )
 from eulerlora.errors import SettingsError
+from eulerlora.method_settings import is_sampled
 from eulerlora.model import EulerLoRA
 from eulerlora.printable import printable
 from eulerlora.safetensor_files import tensors_sha256
@@ -139,6 +140,7 @@ def train_adapters(
         sampling=settings.sampling,
         dropout=settings.adapter_dropout,
         patience=settings.early_stop,
+        image_count=len(training),
     )
     views = recipe.adapters.adapters if settings.views == "own" else None
 
@@ -157,10 +159,10 @@ def _validation(
     network: AdaptedVisionTransformer, recipe: AdapterRecipe, images: ImageParts, epochs: int
 ) -> EpochValidation | None:
     """Returns what measures each epoch, or None if the recipe asks for nothing of it."""
-    settings, adapters = recipe.training, recipe.adapters
+    settings = recipe.training
     if not (settings.best_epoch or settings.metrics_by_epoch):
         return None
-    sampled = settings.metrics_by_epoch and adapters.min_rank < adapters.rank
+    sampled = settings.metrics_by_epoch and is_sampled(recipe.method, recipe.adapters)
     return EpochValidation(
         network,
         images.parts["validation"],
@@ -198,6 +200,7 @@ def _train_network(
         recipe.adapters,
         len(images.classes),
         frozen.preprocessing.model_copy(update={"colour_constancy": recipe.colour_constancy}),
+        recipe.method,
     )
     network.initialise(Generator().manual_seed(recipe.seed))
     initial: dict[str, float] = {}
@@ -292,6 +295,7 @@ def checkpoint_config(
         adapters=AdapterConfig(
             settings=recipe.adapters, sha256=tensors_sha256(dict(network.adapter_parameters()))
         ),
+        method=recipe.method,
         classes=images.classes,
         preprocessing=network.preprocessing,
         provenance=provenance,

@@ -232,17 +232,18 @@ def _gigabytes(count: float) -> str:
 
 def _settings(run: TableRun) -> str:
     """Returns the settings in which runs differ, in one line."""
+    from eulerlora.method_settings import is_sampled, law_text  # noqa: PLC0415 - pydantic
+
     recipe = run.recipe
     adapters, training, whole = recipe.adapters, recipe.training, recipe.whole_network
-    sampled, size = adapters.min_rank < adapters.rank, recipe.backbone.image_size
+    size, law = recipe.backbone.image_size, law_text(recipe.method, adapters)
     parts = [
         f"{recipe.data.kind}, {recipe.data.split} split",
         recipe.backbone.weights + (f" at {size} pixels" if size else ""),
         f"{adapters.adapters} x rank {adapters.rank}" if whole is None else _whole(whole),
-        f"Kmin {adapters.min_rank}, T {adapters.steps}, sigma {adapters.scale:g}, "
-        f"{training.samples} samples{'' if training.sampling else ' not drawn in training'}"
-        if sampled
-        else "not sampled",
+        f"{law}, {training.samples} samples{'' if training.sampling else ' not drawn in training'}"
+        if is_sampled(recipe.method, adapters)
+        else law,
         f"{training.epochs} epochs of batches of {training.batch_size}, "
         f"rate {training.learning_rate:g}, {_decay(training)}, "
         f"warm-up {training.warmup_steps}",

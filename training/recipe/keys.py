@@ -61,14 +61,40 @@ def recipe_keys(model: type[BaseModel], prefix: str = "") -> list[RecipeKey]:
     keys: list[RecipeKey] = []
     texts = _descriptions(model)
     for name, field in model.model_fields.items():
-        inner = _model_in(field.annotation)
-        if inner is not None:
-            keys += recipe_keys(inner, f"{prefix}{name}.")
+        inner = _models_in(field.annotation)
+        if inner:
+            keys += _keys_of_any(inner, f"{prefix}{name}.")
             continue
         choices = _choices(field.annotation)
         text = texts[name] + (f" One of {', '.join(choices)}." if choices else "")
         keys.append(RecipeKey(prefix + name, _default(field), text))
     return keys
+
+
+def _keys_of_any(models: list[type[BaseModel]], prefix: str) -> list[RecipeKey]:
+    """Returns the keys of a model, or of alternatives that differ in their `name`."""
+    if len(models) == 1:
+        return recipe_keys(models[0], prefix)
+    names = [model.model_fields["name"].default for model in models]
+    found: dict[str, list[tuple[str, RecipeKey]]] = {}
+    for name, model in zip(names, models, strict=True):
+        for key in recipe_keys(model, prefix):
+            found.setdefault(key.name, []).append((name, key))
+    return [
+        RecipeKey(
+            key,
+            alternatives[0][1].default
+            if key == f"{prefix}name"
+            else " or ".join(dict.fromkeys(entry.default for _, entry in alternatives)),
+            " ".join(dict.fromkeys(entry.text for _, entry in alternatives))
+            + (
+                f" One of {', '.join(names)}."
+                if key == f"{prefix}name"
+                else f" Only with {' or '.join(name for name, _ in alternatives)}."
+            ),
+        )
+        for key, alternatives in found.items()
+    ]
 
 
 def _descriptions(model: type[BaseModel]) -> dict[str, str]:
@@ -112,13 +138,13 @@ def _choices(annotation: Any) -> list[str]:
     return []
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Returns a model, also an optional one; None for other types and for lists of models."""
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Returns a model, also an optional one, or alternatives; none for lists and other types."""
     candidates = [
         annotation,
         *(get_args(annotation) if get_origin(annotation) is not tuple else ()),
     ]
-    return next(iter(_models(candidates)), None)
+    return list(_models(candidates))
 
 
 def _models(candidates: list[Any]) -> Iterator[type[BaseModel]]:

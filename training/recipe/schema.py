@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from eulerlora.method_settings import EULERLORA, TrainedMethodSettings
 from eulerlora.settings import (
     AUTO,
     AdapterSettings,
@@ -157,6 +158,7 @@ class AdapterRecipe(Recipe):
     colour_constancy: applied to all images, in training and prediction
     (`eulerlora.colour_constancy`).
     adapters: what is trained.
+    method: how the adapters are sampled (docs/methods.md).
     whole_network: trains all weights instead; None trains adapters.
     training: how it is trained.
     evaluation: contents of the report.
@@ -167,6 +169,7 @@ class AdapterRecipe(Recipe):
     backbone: BackboneSource = BackboneSource()
     colour_constancy: ColourConstancy = "none"
     adapters: AdapterSettings = AdapterSettings()
+    method: TrainedMethodSettings = optional(EULERLORA)
     whole_network: WholeNetworkSettings | None = optional(None)
     training: AdapterTraining = AdapterTraining()
     evaluation: EvaluationSettings = EvaluationSettings()

@@ -8,6 +8,7 @@ from eulerlora.atomic_files import atomic_write
 from eulerlora.checkpoint import read_config, stored_revision, write_card
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import DataError
+from eulerlora.method_settings import EULERLORA, law_text
 from training.evaluation.report_schema import Report, read_report
 from training.reporting.card_origin import (
     pretraining,
@@ -162,10 +163,12 @@ def _shape(config: CheckpointConfig) -> str:
     trained = f"{adapters.adapters} adapters of rank {adapters.rank} on a frozen"
     if whole_network(config):
         trained = "all weights of a"
+    law = law_text(config.method, adapters)
+    method = "" if config.method == EULERLORA else f" Method: {law} (docs/methods.md)."
     return (
         f"An EulerLoRA checkpoint: {trained} Vision Transformer ({shape.layers} blocks of width "
         f"{shape.width}, {shape.image_size} x {shape.image_size} pixels, patches of "
-        f"{shape.patch_size})."
+        f"{shape.patch_size})." + method
     )
 
 

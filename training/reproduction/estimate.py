@@ -78,7 +78,9 @@ def estimate(
         shape, training.precision, training.activation_checkpointing, device, whole is not None
     )
     with torch.device("meta"):
-        network = AdaptedVisionTransformer(VisionTransformer(shape), adapters, CLASSES)
+        network = AdaptedVisionTransformer(
+            VisionTransformer(shape), adapters, CLASSES, method=recipe.method
+        )
     if whole is not None:
         network = train_all_weights(network)
     frozen = sum(weight.numel() for weight in network.parameters() if not weight.requires_grad)

@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from eulerlora.backbone_network import VisionTransformer
 from eulerlora.config import CheckpointConfig
+from eulerlora.method_settings import MethodSettings
 from eulerlora.settings import AdapterSettings, BackboneSettings, Mode
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.adaptation.losses import trajectory_loss
@@ -52,6 +53,7 @@ def trained_parameters(config: CheckpointConfig, recipe: AdapterRecipe) -> int:
             VisionTransformer(config.backbone.settings),
             config.adapters.settings,
             len(config.classes),
+            method=config.method,
         )
     return count_trained(network if recipe.whole_network is None else train_all_weights(network))
 
@@ -90,6 +92,7 @@ def operations_of(config: CheckpointConfig, recipe: AdapterRecipe, samples: int)
         config.backbone.settings,
         config.adapters.settings,
         len(config.classes),
+        config.method,
         recipe.whole_network is not None,
         samples,
     )
@@ -97,13 +100,18 @@ def operations_of(config: CheckpointConfig, recipe: AdapterRecipe, samples: int)
 
 @cache
 def _operations(
-    shape: BackboneSettings, adapters: AdapterSettings, classes: int, whole: bool, samples: int
+    shape: BackboneSettings,
+    adapters: AdapterSettings,
+    classes: int,
+    method: MethodSettings,
+    whole: bool,
+    samples: int,
 ) -> RowOperations:
     """Extrapolates the operations of short networks, which are linear in the number of blocks."""
     if shape.layers <= max(COUNTED_BLOCKS):
-        return _counted(shape, adapters, classes, whole, samples)
+        return _counted(shape, adapters, classes, method, whole, samples)
     first, second = (
-        _counted(shape.model_copy(update={"layers": n}), adapters, classes, whole, samples)
+        _counted(shape.model_copy(update={"layers": n}), adapters, classes, method, whole, samples)
         for n in COUNTED_BLOCKS
     )
     more = (shape.layers - COUNTED_BLOCKS[0]) / (COUNTED_BLOCKS[1] - COUNTED_BLOCKS[0])
@@ -114,10 +122,15 @@ def _operations(
 
 
 def _counted(
-    shape: BackboneSettings, adapters: AdapterSettings, classes: int, whole: bool, samples: int
+    shape: BackboneSettings,
+    adapters: AdapterSettings,
+    classes: int,
+    method: MethodSettings,
+    whole: bool,
+    samples: int,
 ) -> RowOperations:
     """Counts the operations of a step and a prediction of a network with new weights."""
-    network = AdaptedVisionTransformer(VisionTransformer(shape), adapters, classes)
+    network = AdaptedVisionTransformer(VisionTransformer(shape), adapters, classes, method=method)
     network = train_all_weights(network) if whole else network
     objective = AdapterObjective(network, samples, trajectory_loss, torch.ones(classes))
     images = torch.zeros(1, 3, shape.image_size, shape.image_size)

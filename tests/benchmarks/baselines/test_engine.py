@@ -17,11 +17,10 @@ def test_the_engine_gives_the_logits_of_its_network_in_float32(
     workload, precision, compiler, tolerance
 ) -> None:
     network = random_network(SMALL_NETWORK)
-    coefficients = workload.coefficients
     with torch.inference_mode():
-        expected = network(workload.images, workload.rows, coefficients)
+        expected = network(workload.images, workload.rows, workload.draws)
     actual = build_engine(network, precision, compiler)(
-        workload.images, workload.rows, coefficients
+        workload.images, workload.rows, workload.draws
     )
     assert actual.dtype == torch.float32
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
@@ -35,12 +34,12 @@ def test_the_engine_does_not_change_its_network(workload) -> None:
 
 
 def test_requests_of_both_modes_can_share_a_batch(workload) -> None:
-    ours, settings = build_engine(workload.network, "float32"), workload.network.settings
+    ours, network = build_engine(workload.network, "float32"), workload.network
     draws = [Draw(), Draw(mode="stoch", samples=3, seed=4)]
-    batch = predict(ours, workload.images, draws, 2, settings)
+    batch = predict(ours, workload.images, draws, network)
     assert [len(logits) for logits in batch] == [2, 6]
     for index, draw in enumerate(draws):
-        (single,) = predict(ours, workload.images[index, None], [draw], 2, settings)
+        (single,) = predict(ours, workload.images[index, None], [draw], network)
         torch.testing.assert_close(batch[index], single, rtol=1e-4, atol=1e-4)
 
 

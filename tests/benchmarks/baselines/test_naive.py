@@ -8,7 +8,7 @@ from benchmarks.baselines.naive import naive_logits, ordinary_members
 
 def test_ordinary_lora_modules_give_the_logits_of_our_network(workload) -> None:
     expected = build_engine(workload.network, "float32")(
-        workload.images, workload.rows, workload.coefficients
+        workload.images, workload.rows, workload.draws
     )
     actual = naive_logits(ordinary_members(workload.network), workload.images, workload.unstacked)
     torch.testing.assert_close(actual.flatten(0, 1), expected, rtol=1e-4, atol=1e-4)

@@ -10,7 +10,7 @@ from tests.benchmarks.conftest import SAMPLES
 
 def test_the_vmap_ensemble_gives_the_logits_of_our_network(workload) -> None:
     expected = build_engine(workload.network, "float32")(
-        workload.images, workload.rows, workload.coefficients
+        workload.images, workload.rows, workload.draws
     )
     ensemble = vmap_ensemble(ordinary_members(workload.network), SAMPLES)
     actual = ensemble(workload.images, workload.unstacked)

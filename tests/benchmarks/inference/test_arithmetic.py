@@ -13,6 +13,7 @@ from benchmarks.baselines.naive import naive_logits, ordinary_members
 from benchmarks.inference.arithmetic import Arithmetic, all_tokens, minimum
 from benchmarks.measurement.sizes import SMALL_NETWORK, NetworkSizes
 from benchmarks.measurement.workload import random_network
+from eulerlora.row_draws import RowDraws
 from eulerlora.rows import Rows
 from eulerlora.settings import BackboneSettings
 
@@ -111,5 +112,7 @@ def forward(sizes: NetworkSizes, images: int) -> Tensor:
     ranks = sizes.adapters.adapters * sizes.adapters.rank
     coefficients = torch.ones(len(rows), sizes.backbone.layers, 4, ranks)
     size = sizes.backbone.image_size
-    logits: Tensor = network(torch.zeros(images, 3, size, size), rows, coefficients)
+    logits: Tensor = network(
+        torch.zeros(images, 3, size, size), rows, RowDraws.of_coefficients(coefficients)
+    )
     return logits

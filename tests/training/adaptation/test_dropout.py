@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Generator, nn
 
+from eulerlora.row_draws import RowDraws
 from eulerlora.rows import Rows
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import random_network
@@ -12,6 +13,8 @@ from training.adaptation.dropout import DropoutBlock
 ROWS = Rows.of([2, 1], 2)
 IMAGES = torch.rand(2, 3, 32, 32, generator=Generator().manual_seed(0))
 COEFFICIENTS = torch.rand(6, 2, 4, 8, generator=Generator().manual_seed(1))
+DRAWS = RowDraws.of_coefficients(COEFFICIENTS)
+ZEROS = RowDraws.of_coefficients(0 * COEFFICIENTS)
 
 
 @pytest.fixture
@@ -24,14 +27,14 @@ def block(probability: float) -> DropoutBlock:
 
 
 def test_no_dropout_is_the_block_of_prediction(network: AdaptedVisionTransformer) -> None:
-    plain = network(IMAGES, ROWS, COEFFICIENTS)
-    torch.testing.assert_close(network(IMAGES, ROWS, COEFFICIENTS, block=block(0.0)), plain)
-    assert not torch.allclose(network(IMAGES, ROWS, COEFFICIENTS, block=block(0.5)), plain)
+    plain = network(IMAGES, ROWS, DRAWS)
+    torch.testing.assert_close(network(IMAGES, ROWS, DRAWS, block=block(0.0)), plain)
+    assert not torch.allclose(network(IMAGES, ROWS, DRAWS, block=block(0.5)), plain)
 
 
 def test_dropout_leaves_the_frozen_network_alone(network: AdaptedVisionTransformer) -> None:
-    frozen = network(IMAGES, ROWS, 0 * COEFFICIENTS)
-    torch.testing.assert_close(network(IMAGES, ROWS, 0 * COEFFICIENTS, block=block(0.5)), frozen)
+    frozen = network(IMAGES, ROWS, ZEROS)
+    torch.testing.assert_close(network(IMAGES, ROWS, ZEROS, block=block(0.5)), frozen)
 
 
 def test_kept_elements_are_scaled_to_the_same_mean() -> None:

@@ -12,11 +12,12 @@ from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
 from eulerlora.inference import predict_images
+from eulerlora.row_draws import COEFFICIENTS, RowDraws
 from eulerlora.rows import Rows
 from eulerlora.settings import Draw, Preprocessing
 from tests.conftest import random_network
 from training.adaptation.losses import target_probabilities, trajectory_loss
-from training.adaptation.objective import AdapterObjective
+from training.adaptation.objective import AdapterDraw, AdapterObjective
 from training.augmentation.views import training_view
 from training.data.datasets import read_dataset
 from training.data.labelled_images import OUTSIDE
@@ -52,6 +53,10 @@ def batch() -> Batch:
     return torch.rand(7, 3, 32, 32, generator=generator), torch.tensor([0, 1, 2, 1, 0, 2, 2])
 
 
+def coefficients_of(draw: AdapterDraw) -> Tensor:
+    return draw.images(1).blocks[COEFFICIENTS]
+
+
 def gradient(objective: AdapterObjective, parts: list[Batch]) -> list[Tensor]:
     network = objective.network
     network.zero_grad()
@@ -68,9 +73,11 @@ def test_the_loss_is_that_of_a_loop_over_trajectories(
     images, labels = batch
     draw = objective.draw(4, 3, 0)
     losses = []
-    for trajectory, coefficients in enumerate(draw.coefficients):
+    for trajectory, coefficients in enumerate(coefficients_of(draw)):
         rows = Rows(torch.arange(7), torch.full((7,), trajectory // 2), (1,) * 7)
-        logits = objective.network(images, rows, coefficients.expand(7, -1, -1, -1))
+        logits = objective.network(
+            images, rows, RowDraws.of_coefficients(coefficients.expand(7, -1, -1, -1))
+        )
         losses.append(torch.nn.functional.cross_entropy(logits, labels, weight=WEIGHTS))
     assert len(losses) == objective.rows_per_image == 4
     loss = objective.loss(objective.network, images, labels, draw) / objective.weight(labels)
@@ -82,10 +89,12 @@ def test_every_adapter_may_see_a_view_of_its_own(objective: AdapterObjective, ba
     views = torch.stack([images, images.flip(-1)], dim=1)
     draw = objective.draw(4, 3, 0)
     losses = []
-    for trajectory, coefficients in enumerate(draw.coefficients):
+    for trajectory, coefficients in enumerate(coefficients_of(draw)):
         adapter = trajectory // 2
         rows = Rows(torch.arange(7), torch.full((7,), adapter), (1,) * 7)
-        logits = objective.network(views[:, adapter], rows, coefficients.expand(7, -1, -1, -1))
+        logits = objective.network(
+            views[:, adapter], rows, RowDraws.of_coefficients(coefficients.expand(7, -1, -1, -1))
+        )
         losses.append(torch.nn.functional.cross_entropy(logits, labels, weight=WEIGHTS))
     loss = objective.loss(objective.network, views, labels, draw) / objective.weight(labels)
     torch.testing.assert_close(loss, torch.stack(losses).mean())
@@ -104,7 +113,7 @@ def test_logits_are_adjusted_for_images_of_a_class_only(batch: Batch) -> None:
     plain = AdapterObjective(network, 1, trajectory_loss, torch.ones(3))
     draw = plain.draw(0, 0, 0)
     rows = Rows.of([1] * 7, 2)
-    logits = network(images, rows, draw.coefficients.repeat(7, 1, 1, 1)).unflatten(0, (7, 2))
+    logits = network(images, rows, draw.images(7)).unflatten(0, (7, 2))
     shifted = logits + adjustment
     shifted[5] = logits[5]
     expected = trajectory_loss(shifted, target_probabilities(labels, 3), torch.ones(7))
@@ -128,11 +137,11 @@ def test_frozen_weights_get_no_gradient(objective: AdapterObjective, batch: Batc
 
 
 def test_coefficients_are_a_function_of_seed_and_step(objective: AdapterObjective) -> None:
-    first = objective.draw(4, 3, process=0).coefficients
+    first = coefficients_of(objective.draw(4, 3, process=0))
     assert first.shape == (4, 2, 4, 8)  # (trajectories, blocks, projections, ranks)
-    assert torch.equal(objective.draw(4, 3, process=1).coefficients, first)
-    assert not torch.equal(objective.draw(4, 4, process=0).coefficients, first)
-    assert not torch.equal(objective.draw(5, 3, process=0).coefficients, first)
+    assert torch.equal(coefficients_of(objective.draw(4, 3, process=1)), first)
+    assert not torch.equal(coefficients_of(objective.draw(4, 4, process=0)), first)
+    assert not torch.equal(coefficients_of(objective.draw(5, 3, process=0)), first)
 
 
 def test_training_without_sampling_has_the_loss_of_mode_det(batch: Batch) -> None:

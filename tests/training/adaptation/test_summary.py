@@ -65,7 +65,7 @@ def test_a_run_states_device_parameters_and_steps(recipe_file: Path) -> None:
     for part in (
         f"{weights:,} weights, 32 x 32 pixels",
         "2 adapters of rank 4",
-        "12,345 parameters; Kmin 2, 2 sample(s) a step",
+        "12,345 parameters; Kmin 2, T 2, sigma 1, 2 sample(s) a step",
         "CPU",
         "195 steps = 15 epochs of 100 images in batches of 8; 19 steps of warm-up",
     ):

@@ -5,12 +5,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from eulerlora.coefficients import trajectory_coefficients
 from eulerlora.rows import Rows
 from eulerlora.settings import Draw, Preprocessing
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import TINY_BACKBONE, random_backbone
-from training.recipe.whole_network import NO_ADAPTERS, WholeNetworkSettings
+from training.recipe.whole_network import WholeNetworkSettings
 from training.whole_networks.network import PROJECTED, count_trained, whole_network
 
 CLASSES = 3
@@ -28,9 +27,8 @@ def network_of(attention: str = "dot") -> AdaptedVisionTransformer:
 
 def logits_of(network: AdaptedVisionTransformer, mode: str = "det") -> Tensor:
     draw = Draw.model_validate({"mode": mode})
-    coefficients = trajectory_coefficients(draw, network.depth, NO_ADAPTERS)
     rows = Rows.of([1] * len(IMAGES), adapters=1)
-    return network(IMAGES, rows, coefficients.expand(len(IMAGES), -1, -1, -1))
+    return network(IMAGES, rows, network.method.draw(draw).repeated(len(IMAGES)))
 
 
 @pytest.mark.parametrize("mode", ["det", "stoch"])

@@ -1,0 +1,173 @@
+"""The methods that a checkpoint or a recipe can name, with their hyperparameters.
+
+docs/methods.md has their formulas and sources; `eulerlora.methods` computes them.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from eulerlora.settings import AdapterSettings
+from eulerlora.validation import Settings
+
+Sides = Literal["both", "input", "output"]
+Weight = Literal["down", "up", "head"]
+"""Tensors of a network: A of every projection, B of every projection, the heads."""
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+class EulerLoRASettings(Settings):
+    """The paper's method, and LoRA or LoRA-Ensemble with min_rank = rank.
+
+    name: the method.
+    sides: the projections that are sampled: all, only Q, K and V (`input`), or only O (`output`).
+    """
+
+    name: Literal["eulerlora"] = "eulerlora"
+    sides: Sides = "both"
+
+
+class RankDropoutSettings(Settings):
+    """Dropout of whole directions, with one probability at all projections.
+
+    name: the method.
+    law: `bernoulli` keeps each direction with probability `kept`; `fixed` keeps a random subset of
+    the nearest number of directions, at least one.
+    kept: share of the directions that a sample uses; the paper's ranks 10 to 20 of 20 use 0.75.
+    """
+
+    name: Literal["rank-dropout"] = "rank-dropout"
+    law: Literal["bernoulli", "fixed"] = "bernoulli"
+    kept: Annotated[float, Field(gt=0, le=1)] = 0.75
+
+
+class GaussianCoefficientsSettings(Settings):
+    """Normal coefficients with learned mean and scale, after ScalaBL.
+
+    name: the method.
+    initial_scale: greatest initial standard deviation; the initial mean is 1.
+    prior_scale: standard deviation of the prior, whose mean is 0.
+    kl_weight: weight of the divergence from the prior in the loss; 1 is the evidence lower bound.
+    """
+
+    name: Literal["gaussian-coefficients"] = "gaussian-coefficients"
+    initial_scale: Positive = 0.1
+    prior_scale: Positive = 1.0
+    kl_weight: NotNegative = 1.0
+
+
+class BLoBSettings(Settings):
+    """Normal elements of A with learned means and scales (BLoB); trained, with new noise per row.
+
+    name: the method.
+    initial_scale: greatest initial standard deviation, in units of that of the initial A.
+    prior_scale: standard deviation of the prior in the same units; its mean is 0.
+    kl_weight: weight of the divergence from the prior in the loss; 1 is the evidence lower bound.
+    """
+
+    name: Literal["blob"] = "blob"
+    initial_scale: Positive = 0.2
+    prior_scale: Positive = 20.0
+    kl_weight: NotNegative = 0.01
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """The sampled tensors."""
+        return ("down",)
+
+
+class TFBSettings(Settings):
+    """Training-free Bayesianization of finished adapters: noise on A of one size in weight space.
+
+    deviation: standard deviation of each element of the noise that U adds to the weights.
+    tolerance: accepted share of anchors with another label. anchors: their number.
+    """
+
+    name: Literal["tfb"] = "tfb"
+    deviation: NotNegative
+    tolerance: Annotated[float, Field(ge=0, lt=1)]
+    anchors: Annotated[int, Field(ge=1)]
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """The sampled tensors."""
+        return ("down",)
+
+
+class LaplaceSettings(Settings):
+    """Diagonal Laplace approximation around finished adapters.
+
+    layers: `last` samples the heads, `adapters` samples A and B, `all` samples both.
+    prior_precision: of every element. images: from which the curvature was estimated.
+    """
+
+    name: Literal["laplace"] = "laplace"
+    layers: Literal["last", "adapters", "all"]
+    prior_precision: Positive
+    images: Annotated[int, Field(ge=1)]
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """The sampled tensors."""
+        named: dict[str, tuple[Weight, ...]] = {
+            "last": ("head",),
+            "adapters": ("down", "up"),
+            "all": ("down", "up", "head"),
+        }
+        return named[self.layers]
+
+
+class SWAGSettings(Settings):
+    """Moments of the weights along SGD from finished adapters (diagonal SWAG).
+
+    learning_rate: constant. steps: of SGD. snapshots: from which the moments were computed.
+    """
+
+    name: Literal["swag"] = "swag"
+    learning_rate: Positive
+    steps: Annotated[int, Field(ge=1)]
+    snapshots: Annotated[int, Field(ge=2)]
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """The sampled tensors."""
+        return ("down", "up", "head")
+
+
+MethodSettings = Annotated[
+    EulerLoRASettings
+    | RankDropoutSettings
+    | GaussianCoefficientsSettings
+    | BLoBSettings
+    | TFBSettings
+    | LaplaceSettings
+    | SWAGSettings,
+    Field(discriminator="name"),
+]
+"""Any method of a checkpoint."""
+
+TrainedMethodSettings = Annotated[
+    EulerLoRASettings | RankDropoutSettings | GaussianCoefficientsSettings | BLoBSettings,
+    Field(discriminator="name"),
+]
+"""A method that a recipe can train; the others are fitted to a finished checkpoint."""
+
+EULERLORA = EulerLoRASettings()
+
+
+def is_sampled(method: MethodSettings, adapters: AdapterSettings) -> bool:
+    """Returns False if mode stoch draws nothing: LoRA and LoRA-Ensemble."""
+    return not isinstance(method, EulerLoRASettings) or adapters.min_rank < adapters.rank
+
+
+def law_text(method: MethodSettings, adapters: AdapterSettings) -> str:
+    """Returns what a method draws, in some words: the paper's numbers, or a name with settings."""
+    if not is_sampled(method, adapters):
+        return "not sampled"
+    law = f"Kmin {adapters.min_rank}, T {adapters.steps}, sigma {adapters.scale:g}"
+    settings = method.model_dump(exclude={"name"}, exclude_defaults=True)
+    named = [f"{name} {value}" for name, value in settings.items()]
+    if isinstance(method, EulerLoRASettings):
+        return ", ".join([law, *named])
+    return ", ".join([method.name, *named])

@@ -1,0 +1,1 @@
+"""Ways to answer rows on one frozen backbone."""

@@ -1,0 +1,51 @@
+"""Learned normal elements of A (BLoB, Wang et al., NeurIPS 2024)."""
+
+import math
+
+import torch
+from torch import Generator, Tensor, nn
+
+from eulerlora.adapted_attention import BlockAdapters, initial_bound
+from eulerlora.method_settings import BLoBSettings
+from eulerlora.methods.contract import NetworkShape
+from eulerlora.methods.gaussian import divergence
+from eulerlora.methods.gaussian_weights import GaussianAdapters, GaussianWeightsMethod
+from eulerlora.settings import AdapterSettings
+
+
+class BLoBAdapters(GaussianAdapters):
+    """The directions of one block with learned normal `down`."""
+
+    down_root: nn.Parameter
+
+    def __init__(self, width: int, adapters: AdapterSettings, settings: BLoBSettings) -> None:
+        super().__init__(width, adapters, settings.weights)
+        self.settings = settings
+        self.unit = initial_bound(adapters.rank, width) / math.sqrt(3)
+        """Standard deviation of the initial elements of `down`."""
+
+    @torch.no_grad()
+    def initialise(self, generator: Generator) -> None:
+        """Draws `down` and its scales: uniform between half of initial_scale and initial_scale."""
+        super().initialise(generator)
+        greatest = math.sqrt(self.settings.initial_scale * self.unit)
+        self.down_root.uniform_(greatest / math.sqrt(2), greatest, generator=generator)
+
+    def divergence(self) -> Tensor:
+        """Returns the weighted divergence of the law of `down` from the prior, in nats."""
+        settings = self.settings
+        prior_scale = settings.prior_scale * self.unit
+        return settings.kl_weight * divergence(self.down, self.down_root.square(), prior_scale)
+
+
+class BLoBMethod(GaussianWeightsMethod):
+    """Noise on A; in training, every row of every image has its own."""
+
+    noise_per_image = True
+
+    def __init__(self, settings: BLoBSettings, shape: NetworkShape) -> None:
+        super().__init__(settings.weights, shape)
+        self.settings = settings
+
+    def block(self) -> BlockAdapters:
+        return BLoBAdapters(self.shape.backbone.width, self.adapters, self.settings)

@@ -1,0 +1,80 @@
+"""What a method consists of: tensors of each block, heads, and a law of the draws.
+
+    draws = method.draw(draw)                          # random input of one image, on the CPU
+    block.attention(inputs, frozen, rows, queries)     # reads the draws of its rows
+    heads(features, adapter, draws)                    # logits of every row
+
+`eulerlora.vision_transformer` runs the rest of the network once for the rows of all methods.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Generator
+
+from eulerlora.adapted_attention import BlockAdapters
+from eulerlora.adapter_heads import AdapterHeads
+from eulerlora.coefficients import LATER_SEED, det_coefficients
+from eulerlora.row_draws import RowDraws
+from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
+
+
+@dataclass(frozen=True)
+class NetworkShape:
+    """The sizes of a network: its adapters, its backbone and its number of classes."""
+
+    adapters: AdapterSettings
+    backbone: BackboneSettings
+    classes: int
+
+
+class Method(ABC):
+    """A way to answer rows. A subclass has the settings of one method.
+
+    noise_per_image: in training, the images of a batch have draws of their own; otherwise they
+    share one draw per trajectory.
+    """
+
+    noise_per_image = False
+
+    def __init__(self, shape: NetworkShape) -> None:
+        self.shape = shape
+        self.adapters, self.depth = shape.adapters, shape.backbone.layers
+
+    @abstractmethod
+    def block(self) -> BlockAdapters:
+        """Returns the tensors of one block, zero."""
+
+    def heads(self) -> AdapterHeads:
+        """Returns the classification heads, zero."""
+        shape = self.shape
+        return AdapterHeads(shape.backbone.width, shape.classes, self.adapters.adapters)
+
+    def draw(self, draw: Draw) -> RowDraws:
+        """Returns the draws of one image's rows, adapter by adapter, float32 on the CPU.
+
+        The generator is seeded for this draw only, so that the result depends on no other image.
+        """
+        if draw.mode == "det":
+            return self.det()
+        if draw.sampler == "balanced":
+            generator = Generator().manual_seed(draw.seed)
+            return self.sample_balanced(draw.first, draw.count, generator)
+        seed = (draw.seed + LATER_SEED * draw.first) % 2**32
+        return self.sample(draw.count, Generator().manual_seed(seed))
+
+    def det(self) -> RowDraws:
+        """Returns the draws of mode det, one row for each adapter."""
+        return RowDraws.of_coefficients(det_coefficients(self.depth, self.adapters))
+
+    @abstractmethod
+    def sample(self, samples: int, generator: Generator) -> RowDraws:
+        """Returns the draws of independent samples, `samples` for each adapter."""
+
+    @abstractmethod
+    def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
+        """Returns the draws of samples that are balanced against each other.
+
+        Each sample alone has the law of `sample`. first: samples of each adapter to skip. The first
+        samples of an adapter do not depend on how many are drawn.
+        """

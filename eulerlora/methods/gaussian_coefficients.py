@@ -1,0 +1,99 @@
+"""Normal coefficients with learned mean and scale (ScalaBL, Samplawski et al., UAI 2025).
+
+    c = mean + scale * z,    z standard normal, one for each direction, projection and row
+
+In mode det, c is the mean.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Generator, Tensor, nn
+
+from eulerlora.adapted_attention import AttentionAdapters, BlockAdapters
+from eulerlora.coefficients import PROJECTIONS, det_coefficients, on_stacked_ranks
+from eulerlora.errors import SettingsError
+from eulerlora.method_settings import GaussianCoefficientsSettings
+from eulerlora.methods.contract import Method, NetworkShape
+from eulerlora.methods.gaussian import antithetic_noise, divergence, independent_noise
+from eulerlora.row_draws import COEFFICIENTS, BlockRows, RowDraws
+from eulerlora.settings import AdapterSettings
+
+NOISE = "coefficient_noise"
+
+
+class GaussianCoefficientAdapters(AttentionAdapters):
+    """The directions of one block and the law of their coefficients.
+
+    mean, log_scale: (4, adapters, rank), of the coefficients.
+    """
+
+    def __init__(
+        self, width: int, adapters: AdapterSettings, settings: GaussianCoefficientsSettings
+    ) -> None:
+        super().__init__(width, adapters)
+        self.settings = settings
+        shape = (len(PROJECTIONS), adapters.adapters, adapters.rank)
+        self.mean = nn.Parameter(torch.zeros(shape))
+        self.log_scale = nn.Parameter(torch.zeros(shape))
+
+    @torch.no_grad()
+    def initialise(self, generator: Generator) -> None:
+        """Draws `down` with orthogonal rows and the scales; sets the means to 1 and `up` to zero.
+
+        The rows of `down` are right singular vectors times singular values of the usual initial
+        matrix. Scales are uniform between initial_scale / sqrt(2) and initial_scale.
+        """
+        super().initialise(generator)
+        _, values, vectors = torch.linalg.svd(self.down, full_matrices=False)
+        self.down.copy_(values.unsqueeze(-1) * vectors)
+        self.mean.fill_(1.0)
+        greatest = self.settings.initial_scale
+        self.log_scale.uniform_(greatest / math.sqrt(2), greatest, generator=generator).log_()
+
+    @property
+    def det_down(self) -> Tensor:
+        return self.mean.unsqueeze(-1) * self.down
+
+    def coefficients(self, rows: BlockRows) -> Tensor:
+        """Returns (rows, 4, adapters * rank); zero on the directions of other adapters."""
+        coefficients = rows.draws[COEFFICIENTS] * self.mean.flatten(1)
+        if NOISE not in rows.draws:
+            return coefficients
+        return coefficients + rows.draws[NOISE] * self.log_scale.exp().flatten(1)
+
+    def divergence(self) -> Tensor:
+        """Returns the weighted divergence of the coefficients' law from the prior, in nats."""
+        settings = self.settings
+        exact = divergence(self.mean, self.log_scale.exp(), settings.prior_scale)
+        return settings.kl_weight * exact
+
+
+class GaussianCoefficientsMethod(Method):
+    """Coefficients with noise; the noise of a row is zero on the directions of other adapters."""
+
+    def __init__(self, settings: GaussianCoefficientsSettings, shape: NetworkShape) -> None:
+        super().__init__(shape)
+        width, rank = shape.backbone.width, shape.adapters.rank
+        if rank > width:
+            raise SettingsError(f"adapters.rank: expected a rank of at most {width}, got {rank}")
+        self.settings = settings
+        self._noise = {NOISE: (self.depth, len(PROJECTIONS), self.adapters.rank)}
+
+    def block(self) -> BlockAdapters:
+        width = self.shape.backbone.width
+        return GaussianCoefficientAdapters(width, self.adapters, self.settings)
+
+    def sample(self, samples: int, generator: Generator) -> RowDraws:
+        rows = self.adapters.adapters * samples
+        return self._draws(samples, independent_noise(rows, self._noise, generator))
+
+    def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
+        noise = antithetic_noise(first, samples, self.adapters.adapters, self._noise, generator)
+        return self._draws(samples, noise)
+
+    def _draws(self, samples: int, noise: Mapping[str, Tensor]) -> RowDraws:
+        mean = det_coefficients(self.depth, self.adapters).repeat_interleave(samples, dim=0)
+        stacked = on_stacked_ranks(noise[NOISE], self.adapters.adapters)
+        return RowDraws({COEFFICIENTS: mean, NOISE: stacked})

@@ -1,0 +1,149 @@
+"""Independent normal weights of adapters and heads: BLoB, TFB, SWAG and Laplace.
+
+    weight of a row = mean + root^2 * z,    z standard normal, one for each element and row
+
+`root` is the square root of the standard deviation. The means are `down`, `up` and the heads'
+`weight` and `bias`; in mode det, rows use them alone.
+"""
+
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from eulerlora.adapted_attention import AttentionAdapters, BlockAdapters
+from eulerlora.adapter_heads import AdapterHeads
+from eulerlora.coefficients import PROJECTIONS, det_coefficients
+from eulerlora.distance_attention import attend
+from eulerlora.method_settings import Weight
+from eulerlora.methods.contract import Method, NetworkShape
+from eulerlora.methods.gaussian import antithetic_noise, independent_noise
+from eulerlora.row_draws import COEFFICIENTS, BlockRows, RowDraws
+from eulerlora.settings import AdapterSettings
+
+
+class GaussianAdapters(AttentionAdapters):
+    """The directions of one block, of which `down`, `up` or both are normal.
+
+    down_root, up_root: (4, adapters, rank, width), for the tensors in `weights`.
+    """
+
+    def __init__(self, width: int, settings: AdapterSettings, weights: Collection[Weight]) -> None:
+        super().__init__(width, settings)
+        self.sampled = [name for name in ("down", "up") if name in weights]
+        for name in self.sampled:
+            self.register_parameter(f"{name}_root", nn.Parameter(torch.zeros_like(self.down)))
+
+    def attention(
+        self,
+        inputs: Tensor,
+        frozen: nn.MultiheadAttention,
+        rows: BlockRows,
+        queries: int | None = None,
+    ) -> Tensor:
+        if not any(name in rows.draws for name in self.sampled):
+            return super().attention(inputs, frozen, rows, queries)
+        assert frozen.in_proj_weight is not None
+        assert frozen.in_proj_bias is not None
+        down, up = self._of_rows("down", rows), self._of_rows("up", rows)
+        weights = frozen.in_proj_weight.chunk(3), frozen.in_proj_bias.chunk(3)
+        heads = []
+        for index, (weight, bias) in enumerate(zip(*weights, strict=True)):
+            tokens = inputs[:, :queries] if index == 0 else inputs
+            shared = rows.of_rows(F.linear(tokens, weight, bias))
+            projected = shared + low_rank(rows.of_rows(tokens), down[:, index], up[:, index])
+            heads.append(projected.unflatten(-1, (frozen.num_heads, -1)).transpose(1, 2))
+        context = attend(frozen, *heads)  # (rows, heads, queries, head_dim)
+        context = context.transpose(1, 2).flatten(2)
+        output = F.linear(context, frozen.out_proj.weight, frozen.out_proj.bias)
+        return output + low_rank(context, down[:, -1], up[:, -1])
+
+    def _of_rows(self, name: str, rows: BlockRows) -> Tensor:
+        """Returns the weights `down` or `up` of every row, (rows, 4, rank, width)."""
+        return _sampled(self, name, rows.adapter, rows.draws.get(name), dim=1)
+
+
+class GaussianHeads(AdapterHeads):
+    """Heads whose weights and biases are normal.
+
+    weight_root: (adapters, classes, width). bias_root: (adapters, classes).
+    """
+
+    def __init__(self, width: int, classes: int, adapters: int) -> None:
+        super().__init__(width, classes, adapters)
+        self.weight_root = nn.Parameter(torch.zeros_like(self.weight))
+        self.bias_root = nn.Parameter(torch.zeros_like(self.bias))
+
+    def forward(
+        self, features: Tensor, adapter: Tensor, draws: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
+        if not draws:
+            return super().forward(features, adapter)
+        with torch.autocast(features.device.type, enabled=False):
+            weight = _sampled(self, "weight", adapter, draws["weight"], dim=0)
+            bias = _sampled(self, "bias", adapter, draws["bias"], dim=0)
+            return torch.einsum("nd,ncd->nc", features.float(), weight) + bias
+
+
+class GaussianWeightsMethod(Method):
+    """Noise for every element of the tensors in `weights`, of the row's adapter."""
+
+    def __init__(self, weights: Collection[Weight], shape: NetworkShape) -> None:
+        super().__init__(shape)
+        self.weights = weights
+        width, rank = shape.backbone.width, self.adapters.rank
+        element: tuple[int, ...] = (self.depth, len(PROJECTIONS), rank, width)
+        self._block_noise = {name: element for name in ("down", "up") if name in weights}
+        head: dict[str, tuple[int, ...]] = {
+            "weight": (shape.classes, width),
+            "bias": (shape.classes,),
+        }
+        self._head_noise = head if "head" in weights else {}
+
+    def block(self) -> BlockAdapters:
+        return GaussianAdapters(self.shape.backbone.width, self.adapters, self.weights)
+
+    def heads(self) -> AdapterHeads:
+        shape = self.shape
+        if "head" not in self.weights:
+            return super().heads()
+        return GaussianHeads(shape.backbone.width, shape.classes, self.adapters.adapters)
+
+    def sample(self, samples: int, generator: Generator) -> RowDraws:
+        rows = self.adapters.adapters * samples
+        noise = independent_noise(rows, self._block_noise | self._head_noise, generator)
+        return self._draws(samples, noise)
+
+    def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
+        shapes = self._block_noise | self._head_noise
+        noise = antithetic_noise(first, samples, self.adapters.adapters, shapes, generator)
+        return self._draws(samples, noise)
+
+    def _draws(self, samples: int, noise: Mapping[str, Tensor]) -> RowDraws:
+        mean = det_coefficients(self.depth, self.adapters).repeat_interleave(samples, dim=0)
+        blocks = {name: noise[name] for name in self._block_noise}
+        head = {name: noise[name] for name in self._head_noise}
+        return RowDraws({COEFFICIENTS: mean} | blocks, head)
+
+
+def low_rank(inputs: Tensor, down: Tensor, up: Tensor) -> Tensor:
+    """Returns B A x with weights of each row.
+
+    inputs: (rows, tokens, width). down, up: (rows, rank, width). Returns (rows, tokens, width).
+    """
+    return inputs.to(down.dtype) @ down.mT @ up
+
+
+def _sampled(
+    module: nn.Module, name: str, adapter: Tensor, noise: Tensor | None, dim: int
+) -> Tensor:
+    """Returns (rows, ...): the mean of each row's adapter plus its noise.
+
+    adapter: (rows,). noise: (rows, ...), or None for the mean. dim: axis of the adapters.
+    """
+    mean: Tensor = getattr(module, name).index_select(dim, adapter).movedim(dim, 0)
+    if noise is None:
+        return mean
+    root: Tensor = getattr(module, f"{name}_root").index_select(dim, adapter).movedim(dim, 0)
+    return mean + root.square() * noise

@@ -1,0 +1,150 @@
+"""What holds for every method: draws of single requests, shared passes, checkpoints."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from eulerlora.checkpoint import load_checkpoint, save_checkpoint
+from eulerlora.inference import ModelImages, predict_rows, predict_together
+from eulerlora.method_settings import MethodSettings
+from eulerlora.runtime import Runtime
+from eulerlora.settings import SAMPLERS, Draw, RuntimeSettings, Sampler
+from eulerlora.vision_transformer import AdaptedVisionTransformer
+from tests.conftest import config_of, random_backbone, random_network
+from tests.eulerlora.methods.conftest import METHODS
+
+CPU = torch.device("cpu")
+each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+each_sampler = pytest.mark.parametrize("sampler", SAMPLERS)
+DRAWS = (
+    Draw(mode="stoch", samples=3, seed=5),
+    Draw(),
+    Draw(mode="stoch", samples=2, seed=7, sampler="balanced"),
+)
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def network_of(method: MethodSettings) -> AdaptedVisionTransformer:
+    return random_network(method=method)
+
+
+@each_method
+def test_an_answer_does_not_depend_on_the_other_images_of_a_batch(
+    method: MethodSettings, images: Tensor
+) -> None:
+    network = network_of(method)
+    together = predict_rows(network, images, DRAWS)
+    for index, draw in enumerate(DRAWS):
+        (alone,) = predict_rows(network, images[index, None], [draw])
+        torch.testing.assert_close(together[index], alone, rtol=0, atol=1e-5)
+
+
+@each_method
+@each_sampler
+def test_the_seed_determines_the_answer_and_samples_differ(
+    method: MethodSettings, sampler: Sampler, images: Tensor
+) -> None:
+    network = network_of(method)
+    draws = [Draw(mode="stoch", samples=3, seed=seed, sampler=sampler) for seed in (1, 1, 2)]
+    first, again, other = predict_rows(network, images[:1].expand(3, -1, -1, -1), draws)
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other, atol=1e-3)
+    by_adapter = first.unflatten(0, (2, 3))
+    assert (by_adapter.std(dim=1) > 0).all()
+
+
+@each_method
+def test_a_draw_does_not_use_torchs_global_generator(method: MethodSettings) -> None:
+    network = network_of(method)
+    before = torch.get_rng_state()
+    network.draw_rows(DRAWS)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@each_method
+def test_the_first_balanced_samples_do_not_depend_on_their_number(method: MethodSettings) -> None:
+    network = network_of(method)
+    few, many, rest = (
+        network.draw_rows([Draw(mode="stoch", seed=3, sampler="balanced", **counts)])
+        for counts in ({"samples": 3}, {"samples": 6}, {"samples": 6, "first": 3})
+    )
+    for part in ("blocks", "head"):
+        for name, values in getattr(many, part).items():
+            by_adapter = values.unflatten(0, (2, 6))
+            assert torch.equal(getattr(few, part)[name], by_adapter[:, :3].flatten(0, 1))
+            assert torch.equal(getattr(rest, part)[name], by_adapter[:, 3:].flatten(0, 1))
+
+
+def runtimes(precision: str = "float32") -> list[Runtime]:
+    """Returns runtimes of all methods, which have one backbone in memory."""
+    backbone = random_backbone()
+    settings = RuntimeSettings.model_validate({"precision": precision})
+    networks = [
+        random_network(method=method, seed=seed, backbone=backbone)
+        for seed, method in enumerate(METHODS.values())
+    ]
+    return [Runtime(network, CPU, settings) for network in networks]
+
+
+@pytest.mark.parametrize("max_rows", [1000, 5, 1])
+def test_rows_of_all_methods_share_a_pass_and_get_the_answers_they_get_alone(
+    images: Tensor, max_rows: int
+) -> None:
+    parts = [ModelImages(runtime, images, DRAWS, temperature=1.5) for runtime in runtimes()]
+    assert len({part.runtime.pass_key for part in parts}) == 1
+    for part in parts:
+        part.runtime.max_rows_per_pass = max_rows
+    together = predict_together(parts)
+    for part, outputs in zip(parts, together, strict=True):
+        alone = predict_together([part])[0]
+        for actual, expected in zip(outputs, alone, strict=True):
+            for name in ("log_probabilities", "log_partition", "features"):
+                values = getattr(actual, name), getattr(expected, name)
+                torch.testing.assert_close(*values, rtol=1e-4, atol=1e-5)
+
+
+def test_a_shared_pass_computes_the_mlp_once_for_all_methods(images: Tensor) -> None:
+    parts = [ModelImages(runtime, images, DRAWS) for runtime in runtimes()]
+    for part in parts:
+        part.runtime.max_rows_per_pass = 1000
+    shapes: list[int] = []
+    first = parts[0].runtime.network.backbone.encoder.layers[0]
+    first.mlp.register_forward_pre_hook(lambda _, inputs: shapes.append(len(inputs[0])))
+    predict_together(parts)
+    assert shapes == [len(parts) * 12]  # 2 adapters, 3 + 1 + 2 samples
+
+
+def test_networks_with_another_backbone_or_compilation_do_not_share_a_pass() -> None:
+    network = random_network()
+    runtime = Runtime(network, CPU)
+    compiled = Runtime(network, CPU, RuntimeSettings(compiler="eager"))
+    keys = [runtime.pass_key, Runtime(copy.deepcopy(network), CPU).pass_key, compiled.pass_key]
+    assert len(set(keys)) == 3
+
+
+@each_method
+def test_a_checkpoint_stores_the_method_and_its_tensors(
+    method: MethodSettings, images: Tensor, tmp_path: Path
+) -> None:
+    network = network_of(method)
+    save_checkpoint(tmp_path / "checkpoint", network, config_of(network), "")
+    loaded = load_checkpoint(tmp_path / "checkpoint")
+    assert loaded.config.method == method
+    expected = predict_rows(network, images, DRAWS)
+    for actual, other in zip(predict_rows(loaded.network, images, DRAWS), expected, strict=True):
+        assert torch.equal(actual, other)
+
+
+def test_bfloat16_keeps_the_probabilities_of_every_method(images: Tensor) -> None:
+    for rounded, plain in zip(runtimes("bfloat16"), runtimes(), strict=True):
+        draws = [draw.model_copy(update={"seed": 1}) for draw in DRAWS]
+        actual, expected = (predict_rows(part, images, draws) for part in (rounded, plain))
+        for one, other in zip(actual, expected, strict=True):
+            torch.testing.assert_close(one.exp(), other.exp(), rtol=0, atol=0.06)

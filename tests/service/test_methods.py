@@ -1,0 +1,113 @@
+"""Models of all methods on one backbone: one batch for their requests, and their answers."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+import torch
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from eulerlora.checkpoint import Checkpoint
+from eulerlora.model import EulerLoRA
+from eulerlora_client.contract.queries import PredictQuery
+from service.app import create_service
+from service.inference.models import ServedModel, ServedModels
+from service.lifecycle.loading import share_backbone
+from service.lifecycle.phase import Lifecycle
+from service.settings import ServiceSettings
+from tests.conftest import config_of, random_network
+from tests.eulerlora.methods.conftest import METHODS
+from tests.service.harness import FakeRequest, PipelineHarness
+
+CPU = torch.device("cpu")
+TOLERANCE = 1e-5
+
+
+def named(method: str) -> str:
+    return method.replace(",", "").replace(" ", "-")
+
+
+@pytest.fixture(scope="module")
+def models() -> list[EulerLoRA]:
+    """A model of every method, loaded as the service does; `other` has another backbone."""
+    loaded: list[EulerLoRA] = []
+    for name, method in METHODS.items():
+        network = random_network(method=method)
+        with torch.no_grad():
+            for _, parameter in network.adapter_parameters():
+                parameter.add_(0.01 * len(loaded))
+        config = config_of(network, name=named(name))
+        model = EulerLoRA(Checkpoint(network, config, f"sha256:{len(loaded)}"), CPU)
+        share_backbone(model, loaded)
+        loaded.append(model)
+    network = random_network(seed=9)
+    config = config_of(network, name="other")
+    return [*loaded, EulerLoRA(Checkpoint(network, config, "sha256:other"), CPU)]
+
+
+@pytest.fixture(scope="module")
+def client(models: list[EulerLoRA]) -> Iterator[TestClient]:
+    served = ServedModels([ServedModel.of(model) for model in models])
+    lifecycle = Lifecycle()
+    lifecycle.become_ready()
+    settings = ServiceSettings(deadline_s=120)
+    with TestClient(create_service(served, settings, lifecycle).application) as client:
+        yield client
+
+
+QUERIES = ({"mode": "det"}, {"mode": "stoch", "samples": 3, "seed": 8})
+
+
+@pytest.mark.parametrize("name", [named(name) for name in METHODS])
+def test_the_service_answers_with_each_method_as_the_library_does(
+    client: TestClient, models: list[EulerLoRA], name: str, photo: Image.Image, png: bytes
+) -> None:
+    model = next(model for model in models if model.config.name == name)
+    for query in QUERIES:
+        response = client.post(
+            "/predict",
+            params={"model": name, **query},
+            content=png,
+            headers={"Content-Type": "image/png"},
+        )
+        body = response.json()
+        expected = model.predict([photo], **query).probabilities[0].tolist()
+        assert list(body["probabilities"].values()) == pytest.approx(expected, abs=TOLERANCE)
+        assert (body["model"], body["mode"]) == (name, query["mode"])
+
+
+def test_requests_of_all_methods_share_a_batch_and_get_the_answers_they_get_alone(
+    models: list[EulerLoRA], photo: Image.Image, png: bytes
+) -> None:
+    first, *others = models
+    harness = PipelineHarness(first, None, {"max_batch_rows": 1000}, others)
+    queries = [
+        PredictQuery.model_validate({"model": model.config.name, **query})
+        for model in models
+        for query in QUERIES
+    ]
+    rows = sum(2 * (query.samples or 1) for query in queries)
+
+    async def answers() -> list[list[float]]:
+        with harness.running():
+            blocked = await harness.block_engine()
+            tasks = [
+                asyncio.create_task(harness.pipeline.predict(FakeRequest(png).request, query))
+                for query in queries
+            ]
+            await harness.wait_for_rows(rows)
+            harness.gate.set()
+            await blocked
+            results = [await task for task in tasks]
+        return [list(result.prediction.probabilities.values()) for result in results]
+
+    actual = asyncio.run(answers())
+    # The blocked pass; one for all methods; the other backbone has a hook of its own network only.
+    assert harness.passes == [1, len(QUERIES) * len(METHODS)]
+    alone = [
+        model.predict([photo], **query).probabilities[0].tolist()
+        for model in models
+        for query in QUERIES
+    ]
+    assert actual == [pytest.approx(expected, abs=TOLERANCE) for expected in alone]

@@ -1,0 +1,114 @@
+"""`eulerlora bayesianise`: new checkpoints of a finished one, and wrong usage."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from PIL import Image
+
+from eulerlora.backbone import save_backbone
+from eulerlora.errors import CheckpointError
+from eulerlora.known_answer import predict_known_answer, read_known_answer
+from eulerlora.method_settings import LaplaceSettings, SWAGSettings, TFBSettings
+from eulerlora.model import EulerLoRA
+from tests.conftest import random_backbone
+from tests.training.conftest import RECIPE
+from training.adaptation.train import train
+from training.commands.bayesianise import bayesianise_command
+from training.recipe.file import read_recipe
+from training.recipe.schema import AdapterRecipe
+
+OVERRIDES = ("training.epochs=2", "evaluation.ood=[]", "evaluation.calibrated=[1]")
+
+
+@pytest.fixture(scope="module")
+def source(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained checkpoint of the method eulerlora."""
+    folder = tmp_path_factory.mktemp("bayesianise")
+    save_backbone(folder / "backbone.safetensors", random_backbone(), {}, torch.float16)
+    (folder / "tiny.toml").write_text(RECIPE)
+    recipe = read_recipe(folder / "tiny.toml", AdapterRecipe, OVERRIDES)
+    train(recipe, folder, image_folder, folder / "run", torch.device("cpu"))
+    return folder / "run"
+
+
+def bayesianise(checkpoint: Path, data: Path, out: Path, *options: str) -> Result:
+    arguments = [str(checkpoint), "--data", str(data), "--out", str(out), "--device", "cpu"]
+    return CliRunner().invoke(bayesianise_command, [*arguments, *options])
+
+
+CASES = {
+    "tfb": ("--images", "12", "--tolerance", "0.1"),
+    "laplace": ("--images", "12", "--layers", "all", "--prior-precision", "100"),
+    "swag": ("--steps", "4", "--snapshots", "2", "--learning-rate", "0.01"),
+}
+EXPECTED = {
+    "laplace": LaplaceSettings(layers="all", prior_precision=100.0, images=12),
+    "swag": SWAGSettings(learning_rate=0.01, steps=4, snapshots=2),
+}
+
+
+@pytest.mark.parametrize("method", CASES)
+def test_each_method_writes_a_calibrated_checkpoint_that_samples_weights(
+    source: Path, image_folder: Path, tmp_path: Path, photo: Image.Image, method: str
+) -> None:
+    out = tmp_path / "out"
+    result = bayesianise(source, image_folder, out, "--method", method, *CASES[method])
+    assert result.exit_code == 0, result.output
+    plain, model = EulerLoRA.load(source, "cpu"), EulerLoRA.load(out, "cpu")
+    config = model.config
+    if method == "tfb":
+        assert isinstance(config.method, TFBSettings)
+        assert (config.method.tolerance, config.method.anchors) == (0.1, 12)
+    else:
+        assert config.method == EXPECTED[method]
+    assert config.name == f"tiny-run-{method}"
+    assert config.provenance["fitted_to"] == plain.revision
+    assert config.threshold("det", 1) is not None
+    assert config.threshold("stoch", 1) is not None
+    assert config.features is not None
+    known = read_known_answer(out, config)
+    assert known.fault(predict_known_answer(model.network, known.pixels), "float32") is None
+    if method != "swag":  # whose mean is another one
+        det, expected = (m.predict([photo]).probabilities for m in (model, plain))
+        torch.testing.assert_close(det, expected, rtol=0, atol=1e-2)
+    first, again = (model.predict([photo], "stoch", 3, seed=1) for _ in range(2))
+    assert torch.equal(first.trajectories, again.trajectories)
+    assert (first.trajectories.unflatten(1, (2, 3)).std(dim=2) > 0).any()
+
+
+@pytest.fixture(scope="module")
+def photo() -> Image.Image:
+    return Image.effect_noise((48, 36), 60).convert("RGB")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--method", "swag", "--tolerance", "0.1"), "--tolerance does not apply to --method swag"),
+        (("--method", "tfb", "--prior-precision", "2"), "--prior-precision does not apply"),
+        (("--method", "blob"), "Invalid value for '--method'"),
+        (("--method", "tfb", "--tolerance", "1"), "Invalid value for '--tolerance'"),
+    ],
+)
+def test_wrong_options_are_refused_before_any_work(
+    tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    result = bayesianise(tmp_path / "none", tmp_path, tmp_path / "out", *options)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_fitted_checkpoint_is_no_source(source: Path, image_folder: Path, tmp_path: Path) -> None:
+    fitted = tmp_path / "fitted"
+    assert (
+        bayesianise(source, image_folder, fitted, "--method", "tfb", "--images", "4").exit_code == 0
+    )
+    result = bayesianise(fitted, image_folder, tmp_path / "out", "--method", "laplace")
+    assert isinstance(result.exception, CheckpointError)
+    assert "expected a checkpoint of the method eulerlora or rank-dropout, got tfb" in str(
+        result.exception
+    )
+    assert not (tmp_path / "out").exists()

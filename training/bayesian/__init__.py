@@ -1,0 +1,1 @@
+"""Weight distributions that are fitted to finished adapters."""

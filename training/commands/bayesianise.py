@@ -1,0 +1,124 @@
+"""The command `eulerlora bayesianise`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from eulerlora.openmp import set_openmp_wait_policy
+from training.commands.options import (
+    PATH,
+    data_option,
+    device_option,
+    out_option,
+    skip_bad_option,
+)
+
+if TYPE_CHECKING:
+    from training.bayesian.bayesianise import Fit
+
+OPTIONS = {
+    "tfb": ("images", "tolerance"),
+    "laplace": ("images", "layers", "prior_precision"),
+    "swag": ("steps", "snapshots", "learning_rate"),
+}
+"""The options that each method takes."""
+DEFAULTS: dict[str, Any] = {
+    "images": 256,
+    "tolerance": 0.01,
+    "layers": "all",
+    "prior_precision": None,
+    "steps": 200,
+    "snapshots": 20,
+    "learning_rate": 1e-3,
+}
+
+
+@click.command("bayesianise")
+@click.argument("checkpoint", type=PATH)
+@click.option("--method", type=click.Choice(list(OPTIONS)), required=True)
+@data_option
+@out_option
+@click.option(
+    "--images",
+    type=click.IntRange(1),
+    metavar="N",
+    help="tfb, laplace: use N evenly spaced training images; 256 by default.",
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0, 1, max_open=True),
+    help="tfb: accepted share of images whose label the noise changes; 0.01 by default.",
+)
+@click.option(
+    "--layers",
+    type=click.Choice(["last", "adapters", "all"]),
+    help="laplace: the heads, the adapters, or all (default).",
+)
+@click.option(
+    "--prior-precision",
+    type=click.FloatRange(0, min_open=True),
+    help="laplace: by default, the best of 1, 10, ..., 1e8 on held-out images.",
+)
+@click.option("--steps", type=click.IntRange(1), help="swag: steps of SGD; 200 by default.")
+@click.option(
+    "--snapshots", type=click.IntRange(2), help="swag: snapshots of the weights; 20 by default."
+)
+@click.option(
+    "--learning-rate",
+    type=click.FloatRange(0, min_open=True),
+    help="swag: constant rate of SGD; 1e-3 by default.",
+)
+@skip_bad_option
+@device_option
+def bayesianise_command(
+    checkpoint: Path,
+    method: str,
+    data: Path,
+    out: Path,
+    skip_bad: bool,
+    device: str,
+    **options: Any,
+) -> None:
+    """Fit a weight distribution to the adapters of a finished checkpoint.
+
+    Writes a new, calibrated checkpoint to --out (docs/methods.md): tfb adds noise that hardly
+    changes labels, laplace uses the curvature of the loss, swag the weights along some more steps.
+    """
+    chosen = _chosen(method, options)
+    set_openmp_wait_policy()
+    # These import torch.
+    from eulerlora.checkpoint import check_free, read_config  # noqa: PLC0415
+    from eulerlora.model import choose_device  # noqa: PLC0415
+    from training.bayesian.bayesianise import bayesianise  # noqa: PLC0415
+    from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
+    from training.data.sources import report_skipped  # noqa: PLC0415
+
+    check_free(out)
+    images = checkpoint_dataset(read_config(checkpoint), data, skip_bad)
+    report_skipped(images)
+    config = bayesianise(checkpoint, images, _fit(method, chosen), out, choose_device(device))
+    click.echo(f"{config.method.model_dump_json()}\ncheckpoint in {out}")
+
+
+def _chosen(method: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options of the method, with defaults. Raises UsageError for those of another."""
+    for name, value in options.items():
+        if value is not None and name not in OPTIONS[method]:
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} does not apply to --method {method}"
+            )
+    given = {name: options[name] for name in OPTIONS[method]}
+    return {name: DEFAULTS[name] if value is None else value for name, value in given.items()}
+
+
+def _fit(method: str, options: dict[str, Any]) -> Fit:
+    from eulerlora.method_settings import SWAGSettings  # noqa: PLC0415 - pydantic
+    from eulerlora.validation import validated  # noqa: PLC0415 - pydantic
+    from training.bayesian.bayesianise import LaplaceFit, SWAGFit, TFBFit  # noqa: PLC0415
+
+    if method == "swag":
+        return SWAGFit(validated(SWAGSettings, options))
+    return TFBFit(**options) if method == "tfb" else LaplaceFit(**options)
