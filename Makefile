@@ -96,22 +96,24 @@ PUBLIC_INDEX := env -u PIP_FIND_LINKS -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/de
 # eulerlora-client is installed from the repository: it is resolved from a local wheel and has no
 # entry in the locks.
 PIP_COMPILE := $(PUBLIC_INDEX) CUSTOM_COMPILE_COMMAND="make lock" $(LOCK)/bin/pip-compile --quiet \
-  $(UPGRADE) --generate-hashes --strip-extras --build-deps-for editable \
+  $(UPGRADE) --generate-hashes --strip-extras \
   --find-links $(LOCK)/wheels --no-allow-unsafe --unsafe-package eulerlora-client \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+# of a project; pip-compile refuses it for other packages
+EDITABLE := --build-deps-for editable
 
 .PHONY: lock
 lock: ## resolve the hash-pinned locks again from the pyproject.toml files
 	$(LOCK_PYTHON) -m venv $(LOCK)
 	$(LOCK)/bin/python -m pip install --quiet "pip-tools>=7.6,<8"
 	$(LOCK)/bin/python -m pip wheel --quiet --no-deps --wheel-dir $(LOCK)/wheels ./eulerlora_client
-	$(PIP_COMPILE) --extra serve --extra hub --extra dicom --output-file $(SERVE_LOCK) \
+	$(PIP_COMPILE) $(EDITABLE) --extra serve --extra hub --extra dicom --output-file $(SERVE_LOCK) \
 	  pyproject.toml
-	$(PIP_COMPILE) --constraint $(SERVE_LOCK) --output-file $(CLIENT_LOCK) \
+	$(PIP_COMPILE) $(EDITABLE) --constraint $(SERVE_LOCK) --output-file $(CLIENT_LOCK) \
 	  eulerlora_client/pyproject.toml
-	$(PIP_COMPILE) --constraint $(SERVE_LOCK) --extra train --output-file $(TRAIN_LOCK) \
+	$(PIP_COMPILE) $(EDITABLE) --constraint $(SERVE_LOCK) --extra train --output-file $(TRAIN_LOCK) \
 	  pyproject.toml
-	$(PIP_COMPILE) --constraint $(SERVE_LOCK) --constraint $(TRAIN_LOCK) --extra serve \
+	$(PIP_COMPILE) $(EDITABLE) --constraint $(SERVE_LOCK) --constraint $(TRAIN_LOCK) --extra serve \
 	  --extra train --extra hub --extra onnx --extra dicom --extra ray --extra test \
 	  --output-file $(TEST_LOCK) pyproject.toml
 	echo "cyclonedx-bom>=7" | $(PIP_COMPILE) --output-file $(SBOM_LOCK) -

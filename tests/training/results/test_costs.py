@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from eulerlora.method_settings import EULERLORA
 from eulerlora.settings import AdapterSettings, BackboneSettings
 from tests.conftest import TINY_BACKBONE
 from tests.training.synthetic_runs import finish
@@ -40,14 +41,14 @@ def test_a_prediction_of_a_whole_network_costs_its_matrix_products() -> None:
     adapted = 4 * tokens * low_rank * (DEEP.layers - 1) + 2 * (tokens + 1) * low_rank
     head = 2 * width * 7
     expected = patches + (DEEP.layers - 1) * products + last + adapted + head
-    counted = _operations(DEEP, NO_ADAPTERS, 7, True, 1)
+    counted = _operations(DEEP, NO_ADAPTERS, 7, EULERLORA, True, 1)
     assert counted.prediction == pytest.approx(expected, rel=1e-6)
     assert 2.6 < counted.training / counted.prediction < 3  # weights and inputs, backward
 
 
 def test_frozen_weights_save_a_third_of_the_operations_of_a_step() -> None:
-    adapters = _operations(BackboneSettings(layers=4), ONE_ADAPTER, 7, False, 1)
-    whole = _operations(BackboneSettings(layers=4), NO_ADAPTERS, 7, True, 1)
+    adapters = _operations(BackboneSettings(layers=4), ONE_ADAPTER, 7, EULERLORA, False, 1)
+    whole = _operations(BackboneSettings(layers=4), NO_ADAPTERS, 7, EULERLORA, True, 1)
     assert 1.7 < adapters.training / adapters.prediction < 2.1
     assert adapters.training < 0.75 * whole.training
 
@@ -55,7 +56,9 @@ def test_frozen_weights_save_a_third_of_the_operations_of_a_step() -> None:
 @pytest.mark.parametrize("whole", [False, True])
 def test_extrapolated_operations_are_those_of_the_whole_network(whole: bool) -> None:
     adapters = NO_ADAPTERS if whole else AdapterSettings()
-    assert _operations(DEEP, adapters, 7, whole, 3) == _counted(DEEP, adapters, 7, whole, 3)
+    assert _operations(DEEP, adapters, 7, EULERLORA, whole, 3) == _counted(
+        DEEP, adapters, 7, EULERLORA, whole, 3
+    )
 
 
 def test_rows_and_steps_follow_from_the_run(tmp_path: Path) -> None:

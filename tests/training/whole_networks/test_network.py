@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from eulerlora.row_draws import RowDraws
 from eulerlora.rows import Rows
 from eulerlora.settings import Draw, Preprocessing
 from eulerlora.vision_transformer import AdaptedVisionTransformer
@@ -90,7 +91,7 @@ def test_the_gradient_by_distance_is_that_of_one_tensor_for_queries_and_keys() -
     queries, _, values = whole.detach().chunk(3)
     shared, rest = queries.clone().requires_grad_(), values.clone().requires_grad_()
     rows = Rows.of([1] * len(IMAGES), adapters=1)
-    ones = torch.ones(len(IMAGES), network.depth, 4, 1)
+    ones = RowDraws.of_coefficients(torch.ones(len(IMAGES), network.depth, 4, 1))
     packed = {name: torch.cat([shared, shared, rest])}
     logits = functional_call(network, packed, (IMAGES, rows, ones))
     nn.functional.cross_entropy(logits, LABELS).backward()
