@@ -19,7 +19,7 @@ from eulerlora.settings import AdapterSettings, Draw, Preprocessing
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import random_backbone
 from training.adaptation.probe import INVERSE_PENALTY, fit_heads, head_accuracy, linear_probe
-from training.commands.probe import probe_command
+from training.commands.train import probe_command
 from training.data.labelled_images import ImageParts, LabelledImage
 
 CPU = torch.device("cpu")
