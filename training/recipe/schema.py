@@ -188,10 +188,19 @@ class AdapterRecipe(Recipe):
         return self
 
     @model_validator(mode="after")
+    def _drops_no_inputs_of_sampled_weights(self) -> Self:
+        dropout = self.training.adapter_dropout
+        if dropout and self.method.name == "blob":
+            raise ValueError(f"expected training.adapter_dropout=0 with method blob, got {dropout}")
+        return self
+
+    @model_validator(mode="after")
     def _trains_whole_networks_without_adapters(self) -> Self:
         whole, training = self.whole_network, self.training
         if whole is None:
             return self
+        if self.method != EULERLORA:
+            raise ValueError(f"expected no method with whole_network, got {self.method.name}")
         if self.adapters.model_copy(update={"steps": 2, "scale": 1.0}) != NO_ADAPTERS:
             raise ValueError(
                 "expected adapters=1, rank=1 and min_rank=1 in adapters with whole_network"

@@ -101,6 +101,10 @@ def test_the_variants_of_a_study_train_on_the_same_images_with_the_same_settings
             {"training.adapter_dropout": 0.1, "training.activation_checkpointing": "true"},
             "expected adapter_dropout=0 with",
         ),
+        (
+            {"training.adapter_dropout": 0.1, "method.name": "blob"},
+            "adapter_dropout=0 with method blob",
+        ),
         ({"training.sampling": "false", "training.samples": 4}, "expected samples=1 with sampling"),
         ({"data.split": "lesion"}, "expected data.split=lesion-best-epoch with .*metrics_by_epoch"),
         ({"training.epochs": 0, "training.best_epoch": "true"}, "epochs of at least 1"),
