@@ -13,7 +13,7 @@ from training.commands.options import checkpoint_hint, resume_hint, state_hint
 from training.fit.run_state import Progress, TrainedState, save_state
 from training.recipe.optimisation import OptimisationSettings
 
-COMMANDS = ("card", "evaluate", "policy", "probe", "reproduce", "train")
+COMMANDS = ("bayesianise", "card", "evaluate", "policy", "reproduce", "site", "train")
 HEAVY = ("torch", "torchvision", "sklearn", "scipy", "matplotlib", "accelerate", "PIL")
 
 

@@ -1,10 +1,12 @@
 """The schema of recipes: defaults and the packaged recipes."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from eulerlora.errors import SettingsError
+from eulerlora.method_settings import EulerLoRASettings, is_sampled
 from training.recipe.file import RECIPES, find_recipe, read_recipe, recipe_names, variant_names
 from training.recipe.pretraining import PretrainingRecipe
 from training.recipe.schema import AdapterRecipe
@@ -24,6 +26,25 @@ METHODS = [
 
 
 WHOLE_NETWORKS = ("single", "l2", "explicit", "snapshots")
+OTHER_METHODS = {
+    "rank-dropout": "rank-dropout",
+    "fixed-rank": "rank-dropout",
+    "scalabl": "gaussian-coefficients",
+    "blob": "blob",
+}
+CHANGES: dict[str, Callable[[AdapterRecipe], bool]] = {
+    "-four-samples": lambda recipe: recipe.training.samples == 4,
+    "-adam-l2": lambda recipe: recipe.training.optimiser == "adam-l2",
+    "-sigma-half": lambda recipe: recipe.adapters.scale == 0.5,
+    "-steps-1": lambda recipe: recipe.adapters.steps == 1,
+    "-steps-4": lambda recipe: recipe.adapters.steps == 4,
+    "-kmin-1": lambda recipe: recipe.adapters.min_rank == 1,
+    "-kmin-15": lambda recipe: recipe.adapters.min_rank == 15,
+    "-input": lambda recipe: recipe.method == EulerLoRASettings(sides="input"),
+    "-output": lambda recipe: recipe.method == EulerLoRASettings(sides="output"),
+}
+
+
 COMPARED = read_table("ham10000-compact").variants
 
 
@@ -41,7 +62,6 @@ def test_every_packaged_recipe_is_valid_and_states_its_command(path: Path) -> No
 def test_every_variant_is_valid_and_has_the_settings_in_its_name(path: Path, variant: str) -> None:
     recipe = read_recipe(path, AdapterRecipe, variant=variant)
     adapters, whole = recipe.adapters, recipe.whole_network or WholeNetworkSettings()
-    method = variant.partition("-")[0]
     numbers = {
         "eulerlora": f"-{adapters.adapters}",
         "lora": f"-{adapters.rank}",
@@ -50,17 +70,19 @@ def test_every_variant_is_valid_and_has_the_settings_in_its_name(path: Path, var
         "l2": "",
         "explicit": f"-{whole.members}",
         "snapshots": f"-{whole.members}",
+        **dict.fromkeys(OTHER_METHODS, f"-{adapters.adapters}"),
     }
-    others = {"-four-samples": recipe.training.samples == 4,
-              "-adam-l2": recipe.training.optimiser == "adam-l2"}  # fmt: skip
-    changes = "".join(ending for ending in others if variant.endswith(ending))
-    assert all(others[ending] for ending in others if variant.endswith(ending))
-    assert variant == f"{method}{numbers[method]}{changes}"
+    method = next(name for name in numbers if variant.startswith(name))
+    change = next((ending for ending in CHANGES if variant.endswith(ending)), "")
+    assert variant == f"{method}{numbers[method]}{change}"
+    assert not change or CHANGES[change](recipe)
+    assert recipe.method.name == OTHER_METHODS.get(method, "eulerlora")
+    assert (getattr(recipe.method, "law", None) == "fixed") == (method == "fixed-rank")
     assert (recipe.whole_network is not None) == (method in WHOLE_NETWORKS)
     assert (whole.ensemble == "snapshot") == (method == "snapshots")
     assert (whole.attention == "l2") == (method == "l2")
     assert (adapters.min_rank < adapters.rank) == (method == "eulerlora")
-    assert recipe.training.samples == 1 or method == "eulerlora"
+    assert recipe.training.samples == 1 or is_sampled(recipe.method, adapters)
     assert recipe.variant == variant
 
 

@@ -194,7 +194,7 @@ def test_the_training_command_repeats_the_settings_and_resumes(tmp_path: Path) -
     run = runs_of(read_table("cifar10"), [42], ["training.workers=2"], tmp_path)[0]
     assert training_of(run, Path("data"), "cuda:1").command == (
         sys.executable, "-m", "eulerlora_client", "train", str(read_table("cifar10").recipe_path),
-        "--variant", "lora-20", "--data", "data", "--out", str(run.out),
+        "--variant", "single", "--data", "data", "--out", str(run.out),
         "--device", "cuda:1", "--resume", "--set", "training.workers=2", "--set", "seed=42",
     )  # fmt: skip
 
