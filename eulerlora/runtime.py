@@ -83,12 +83,11 @@ class Runtime:
     def pass_key(self) -> Hashable:
         """Equal for runtimes that can share a pass (`outputs_of`).
 
-        They have the same backbone in memory and the same normalisation of images.
+        They have the same backbone in memory and the same preprocessing of images.
         """
         if self.compiled:
             return id(self)
-        backbone, images = self.network.backbone, self.network.preprocessing
-        return backbone.class_token.data_ptr(), images.mean, images.std
+        return self.network.backbone.class_token.data_ptr(), self.network.preprocessing
 
     def draw_rows(self, draws: Sequence[Draw]) -> RowDraws:
         """Returns the random input of rows, as `AdaptedVisionTransformer.draw_rows`."""

@@ -121,12 +121,19 @@ def test_a_shared_pass_computes_the_mlp_once_for_all_methods(images: Tensor) -> 
     assert shapes == [len(parts) * 12]  # 2 adapters, 3 + 1 + 2 samples
 
 
-def test_networks_with_another_backbone_or_compilation_do_not_share_a_pass() -> None:
+def test_networks_with_another_backbone_compilation_or_preprocessing_do_not_share_a_pass() -> None:
     network = random_network()
-    runtime = Runtime(network, CPU)
     compiled = Runtime(network, CPU, RuntimeSettings(compiler="eager"))
-    keys = [runtime.pass_key, Runtime(copy.deepcopy(network), CPU).pass_key, compiled.pass_key]
-    assert len(set(keys)) == 3
+    gray = network.preprocessing.model_copy(update={"colour_constancy": "shades-of-gray"})
+    others = [copy.deepcopy(network), random_network(backbone=network.backbone)]
+    others += [
+        AdaptedVisionTransformer(network.backbone, network.settings, 3, preprocessing)
+        for preprocessing in (gray, network.preprocessing)
+    ]
+    keys = [Runtime(other, CPU).pass_key for other in others]
+    key = Runtime(network, CPU).pass_key
+    assert [other == key for other in keys] == [False, True, False, True]
+    assert compiled.pass_key != key
 
 
 @each_method
