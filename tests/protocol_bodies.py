@@ -54,7 +54,7 @@ def binary_body(draw: random.Random) -> Body:
     image = changed(draw, jpeg()) if draw.random() < 0.3 else jpeg()
     stated = len(image) if draw.random() < 0.8 else draw.choice((0, 1, 2**32 - 1, len(image) + 1))
     tensor = struct.pack("<I", stated) + image
-    size: Any = len(tensor) if draw.random() < 0.8 else draw.choice(HOSTILE)
+    size: Any = len(tensor) if draw.random() < 0.8 else deepcopy(draw.choice(HOSTILE))
     sent = infer_object(draw, parameters={"binary_data_size": size})
     text = json.dumps(sent).encode()
     if draw.random() < 0.4:
