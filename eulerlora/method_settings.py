@@ -77,6 +77,26 @@ class BLoBSettings(Settings):
         return ("down",)
 
 
+class IVONSettings(Settings):
+    """Normal weights of adapters and heads from variational online Newton training (IVON).
+
+    name: the method.
+    initial_curvature: of the mean loss, for each weight.
+    curvature_decay: of the running curvature, for each step.
+    kl_weight: weight of the divergence from the prior in the loss; 1 is the evidence lower bound.
+    """
+
+    name: Literal["ivon"] = "ivon"
+    initial_curvature: Positive = 0.1
+    curvature_decay: Annotated[float, Field(gt=0, lt=1)] = 0.999
+    kl_weight: Positive = 0.01
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """The sampled tensors."""
+        return ("down", "up", "head")
+
+
 class TFBSettings(Settings):
     """Training-free Bayesianization of finished adapters: noise on A of one size in weight space.
 
@@ -140,6 +160,7 @@ MethodSettings = Annotated[
     | RankDropoutSettings
     | GaussianCoefficientsSettings
     | BLoBSettings
+    | IVONSettings
     | TFBSettings
     | LaplaceSettings
     | SWAGSettings,
@@ -148,7 +169,11 @@ MethodSettings = Annotated[
 """Any method of a checkpoint."""
 
 TrainedMethodSettings = Annotated[
-    EulerLoRASettings | RankDropoutSettings | GaussianCoefficientsSettings | BLoBSettings,
+    EulerLoRASettings
+    | RankDropoutSettings
+    | GaussianCoefficientsSettings
+    | BLoBSettings
+    | IVONSettings,
     Field(discriminator="name"),
 ]
 """A method that a recipe can train; the others are fitted to a finished checkpoint."""

@@ -1,4 +1,4 @@
-"""Independent normal weights of adapters and heads: BLoB, TFB, SWAG and Laplace.
+"""Independent normal weights of adapters and heads: BLoB, IVON, TFB, SWAG and Laplace.
 
     weight of a row = mean + root^2 * z,    z standard normal, one for each element and row
 

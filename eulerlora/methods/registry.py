@@ -4,6 +4,7 @@ from eulerlora.method_settings import (
     BLoBSettings,
     EulerLoRASettings,
     GaussianCoefficientsSettings,
+    IVONSettings,
     LaplaceSettings,
     MethodSettings,
     RankDropoutSettings,
@@ -28,5 +29,5 @@ def build_method(settings: MethodSettings, shape: NetworkShape) -> Method:
             return GaussianCoefficientsMethod(settings, shape)
         case BLoBSettings():
             return BLoBMethod(settings, shape)
-        case TFBSettings() | LaplaceSettings() | SWAGSettings():
+        case IVONSettings() | TFBSettings() | LaplaceSettings() | SWAGSettings():
             return GaussianWeightsMethod(settings.weights, shape)

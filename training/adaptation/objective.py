@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from eulerlora.method_settings import IVONSettings
 from eulerlora.row_draws import RowDraws
 from eulerlora.row_pass import Block, adapted_block
 from eulerlora.rows import Rows
@@ -15,6 +16,7 @@ from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.adaptation.dropout import DropoutBlock
 from training.adaptation.losses import Loss, image_weights, target_probabilities
 from training.adaptation.validation import EpochValidation
+from training.fit.ivon import Posterior
 from training.fit.objective import Objective, recomputed
 
 DROPOUT, NOISE = 1, 2
@@ -62,7 +64,9 @@ class AdapterObjective(Objective[AdapterDraw]):
         patience: int | None = None,
         image_count: int = 1,
     ) -> None:
-        super().__init__(network, rows_per_image=network.settings.adapters * samples)
+        super().__init__(
+            network, network.settings.adapters * samples, _posterior(network, image_count)
+        )
         self.settings, self.method = network.settings, network.method
         self.divergence = network.divergence
         self.samples = samples
@@ -144,6 +148,18 @@ class AdapterObjective(Objective[AdapterDraw]):
 
     def _weights(self, labels: Tensor) -> Tensor:
         return image_weights(labels, self.class_weights, self.outlier_weight)
+
+
+def _posterior(network: AdaptedVisionTransformer, image_count: int) -> Posterior | None:
+    """Returns what IVON fits to a network of its method.
+
+    The loss is a mean over adapters, each of which has a posterior from all images.
+    """
+    method = network.method_settings
+    if not isinstance(method, IVONSettings):
+        return None
+    images = image_count * network.settings.adapters / method.kl_weight
+    return Posterior(images, method.initial_curvature, method.curvature_decay)
 
 
 def step_generator(seed: int, step: int, *purpose: int) -> Generator:

@@ -41,9 +41,8 @@ from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
 from training.fit.batches import LoadedBatches, RunLength
 from training.fit.loop import fit
-from training.fit.run import Run, accelerator_on, data_provenance, run_provenance
+from training.fit.run import Run, Tracking, accelerator_on, data_provenance, run_provenance
 from training.fit.run_state import round_parameters
-from training.fit.tracking import Tracking
 from training.recipe.optimisation import AdapterTraining
 from training.recipe.schema import AdapterRecipe
 from training.reporting.model_card import model_card, write_model_card

@@ -13,7 +13,7 @@ from eulerlora.commands import Coverage
 from eulerlora.errors import CheckpointError, NonFiniteError, StorageError
 
 if TYPE_CHECKING:
-    from training.fit.tracking import Tracker, Tracking
+    from training.fit.run import Tracker, Tracking
     from training.recipe.schema import Recipe
 
 PATH = click.Path(path_type=Path)
@@ -82,7 +82,7 @@ def tracking(
 
     Raises SettingsError for a tracker that is not installed.
     """
-    from training.fit.tracking import Tracking  # noqa: PLC0415 - imports torch
+    from training.fit.run import Tracking  # noqa: PLC0415 - imports torch
 
     if not trackers:
         return None

@@ -28,7 +28,7 @@ from training.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from training.fit.tracking import Tracker
+    from training.fit.run import Tracker
 
 
 @click.command("pretrain")

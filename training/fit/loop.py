@@ -14,10 +14,9 @@ import torch
 from training.fit.batches import Batches, RunLength
 from training.fit.objective import Objective
 from training.fit.optimisation import Optimisation, Step
-from training.fit.progress import ProgressDisplay, epoch_line
+from training.fit.progress import Curves, ProgressDisplay, epoch_line
 from training.fit.run import FitResult, Run
 from training.fit.run_state import Progress, TrainedState, load_state, save_state
-from training.fit.tracking import Curves
 from training.recipe.optimisation import AdamWSettings
 
 

@@ -7,6 +7,8 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from training.fit.ivon import Posterior
+
 StepDraw = TypeVar("StepDraw")
 """The random input of a step."""
 Inputs = TypeVarTuple("Inputs")
@@ -17,12 +19,15 @@ class Objective(ABC, Generic[StepDraw]):
 
     A batch's loss is the sum of its parts' losses divided by the sum of their weights, so that it
     does not depend on micro-batches and processes. Padding has loss and weight 0.
-    rows_per_image: rows of the network for one image.
+    rows_per_image: rows of the network for one image. posterior: that IVON fits; None for other
+    optimisers.
     """
 
-    def __init__(self, network: nn.Module, rows_per_image: int = 1) -> None:
+    def __init__(
+        self, network: nn.Module, rows_per_image: int = 1, posterior: Posterior | None = None
+    ) -> None:
         self.network = network
-        self.rows_per_image = rows_per_image
+        self.rows_per_image, self.posterior = rows_per_image, posterior
 
     @abstractmethod
     def draw(self, seed: int, step: int, process: int) -> StepDraw:

@@ -14,13 +14,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from eulerlora.errors import NonFiniteError, SettingsError
 from eulerlora.settings import AUTO, Auto
 from training.fit.batches import RunLength
+from training.fit.ivon import IVON
 from training.fit.objective import Objective
-from training.recipe.optimisation import AdamWSettings, Optimiser
+from training.recipe.optimisation import AdamWSettings
 
-OPTIMISERS: Mapping[Optimiser, type[torch.optim.Adam]] = {
+OPTIMISERS: Mapping[str, type[torch.optim.Adam]] = {
     "adamw": torch.optim.AdamW,
     "adam-l2": torch.optim.Adam,
 }
+ROOT = "_root"
+"""Ending of the name of the parameter with the roots of a parameter's standard deviations."""
 MAX_AUTO_WARMUP_STEPS = 500
 """The paper's warm-up."""
 
@@ -35,8 +38,10 @@ class Step:
 
 
 class Optimisation:
-    """Adam or AdamW on the trainable parameters of an objective's network.
+    """Adam, AdamW or IVON on the trainable parameters of an objective's network.
 
+    clip_norm limits the gradient of all of them; with IVON that of the means, because clipped
+    gradients of standard deviations are no measure of curvature.
     seed: seed of the objective's draws. Raises SettingsError if the run has no step after its
     warm-up.
     """
@@ -53,8 +58,9 @@ class Optimisation:
         self.seed, self.length = seed, length
         self.schedule = warmup_cosine(length.steps, settings.warmup_steps)
         self.parameters = [p for p in objective.network.parameters() if p.requires_grad]
-        kind = OPTIMISERS[settings.optimiser]
-        self.optimiser = kind(self.parameters, weight_decay=settings.weight_decay)
+        self.optimiser = self._optimiser()
+        if isinstance(self.optimiser, IVON):
+            self.parameters = list(self.optimiser.means)
         self.network: nn.Module = objective.network
 
     def prepare(self) -> None:
@@ -77,6 +83,20 @@ class Optimisation:
         self.optimiser.step()
         self.objective.after_step()
         return Step(loss, learning_rate, gradient_norm)
+
+    def _optimiser(self) -> torch.optim.Optimizer:
+        decay, posterior = self.settings.weight_decay, self.objective.posterior
+        if posterior is None:
+            return OPTIMISERS[self.settings.optimiser](self.parameters, weight_decay=decay)
+        trained = {n: p for n, p in self.objective.network.named_parameters() if p.requires_grad}
+        means = [name for name in trained if f"{name}{ROOT}" in trained]
+        assert len(trained) == 2 * len(means)
+        return IVON(
+            [trained[name] for name in means],
+            [trained[f"{name}{ROOT}"] for name in means],
+            posterior,
+            decay,
+        )
 
     def _backward(self, pixels: Tensor, labels: Tensor, index: int) -> Tensor:
         """Accumulates the gradient of the whole batch's loss and returns the loss.

@@ -1,21 +1,50 @@
-"""The context, the result and the provenance of a run."""
+"""The context, the result and the provenance of a run; what records its curves."""
 
+import importlib.util
 import platform
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Literal, get_args
 
 import torch
 import torchvision
 from accelerate import Accelerator
 
 from eulerlora.config import Provenance
+from eulerlora.errors import SettingsError
 from eulerlora.validation import Settings
 from training.data.labelled_images import ImageParts, OodSet
 from training.fit.batches import Shard
-from training.fit.tracking import Tracking
 from training.recipe.schema import Recipe
+
+Tracker = Literal["tensorboard", "mlflow", "wandb", "trackio"]
+TRACKERS: tuple[Tracker, ...] = get_args(Tracker)
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """What records the curves of a run.
+
+    folder: of TensorBoard's and Weights & Biases' files. run: name of the run. settings: the keys
+    of its recipe. The other trackers write where their environment variables say.
+    """
+
+    trackers: tuple[Tracker, ...]
+    folder: Path
+    run: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raises SettingsError if the module of a tracker is not installed."""
+        for name in self.trackers:
+            if importlib.util.find_spec(name) is None:
+                raise SettingsError(
+                    f"--track {name} requires the module {name}, which is not installed; "
+                    f"run: pip install {name}"
+                )
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,6 @@ from eulerlora.errors import CheckpointError, NonFiniteError, SettingsError
 from eulerlora.safetensor_files import read_metadata, read_tensors, write_tensors
 from eulerlora.validation import Settings
 
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-
 
 @dataclass(frozen=True)
 class Progress:
@@ -54,7 +52,7 @@ class Progress:
 @dataclass(frozen=True)
 class TrainedState:
     """The tensors that training changes: trainable parameters, buffers such as the statistics of
-    batch normalisation, moments of AdamW, averages.
+    batch normalisation, state of the optimiser, averages.
     """
 
     network: nn.Module
@@ -67,13 +65,15 @@ class TrainedState:
         named |= {f"buffer.{name}": buffer for name, buffer in self.network.named_buffers()}
         named |= {f"average.{name}": tensor for name, tensor in self.averages.items()}
         return named | {
-            f"optimiser.{name}.{moment}": self.optimiser.state[parameter][moment]
+            f"optimiser.{name}.{moment}": tensor
             for name, parameter in self._parameters()
-            for moment in MOMENTS
+            for moment, tensor in self.optimiser.state.get(parameter, {}).items()
         }
 
     def create_moments(self) -> None:
-        """Creates the moments, which AdamW itself does only in its first step."""
+        """Creates the moments, which Adam and AdamW themselves do only in their first step."""
+        if not isinstance(self.optimiser, torch.optim.Adam):
+            return
         for _, parameter in self._parameters():
             self.optimiser.state[parameter] = {
                 "step": torch.zeros(()),

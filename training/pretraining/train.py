@@ -18,12 +18,12 @@ from training.fit.batches import RunLength
 from training.fit.loop import fit
 from training.fit.run import (
     Run,
+    Tracking,
     accelerator_on,
     data_provenance,
     run_provenance,
 )
 from training.fit.run_state import round_parameters
-from training.fit.tracking import Tracking
 from training.pretraining.classifier import Classifier, ClassifierObjective
 from training.pretraining.image_tensor import image_tensor, on_device_if_fits
 from training.pretraining.mixed_batches import MixedBatches, PretrainingSet

@@ -9,7 +9,7 @@ from eulerlora.validation import Settings
 
 Augmentation = Literal["paper", "dermoscopy", "cameras", "natural"]
 Head = Literal["random", "linear-probe", "bootstrap-probes"]
-Optimiser = Literal["adamw", "adam-l2"]
+Optimiser = Literal["adamw", "adam-l2", "ivon"]
 
 
 class AdamWSettings(Settings):
@@ -23,7 +23,8 @@ class AdamWSettings(Settings):
     backward pass: less memory, about a third more time, the same gradient.
     learning_rate: peak rate, at the end of the warm-up.
     optimiser: `adamw` decays the weights themselves; `adam-l2` is Adam with the decay added to the
-    gradient, which the code of LoRA-Ensemble calls AdamW. They are equal without decay.
+    gradient, which the code of LoRA-Ensemble calls AdamW. They are equal without decay. `ivon`
+    trains the method of that name, and no other.
     weight_decay: for all trainable parameters.
     warmup_steps: steps of rising rate; `auto` is a tenth of the run, at most 500 steps.
     clip_norm: greatest norm of the gradient; a longer one is scaled down.

@@ -72,6 +72,12 @@ class PretrainingStage(AdamWSettings):
     augmentation: AugmentationSettings = AugmentationSettings()
 
     @model_validator(mode="after")
+    def _samples_no_weights(self) -> Self:
+        if self.optimiser == "ivon":
+            raise ValueError("expected optimiser adamw or adam-l2 in pretraining, got ivon")
+        return self
+
+    @model_validator(mode="after")
     def _draws_depth_once_per_batch(self) -> Self:
         repeated = self.micro_batch_rows is not None or self.activation_checkpointing
         if self.stochastic_depth and repeated:

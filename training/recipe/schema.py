@@ -190,8 +190,25 @@ class AdapterRecipe(Recipe):
     @model_validator(mode="after")
     def _drops_no_inputs_of_sampled_weights(self) -> Self:
         dropout = self.training.adapter_dropout
-        if dropout and self.method.name == "blob":
-            raise ValueError(f"expected training.adapter_dropout=0 with method blob, got {dropout}")
+        if dropout and self.method.name in {"blob", "ivon"}:
+            raise ValueError(
+                f"expected training.adapter_dropout=0 with method {self.method.name}, got {dropout}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _trains_ivon_with_its_optimiser(self) -> Self:
+        training, ivon = self.training, self.method.name == "ivon"
+        if ivon != (training.optimiser == "ivon"):
+            raise ValueError(
+                "expected training.optimiser=ivon with method ivon and with no other, got "
+                f"training.optimiser={training.optimiser} with method {self.method.name}"
+            )
+        if ivon and (not training.sampling or training.weight_decay == 0):
+            raise ValueError(
+                "expected training.sampling=true and a training.weight_decay above 0 with method "
+                "ivon"
+            )
         return self
 
     @model_validator(mode="after")

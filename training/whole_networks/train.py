@@ -26,9 +26,8 @@ from training.adaptation.train import (
     without_auto,
 )
 from training.data.sources import report_skipped
-from training.fit.run import Run, accelerator_on, data_provenance, run_provenance
+from training.fit.run import Run, Tracking, accelerator_on, data_provenance, run_provenance
 from training.fit.run_state import round_parameters
-from training.fit.tracking import Tracking
 from training.recipe.schema import AdapterRecipe
 from training.reporting.model_card import model_card
 from training.whole_networks.members import member_folders, member_recipe, starts_from_previous

@@ -75,7 +75,7 @@ def changed_weights(network: AdaptedVisionTransformer, row: int) -> dict[str, Te
 
 
 @pytest.mark.parametrize(
-    "name", ["blob", "tfb", "laplace, last layer", "laplace, adapters", "swag"]
+    "name", ["blob", "ivon", "tfb", "laplace, last layer", "laplace, adapters", "swag"]
 )
 def test_rows_with_normal_weights_equal_plain_lora_with_the_drawn_weights(
     name: str, image: Tensor

@@ -56,11 +56,12 @@ def test_images_share_coefficient_noise_but_have_weight_noise_of_their_own() -> 
     assert not torch.equal(objective_of("blob").draw(1, 2, 1).images(2).blocks["down"], own)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, "ivon"])
 def test_a_run_learns_the_law_and_stores_the_method(
     recipe_file: Path, image_folder: Path, tmp_path: Path, name: str
 ) -> None:
-    overrides = [
+    overrides = ["training.optimiser=ivon"] if name == "ivon" else []
+    overrides += [
         f"method.name={name}", "training.epochs=1", "evaluation.ood=[]",
         "evaluation.calibrated=[1]", "adapters.min_rank=4",
     ]  # fmt: skip
@@ -71,6 +72,10 @@ def test_a_run_learns_the_law_and_stores_the_method(
     block = checkpoint.network.blocks[0]
     if name == "blob":
         assert (block.down_root > 0).all()
+    elif name == "ivon":
+        for root in (block.down_root, block.up_root, checkpoint.network.heads.weight_root):
+            assert (root > 0).all()
+            assert root.std() > 0
     else:
         assert (block.mean != 1).any()
     assert checkpoint.config.threshold("stoch", 1) is not None

@@ -31,6 +31,7 @@ OTHER_METHODS = {
     "fixed-rank": "rank-dropout",
     "scalabl": "gaussian-coefficients",
     "blob": "blob",
+    "ivon": "ivon",
 }
 CHANGES: dict[str, Callable[[AdapterRecipe], bool]] = {
     "-four-samples": lambda recipe: recipe.training.samples == 4,
@@ -78,6 +79,7 @@ def test_every_variant_is_valid_and_has_the_settings_in_its_name(path: Path, var
     assert not change or CHANGES[change](recipe)
     assert recipe.method.name == OTHER_METHODS.get(method, "eulerlora")
     assert (getattr(recipe.method, "law", None) == "fixed") == (method == "fixed-rank")
+    assert (recipe.training.optimiser == "ivon") == (method == "ivon")
     assert (recipe.whole_network is not None) == (method in WHOLE_NETWORKS)
     assert (whole.ensemble == "snapshot") == (method == "snapshots")
     assert (whole.attention == "l2") == (method == "l2")
@@ -126,6 +128,19 @@ def test_the_variants_of_a_study_train_on_the_same_images_with_the_same_settings
         (
             {"training.adapter_dropout": 0.1, "method.name": "blob"},
             "adapter_dropout=0 with method blob",
+        ),
+        (
+            {"method.name": "ivon"},
+            "expected training.optimiser=ivon with method ivon and with no oth",
+        ),
+        ({"training.optimiser": "ivon"}, "got training.optimiser=ivon with method eulerlora"),
+        (
+            {"method.name": "ivon", "training.optimiser": "ivon", "training.weight_decay": 0},
+            "a training.weight_decay above 0 with method ivon",
+        ),
+        (
+            {"method.name": "ivon", "training.optimiser": "ivon", "training.adapter_dropout": 0.1},
+            "adapter_dropout=0 with method ivon",
         ),
         ({"training.sampling": "false", "training.samples": 4}, "expected samples=1 with sampling"),
         ({"data.split": "lesion"}, "expected data.split=lesion-best-epoch with .*metrics_by_epoch"),
