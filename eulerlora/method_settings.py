@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from eulerlora.settings import AdapterSettings
+from eulerlora.settings import AdapterSettings, optional
 from eulerlora.validation import Settings
 
 Sides = Literal["both", "input", "output"]
@@ -116,14 +116,16 @@ class TFBSettings(Settings):
 
 
 class LaplaceSettings(Settings):
-    """Diagonal Laplace approximation around finished adapters.
+    """Laplace approximation around finished adapters.
 
     layers: `last` samples the heads, `adapters` samples A and B, `all` samples both.
+    structure: of the curvature: its diagonal, or Kronecker factors of every matrix.
     prior_precision: of every element. images: from which the curvature was estimated.
     """
 
     name: Literal["laplace"] = "laplace"
     layers: Literal["last", "adapters", "all"]
+    structure: Literal["diagonal", "kron"] = optional("diagonal")
     prior_precision: Positive
     images: Annotated[int, Field(ge=1)]
 

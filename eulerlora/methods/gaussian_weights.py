@@ -1,9 +1,12 @@
-"""Independent normal weights of adapters and heads: BLoB, IVON, TFB, SWAG and Laplace.
+"""Normal weights of adapters and heads: BLoB, IVON, TFB, SWAG and Laplace.
 
     weight of a row = mean + root^2 * z,    z standard normal, one for each element and row
 
 `root` is the square root of the standard deviation. The means are `down`, `up` and the heads'
-`weight` and `bias`; in mode det, rows use them alone.
+`weight` and `bias`; in mode det, rows use them alone. With Kronecker factors, the elements of a
+matrix are independent in other bases, the orthonormal columns of `left` and `right`:
+
+    weight of a row = mean + left (root^2 * z) right'
 """
 
 from collections.abc import Collection, Mapping
@@ -26,14 +29,22 @@ from eulerlora.settings import AdapterSettings
 class GaussianAdapters(AttentionAdapters):
     """The directions of one block, of which `down`, `up` or both are normal.
 
-    down_root, up_root: (4, adapters, rank, width), for the tensors in `weights`.
+    down_root, up_root: (4, adapters, rank, width), for the tensors in `weights`. rotated: with
+    down_left, up_left: (4, adapters, rank, rank), and down_right, up_right: (4, adapters, width,
+    width).
     """
 
-    def __init__(self, width: int, settings: AdapterSettings, weights: Collection[Weight]) -> None:
+    def __init__(
+        self,
+        width: int,
+        settings: AdapterSettings,
+        weights: Collection[Weight],
+        rotated: bool = False,
+    ) -> None:
         super().__init__(width, settings)
         self.sampled = [name for name in ("down", "up") if name in weights]
         for name in self.sampled:
-            self.register_parameter(f"{name}_root", nn.Parameter(torch.zeros_like(self.down)))
+            _add_law(self, name, rotated)
 
     def attention(
         self,
@@ -67,13 +78,17 @@ class GaussianAdapters(AttentionAdapters):
 class GaussianHeads(AdapterHeads):
     """Heads whose weights and biases are normal.
 
-    weight_root: (adapters, classes, width). bias_root: (adapters, classes).
+    weight_root: (adapters, classes, width). bias_root: (adapters, classes). rotated: with
+    weight_left, bias_left: (adapters, classes, classes), and weight_right: (adapters, width,
+    width).
     """
 
-    def __init__(self, width: int, classes: int, adapters: int) -> None:
+    def __init__(self, width: int, classes: int, adapters: int, rotated: bool = False) -> None:
         super().__init__(width, classes, adapters)
-        self.weight_root = nn.Parameter(torch.zeros_like(self.weight))
+        _add_law(self, "weight", rotated)
         self.bias_root = nn.Parameter(torch.zeros_like(self.bias))
+        if rotated:
+            self.bias_left = nn.Parameter(torch.zeros(adapters, classes, classes))
 
     def forward(
         self, features: Tensor, adapter: Tensor, draws: Mapping[str, Tensor] | None = None
@@ -87,11 +102,16 @@ class GaussianHeads(AdapterHeads):
 
 
 class GaussianWeightsMethod(Method):
-    """Noise for every element of the tensors in `weights`, of the row's adapter."""
+    """Noise for every element of the tensors in `weights`, of the row's adapter.
 
-    def __init__(self, weights: Collection[Weight], shape: NetworkShape) -> None:
+    rotated: the noise is that of Kronecker factors.
+    """
+
+    def __init__(
+        self, weights: Collection[Weight], shape: NetworkShape, rotated: bool = False
+    ) -> None:
         super().__init__(shape)
-        self.weights = weights
+        self.weights, self.rotated = weights, rotated
         width, rank = shape.backbone.width, self.adapters.rank
         element: tuple[int, ...] = (self.depth, len(PROJECTIONS), rank, width)
         self._block_noise = {name: element for name in ("down", "up") if name in weights}
@@ -102,13 +122,15 @@ class GaussianWeightsMethod(Method):
         self._head_noise = head if "head" in weights else {}
 
     def block(self) -> BlockAdapters:
-        return GaussianAdapters(self.shape.backbone.width, self.adapters, self.weights)
+        width = self.shape.backbone.width
+        return GaussianAdapters(width, self.adapters, self.weights, self.rotated)
 
     def heads(self) -> AdapterHeads:
         shape = self.shape
         if "head" not in self.weights:
             return super().heads()
-        return GaussianHeads(shape.backbone.width, shape.classes, self.adapters.adapters)
+        width, adapters = shape.backbone.width, self.adapters.adapters
+        return GaussianHeads(width, shape.classes, adapters, self.rotated)
 
     def sample(self, samples: int, generator: Generator) -> RowDraws:
         rows = self.adapters.adapters * samples
@@ -135,6 +157,17 @@ def low_rank(inputs: Tensor, down: Tensor, up: Tensor) -> Tensor:
     return inputs.to(down.dtype) @ down.mT @ up
 
 
+def _add_law(module: nn.Module, name: str, rotated: bool) -> None:
+    """Registers the scales of a tensor (..., rows, columns) of a module, and its bases, zero."""
+    *others, rows, columns = module.get_parameter(name).shape
+    shapes = {"root": (rows, columns)}
+    if rotated:
+        shapes |= {"left": (rows, rows), "right": (columns, columns)}
+    for part, shape in shapes.items():
+        parameter = nn.Parameter(torch.zeros(*others, *shape))
+        module.register_parameter(f"{name}_{part}", parameter)
+
+
 def _sampled(
     module: nn.Module, name: str, adapter: Tensor, noise: Tensor | None, dim: int
 ) -> Tensor:
@@ -146,4 +179,22 @@ def _sampled(
     if noise is None:
         return mean
     root: Tensor = getattr(module, f"{name}_root").index_select(dim, adapter).movedim(dim, 0)
-    return mean + root.square() * noise
+    return mean + _rotated(module, name, adapter, root.square() * noise, dim)
+
+
+def _rotated(module: nn.Module, name: str, adapter: Tensor, deviation: Tensor, dim: int) -> Tensor:
+    """Returns left deviation right' with the bases of each row's adapter; without any, deviation.
+
+    The bases of all adapters are applied to all rows: those of every row would need much memory.
+    """
+    left: Tensor | None = getattr(module, f"{name}_left", None)
+    if left is None:
+        return deviation
+    right: Tensor | None = getattr(module, f"{name}_right", None)
+    if right is None:  # of a vector
+        rotated = torch.einsum("aij,nj->ani", left, deviation)
+    else:
+        turned = [deviation @ basis.mT for basis in right.unbind(dim)]
+        turned = [basis @ part for basis, part in zip(left.unbind(dim), turned, strict=True)]
+        rotated = torch.stack(turned)
+    return rotated[adapter, torch.arange(len(adapter), device=adapter.device)]

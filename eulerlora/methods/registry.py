@@ -29,5 +29,7 @@ def build_method(settings: MethodSettings, shape: NetworkShape) -> Method:
             return GaussianCoefficientsMethod(settings, shape)
         case BLoBSettings():
             return BLoBMethod(settings, shape)
-        case IVONSettings() | TFBSettings() | LaplaceSettings() | SWAGSettings():
+        case LaplaceSettings():
+            return GaussianWeightsMethod(settings.weights, shape, settings.structure == "kron")
+        case IVONSettings() | TFBSettings() | SWAGSettings():
             return GaussianWeightsMethod(settings.weights, shape)

@@ -1,12 +1,14 @@
-"""Ordinary adapter dropout, a control of the paper's stochastic training.
+"""Blocks that compute their projections one by one, and ordinary adapter dropout.
 
-Elements of the input of each down projection are dropped, as with PEFT's `lora_dropout`:
+Dropout is a control of the paper's stochastic training. Elements of the input of each down
+projection are dropped, as with PEFT's `lora_dropout`:
 
     y = W0 x + b0 + B (c * (A dropout(x)))
 
 The frozen projection gets the whole input. Prediction drops nothing.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,17 +22,24 @@ from eulerlora.distance_attention import attend
 from eulerlora.row_pass import BlockPart
 
 
-@dataclass(frozen=True)
-class DropoutBlock:
-    """`row_pass.adapted_block` with adapter dropout.
+class ProjectedBlock(ABC):
+    """`row_pass.adapted_block` that computes each projection by itself, for rows of one network."""
 
-    probability: of dropping an element; the others are divided by 1 - probability. generator: on
-    the CPU. Elements are independent over rows, tokens, features and projections, so that every
-    call draws new ones; the block must not be computed again in a backward pass.
-    """
+    @abstractmethod
+    def projection(
+        self,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        adapters: AttentionAdapters,
+        index: int,
+        coefficients: Tensor,
+    ) -> Tensor:
+        """Returns an adapted projection of the inputs (rows, tokens, width), of the same shape.
 
-    probability: float
-    generator: Generator
+        index: of the projection in `PROJECTIONS`. weight, bias: frozen. coefficients: (rows, 4,
+        ranks).
+        """
 
     def __call__(
         self,
@@ -52,29 +61,6 @@ class DropoutBlock:
             normalised, frozen.self_attention, adapters, coefficients, queries
         )
         return frozen.after_attention(tokens[:, :queries], attended)
-
-    def dropped(self, inputs: Tensor) -> Tensor:
-        """Returns the inputs with dropped elements."""
-        kept = torch.empty(inputs.shape).bernoulli_(1 - self.probability, generator=self.generator)
-        return inputs * kept.to(inputs) / (1 - self.probability)
-
-    def projection(
-        self,
-        inputs: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        adapters: AttentionAdapters,
-        index: int,
-        coefficients: Tensor,
-    ) -> Tensor:
-        """Returns an adapted projection of the inputs (rows, tokens, width), of the same shape.
-
-        index: of the projection in `PROJECTIONS`. weight, bias: frozen.
-        """
-        directions = F.linear(self.dropped(inputs), adapters.down[index].flatten(0, 1))
-        weighted = directions * coefficients[:, index].unsqueeze(1)  # (rows, tokens, ranks)
-        adapted = F.linear(weighted, adapters.up[index].flatten(0, 1).T)
-        return F.linear(inputs, weight, bias) + adapted
 
     def _attention(
         self,
@@ -101,3 +87,35 @@ class DropoutBlock:
         ]
         context = attend(frozen, *heads)  # (rows, heads, queries, head_dim)
         return project(context.transpose(1, 2).flatten(2), 3)
+
+
+@dataclass(frozen=True)
+class DropoutBlock(ProjectedBlock):
+    """A block with adapter dropout.
+
+    probability: of dropping an element; the others are divided by 1 - probability. generator: on
+    the CPU. Elements are independent over rows, tokens, features and projections, so that every
+    call draws new ones; the block must not be computed again in a backward pass.
+    """
+
+    probability: float
+    generator: Generator
+
+    def dropped(self, inputs: Tensor) -> Tensor:
+        """Returns the inputs with dropped elements."""
+        kept = torch.empty(inputs.shape).bernoulli_(1 - self.probability, generator=self.generator)
+        return inputs * kept.to(inputs) / (1 - self.probability)
+
+    def projection(
+        self,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        adapters: AttentionAdapters,
+        index: int,
+        coefficients: Tensor,
+    ) -> Tensor:
+        directions = F.linear(self.dropped(inputs), adapters.down[index].flatten(0, 1))
+        weighted = directions * coefficients[:, index].unsqueeze(1)  # (rows, tokens, ranks)
+        adapted = F.linear(weighted, adapters.up[index].flatten(0, 1).T)
+        return F.linear(inputs, weight, bias) + adapted

@@ -62,17 +62,19 @@ class TFBFit:
 class LaplaceFit:
     """images: at most so many of the training part, and of the held-out part for the search.
 
-    layers: as in `LaplaceSettings`. prior_precision: None searches it.
+    layers, structure: as in `LaplaceSettings`. prior_precision: None searches it.
     """
 
     images: int
     layers: str
+    structure: str
     prior_precision: float | None
 
     def __call__(self, source: Source) -> Fitted:
         training = source.inputs("train", self.images).pixels
         fields = {
             "layers": self.layers,
+            "structure": self.structure,
             "prior_precision": self.prior_precision or 1.0,
             "images": len(training),
         }

@@ -1,14 +1,16 @@
-"""Diagonal Laplace approximation of adapters and heads.
+"""Laplace approximation of adapters and heads.
 
 Daxberger et al., "Laplace Redux", NeurIPS 2021; for adapters Yang et al., "Bayesian Low-rank
 Adaptation for Large Language Models", ICLR 2024.
 
 The posterior of each element is normal with variance 1 / (n h + prior precision), where n h is the
-diagonal of the generalised Gauss-Newton matrix of the cross-entropy over the training images. Each
+diagonal of the generalised Gauss-Newton matrix of the cross-entropy over the training images. With
+Kronecker factors, the same holds for the elements of each matrix in the bases of its factors. Each
 adapter has its own posterior, from its own answers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from eulerlora.row_draws import RowDraws
 from eulerlora.rows import Rows
 from eulerlora.settings import Draw
 from eulerlora.vision_transformer import AdaptedVisionTransformer
+from training.bayesian.kronecker import kronecker_factors, laws, set_kronecker_posterior
 from training.bayesian.source import Inputs, mean_probabilities, with_method
 
 BATCH = 8
@@ -40,18 +43,31 @@ def fit_laplace(
     probability has the lowest negative log-likelihood on `held_out`.
     """
     network = with_method(source, settings)
-    diagonal = gauss_newton_diagonal(network, training)
-    scaled = {name: value * (image_count / len(training)) for name, value in diagonal.items()}
+    set_precision = _posterior(network, training, image_count / len(training))
 
     def loss(precision: float) -> float:
-        set_posterior(network, scaled, precision)
+        set_precision(precision)
         probabilities = mean_probabilities(network, held_out.pixels)
         own = probabilities[torch.arange(len(probabilities)), held_out.labels]
         return -own.clamp_min(torch.finfo(own.dtype).tiny).log().mean().item()
 
     precision = min(PRECISIONS, key=loss) if search else settings.prior_precision
-    set_posterior(network, scaled, precision)
+    set_precision(precision)
     return network, settings.model_copy(update={"prior_precision": precision})
+
+
+def _posterior(
+    network: AdaptedVisionTransformer, training: Tensor, scale: float
+) -> Callable[[float], None]:
+    """Returns what sets the posterior of a prior precision. scale: of the curvature."""
+    method = network.method_settings
+    assert isinstance(method, LaplaceSettings)
+    if method.structure == "kron":
+        decomposed = laws(kronecker_factors(network, training), scale)
+        return partial(set_kronecker_posterior, network, decomposed)
+    diagonal = gauss_newton_diagonal(network, training)
+    scaled = {name: value * scale for name, value in diagonal.items()}
+    return partial(set_posterior, network, scaled)
 
 
 def gauss_newton_diagonal(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OPTIONS = {
     "tfb": ("images", "tolerance"),
-    "laplace": ("images", "layers", "prior_precision"),
+    "laplace": ("images", "layers", "structure", "prior_precision"),
     "swag": ("steps", "snapshots", "learning_rate"),
 }
 """The options that each method takes."""
@@ -29,6 +29,7 @@ DEFAULTS: dict[str, Any] = {
     "images": 256,
     "tolerance": 0.01,
     "layers": "all",
+    "structure": "diagonal",
     "prior_precision": None,
     "steps": 200,
     "snapshots": 20,
@@ -56,6 +57,11 @@ DEFAULTS: dict[str, Any] = {
     "--layers",
     type=click.Choice(["last", "adapters", "all"]),
     help="laplace: the heads, the adapters, or all (default).",
+)
+@click.option(
+    "--structure",
+    type=click.Choice(["diagonal", "kron"]),
+    help="laplace: the diagonal of the curvature (default) or Kronecker factors.",
 )
 @click.option(
     "--prior-precision",

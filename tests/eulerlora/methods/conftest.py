@@ -23,5 +23,8 @@ METHODS: dict[str, MethodSettings] = {
     "tfb": TFBSettings(deviation=0.1, tolerance=0.01, anchors=4),
     "laplace, last layer": LaplaceSettings(layers="last", prior_precision=1.0, images=4),
     "laplace, adapters": LaplaceSettings(layers="adapters", prior_precision=1.0, images=4),
+    "laplace, kronecker": LaplaceSettings(
+        layers="all", structure="kron", prior_precision=1.0, images=4
+    ),
     "swag": SWAGSettings(learning_rate=0.1, steps=4, snapshots=2),
 }

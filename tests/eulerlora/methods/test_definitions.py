@@ -60,22 +60,45 @@ def det_logits(network: AdaptedVisionTransformer, image: Tensor) -> Tensor:
     return predict_rows(network, image, [Draw()])[0][0]
 
 
+def deviation(module: nn.Module, name: str, adapter: int, axis: int, noise: Tensor) -> Tensor:
+    """Returns std * noise, in the bases of the law where it has some."""
+
+    def part(ending: str) -> Tensor | None:
+        stored = getattr(module, f"{name}_{ending}", None)
+        return None if stored is None else stored.select(axis, adapter)
+
+    root, left, right = part("root"), part("left"), part("right")
+    assert root is not None
+    if left is None:
+        return root**2 * noise
+    return left @ (root**2 * noise) if right is None else left @ (root**2 * noise) @ right.mT
+
+
 def changed_weights(network: AdaptedVisionTransformer, row: int) -> dict[str, Tensor]:
     """Returns mean + std * noise for the noise of a row, by parameter name."""
     draws, adapter = network.draw_rows([STOCH]), row // STOCH.samples
     changes = {}
     for index, block in enumerate(network.blocks):
         for name in set(draws.blocks) - {COEFFICIENTS}:
-            mean, root = (getattr(block, part)[:, adapter] for part in (name, f"{name}_root"))
-            changes[f"blocks.{index}.{name}"] = mean + root**2 * draws.blocks[name][row, index]
+            drawn = deviation(block, name, adapter, 1, draws.blocks[name][row, index])
+            changes[f"blocks.{index}.{name}"] = getattr(block, name)[:, adapter] + drawn
     for name, noise in draws.head.items():
-        mean, root = (getattr(network.heads, part)[adapter] for part in (name, f"{name}_root"))
-        changes[f"heads.{name}"] = mean + root**2 * noise[row]
+        drawn = deviation(network.heads, name, adapter, 0, noise[row])
+        changes[f"heads.{name}"] = getattr(network.heads, name)[adapter] + drawn
     return changes
 
 
 @pytest.mark.parametrize(
-    "name", ["blob", "ivon", "tfb", "laplace, last layer", "laplace, adapters", "swag"]
+    "name",
+    [
+        "blob",
+        "ivon",
+        "tfb",
+        "laplace, last layer",
+        "laplace, adapters",
+        "swag",
+        "laplace, kronecker",
+    ],
 )
 def test_rows_with_normal_weights_equal_plain_lora_with_the_drawn_weights(
     name: str, image: Tensor

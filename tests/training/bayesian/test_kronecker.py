@@ -1,0 +1,186 @@
+"""training.bayesian.kronecker against laplace-torch."""
+
+import pytest
+import torch
+from laplace.curvature import CurvlinopsGGN
+from laplace.utils import Kron
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from eulerlora.adapted_attention import AttentionAdapters, BlockAdapters
+from eulerlora.method_settings import LaplaceSettings
+from eulerlora.methods.gaussian_weights import GaussianHeads
+from eulerlora.row_draws import BlockRows
+from eulerlora.rows import Rows
+from eulerlora.settings import AdapterSettings, Draw
+from eulerlora.vision_transformer import AdaptedVisionTransformer
+from tests.conftest import random_network
+from training.bayesian.kronecker import Factors, kronecker_factors, laws, set_kronecker_posterior
+from training.bayesian.laplace import fit_laplace
+from training.bayesian.source import Inputs, with_method
+
+ONE = AdapterSettings(adapters=1, rank=3, min_rank=3)
+SETTINGS = LaplaceSettings(layers="all", structure="kron", prior_precision=2.0, images=10)
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.rand(10, 3, 32, 32, generator=Generator().manual_seed(0))
+
+
+class LinearAdapters(BlockAdapters):
+    """The adapters of a network of one adapter as ordinary linear layers A and B."""
+
+    def __init__(self, adapters: AttentionAdapters) -> None:
+        super().__init__()
+        rank, width = adapters.down.shape[-2:]
+        self.down = nn.ModuleList(nn.Linear(width, rank, bias=False) for _ in range(4))
+        self.up = nn.ModuleList(nn.Linear(rank, width, bias=False) for _ in range(4))
+        with torch.no_grad():
+            for index in range(4):
+                self.down[index].weight.copy_(adapters.down[index, 0])
+                self.up[index].weight.copy_(adapters.up[index, 0].T)
+
+    def initialise(self, generator: Generator) -> None:
+        raise NotImplementedError
+
+    def attention(
+        self,
+        inputs: Tensor,
+        frozen: nn.MultiheadAttention,
+        rows: BlockRows,
+        queries: int | None = None,
+    ) -> Tensor:
+        inputs = rows.of_rows(inputs)
+        weights = [*frozen.in_proj_weight.chunk(3), frozen.out_proj.weight]
+        biases = [*frozen.in_proj_bias.chunk(3), frozen.out_proj.bias]
+
+        def project(tokens: Tensor, index: int) -> Tensor:
+            adapted = self.up[index](self.down[index](tokens))
+            return F.linear(tokens, weights[index], biases[index]) + adapted
+
+        tokens = (inputs[:, :queries], inputs, inputs)
+        heads = [
+            project(part, index).unflatten(-1, (frozen.num_heads, -1)).transpose(1, 2)
+            for index, part in enumerate(tokens)
+        ]
+        context = F.scaled_dot_product_attention(*heads)
+        return project(context.transpose(1, 2).flatten(2), 3)
+
+
+class Classifier(nn.Module):
+    """A network of one adapter in mode det, with a linear layer as head."""
+
+    def __init__(self, network: AdaptedVisionTransformer) -> None:
+        super().__init__()
+        self.network = network
+        self.head = nn.Linear(16, 3)
+        self.head.load_state_dict({n: p[0] for n, p in network.heads.state_dict().items()})
+        network.heads.requires_grad_(False)
+        network.blocks = nn.ModuleList(LinearAdapters(block) for block in network.blocks)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: list[Tensor] = []
+        hook = self.network.heads.register_forward_pre_hook(lambda _, i: features.append(i[0]))
+        rows = Rows.of([1] * len(images), 1)
+        self.network(images, rows, self.network.draw_rows([Draw()] * len(images)))
+        hook.remove()
+        return self.head(features[0])
+
+
+def test_the_factors_of_all_matrices_are_those_of_laplace_torch(images: Tensor) -> None:
+    actual = kronecker_factors(with_method(random_network(ONE), SETTINGS), images)
+    model = Classifier(random_network(ONE))
+    backend = CurvlinopsGGN(model, likelihood="classification")
+    _, kron = backend.kron(images, torch.zeros(10, dtype=torch.long), N=10)
+    layers = [
+        (part, block, index) for block in range(2) for part in ("down", "up") for index in range(4)
+    ]  # in the order of the modules
+    assert len(kron.kfacs) == len(layers) + 2
+    for (part, block, index), (gradients, inputs) in zip(layers, kron.kfacs, strict=False):
+        factors = actual[f"blocks.{block}.{part}"]
+        own = factors.left[index, 0], factors.right[index, 0]
+        of_rows, of_columns = own if part == "down" else reversed(own)
+        torch.testing.assert_close(of_rows, gradients, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(of_columns, inputs, rtol=1e-3, atol=1e-6)
+    (weight, features), (bias,) = kron.kfacs[-2:]
+    torch.testing.assert_close(actual["heads.weight"].left[0], weight, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(actual["heads.weight"].right[0], features, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(actual["heads.bias"].left[0], bias, rtol=1e-3, atol=1e-5)
+
+
+@torch.no_grad()
+def test_each_adapter_has_the_factors_of_its_own_answers(images: Tensor) -> None:
+    both = random_network()
+    with torch.enable_grad():
+        actual = kronecker_factors(with_method(both, SETTINGS), images)
+    settings = AdapterSettings(adapters=1, rank=4, min_rank=4)
+    for adapter in (0, 1):
+        single = AdaptedVisionTransformer(both.backbone, settings, 3)
+        for name, parameter in single.adapter_parameters():
+            axis = 0 if name.startswith("heads") else 1
+            parameter.copy_(both.get_parameter(name).select(axis, adapter).unsqueeze(axis))
+        with torch.enable_grad():
+            expected = kronecker_factors(with_method(single, SETTINGS), images)
+        for name, factors in actual.items():
+            axis = 0 if name.startswith("heads") else 1
+            for part in ("left", "right"):
+                of_both, of_one = getattr(factors, part), getattr(expected[name], part)
+                if of_both is not None:
+                    own = of_both.select(axis, adapter)
+                    torch.testing.assert_close(own, of_one.select(axis, 0), rtol=1e-3, atol=1e-5)
+
+
+def positive(size: int, seed: int) -> Tensor:
+    root = torch.randn(2, size, size, generator=Generator().manual_seed(seed))
+    return root @ root.mT
+
+
+@torch.no_grad()
+def test_drawn_weights_have_the_covariance_of_laplace_torch() -> None:
+    classes, width, scale, precision = 3, 4, 7.0, 0.5
+    factors = Factors(positive(classes, 1), positive(width, 2))
+    bias = Factors(factors.left, None)
+    heads = GaussianHeads(width, classes, adapters=2, rotated=True)
+    holder = _Holder(heads)
+    decomposed = laws({"heads.weight": factors, "heads.bias": bias}, scale)
+    set_kronecker_posterior(holder, decomposed, precision)
+    count = classes * width
+    for adapter in (0, 1):
+        exact = Kron([[factors.left[adapter], factors.right[adapter]]]) * scale
+        expected = (exact.decompose() + torch.tensor([precision])).to_matrix(exponent=-1)
+        noise = torch.eye(count).unflatten(1, (classes, width)).repeat_interleave(width, dim=0)
+        features = torch.eye(width).repeat(count, 1)
+        rows = torch.full((len(features),), adapter)
+        draws = {"weight": noise, "bias": torch.zeros(len(features), classes)}
+        drawn = heads(features, rows, draws).unflatten(0, (count, width))  # of each unit of noise
+        weights = drawn.mT.flatten(1)
+        torch.testing.assert_close(weights.T @ weights, expected, rtol=1e-4, atol=1e-5)
+        draws = {"weight": torch.zeros(classes, classes, width), "bias": torch.eye(classes)}
+        drawn = heads(torch.zeros(classes, width), rows[:classes], draws)
+        of_bias = torch.linalg.inv(scale * factors.left[adapter] + precision * torch.eye(classes))
+        torch.testing.assert_close(drawn.T @ drawn, of_bias, rtol=1e-4, atol=1e-5)
+
+
+class _Holder(nn.Module):
+    """Heads with the parameter names of a network."""
+
+    def __init__(self, heads: GaussianHeads) -> None:
+        super().__init__()
+        self.heads = heads
+
+    def adapter_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        return list(self.named_parameters())
+
+
+def test_a_subset_of_images_stands_for_all_training_images(images: Tensor) -> None:
+    held_out = Inputs(images, torch.zeros(len(images), dtype=torch.long))
+    settings = SETTINGS.model_copy(update={"layers": "last"})
+    network, found = fit_laplace(random_network(), images, 50, held_out, settings, search=False)
+    assert found == settings
+    factors = kronecker_factors(with_method(random_network(), settings), images)["heads.bias"]
+    covariance = torch.linalg.inv(5 * factors.left + 2 * torch.eye(3))
+    left, root = network.heads.bias_left, network.heads.bias_root
+    actual = left @ torch.diag_embed(root**4) @ left.mT
+    torch.testing.assert_close(actual, covariance, rtol=1e-3, atol=1e-4)
+    assert not hasattr(network.blocks[0], "down_root")

@@ -1,0 +1,204 @@
+"""Kronecker factors of the curvature of adapters and heads (KFAC).
+
+Martens and Grosse, ICML 2015; for transformers Eschenhagen et al., "Kronecker-Factored Approximate
+Curvature for Modern Neural Network Architectures", NeurIPS 2023, KFAC-expand; for adapters Yang et
+al., ICLR 2024.
+
+For a matrix W with y = W x, the generalised Gauss-Newton matrix over images and tokens is
+
+    (sum of g g') kron (mean of x x')
+
+where g is the gradient of log p(class) by y, and classes are weighted with their probability.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from eulerlora.adapted_attention import AttentionAdapters
+from eulerlora.coefficients import PROJECTIONS
+from eulerlora.methods.gaussian_weights import GaussianAdapters
+from eulerlora.rows import Rows
+from eulerlora.settings import Draw
+from eulerlora.vision_transformer import AdaptedVisionTransformer
+from training.adaptation.dropout import ProjectedBlock
+
+BATCH = 8
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The inputs of A and B of a projection, and their outputs, all (rows, tokens, ...).
+
+    The directions of all adapters are stacked.
+    """
+
+    inputs: Tensor
+    directions: Tensor
+    weighted: Tensor
+    adapted: Tensor
+
+
+@dataclass(frozen=True)
+class RecordingBlock(ProjectedBlock):
+    """`row_pass.adapted_block` that keeps inputs and outputs of A and B in `records`."""
+
+    records: list[Recorded] = field(default_factory=list)
+
+    def projection(
+        self,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        adapters: AttentionAdapters,
+        index: int,
+        coefficients: Tensor,
+    ) -> Tensor:
+        directions = F.linear(inputs, adapters.down[index].flatten(0, 1))
+        weighted = directions * coefficients[:, index].unsqueeze(1)
+        adapted = F.linear(weighted, adapters.up[index].flatten(0, 1).T)
+        self.records.append(Recorded(inputs, directions, weighted, adapted))
+        return F.linear(inputs, weight, bias) + adapted
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Kronecker factors of a matrix for every adapter: of its rows and of its columns.
+
+    left: (..., rows, rows). right: (..., columns, columns); None for a vector.
+    """
+
+    left: Tensor
+    right: Tensor | None
+
+
+@dataclass(frozen=True)
+class Law:
+    """Eigenvectors and eigenvalues of the factors of a matrix.
+
+    left, right: as in `Factors`. curvature: of each element in these bases, (..., rows, columns).
+    """
+
+    left: Tensor
+    right: Tensor | None
+    curvature: Tensor
+
+
+def kronecker_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict[str, Factors]:
+    """Returns the factors over the images by parameter name, of the heads and of sampled adapters.
+
+    images: (n, 3, size, size).
+    """
+    sums: dict[str, tuple[Tensor, Tensor]] = {}
+    for part in images.split(BATCH):
+        for name, (left, right) in _covariances(network, part):
+            before = sums.get(name, (torch.zeros_like(left), torch.zeros_like(right)))
+            sums[name] = before[0] + left, before[1] + right
+    count, factors = len(images), {}
+    for name, (left, right) in sums.items():
+        # The factor of the inputs is a mean, that of the gradients a sum.
+        if name.endswith(".up"):
+            factors[name] = Factors(left / count, right)
+        else:
+            factors[name] = Factors(left, right / count)
+    return factors | {"heads.bias": Factors(factors["heads.weight"].left, None)}
+
+
+def laws(factors: Mapping[str, Factors], scale: float) -> dict[str, Law]:
+    """Returns the eigenvectors and the curvature times `scale` of the factors, by name."""
+    return {name: _law(of_name, scale) for name, of_name in factors.items()}
+
+
+@torch.no_grad()
+def set_kronecker_posterior(
+    network: AdaptedVisionTransformer, laws: Mapping[str, Law], prior_precision: float
+) -> None:
+    """Sets bases and scales of the network's sampled weights to those of the posterior."""
+    sampled = dict(network.adapter_parameters())
+    for name, law in laws.items():
+        if f"{name}_root" not in sampled:
+            continue
+        sampled[f"{name}_root"].copy_((law.curvature + prior_precision) ** -0.25)
+        sampled[f"{name}_left"].copy_(law.left)
+        if law.right is not None:
+            sampled[f"{name}_right"].copy_(law.right)
+
+
+def _law(factors: Factors, scale: float) -> Law:
+    values, left = torch.linalg.eigh(factors.left.double())
+    curvature = scale * values.clamp_min(0)
+    if factors.right is None:
+        return Law(left, None, curvature)
+    values, right = torch.linalg.eigh(factors.right.double())
+    return Law(left, right, curvature.unsqueeze(-1) * values.clamp_min(0).unsqueeze(-2))
+
+
+def _covariances(
+    network: AdaptedVisionTransformer, images: Tensor
+) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
+    """Yields the name and both factors, summed over the images, of every matrix."""
+    adapters, rank = network.settings.adapters, network.settings.rank
+    block = RecordingBlock()
+    features: list[Tensor] = []
+    rows = Rows.of([1] * len(images), adapters).to(images.device)
+    hook = network.heads.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
+    draws = network.draw_rows([Draw()] * len(images)).to(images)
+    log_p = network(images, rows, draws, block=block).log_softmax(dim=-1)
+    hook.remove()
+    p = log_p.detach().exp()
+    errors = torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)  # (rows, classes, classes)
+    own = [rows.adapter == adapter for adapter in range(adapters)]
+    of_heads = torch.stack([errors[k].sum(dim=0) for k in own])
+    yield "heads.weight", (of_heads, _moments(features[0].unsqueeze(1), own, mean=True))
+    if not _samples_adapters(network):
+        return
+    outputs = [tensor for r in block.records for tensor in (r.directions, r.adapted)]
+    gradients = [torch.zeros(()).to(images)] * len(outputs)
+    for of_class in log_p.unbind(dim=-1):
+        weight = of_class.detach().exp().sqrt().view(-1, 1, 1)
+        by_output = torch.autograd.grad(of_class.sum(), outputs, retain_graph=True)
+        gradients = [
+            total + _moments(weight * gradient, own, mean=False)
+            for total, gradient in zip(gradients, by_output, strict=True)
+        ]
+    for index in range(network.depth):
+        numbers = range(len(PROJECTIONS) * index, len(PROJECTIONS) * (index + 1))
+        down, up = [], []
+        for number in numbers:
+            record = block.records[number]
+            inner = _moments(record.weighted, own, mean=True)
+            down += [_own_blocks(gradients[2 * number], rank), _moments(record.inputs, own, True)]
+            up += [_own_blocks(inner, rank), gradients[2 * number + 1]]
+        yield f"blocks.{index}.down", (torch.stack(down[::2]), torch.stack(down[1::2]))
+        yield f"blocks.{index}.up", (torch.stack(up[::2]), torch.stack(up[1::2]))
+
+
+def _samples_adapters(network: AdaptedVisionTransformer) -> bool:
+    first = network.blocks[0]
+    return isinstance(first, GaussianAdapters) and bool(first.sampled)
+
+
+def _moments(vectors: Tensor, own: list[Tensor], mean: bool) -> Tensor:
+    """Returns (adapters, size, size): sums of outer products of the vectors (rows, tokens, size).
+
+    own: (rows,) for each adapter, its rows. mean: over tokens instead of their sum.
+    """
+    parts = [vectors.detach()[k].flatten(0, 1) for k in own]
+    tokens = vectors.shape[1] if mean else 1
+    return torch.stack([part.T @ part for part in parts]) / tokens
+
+
+def _own_blocks(moments: Tensor, rank: int) -> Tensor:
+    """Returns (adapters, rank, rank), the part of each adapter's directions among all of them.
+
+    moments: (adapters, adapters * rank, adapters * rank).
+    """
+    return torch.stack(
+        [
+            moment[rank * index : rank * (index + 1), rank * index : rank * (index + 1)]
+            for index, moment in enumerate(moments)
+        ]
+    )
