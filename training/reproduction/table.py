@@ -8,6 +8,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from eulerlora.errors import SettingsError
+from eulerlora.ood_scores import ScoreName
 from eulerlora.settings import Mode, PositiveInt
 from eulerlora.validation import Settings, validated
 
@@ -57,17 +58,22 @@ class Arm(Settings):
 
 
 class Difference(Settings):
-    """Metrics of one arm minus those of another."""
+    """Metrics of one arm minus those of another.
+
+    ood: scores whose mean AUROC against far and against near sets is compared too.
+    """
 
     metrics: Annotated[tuple[str, ...], Field(min_length=1)]
+    ood: tuple[ScoreName, ...] = ()
     arm: Arm
     minus: Arm
 
 
 class Reference(Settings):
-    """A row that all other rows of the table are compared with, by metrics."""
+    """A row that all other rows of the table are compared with, as in `Difference`."""
 
     metrics: Annotated[tuple[str, ...], Field(min_length=1)]
+    ood: tuple[ScoreName, ...] = ()
     minus: Arm
 
 
@@ -159,7 +165,9 @@ class Table(Settings):
         return (
             *self.endpoints.secondary,
             *(
-                Difference(metrics=reference.metrics, arm=arm, minus=reference.minus)
+                Difference(
+                    metrics=reference.metrics, ood=reference.ood, arm=arm, minus=reference.minus
+                )
                 for arm in others
                 if reference is not None
             ),

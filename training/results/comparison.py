@@ -5,35 +5,35 @@ mean over seeds. Its variance is the sum of two parts, both of which contain the
 that the interval is rather too wide than too narrow:
 
     seeds     sample variance of the per-seed differences / number of seeds
-    lesions   variance of the mean over seeds when the lesions are resampled (cluster bootstrap)
+    lesions   variance of the mean over seeds when the lesions are resampled (cluster bootstrap);
+              for the AUROC of OOD scores, with the images of the out-of-distribution sets
 
 Intervals and p values are those of Student's t with Satterthwaite's degrees of freedom (Biometrics
 Bulletin 2, 110, 1946). They refer to new seeds and new lesions of the same population.
 """
 
-import csv
-import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
 import numpy as np
-import torch
 from scipy.special import stdtr, stdtrit
 
 from eulerlora.errors import DataError
-from eulerlora.settings import Mode
+from eulerlora.ood_scores import ScoreName
 from training.adaptation.train import REPORT
-from training.evaluation.predictions_file import PREDICTIONS
-from training.evaluation.report_schema import TEST
-from training.metrics.classification import classification_metrics
-from training.metrics.intervals import CONFIDENCE, Floats, Ints, cluster_indices, resampled
+from training.metrics.intervals import CONFIDENCE, Floats
 from training.reproduction.runs import TableRun
 from training.reproduction.table import Arm, Difference, Table
+from training.results.predictions import (
+    GROUPS,
+    Resampled,
+    ood_metric,
+    read_predictions,
+    read_scores,
+    resampled_metrics,
+    resampled_ood_metrics,
+)
 
-Resampled = Mapping[str, Floats]
-"""Metrics by name, (1 + resamples,): first those of all images, then those of the resamples."""
 FEWEST_SEEDS = 2
 
 
@@ -73,19 +73,6 @@ class Comparison:
     secondary: tuple[EndpointResult, ...]
 
 
-@dataclass(frozen=True)
-class RunPredictions:
-    """Predictions of a run for the test part in one mode.
-
-    names, clusters: of n images. labels: (n,) class indices. probabilities: (n, classes).
-    """
-
-    names: tuple[str, ...]
-    clusters: tuple[str, ...]
-    labels: Ints
-    probabilities: Floats
-
-
 def compare(table: Table, runs: Sequence[TableRun]) -> Comparison | None:
     """Returns the tested endpoints, or None with fewer than two seeds that have all runs.
 
@@ -106,6 +93,12 @@ def compare(table: Table, runs: Sequence[TableRun]) -> Comparison | None:
     if len(seeds) < FEWEST_SEEDS:
         return None
     results = _resampled_results(arms, seeds, finished)
+    scored = [difference for difference in differences if difference.ood]
+    if scored:
+        of_scored = list({arm.name: arm for d in scored for arm in (d.arm, d.minus)}.values())
+        scores = list(dict.fromkeys(score for d in scored for score in d.ood))
+        others = _resampled_ood_results(of_scored, seeds, finished, scores)
+        results = {key: {**metrics, **others.get(key, {})} for key, metrics in results.items()}
     primary = [tested for d in first for tested in _tested(d, seeds, results)]
     secondary = [tested for d in table.family for tested in _tested(d, seeds, results)]
     adjusted = holm([tested.p for tested in secondary])
@@ -160,34 +153,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return clipped
 
 
-def read_predictions(folder: Path, mode: Mode) -> RunPredictions:
-    """Returns the predictions for the test part from a run's report folder.
-
-    Raises DataError if the file has none in this mode.
-    """
-    path = folder / PREDICTIONS
-    with gzip.open(path, "rt", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if (row["set"], row["mode"]) == (TEST, mode)]
-    if not rows:
-        raise DataError(f"{path}: expected predictions for the test part in mode {mode}, got none")
-    columns = [name for name in rows[0] if name.startswith("p_")]
-    classes = [name.removeprefix("p_") for name in columns]
-    return RunPredictions(
-        names=tuple(row["name"] for row in rows),
-        clusters=tuple(row["cluster"] or row["name"] for row in rows),
-        labels=np.array([classes.index(row["label"]) for row in rows]),
-        probabilities=np.array([[float(row[name]) for name in columns] for row in rows]),
-    )
-
-
-def resampled_metrics(predictions: RunPredictions) -> Resampled:
-    """Returns the metrics of a run; equal test images give equal resamples of their lesions."""
-    smallest = np.finfo(np.float64).tiny
-    log_probabilities = torch.from_numpy(np.log(predictions.probabilities.clip(min=smallest)))
-    metrics = partial(classification_metrics, log_probabilities[:, None], predictions.labels)
-    return resampled(metrics, cluster_indices(predictions.clusters))
-
-
 def _resampled_results(
     arms: Sequence[Arm], seeds: Sequence[int], runs: Mapping[tuple[str | None, int], TableRun]
 ) -> dict[tuple[str, int], Resampled]:
@@ -204,11 +169,36 @@ def _resampled_results(
     return {(arm.name, seed): resampled_metrics(p) for (arm, seed), p in predictions.items()}
 
 
+def _resampled_ood_results(
+    arms: Sequence[Arm],
+    seeds: Sequence[int],
+    runs: Mapping[tuple[str | None, int], TableRun],
+    scores: Sequence[ScoreName],
+) -> dict[tuple[str, int], Resampled]:
+    """Returns the OOD metrics by name of the arm and by seed."""
+    results, first = {}, None
+    for arm in arms:
+        for seed in seeds:
+            folder = runs[arm.variant, seed].out / REPORT
+            sets = read_scores(folder, arm.mode, scores)
+            images = {name: of_set.names for name, of_set in sets.items()}
+            first = first or images
+            if images != first:
+                raise DataError(
+                    f"{folder}: expected the out-of-distribution images of the other runs, got "
+                    "others"
+                )
+            results[arm.name, seed] = resampled_ood_metrics(sets)
+    return results
+
+
 def _tested(
     difference: Difference, seeds: Sequence[int], results: Mapping[tuple[str, int], Resampled]
 ) -> list[EndpointResult]:
-    """Returns a tested difference for each of the metrics."""
+    """Returns a tested difference for each of the metrics, and each group and score of `ood`."""
     arm, minus = difference.arm.name, difference.minus.name
+    of_ood = [ood_metric(group, score) for group in GROUPS for score in difference.ood]
+    present = results[arm, seeds[0]]
     return [
         endpoint_result(
             metric,
@@ -216,5 +206,5 @@ def _tested(
             minus,
             *(np.stack([results[n, seed][metric] for seed in seeds]) for n in (arm, minus)),
         )
-        for metric in difference.metrics
+        for metric in (*difference.metrics, *(name for name in of_ood if name in present))
     ]

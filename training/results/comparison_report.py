@@ -11,11 +11,18 @@ from eulerlora.atomic_files import atomic_write
 from training.reproduction.runs import TableRun
 from training.reproduction.table import Table
 from training.results.comparison import Comparison, EndpointResult
+from training.results.further_tables import OOD_SCORES
 from training.results.metrics_table import METRIC_NAMES, row_results
+from training.results.predictions import GROUPS, ood_metric
 
 DIGITS = 5
 MARK = "primary"
 LEVEL = 0.05
+NAMES = METRIC_NAMES | {
+    ood_metric(group, score): f"AUROC against {group} sets by {title}"
+    for group in GROUPS
+    for score, title in OOD_SCORES.items()
+}
 
 
 def comparison_markdown(comparison: Comparison) -> str:
@@ -29,8 +36,9 @@ def comparison_markdown(comparison: Comparison) -> str:
     seeds = len(comparison.seeds)
     notes = [
         "the difference is the mean over seeds of paired runs; its variance is that of the seeds "
-        "plus that of a bootstrap of the lesions; interval and p of Student's t with "
-        "Satterthwaite's degrees of freedom",
+        "plus that of a bootstrap of the lesions and, for the AUROC of scores (mean over the sets "
+        "of a group), of the images outside; interval and p of Student's t with Satterthwaite's "
+        "degrees of freedom",
         f"same sign: seeds whose difference has the sign of the mean; all {seeds} of {seeds} alone "
         f"have p = {2 * 0.5**seeds:.3f} (two-sided sign test)",
         f"Holm: over the {len(comparison.secondary)} endpoints without a mark together; "
@@ -92,7 +100,7 @@ def write_comparison(path: Path, text: str) -> None:
 
 
 def _line(result: EndpointResult, seeds: Sequence[int], mark: str = "") -> str:
-    name = f"{METRIC_NAMES[result.metric]}: {result.arm} - {result.minus}"
+    name = f"{NAMES[result.metric]}: {result.arm} - {result.minus}"
     cells = [
         f"**{name}** ({mark})" if mark else name,
         f"{result.difference:+.4f}",

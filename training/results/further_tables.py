@@ -1,14 +1,15 @@
 """The tables that follow a table of results: costs, metrics of the mean logits, and OOD sets."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from eulerlora.ood_scores import ScoreName
 from training.reporting.tables import MEAN_LOGITS_METRICS
 from training.reproduction.runs import TableRun
 from training.reproduction.table import Table, TableRow
 from training.results.costs import answer_flops, rows_of_answer, training_cost
 from training.results.metrics_table import PERCENT, line, mode_report, mode_title, over_seeds
 
-OOD_SCORES = {"msp": "MSP", "feature_distance": "feature distance"}
+OOD_SCORES: Mapping[ScoreName, str] = {"msp": "MSP", "feature_distance": "feature distance"}
 COSTS_NOTE = (
     "trained rows: an image in one trajectory, forward and backward. Operations are those of the "
     "matrix products, a product and its addition are two; mean over seeds. The hours are those of "

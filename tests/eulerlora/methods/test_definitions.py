@@ -184,6 +184,14 @@ def test_bernoulli_directions_are_kept_independently_with_mean_one(sampler: str)
         assert correlation.max() < STANDARD_ERRORS / math.sqrt(len(flat))
 
 
+def test_balanced_bernoulli_directions_are_pairs_of_complementary_draws() -> None:
+    """Of u and 1 - u, one or both are at most 0.6, and both with probability 0.2."""
+    first, second = (masks_of(RankDropoutSettings(kept=0.6), "balanced")[:2] > 0).unbind(0)
+    assert (first | second).all()
+    both = (first & second).double()
+    assert abs(both.mean() - 0.2) < STANDARD_ERRORS * both.std() / math.sqrt(both.numel())
+
+
 @pytest.mark.parametrize("sampler", ["independent", "balanced"])
 def test_a_fixed_rank_keeps_a_uniform_subset_of_one_size(sampler: str) -> None:
     masks = masks_of(RankDropoutSettings(law="fixed", kept=0.6), sampler)
@@ -254,6 +262,9 @@ def test_initial_laws_have_the_stated_scales_and_directions() -> None:
     gram = coefficients.down @ coefficients.down.mT
     diagonal = torch.diag_embed(gram.diagonal(dim1=-2, dim2=-1))
     torch.testing.assert_close(gram, diagonal, rtol=0, atol=1e-4)
+    plain = initialised(EulerLoRASettings()).blocks[0].down  # of the same generator
+    values = gram.diagonal(dim1=-2, dim2=-1).sqrt()
+    torch.testing.assert_close(values, torch.linalg.svdvals(plain))
     blob = initialised(BLoBSettings(initial_scale=0.1)).blocks[0]
     relative = blob.down_root**2 / blob.unit
     assert 0.05 - 1e-6 <= relative.min() < relative.max() <= 0.1 + 1e-6

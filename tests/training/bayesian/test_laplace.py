@@ -78,6 +78,25 @@ def test_the_curvature_of_the_heads_is_the_closed_form_of_each_adapter(images: T
     assert set(actual) == {"heads.weight", "heads.bias"}
 
 
+@torch.no_grad()
+def test_each_adapter_has_the_curvature_of_its_own_answers(images: Tensor) -> None:
+    both, settings = random_network(), settings_of("all")
+    with torch.enable_grad():
+        actual = gauss_newton_diagonal(with_method(both, settings), images)
+    one = AdapterSettings(adapters=1, rank=4, min_rank=4)
+    for adapter in (0, 1):
+        single = AdaptedVisionTransformer(both.backbone, one, 3)
+        for name, parameter in single.adapter_parameters():
+            axis = 0 if name.startswith("heads") else 1
+            parameter.copy_(both.get_parameter(name).select(axis, adapter).unsqueeze(axis))
+        with torch.enable_grad():
+            expected = gauss_newton_diagonal(with_method(single, settings), images)
+        for name, value in actual.items():
+            axis = 0 if name.startswith("heads") else 1
+            own, other = value.select(axis, adapter), expected[name].select(axis, 0)
+            torch.testing.assert_close(own, other, rtol=1e-3, atol=1e-5)
+
+
 def test_the_posterior_variance_is_the_inverse_of_curvature_plus_prior_precision() -> None:
     network = with_method(random_network(), settings_of("last"))
     diagonal = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
-from sklearn.metrics import log_loss
+from sklearn.metrics import log_loss, roc_auc_score
 
 from eulerlora.errors import DataError
 from tests.training.synthetic_runs import finish
@@ -17,21 +17,22 @@ from training.evaluation.predictions_file import PREDICTIONS
 from training.metrics.intervals import RESAMPLES, cluster_indices, resampled
 from training.reproduction.runs import TableRun, runs_of
 from training.reproduction.table import read_table
-from training.results.comparison import (
-    RunPredictions,
-    compare,
-    endpoint_result,
-    holm,
-    read_predictions,
-    resampled_metrics,
-)
+from training.results.comparison import compare, endpoint_result, holm
 from training.results.comparison_report import comparison_json, comparison_markdown
+from training.results.predictions import (
+    RunPredictions,
+    read_predictions,
+    read_scores,
+    resampled_metrics,
+    resampled_ood_metrics,
+)
 
 TABLE = read_table("overfitting-1500")
 SEEDS = (0, 42, 1206)
 LABELS = np.arange(24) % 7
 LESIONS = [f"lesion{index // 2}" for index in range(24)]
 CLASSES = [f"c{index}" for index in range(7)]
+SETS = [("test", "test"), ("a", "far"), ("b", "far"), ("c", "near"), ("d", "shifted")]
 
 
 def result(values: np.ndarray, lesions: np.ndarray):
@@ -117,6 +118,48 @@ def test_metrics_of_a_predictions_file_are_those_of_an_independent_library(tmp_p
         read_predictions(tmp_path, "stoch")
 
 
+def test_ood_metrics_are_mean_aurocs_of_groups_and_resample_test_images_once(
+    tmp_path: Path,
+) -> None:
+    write_predictions(tmp_path, "det", seed=3)
+    sets = read_scores(tmp_path, "det", ["msp", "feature_distance"])
+    assert list(sets) == ["test", "a", "b", "c"]
+
+    def expected(name: str) -> float:
+        scores = np.concatenate([sets["test"].scores["msp"], sets[name].scores["msp"]])
+        return float(roc_auc_score(np.arange(48) < 24, scores))
+
+    metrics = resampled_ood_metrics(sets)
+    assert metrics["far_msp"][0] == pytest.approx((expected("a") + expected("b")) / 2)
+    assert metrics["near_msp"][0] == pytest.approx(expected("c"))
+    np.testing.assert_allclose(metrics["far_feature_distance"], metrics["far_msp"])
+    # With equal sets, the mean of two has the error that both share from the test images.
+    twice = {name: sets["a" if name == "b" else name] for name in ("test", "a", "b")}
+    shared = resampled_ood_metrics(twice)["far_msp"][1:].std()
+    alone = resampled_ood_metrics({"test": sets["test"], "a": sets["a"]})["far_msp"][1:].std()
+    assert 0.75 * alone < shared < alone
+
+
+def test_a_missing_score_and_other_images_outside_are_errors(tmp_path: Path) -> None:
+    table = read_table("ham10000-methods")
+    runs = runs_of(table, SEEDS[:2], [], tmp_path)
+    for run in runs:
+        finish(run, data="HAM10000, lesion split")
+        write_predictions(run.out / REPORT, "det", "stoch", seed=run.recipe.seed)
+    path = runs[-1].out / REPORT / PREDICTIONS
+    content = gzip.decompress(path.read_bytes())
+    path.write_bytes(gzip.compress(content.replace(b"\na,00,", b"\na,99,")))
+    with pytest.raises(DataError, match="expected the out-of-distribution images of the other"):
+        compare(table, runs)
+    lines = [
+        line.rpartition(b",")[0] + b"," if line.startswith(b"a,") else line
+        for line in content.splitlines()
+    ]
+    path.write_bytes(gzip.compress(b"\r\n".join(lines)))
+    with pytest.raises(DataError, match=r"expected feature_distance of all images of a, got none"):
+        compare(table, runs)
+
+
 def write_predictions(folder: Path, *modes: str, seed: int, shift: float = 0.0) -> np.ndarray:
     """Writes test predictions, and others that do not count; returns the probabilities.
 
@@ -124,14 +167,20 @@ def write_predictions(folder: Path, *modes: str, seed: int, shift: float = 0.0) 
     """
     logits = np.random.default_rng(seed).normal(size=(24, 7)) + (2 + shift) * np.eye(7)[LABELS]
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    values = np.random.default_rng(seed).normal(size=(len(SETS), 24)) + shift
+    values[0] += 1
     with gzip.open(folder / PREDICTIONS, "wt", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["set", "name", "cluster", "label", "mode", *(f"p_{c}" for c in CLASSES)])
-        for set_name in ("test", "other"):
+        columns = [*(f"p_{c}" for c in CLASSES), "group", "msp", "feature_distance"]
+        writer.writerow(["set", "name", "cluster", "label", "mode", *columns])
+        for of_set, (set_name, group) in zip(values.tolist(), SETS, strict=True):
             for mode in modes:
                 for index, row in enumerate(probabilities.tolist()):
                     label = CLASSES[LABELS[index]] if set_name == "test" else ""
-                    writer.writerow([set_name, f"{index:02}", LESIONS[index], label, mode, *row])
+                    scores = group, of_set[index], -2 * of_set[index] ** 3
+                    writer.writerow(
+                        [set_name, f"{index:02}", LESIONS[index], label, mode, *row, *scores]
+                    )
     return probabilities
 
 
@@ -211,13 +260,16 @@ def test_all_other_rows_are_compared_with_the_reference_in_one_family(tmp_path: 
     comparison = compare(table, runs)
     assert comparison is not None
     assert comparison.primary is None
-    assert len(comparison.secondary) == 5 * (len(table.arms) - 1)
+    assert len(comparison.secondary) == (5 + 4) * (len(table.arms) - 1)
     assert {result.minus for result in comparison.secondary} == {"eulerlora-2 stoch"}
     adjusted = holm([result.p for result in comparison.secondary])
     assert [result.adjusted_p for result in comparison.secondary] == adjusted
     (single,) = [r for r in comparison.secondary if (r.arm, r.metric) == ("single det", "nll")]
     assert single.difference > 0
+    (far,) = [r for r in comparison.secondary if (r.arm, r.metric) == ("l2 det", "far_msp")]
+    assert (far.difference, far.p, far.adjusted_p) == (0, 1, 1)
     text = comparison_markdown(comparison)
+    assert "| AUROC against near sets by feature distance: single det - eulerlora-2 stoch |" in text
     assert f"Holm: over the {len(comparison.secondary)} endpoints" in text
     significant = sum(p < 0.05 for p in adjusted)
     assert f"{significant} of them have p < 0.05" in text
