@@ -97,7 +97,8 @@ def kronecker_factors(network: AdaptedVisionTransformer, images: Tensor) -> dict
         for name, (left, right) in _covariances(network, part):
             before = sums.get(name, (torch.zeros_like(left), torch.zeros_like(right)))
             sums[name] = before[0] + left, before[1] + right
-    count, factors = len(images), {}
+    count = len(images)
+    factors: dict[str, Factors] = {}
     for name, (left, right) in sums.items():
         # The factor of the inputs is a mean, that of the gradients a sum.
         if name.endswith(".up"):
@@ -166,7 +167,8 @@ def _covariances(
         ]
     for index in range(network.depth):
         numbers = range(len(PROJECTIONS) * index, len(PROJECTIONS) * (index + 1))
-        down, up = [], []
+        down: list[Tensor] = []
+        up: list[Tensor] = []
         for number in numbers:
             record = block.records[number]
             inner = _moments(record.weighted, own, mean=True)

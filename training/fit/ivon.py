@@ -63,7 +63,7 @@ class IVON(torch.optim.Optimizer):
             self._set_root(mean, root)
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         """Updates curvatures, means and standard deviations from the gradients."""
         assert closure is None
         rate = self.param_groups[0]["lr"] * (self.posterior.initial_curvature + self.weight_decay)

@@ -176,7 +176,8 @@ def _resampled_ood_results(
     scores: Sequence[ScoreName],
 ) -> dict[tuple[str, int], Resampled]:
     """Returns the OOD metrics by name of the arm and by seed."""
-    results, first = {}, None
+    results: dict[tuple[str, int], Resampled] = {}
+    first: dict[str, tuple[str, ...]] | None = None
     for arm in arms:
         for seed in seeds:
             folder = runs[arm.variant, seed].out / REPORT
