@@ -1,12 +1,17 @@
 """Settings of every method, and networks with them on one backbone."""
 
 from eulerlora.method_settings import (
+    BatchEnsembleSettings,
     BLoBSettings,
+    DropKeySettings,
+    EpiNetSettings,
     EulerLoRASettings,
     GaussianCoefficientsSettings,
     LaplaceSettings,
+    LastLayerEnsembleSettings,
     MethodSettings,
     RankDropoutSettings,
+    SNGPSettings,
     SWAGSettings,
     TFBSettings,
 )
@@ -18,6 +23,11 @@ METHODS: dict[str, MethodSettings] = {
     "fixed rank": RankDropoutSettings(law="fixed", kept=0.5),
     "gaussian coefficients": GaussianCoefficientsSettings(),
     "blob": BLoBSettings(),
+    "dropkey": DropKeySettings(),
+    "batch-ensemble": BatchEnsembleSettings(blocks=1),
+    "last-layer ensemble": LastLayerEnsembleSettings(),
+    "sngp": SNGPSettings(features=32),
+    "epinet": EpiNetSettings(hidden=10),
     "tfb": TFBSettings(deviation=0.1, tolerance=0.01, anchors=4),
     "laplace, last layer": LaplaceSettings(layers="last", prior_precision=1.0, images=4),
     "laplace, adapters": LaplaceSettings(layers="adapters", prior_precision=1.0, images=4),

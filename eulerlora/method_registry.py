@@ -1,12 +1,17 @@
 """The method that settings name."""
 
 from eulerlora.method_settings import (
+    BatchEnsembleSettings,
     BLoBSettings,
+    DropKeySettings,
+    EpiNetSettings,
     EulerLoRASettings,
     GaussianCoefficientsSettings,
     LaplaceSettings,
+    LastLayerEnsembleSettings,
     MethodSettings,
     RankDropoutSettings,
+    SNGPSettings,
     SWAGSettings,
     TFBSettings,
 )
@@ -15,6 +20,10 @@ from eulerlora.methods.contract import Method, NetworkShape
 from eulerlora.methods.gaussian_coefficients import GaussianCoefficientsMethod
 from eulerlora.methods.gaussian_weights import GaussianWeightsMethod
 from eulerlora.methods.masks import EulerLoRAMethod, RankDropoutMethod
+from eulerlora.structured_methods.dropkey import DropKeyMethod
+from eulerlora.structured_methods.ensembles import BatchEnsembleMethod, LastLayerEnsembleMethod
+from eulerlora.structured_methods.epinet import EpiNetMethod
+from eulerlora.structured_methods.sngp import SNGPMethod
 
 
 def build_method(settings: MethodSettings, shape: NetworkShape) -> Method:
@@ -30,3 +39,13 @@ def build_method(settings: MethodSettings, shape: NetworkShape) -> Method:
             return BLoBMethod(settings, shape)
         case TFBSettings() | LaplaceSettings() | SWAGSettings():
             return GaussianWeightsMethod(settings.weights, shape)
+        case DropKeySettings():
+            return DropKeyMethod(settings, shape)
+        case BatchEnsembleSettings():
+            return BatchEnsembleMethod(settings, shape)
+        case LastLayerEnsembleSettings():
+            return LastLayerEnsembleMethod(shape)
+        case SNGPSettings():
+            return SNGPMethod(settings, shape)
+        case EpiNetSettings():
+            return EpiNetMethod(settings, shape)
