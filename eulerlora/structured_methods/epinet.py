@@ -57,7 +57,8 @@ class IndexedNetworks(nn.Module):
         row = torch.arange(len(inputs), device=inputs.device)
         hidden = every[row, adapter].relu()
         every = torch.einsum("nh,aoh->nao", hidden, self.output_weight) + self.output_bias
-        return every[row, adapter].unflatten(-1, (-1, self.index))
+        matrix: Tensor = every[row, adapter].unflatten(-1, (-1, self.index))
+        return matrix
 
 
 class EpiNetHeads(AdapterHeads):
@@ -83,9 +84,9 @@ class EpiNetHeads(AdapterHeads):
             return logits
         with torch.autocast(features.device.type, enabled=False):
             inputs, index = features.detach().float(), draws[INDEX].float()
-            matrix = self.learned(inputs, index, adapter)
-            matrix = matrix + self.prior_weight * self.prior(inputs, index, adapter)
-            return logits + (matrix @ index.unsqueeze(-1)).squeeze(-1)
+            learned: Tensor = self.learned(inputs, index, adapter)
+            prior: Tensor = self.prior(inputs, index, adapter)
+            return logits + torch.einsum("nci,ni->nc", learned + self.prior_weight * prior, index)
 
 
 class EpiNetMethod(Method):

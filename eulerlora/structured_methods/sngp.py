@@ -44,7 +44,9 @@ def product_norms(down: Tensor, up: Tensor) -> Tensor:
     With B = Q R and A' = P T, they are the norms of the small matrices R T'.
     """
     upper = torch.linalg.qr(up.mT, mode="r").R
-    return torch.linalg.matrix_norm(upper @ torch.linalg.qr(down.mT, mode="r").R.mT, ord=2)
+    lower = torch.linalg.qr(down.mT, mode="r").R.mT
+    norms: Tensor = torch.linalg.matrix_norm(upper @ lower, ord=2)
+    return norms
 
 
 class SNGPMethod(Method):
