@@ -31,9 +31,15 @@ class BlockAdapters(nn.Module, ABC):
         """
         return None
 
+    def constrain(self) -> None:
+        """Moves the tensors into their admissible set, by default all values.
+
+        Training calls it after each step of the optimiser.
+        """
+
     @abstractmethod
     def initialise(self, generator: Generator) -> None:
-        """Draws the tensors from `generator`; the block then equals the frozen block."""
+        """Draws the tensors from `generator`; the block then equals the frozen block, or nearly."""
 
     @abstractmethod
     def attention(
@@ -99,6 +105,7 @@ def adapted_attention(
     coefficients: Tensor,
     image: Tensor | None = None,
     queries: int | None = None,
+    added: Tensor | None = None,
 ) -> Tensor:
     """Returns the self-attention of every row with that row's coefficients.
 
@@ -106,7 +113,7 @@ def adapted_attention(
     products that the rows of an image share are computed once.
     frozen: holds in_proj_weight (3 width, width) and out_proj.
     coefficients: (rows, 4, ranks). image: (rows,), index of each row's image.
-    queries: number of leading tokens to return; None returns all.
+    queries: number of leading tokens to return; None returns all. added: as in `attend`.
     Returns (rows, queries, width), without the residual.
     """
 
@@ -122,7 +129,7 @@ def adapted_attention(
         projected.unflatten(-1, (frozen.num_heads, -1)).transpose(1, 2)
         for projected in (query, key, value)
     ]
-    context = attend(frozen, *heads)  # (rows, heads, queries, head_dim)
+    context = attend(frozen, *heads, added=added)  # (rows, heads, queries, head_dim)
     context = context.transpose(1, 2).flatten(2)
     down, up = adapters.down[-1].flatten(0, 1), adapters.up[-1].flatten(0, 1)  # (ranks, width)
     output = frozen.out_proj

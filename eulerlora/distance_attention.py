@@ -30,20 +30,29 @@ class DistanceAttention(nn.MultiheadAttention):
         return self.out_proj(context), None
 
 
-def attend(attention: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def attend(
+    attention: nn.MultiheadAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    added: Tensor | None = None,
+) -> Tensor:
     """Returns the values that the queries attend to, (rows, heads, queries, head_dim).
 
     attention: decides between distance and dot product. query: (rows, heads, queries, head_dim).
-    key, value: (rows, heads, tokens, head_dim).
+    key, value: (rows, heads, tokens, head_dim). added: (rows, heads, queries, tokens), added to the
+    attention logits; None for zeros.
     """
     if not isinstance(attention, DistanceAttention):
-        return F.scaled_dot_product_attention(query, key, value)
+        added = None if added is None else added.to(query.dtype)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=added)
     # -|q - k|^2 = 2 q k - |k|^2 - |q|^2; the softmax over keys removes the last term. In float32:
     # the terms are much larger than their sum.
     scale = query.shape[-1] ** -0.5
     with torch.autocast(query.device.type, enabled=False):
         query, key = query.float(), key.float()
         bias = -scale * key.square().sum(dim=-1).unsqueeze(-2)  # (rows, heads, 1, tokens)
+        bias = bias if added is None else bias + added.float()
         context = F.scaled_dot_product_attention(
             query, key, value.float(), attn_mask=bias, scale=2 * scale
         )

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from eulerlora.settings import AdapterSettings, optional
+from eulerlora.settings import AdapterSettings, PositiveInt, optional
 from eulerlora.validation import Settings
 
 Sides = Literal["both", "input", "output"]
@@ -97,6 +97,71 @@ class IVONSettings(Settings):
         return ("down", "up", "head")
 
 
+class DropKeySettings(Settings):
+    """MC dropout of keys: random attention logits are masked, in training and in mode stoch.
+
+    name: the method.
+    rate: probability that a key is masked for a query of a head.
+    """
+
+    name: Literal["dropkey"] = "dropkey"
+    rate: Annotated[float, Field(gt=0, lt=1)] = 0.2
+
+
+class BatchEnsembleSettings(Settings):
+    """Members that share the frozen weights and multiply inputs and outputs by own factors.
+
+    name: the method.
+    blocks: number of last blocks whose projections have factors.
+    factor_deviation: standard deviation of the initial factors, whose mean is 1.
+    """
+
+    name: Literal["batch-ensemble"] = "batch-ensemble"
+    blocks: PositiveInt = 2
+    factor_deviation: Positive = 0.1
+
+
+class LastLayerEnsembleSettings(Settings):
+    """Several heads on the frozen backbone.
+
+    name: the method.
+    """
+
+    name: Literal["last-layer-ensemble"] = "last-layer-ensemble"
+
+
+class SNGPSettings(Settings):
+    """Adapters of bounded norm and a Gaussian process with random features as head.
+
+    name: the method.
+    features: number of random features.
+    length_scale: of the process's kernel, in units of the length of the normalised features.
+    weight_precision: prior precision of the weights of the random features.
+    norm_bound: greatest spectral norm of B A of a projection.
+    """
+
+    name: Literal["sngp"] = "sngp"
+    features: Annotated[PositiveInt, Field(le=16_384)] = 1024
+    length_scale: Positive = 0.5
+    weight_precision: Positive = 0.1
+    norm_bound: Positive = 2.0
+
+
+class EpiNetSettings(Settings):
+    """Heads with a small network that also reads a random index (epistemic neural network).
+
+    name: the method.
+    index_dimension: number of elements of the index.
+    hidden: units of the hidden layer of the learned network and of the fixed prior network.
+    prior_weight: factor of the prior network.
+    """
+
+    name: Literal["epinet"] = "epinet"
+    index_dimension: Annotated[PositiveInt, Field(le=1024)] = 8
+    hidden: Annotated[PositiveInt, Field(le=16_384)] = 50
+    prior_weight: NotNegative = 1.0
+
+
 class TFBSettings(Settings):
     """Training-free Bayesianization of finished adapters: noise on A of one size in weight space.
 
@@ -163,6 +228,11 @@ MethodSettings = Annotated[
     | GaussianCoefficientsSettings
     | BLoBSettings
     | IVONSettings
+    | DropKeySettings
+    | BatchEnsembleSettings
+    | LastLayerEnsembleSettings
+    | SNGPSettings
+    | EpiNetSettings
     | TFBSettings
     | LaplaceSettings
     | SWAGSettings,
@@ -175,22 +245,38 @@ TrainedMethodSettings = Annotated[
     | RankDropoutSettings
     | GaussianCoefficientsSettings
     | BLoBSettings
-    | IVONSettings,
+    | IVONSettings
+    | DropKeySettings
+    | BatchEnsembleSettings
+    | LastLayerEnsembleSettings
+    | SNGPSettings
+    | EpiNetSettings,
     Field(discriminator="name"),
 ]
 """A method that a recipe can train; the others are fitted to a finished checkpoint."""
 
 EULERLORA = EulerLoRASettings()
+ENSEMBLES = (BatchEnsembleSettings, LastLayerEnsembleSettings)
+"""Methods whose members have no adapters; the rank has no meaning."""
 
 
 def is_sampled(method: MethodSettings, adapters: AdapterSettings) -> bool:
-    """Returns False if mode stoch draws nothing: LoRA and LoRA-Ensemble."""
-    return not isinstance(method, EulerLoRASettings) or adapters.min_rank < adapters.rank
+    """Returns False if mode stoch draws nothing: LoRA, LoRA-Ensemble and other ensembles."""
+    if isinstance(method, EulerLoRASettings):
+        return adapters.min_rank < adapters.rank
+    return not isinstance(method, ENSEMBLES)
+
+
+def members_text(method: MethodSettings, adapters: AdapterSettings) -> str:
+    """Returns what answers: adapters of a rank, or the members of an ensemble without adapters."""
+    if isinstance(method, ENSEMBLES):
+        return f"{adapters.adapters} {method.name} members"
+    return f"{adapters.adapters} adapters of rank {adapters.rank}"
 
 
 def law_text(method: MethodSettings, adapters: AdapterSettings) -> str:
     """Returns what a method draws, in some words: the paper's numbers, or a name with settings."""
-    if not is_sampled(method, adapters):
+    if isinstance(method, EulerLoRASettings) and not is_sampled(method, adapters):
         return "not sampled"
     law = f"Kmin {adapters.min_rank}, T {adapters.steps}, sigma {adapters.scale:g}"
     settings = method.model_dump(exclude={"name"}, exclude_defaults=True)

@@ -55,8 +55,8 @@ class RowDraws:
         """Returns the same draws with the device and type of the images."""
         return self._mapped(lambda values: values.to(images))
 
-    def rows(self, rows: slice) -> "RowDraws":
-        """Returns the draws of some rows."""
+    def rows(self, rows: slice | Tensor) -> "RowDraws":
+        """Returns the draws of some rows. rows: their positions."""
         return self._mapped(lambda values: values[rows])
 
     def repeated(self, count: int) -> "RowDraws":

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from eulerlora.adapted_attention import BlockAdapters
 from eulerlora.adapter_heads import AdapterHeads
 from eulerlora.backbone_network import EncoderBlock, VisionTransformer
+from eulerlora.methods.contract import Method
 from eulerlora.preprocess import normalise
 from eulerlora.row_draws import BlockRows, RowDraws
 from eulerlora.rows import Rows
@@ -38,6 +39,7 @@ class PassNetwork(Protocol):
     """The parts of a network that a pass uses."""
 
     backbone: VisionTransformer
+    method: Method
     blocks: nn.ModuleList
     heads: AdapterHeads
     preprocessing: Preprocessing
@@ -78,14 +80,45 @@ class PassPart:
     draws: RowDraws
 
 
+@dataclass(frozen=True)
+class DistinctRows:
+    """One row for all rows with the same features.
+
+    part: the part of these rows. position: (all rows,), the position of each row's features among
+    them; None if every row has its own.
+    """
+
+    part: PassPart
+    position: Tensor | None = None
+
+    def of_all(self, values: Tensor) -> Tensor:
+        """Returns (all rows, ...) from the values (rows, ...) of the distinct ones."""
+        return values if self.position is None else values[self.position]
+
+
+def distinct_rows(part: PassPart) -> DistinctRows:
+    """Returns the rows whose features differ; those of a compiled pass, without counts, all do."""
+    rows, differ = part.rows, part.network.method.features_differ
+    if differ == "draw" or not rows.counts:
+        return DistinctRows(part)
+    keys = torch.stack([rows.image, rows.adapter if differ == "adapter" else rows.image])
+    _, position, sizes = keys.unique_consecutive(return_inverse=True, return_counts=True, dim=1)
+    first = sizes.cumsum(0) - sizes
+    kept = Rows(rows.image[first], rows.adapter[first], ())
+    return DistinctRows(PassPart(part.network, part.images, kept, part.draws.rows(first)), position)
+
+
 def run_pass(parts: Sequence[PassPart], block: Block | None = None) -> list[NetworkOutput]:
     """Returns the outputs of each part's network from one pass of their common backbone.
 
     The networks have the same backbone, image size and normalisation; attention and heads run for
-    each network, all other operations once. block: as in `AdaptedVisionTransformer.outputs`.
+    each network, all other operations once. Rows with equal features share the blocks.
+    block: as in `AdaptedVisionTransformer.outputs`.
     """
     block, backbone = block or adapted_block, parts[0].network.backbone
-    images, image = _joined_images(parts)
+    distinct = [distinct_rows(part) for part in parts]
+    chosen = [rows.part for rows in distinct]
+    images, image = _joined_images(chosen)
     patches = backbone.patches(normalise(images, parts[0].network.preprocessing))
     contrast = log_deviation(patches)[image]  # (rows, width)
     tokens = backbone.tokens(patches)  # (images, tokens, width)
@@ -97,14 +130,16 @@ def run_pass(parts: Sequence[PassPart], block: Block | None = None) -> list[Netw
             texture = backbone.patch_tokens(tokens).mean(dim=1)
             texture = texture if row_image is None else texture[image]
         queries = pooled if index == last else None
-        tokens = block(tokens, frozen, _block_parts(parts, index), row_image, queries)
+        tokens = block(tokens, frozen, _block_parts(chosen, index), row_image, queries)
     output = backbone.pooled(tokens)
     features = torch.cat([unit_length(output), unit_length(texture), contrast], dim=-1)
+    positions = _slices([len(part.rows) for part in chosen])
     return [
         NetworkOutput(
-            part.network.heads(output[rows], part.rows.adapter, part.draws.head), features[rows]
+            part.network.heads(rows.of_all(output[own]), part.rows.adapter, part.draws.head),
+            rows.of_all(features[own]),
         )
-        for part, rows in zip(parts, _slices([len(part.rows) for part in parts]), strict=True)
+        for part, rows, own in zip(parts, distinct, positions, strict=True)
     ]
 
 

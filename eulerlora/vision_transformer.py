@@ -10,9 +10,9 @@ from torch import Generator, Tensor, nn
 
 from eulerlora.adapted_attention import BlockAdapters
 from eulerlora.backbone_network import VisionTransformer
+from eulerlora.method_registry import build_method
 from eulerlora.method_settings import EULERLORA, MethodSettings
 from eulerlora.methods.contract import NetworkShape
-from eulerlora.methods.registry import build_method
 from eulerlora.row_draws import RowDraws
 from eulerlora.row_pass import Block, NetworkOutput, PassPart, run_pass
 from eulerlora.rows import Rows
@@ -42,7 +42,7 @@ class AdaptedVisionTransformer(nn.Module):
         self.settings = settings
         self.method_settings = method
         self.method = build_method(method, NetworkShape(settings, shape, classes))
-        self.blocks = nn.ModuleList(self.method.block() for _ in range(shape.layers))
+        self.blocks = nn.ModuleList(self.method.blocks())
         self.heads = self.method.heads()
 
     @property
@@ -51,7 +51,8 @@ class AdaptedVisionTransformer(nn.Module):
         return len(self.blocks)
 
     def initialise(self, generator: Generator) -> None:
-        """Draws the adapters and heads; every trajectory then has the features of the backbone."""
+        """Draws the adapters and heads; trajectories then have the features of the backbone, or
+        nearly (`BlockAdapters.initialise`)."""
         for block in self.blocks:
             assert isinstance(block, BlockAdapters)
             block.initialise(generator)
@@ -76,6 +77,12 @@ class AdaptedVisionTransformer(nn.Module):
         ]
         learned = [divergence for divergence in divergences if divergence is not None]
         return torch.stack(learned).sum() if learned else None
+
+    def constrain(self) -> None:
+        """Moves the tensors of all blocks into their admissible sets (`BlockAdapters`)."""
+        for block in self.blocks:
+            assert isinstance(block, BlockAdapters)
+            block.constrain()
 
     def draw_rows(self, draws: Sequence[Draw]) -> RowDraws:
         """Returns the random input of the rows of images, on the CPU. draws: one per image.

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from eulerlora.adapted_attention import AttentionAdapters
 from eulerlora.checkpoint import Checkpoint
 from eulerlora.errors import SettingsError
+from eulerlora.method_settings import ENSEMBLES, SNGPSettings
 from eulerlora.settings import BackboneSettings
 
 State = dict[str, Tensor]
@@ -41,8 +42,12 @@ class Member:
 
 
 def members(checkpoint: Checkpoint) -> list[Member]:
-    """Returns the members of a checkpoint, in the order of its adapters."""
+    """Returns the members of a checkpoint, in the order of its adapters.
+
+    Raises SettingsError for a method whose mode det is not W0 + B A with linear heads.
+    """
     network = checkpoint.network
+    _check_exportable(checkpoint)
     return [
         Member(
             tuple(_block(block, adapter) for block in network.blocks),
@@ -111,6 +116,14 @@ def check_options(settings: BackboneSettings, library: str, allowed: dict[str, o
                 f"expected a backbone with {option}={values}, got {value}: {library}'s Vision "
                 "Transformer has no such option"
             )
+
+
+def _check_exportable(checkpoint: Checkpoint) -> None:
+    method = checkpoint.config.method
+    if isinstance(method, (*ENSEMBLES, SNGPSettings)):
+        raise SettingsError(
+            f"expected a checkpoint with adapters and linear heads, got the method {method.name}"
+        )
 
 
 def _block(adapters: nn.Module, adapter: int) -> MemberBlock:

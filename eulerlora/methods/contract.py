@@ -9,6 +9,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Generator
 
@@ -17,6 +18,8 @@ from eulerlora.adapter_heads import AdapterHeads
 from eulerlora.coefficients import LATER_SEED, det_coefficients
 from eulerlora.row_draws import RowDraws
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
+
+Distinct = Literal["draw", "adapter", "image"]
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,12 @@ class Method(ABC):
 
     noise_per_image: in training, the images of a batch have draws of their own; otherwise they
     share one draw per trajectory.
+    features_differ: what the features of a row depend on: its draw, only its adapter, or only its
+    image. Rows with equal features share one computation of the blocks; heads run for every row.
     """
 
     noise_per_image = False
+    features_differ: Distinct = "draw"
 
     def __init__(self, shape: NetworkShape) -> None:
         self.shape = shape
@@ -44,6 +50,10 @@ class Method(ABC):
     @abstractmethod
     def block(self) -> BlockAdapters:
         """Returns the tensors of one block, zero."""
+
+    def blocks(self) -> list[BlockAdapters]:
+        """Returns the tensors of all blocks, zero."""
+        return [self.block() for _ in range(self.depth)]
 
     def heads(self) -> AdapterHeads:
         """Returns the classification heads, zero."""

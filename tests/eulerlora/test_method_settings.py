@@ -6,12 +6,15 @@ from pydantic import TypeAdapter
 from eulerlora.errors import SettingsError
 from eulerlora.method_settings import (
     EULERLORA,
+    BatchEnsembleSettings,
+    DropKeySettings,
     EulerLoRASettings,
     MethodSettings,
     RankDropoutSettings,
     TFBSettings,
     is_sampled,
     law_text,
+    members_text,
 )
 from eulerlora.settings import AdapterSettings
 from eulerlora.validation import Settings, validated
@@ -26,11 +29,12 @@ class Config(Settings):
     method: MethodSettings = EULERLORA
 
 
-def test_lora_draws_nothing_and_all_other_methods_draw() -> None:
+def test_lora_and_ensembles_draw_nothing_and_all_other_methods_draw() -> None:
     assert not is_sampled(EULERLORA, LORA)
     assert is_sampled(EULERLORA, AdapterSettings())
+    ensembles = {"batch-ensemble", "last-layer-ensemble"}
     others = [method for method in METHODS.values() if method.name != "eulerlora"]
-    assert all(is_sampled(method, LORA) for method in others)
+    assert ensembles == {method.name for method in others if not is_sampled(method, LORA)}
 
 
 @pytest.mark.parametrize(
@@ -40,6 +44,8 @@ def test_lora_draws_nothing_and_all_other_methods_draw() -> None:
         (EULERLORA, AdapterSettings(), "Kmin 10, T 2, sigma 1"),
         (EulerLoRASettings(sides="input"), AdapterSettings(), "Kmin 10, T 2, sigma 1, sides input"),
         (RankDropoutSettings(kept=0.5), LORA, "rank-dropout, kept 0.5"),
+        (DropKeySettings(), LORA, "dropkey"),
+        (BatchEnsembleSettings(blocks=3), LORA, "batch-ensemble, blocks 3"),
         (
             TFBSettings(deviation=0.5, tolerance=0.1, anchors=8),
             LORA,
@@ -51,6 +57,11 @@ def test_a_method_states_its_law(
     method: MethodSettings, adapters: AdapterSettings, text: str
 ) -> None:
     assert law_text(method, adapters) == text
+
+
+def test_members_are_adapters_or_have_the_name_of_their_method() -> None:
+    assert members_text(EULERLORA, LORA) == "2 adapters of rank 20"
+    assert members_text(BatchEnsembleSettings(), LORA) == "2 batch-ensemble members"
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())

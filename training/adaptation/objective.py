@@ -68,7 +68,7 @@ class AdapterObjective(Objective[AdapterDraw]):
             network, network.settings.adapters * samples, _posterior(network, image_count)
         )
         self.settings, self.method = network.settings, network.method
-        self.divergence = network.divergence
+        self.divergence, self.constrain = network.divergence, network.constrain
         self.samples = samples
         self.weighted_loss = weighted_loss
         self.class_weights, self.outlier_weight = class_weights, outlier_weight
@@ -122,6 +122,10 @@ class AdapterObjective(Objective[AdapterDraw]):
         if divergence is None:
             return loss
         return loss + divergence / self.image_count * weights.sum()
+
+    def after_step(self) -> None:
+        """Moves the tensors into the admissible sets of the method."""
+        self.constrain()
 
     def after_epoch(self) -> None:
         """Validates the epoch."""

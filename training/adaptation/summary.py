@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from eulerlora.config import Provenance
-from eulerlora.method_settings import is_sampled, law_text
+from eulerlora.method_settings import is_sampled, law_text, members_text
 from training.adaptation.backbone import FrozenBackbone
 from training.data.labelled_images import ImageParts, class_counts
 from training.evaluation.report_schema import Report
@@ -53,8 +53,8 @@ def run_lines(
     )  # fmt: skip
     sampling = f"{law_text(recipe.method, adapters)}, {training.samples} sample(s) a step"
     parts = (
-        f"{adapters.adapters} adapters of rank {adapters.rank} with a head each; "
-        f"{trainable:,} parameters; {sampling if sampled else 'not sampled'}"
+        f"{members_text(recipe.method, adapters)} with a head each; {trainable:,} parameters; "
+        f"{sampling if sampled else 'not sampled'}"
     )
     if recipe.whole_network is not None:
         parts = f"all weights and a head; {trainable:,} parameters"

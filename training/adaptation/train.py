@@ -20,6 +20,7 @@ from eulerlora.method_settings import is_sampled
 from eulerlora.model import EulerLoRA
 from eulerlora.printable import printable
 from eulerlora.safetensor_files import tensors_sha256
+from eulerlora.structured_methods.gaussian_process_heads import GaussianProcessHeads
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.adaptation.backbone import FrozenBackbone, available_source, read_backbone
 from training.adaptation.losses import (
@@ -29,7 +30,7 @@ from training.adaptation.losses import (
     log_frequency_ratio,
 )
 from training.adaptation.objective import AdapterObjective
-from training.adaptation.probe import fit_heads, head_accuracy
+from training.adaptation.probe import fit_covariance, fit_heads, head_accuracy
 from training.adaptation.summary import data_lines, result_lines, run_lines
 from training.adaptation.validation import EpochValidation
 from training.augmentation.views import Transform, training_view
@@ -151,7 +152,11 @@ def train_adapters(
     batches = LoadedBatches(training, view, settings, run.seed, run.shard, counts)
     result = {"epochs": length.epochs, "batch_size": length.batch_size}
     result |= asdict(fit(objective, batches, settings, run))
-    return result if validation is None else result | validation.result()
+    if validation is not None:
+        result |= validation.result()
+    if isinstance(network.heads, GaussianProcessHeads):
+        fit_covariance(network, batches.epoch(length.epochs - 1, skip=0), run.accelerator)
+    return result
 
 
 def _validation(

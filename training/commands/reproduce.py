@@ -232,7 +232,7 @@ def _gigabytes(count: float) -> str:
 
 def _settings(run: TableRun) -> str:
     """Returns the settings in which runs differ, in one line."""
-    from eulerlora.method_settings import is_sampled, law_text  # noqa: PLC0415 - pydantic
+    from eulerlora.method_settings import is_sampled, law_text, members_text  # noqa: PLC0415 - pydantic
 
     recipe = run.recipe
     adapters, training, whole = recipe.adapters, recipe.training, recipe.whole_network
@@ -240,7 +240,7 @@ def _settings(run: TableRun) -> str:
     parts = [
         f"{recipe.data.kind}, {recipe.data.split} split",
         recipe.backbone.weights + (f" at {size} pixels" if size else ""),
-        f"{adapters.adapters} x rank {adapters.rank}" if whole is None else _whole(whole),
+        members_text(recipe.method, adapters) if whole is None else _whole(whole),
         f"{law}, {training.samples} samples{'' if training.sampling else ' not drawn in training'}"
         if is_sampled(recipe.method, adapters)
         else law,

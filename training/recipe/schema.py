@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora.method_settings import EULERLORA, TrainedMethodSettings
+from eulerlora.method_settings import ENSEMBLES, EULERLORA, TrainedMethodSettings
 from eulerlora.settings import (
     AUTO,
     AdapterSettings,
@@ -27,6 +27,8 @@ SAMPLES: tuple[int | Auto, ...] = (1, 2, 4, 8, 16, AUTO)
 Split = Literal["lesion", "lesion-validation", "lesion-best-epoch", "paper"]
 Part = Literal["train", "validation", "calibration", "test"]
 OodGroup = Literal["far", "near", "shifted"]
+WITHOUT_DROPOUT = ("blob", "ivon", "dropkey", "batch-ensemble", "last-layer-ensemble")
+"""Methods whose attention has no inputs of plain adapters to drop."""
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
@@ -188,11 +190,11 @@ class AdapterRecipe(Recipe):
         return self
 
     @model_validator(mode="after")
-    def _drops_no_inputs_of_sampled_weights(self) -> Self:
-        dropout = self.training.adapter_dropout
-        if dropout and self.method.name in {"blob", "ivon"}:
+    def _drops_only_inputs_of_plain_adapters(self) -> Self:
+        dropout, name = self.training.adapter_dropout, self.method.name
+        if dropout and name in WITHOUT_DROPOUT:
             raise ValueError(
-                f"expected training.adapter_dropout=0 with method {self.method.name}, got {dropout}"
+                f"expected training.adapter_dropout=0 with method {name}, got {dropout}"
             )
         return self
 
@@ -208,6 +210,29 @@ class AdapterRecipe(Recipe):
             raise ValueError(
                 "expected training.sampling=true and a training.weight_decay above 0 with method "
                 "ivon"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_the_rank_1_of_members_without_adapters(self) -> Self:
+        if isinstance(self.method, ENSEMBLES) and self.adapters.rank != 1:
+            raise ValueError(
+                f"expected adapters.rank=1 with method {self.method.name}, which has no adapters, "
+                f"got {self.adapters.rank}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _starts_from_heads_that_fit_the_method(self) -> Self:
+        head, name = self.training.head, self.method.name
+        if name == "sngp" and head != "random":
+            raise ValueError(f"expected training.head=random with method sngp, got {head}")
+        if name == "sngp" and self.training.epochs == 0:
+            raise ValueError("expected training.epochs of at least 1 with method sngp, got 0")
+        if name == "last-layer-ensemble" and head == "linear-probe":
+            raise ValueError(
+                "expected training.head=random or bootstrap-probes with method "
+                "last-layer-ensemble, whose members differ in nothing else, got linear-probe"
             )
         return self
 

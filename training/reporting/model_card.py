@@ -8,7 +8,7 @@ from eulerlora.atomic_files import atomic_write
 from eulerlora.checkpoint import read_config, stored_revision, write_card
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import DataError
-from eulerlora.method_settings import EULERLORA, law_text
+from eulerlora.method_settings import EULERLORA, law_text, members_text
 from training.evaluation.report_schema import Report, read_report
 from training.reporting.card_origin import (
     pretraining,
@@ -160,7 +160,7 @@ def site_sections(config: CheckpointConfig) -> list[Section]:
 
 def _shape(config: CheckpointConfig) -> str:
     adapters, shape = config.adapters.settings, config.backbone.settings
-    trained = f"{adapters.adapters} adapters of rank {adapters.rank} on a frozen"
+    trained = f"{members_text(config.method, adapters)} on a frozen"
     if whole_network(config):
         trained = "all weights of a"
     law = law_text(config.method, adapters)

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from eulerlora.backbone_network import VisionTransformer
 from eulerlora.config import CheckpointConfig
-from eulerlora.method_settings import MethodSettings
+from eulerlora.method_settings import BatchEnsembleSettings, MethodSettings
 from eulerlora.settings import AdapterSettings, BackboneSettings, Mode
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.adaptation.losses import trajectory_loss
@@ -107,8 +107,10 @@ def _operations(
     whole: bool,
     samples: int,
 ) -> RowOperations:
-    """Extrapolates the operations of short networks, which are linear in the number of blocks."""
-    if shape.layers <= max(COUNTED_BLOCKS):
+    """Extrapolates the operations of short networks, which are linear in the number of blocks
+    unless only some of them have factors.
+    """
+    if shape.layers <= max(COUNTED_BLOCKS) or isinstance(method, BatchEnsembleSettings):
         return _counted(shape, adapters, classes, method, whole, samples)
     first, second = (
         _counted(shape.model_copy(update={"layers": n}), adapters, classes, method, whole, samples)

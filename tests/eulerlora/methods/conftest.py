@@ -1,13 +1,18 @@
 """Settings of every method, and networks with them on one backbone."""
 
 from eulerlora.method_settings import (
+    BatchEnsembleSettings,
     BLoBSettings,
+    DropKeySettings,
+    EpiNetSettings,
     EulerLoRASettings,
     GaussianCoefficientsSettings,
     IVONSettings,
     LaplaceSettings,
+    LastLayerEnsembleSettings,
     MethodSettings,
     RankDropoutSettings,
+    SNGPSettings,
     SWAGSettings,
     TFBSettings,
 )
@@ -20,6 +25,11 @@ METHODS: dict[str, MethodSettings] = {
     "gaussian coefficients": GaussianCoefficientsSettings(),
     "blob": BLoBSettings(),
     "ivon": IVONSettings(),
+    "dropkey": DropKeySettings(),
+    "batch-ensemble": BatchEnsembleSettings(blocks=1),
+    "last-layer ensemble": LastLayerEnsembleSettings(),
+    "sngp": SNGPSettings(features=32),
+    "epinet": EpiNetSettings(hidden=10),
     "tfb": TFBSettings(deviation=0.1, tolerance=0.01, anchors=4),
     "laplace, last layer": LaplaceSettings(layers="last", prior_precision=1.0, images=4),
     "laplace, adapters": LaplaceSettings(layers="adapters", prior_precision=1.0, images=4),

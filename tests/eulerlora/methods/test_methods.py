@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eulerlora.checkpoint import load_checkpoint, save_checkpoint
 from eulerlora.inference import ModelImages, predict_rows, predict_together
-from eulerlora.method_settings import MethodSettings
+from eulerlora.method_settings import ENSEMBLES, MethodSettings
 from eulerlora.runtime import Runtime
 from eulerlora.settings import SAMPLERS, Draw, RuntimeSettings, Sampler
 from eulerlora.vision_transformer import AdaptedVisionTransformer
@@ -18,6 +18,9 @@ from tests.eulerlora.methods.conftest import METHODS
 
 CPU = torch.device("cpu")
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+SAMPLED = {name: m for name, m in METHODS.items() if not isinstance(m, ENSEMBLES)}
+each_sampled_method = pytest.mark.parametrize("method", SAMPLED.values(), ids=SAMPLED.keys())
+each_ensemble = pytest.mark.parametrize("name", [n for n in METHODS if n not in SAMPLED])
 each_sampler = pytest.mark.parametrize("sampler", SAMPLERS)
 DRAWS = (
     Draw(mode="stoch", samples=3, seed=5),
@@ -46,7 +49,7 @@ def test_an_answer_does_not_depend_on_the_other_images_of_a_batch(
         torch.testing.assert_close(together[index], alone, rtol=0, atol=1e-5)
 
 
-@each_method
+@each_sampled_method
 @each_sampler
 def test_the_seed_determines_the_answer_and_samples_differ(
     method: MethodSettings, sampler: Sampler, images: Tensor
@@ -58,6 +61,18 @@ def test_the_seed_determines_the_answer_and_samples_differ(
     assert not torch.allclose(first, other, atol=1e-3)
     by_adapter = first.unflatten(0, (2, 3))
     assert (by_adapter.std(dim=1) > 0).all()
+
+
+@each_ensemble
+@each_sampler
+def test_every_sample_of_an_ensemble_is_that_of_mode_det(
+    name: str, sampler: Sampler, images: Tensor
+) -> None:
+    network, image = network_of(METHODS[name]), images[:1]
+    (stoch,) = predict_rows(network, image, [Draw(mode="stoch", samples=3, sampler=sampler)])
+    (det,) = predict_rows(network, image, [Draw()])
+    torch.testing.assert_close(stoch, det.repeat_interleave(3, dim=0), rtol=0, atol=1e-6)
+    assert not torch.allclose(*det, atol=1e-3)
 
 
 @each_method
@@ -118,7 +133,8 @@ def test_a_shared_pass_computes_the_mlp_once_for_all_methods(images: Tensor) -> 
     first = parts[0].runtime.network.backbone.encoder.layers[0]
     first.mlp.register_forward_pre_hook(lambda _, inputs: shapes.append(len(inputs[0])))
     predict_together(parts)
-    assert shapes == [len(parts) * 12]  # 2 adapters, 3 + 1 + 2 samples
+    rows = {"draw": 12, "adapter": 6, "image": 3}  # 3 images, 2 adapters, 3 + 1 + 2 samples
+    assert shapes == [sum(rows[part.runtime.network.method.features_differ] for part in parts)]
 
 
 def test_networks_with_another_backbone_compilation_or_preprocessing_do_not_share_a_pass() -> None:

@@ -59,13 +59,15 @@ def test_a_dry_run_lists_every_run_with_its_settings_and_what_is_missing(
     ]
     assert [line.split()[0] for line in runs[:2]] == ["finished", "new"]
     assert next(line for line in runs if "eulerlora-2/seed-42:" in line).endswith(
-        " disk; ham10000, paper split; ViT_B_32_Weights.IMAGENET1K_V1; 2 x rank 20; "
+        " disk; ham10000, paper split; ViT_B_32_Weights.IMAGENET1K_V1; 2 adapters of rank 20; "
         "Kmin 10, T 2, sigma 1, 4 samples; 65 epochs of batches of 32, rate 0.0001, decay 0.01, "
         "warm-up 500; paper views, random head, class weights effective-number; float32, seed 42"
     )
     assert runs[0].split(":")[1].startswith(" done; ham10000")
     assert all(re.search(r"[\d.]+ GB memory, [\d.]+ GB disk;", line) for line in runs[1:])
-    assert "1 x rank 20; not sampled;" in next(line for line in runs if "lora-20/seed-0:" in line)
+    assert "1 adapters of rank 20; not sampled;" in next(
+        line for line in runs if "lora-20/seed-0:" in line
+    )
     weights, metadata, images = absent
     url = ViT_B_32_Weights.IMAGENET1K_V1.url
     file = tmp_path / "torch" / "hub" / "checkpoints" / Path(url).name

@@ -32,6 +32,11 @@ OTHER_METHODS = {
     "scalabl": "gaussian-coefficients",
     "blob": "blob",
     "ivon": "ivon",
+    "dropkey": "dropkey",
+    "batch-ensemble": "batch-ensemble",
+    "last-layer-ensemble": "last-layer-ensemble",
+    "sngp": "sngp",
+    "epinet": "epinet",
 }
 CHANGES: dict[str, Callable[[AdapterRecipe], bool]] = {
     "-four-samples": lambda recipe: recipe.training.samples == 4,
@@ -141,6 +146,25 @@ def test_the_variants_of_a_study_train_on_the_same_images_with_the_same_settings
         (
             {"method.name": "ivon", "training.optimiser": "ivon", "training.adapter_dropout": 0.1},
             "adapter_dropout=0 with method ivon",
+        ),
+        (
+            {"training.adapter_dropout": 0.1, "method.name": "dropkey"},
+            "adapter_dropout=0 with method dropkey",
+        ),
+        ({"method.name": "sngp"}, "head=random with method sngp, got linear-probe"),
+        (
+            {
+                "method.name": "sngp",
+                "training.head": "random",
+                "training.epochs": 0,
+                "training.best_epoch": "false",
+            },
+            "epochs of at least 1 with method sngp",
+        ),
+        ({"method.name": "batch-ensemble"}, "rank=1 with method batch-ensemble, .* got 20"),
+        (
+            {"method.name": "last-layer-ensemble", "adapters.rank": 1, "adapters.min_rank": 1},
+            "head=random or bootstrap-probes with method last-layer-ensemble",
         ),
         ({"training.sampling": "false", "training.samples": 4}, "expected samples=1 with sampling"),
         ({"data.split": "lesion"}, "expected data.split=lesion-best-epoch with .*metrics_by_epoch"),

@@ -3,6 +3,7 @@
 import pytest
 
 from eulerlora.errors import SettingsError
+from eulerlora.method_settings import is_sampled
 from eulerlora.validation import validated
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
@@ -46,8 +47,7 @@ def test_every_table_is_valid_and_its_recipe_gives_its_rows(name: str) -> None:
         assert row.paper.keys() in ({}.keys(), set(table.metrics))
     for row in rows(name).values():
         recipe = read_recipe(table.recipe_path, AdapterRecipe, variant=row.variant)
-        sampled = recipe.adapters.min_rank < recipe.adapters.rank
-        assert sampled or row.mode == "det", row
+        assert is_sampled(recipe.method, recipe.adapters) or row.mode == "det", row
         assert row.samples == (recipe.evaluation.samples if row.mode == "stoch" else 1), row
         assert table.ood is None or ood_index(table.ood, recipe) is not None
 

@@ -1,0 +1,1 @@
+"""Methods that change the attention or the heads instead of the coefficients or the adapters."""

@@ -1,0 +1,142 @@
+"""Training of methods that change the attention or the heads."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import Generator, Tensor
+
+from eulerlora.checkpoint import Checkpoint, load_checkpoint
+from eulerlora.inference import predict_rows
+from eulerlora.method_settings import DropKeySettings, EpiNetSettings, SNGPSettings
+from eulerlora.rows import Rows
+from eulerlora.settings import Draw
+from eulerlora.vision_transformer import AdaptedVisionTransformer
+from tests.conftest import random_network
+from training.adaptation.losses import trajectory_loss
+from training.adaptation.objective import AdapterObjective
+from training.adaptation.probe import fit_covariance
+from training.adaptation.train import train
+from training.fit.batches import IGNORED
+from training.recipe.file import read_recipe
+from training.recipe.schema import AdapterRecipe
+
+MEMBERS = {"adapters.rank": "1", "adapters.min_rank": "1", "training.head": "random"}
+OVERRIDES: Mapping[str, Mapping[str, str]] = {
+    "dropkey": {},
+    "batch-ensemble": {"method.blocks": "1", **MEMBERS},
+    "last-layer-ensemble": MEMBERS,
+    "sngp": {"method.features": "16", "method.norm_bound": "0.01", "training.head": "random"},
+    "epinet": {},
+}
+
+
+def trained(name: str, recipe_file: Path, image_folder: Path, out: Path) -> Checkpoint:
+    changes = {
+        "method.name": name, "training.epochs": "1", "evaluation.ood": "[]",
+        "evaluation.calibrated": "[1]", "adapters.min_rank": "4", **OVERRIDES[name],
+    }  # fmt: skip
+    recipe = read_recipe(recipe_file, AdapterRecipe, [f"{k}={v}" for k, v in changes.items()])
+    train(recipe, recipe_file.parent, image_folder, out, torch.device("cpu"))
+    return load_checkpoint(out)
+
+
+def initial(checkpoint: Checkpoint) -> AdaptedVisionTransformer:
+    """Returns the untrained network of a run with seed 0 and a random head, in stored precision."""
+    network, config = checkpoint.network, checkpoint.config
+    made = AdaptedVisionTransformer(
+        network.backbone, network.settings, len(config.classes), method=config.method
+    )
+    seed = config.provenance["seed"]
+    made.initialise(Generator().manual_seed(seed))
+    return made
+
+
+@pytest.mark.parametrize("name", OVERRIDES)
+def test_a_run_trains_what_the_method_learns_and_keeps_what_is_fixed(
+    name: str, recipe_file: Path, image_folder: Path, tmp_path: Path
+) -> None:
+    checkpoint = trained(name, recipe_file, image_folder, tmp_path / "run")
+    network = checkpoint.network
+    assert checkpoint.config.method.name == name
+    assert checkpoint.config.threshold("stoch", 1) is not None
+    for parameter_name, before in initial(checkpoint).adapter_parameters():
+        after = network.get_parameter(parameter_name)
+        if parameter_name == "heads.covariance_root":
+            assert (after.diagonal(dim1=-2, dim2=-1) > 0).all()
+        elif before.requires_grad:
+            assert not torch.equal(after, before), parameter_name
+        else:
+            torch.testing.assert_close(after, before, rtol=1e-3, atol=1e-4)
+    if name == "sngp":
+        for block in network.blocks:
+            norms = torch.linalg.matrix_norm(block.up.mT @ block.down, ord=2)
+            assert norms.max() <= 0.01 * 1.01
+            assert norms.max() >= 0.01 * 0.99
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("views", ["shared", "own"])
+def test_the_covariance_is_fitted_to_all_images_of_a_class_with_the_mean_logits(
+    views: str,
+) -> None:
+    network = random_network(method=SNGPSettings(features=12, weight_precision=0.5))
+    shape = (5, 3, 32, 32) if views == "shared" else (5, 2, 3, 32, 32)
+    pixels = torch.rand(shape, generator=Generator().manual_seed(1))
+    labels = torch.tensor([0, 2, -1, 1, IGNORED])
+    ignored = (torch.rand(shape, generator=Generator().manual_seed(2)), torch.full((5,), IGNORED))
+    batches = [(pixels[:3], labels[:3]), (pixels[3:], labels[3:]), ignored]
+    heads = network.heads
+    expected = 0.5 * torch.eye(12).repeat(2, 1, 1)
+    heads.covariance_root.zero_()
+    for image in (0, 1, 3):
+        for adapter in range(2):
+            view = pixels[image] if views == "shared" else pixels[image, adapter]
+            backbone_features: list[Tensor] = []
+            hook = heads.register_forward_pre_hook(
+                lambda _, inputs, seen=backbone_features: seen.append(inputs[0])
+            )
+            rows, draws = Rows.of([1], 2), network.draw_rows([Draw()])
+            logits = network(view.unsqueeze(0), rows, draws)[adapter]
+            hook.remove()
+            phi = heads.random_features(
+                backbone_features[0][adapter, None], torch.tensor([adapter])
+            )
+            p = logits.softmax(dim=-1).max()
+            expected[adapter] += p * (1 - p) * phi.T @ phi
+    heads.covariance_root.normal_(generator=Generator().manual_seed(3))  # of an earlier fit
+    fit_covariance(network, batches, Accelerator(cpu=True))
+    covariance = heads.covariance_root.mT @ heads.covariance_root
+    torch.testing.assert_close(covariance, torch.linalg.inv(expected), rtol=1e-3, atol=1e-4)
+    assert not heads._forward_hooks
+
+
+@pytest.mark.parametrize(
+    ("method", "name"), [(DropKeySettings(), "dropped_keys"), (EpiNetSettings(), "index")]
+)
+def test_every_image_of_a_step_has_draws_of_its_own(
+    method: DropKeySettings | EpiNetSettings, name: str
+) -> None:
+    objective = AdapterObjective(random_network(method=method), 2, trajectory_loss, torch.ones(3))
+    draws = objective.draw(1, 2, 0).images(2)
+    first, second = (draws.blocks | draws.head)[name].chunk(2)
+    assert not torch.equal(first, second)
+
+
+def test_a_step_of_the_objective_bounds_the_norms() -> None:
+    network = random_network(method=SNGPSettings(features=8, norm_bound=0.5))
+    AdapterObjective(network, 1, trajectory_loss, torch.ones(3)).after_step()
+    norms = torch.linalg.matrix_norm(network.blocks[1].up.mT @ network.blocks[1].down, ord=2)
+    torch.testing.assert_close(norms, torch.full_like(norms, 0.5))
+
+
+def test_mode_det_of_sngp_differs_from_its_mean_logits_once_the_covariance_is_set() -> None:
+    network = random_network(method=SNGPSettings(features=8))
+    image = torch.rand(1, 3, 32, 32, generator=Generator().manual_seed(1))
+    (before,) = predict_rows(network, image, [Draw()])
+    with torch.no_grad():
+        network.heads.covariance_root.zero_()
+    (mean,) = predict_rows(network, image, [Draw()])
+    assert before.exp().max() < mean.exp().max()
