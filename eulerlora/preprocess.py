@@ -240,7 +240,7 @@ def _filtered(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor
     if values.shape[-2:] == shape:
         return values
     batch = values.reshape(-1, *values.shape[-3:])
-    filtered = F.interpolate(batch, shape, mode=filter_, align_corners=False, antialias=True)
+    filtered = F.interpolate(batch, size=shape, mode=filter_, align_corners=False, antialias=True)
     return filtered.reshape(*values.shape[:-2], *shape)
 
 

@@ -66,10 +66,11 @@ def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     reloads the checkpoints.
     """
     set_openmp_wait_policy()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _exit_cleanly)
+    signal.signal(signal.SIGTERM, _exit_cleanly)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are checkpoints to reload
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     start_fork_server()
+    signal.signal(signal.SIGINT, _exit_cleanly)
     from eulerlora.checkpoint import DEFAULT_CHECKPOINT  # noqa: PLC0415 - imports torch
     from service.process import ServeOptions, run  # noqa: PLC0415 - imports torch and uvicorn
 
@@ -79,7 +80,8 @@ def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
 def start_fork_server() -> None:
     """Starts the process from which decoders are forked.
 
-    It imports their modules while this process imports its own and loads the checkpoints.
+    It imports their modules while this process imports its own and loads the checkpoints. It
+    ignores the signals that this process ignores at present.
     """
     multiprocessing.set_forkserver_preload([DECODER_MODULE])
     forkserver.ensure_running()
