@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import torch
@@ -19,7 +20,7 @@ from benchmarks.baselines.peft import PeftVisionTransformer
 from benchmarks.baselines.vmap_ensemble import vmap_ensemble
 from benchmarks.measurement.process_memory import peak_growth
 from benchmarks.measurement.sizes import NetworkSizes, Sizes
-from benchmarks.measurement.timing import alternating_seconds
+from benchmarks.measurement.timing import Work, alternating_seconds
 from benchmarks.measurement.workload import random_network
 from benchmarks.training.peak_memory import ROOT
 from eulerlora.rows import Rows
@@ -86,7 +87,7 @@ def method_costs(sizes: Sizes, device: torch.device) -> dict[str, MethodCost]:
     times = []
     for count in counts:
         images = random_images(large, count).to(device)
-        works = [lambda answer=answer, images=images: answer(images) for answer in answers]
+        works: list[Work] = [partial(answer, images) for answer in answers]
         times.append(alternating_seconds(works, sizes.repeats, sizes.warmups, device))
     return {
         method: MethodCost(
