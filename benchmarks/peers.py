@@ -1,9 +1,9 @@
 """Peers beside us in one table: `python -m benchmarks.peers [--small]`.
 
 The methods answer the same images with eight members; every one is measured in alternation with
-ours, and its memory in a process of its own: the peak beyond the network. The servers have the same model and library; their
-loads alternate too. "At equal p99" is the highest rate among the numbers of clients at which the
-p99 of the server is at most that of ours with `--clients` clients.
+ours, and its memory in a process of its own: the peak beyond the network. The servers have the same
+model and library; their loads alternate too. "At equal p99" is the highest rate among the numbers
+of clients at which the p99 of the server is at most that of ours with `--clients` clients.
 """
 
 from collections.abc import Callable, Mapping, Sequence
