@@ -1,7 +1,8 @@
 # The service with its embedded checkpoint. It uses a GPU if there is one. docs/deploy.md describes
 # the options; the commands are:
 #
-#   docker build -t eulerlora .
+#   docker build -t eulerlora .                                     5 GB, for a GPU or a CPU
+#   docker build -t eulerlora --build-arg TORCH_INDEX=URL .         1 GB, for a CPU (docs/deploy.md)
 #   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8000:8000 eulerlora
 #   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8000:8000 -v "$PWD/checkpoint:/checkpoint:ro" \
 #       eulerlora eulerlora serve /checkpoint --host 0.0.0.0 --port 8000 --open
@@ -19,8 +20,19 @@ WORKDIR /source
 COPY requirements/serve.lock requirements/
 # Triton, headers, static libraries and device bitcode require a C compiler, which the image does
 # not have. NumPy's tests stay because numpy.testing imports from them.
-RUN pip install --require-hashes --requirement requirements/serve.lock \
-    && pip uninstall --yes triton \
+# TORCH_INDEX: an index of torch's CPU wheels. The lock has no hashes of them, and nothing else
+# from that index is installed.
+ARG TORCH_INDEX=
+RUN if [ -z "$TORCH_INDEX" ]; then \
+        pip install --require-hashes --requirement requirements/serve.lock \
+        && pip uninstall --yes triton; \
+    else \
+        awk '/^[a-z]/ { kept = $1 !~ /^(torch|torchvision|triton|cuda-.*|nvidia-.*)==/ } kept' \
+            requirements/serve.lock > cpu.lock \
+        && pip install --require-hashes --requirement cpu.lock \
+        && pip install --no-deps --index-url "$TORCH_INDEX" \
+            $(grep -oE '^torch(vision)?==[0-9.]+' requirements/serve.lock); \
+    fi \
     && cd /opt/eulerlora/lib/python3*/site-packages \
     && find . -type f \( -name '*.a' -o -path './nvidia/*.bc' -o -path './torch/bin/protoc*' \
         -o -name 'libcusolverMg.so*' \) -delete \

@@ -1,8 +1,9 @@
 """All comparisons by name, in the order of the result table."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
+from benchmarks.inference.captured_engine import captures
 from benchmarks.inference.comparisons import (
     ceiling_comparison,
     ensemble_comparison,
@@ -12,8 +13,15 @@ from benchmarks.inference.comparisons import (
     peft_comparison,
 )
 from benchmarks.inference.mixed_batch import mixed_batch_comparison
+from benchmarks.inference.row_rates import pass_memory, row_rates
+from benchmarks.measurement.reading import Reading
 from benchmarks.measurement.result import Result
+from benchmarks.measurement.results_file import Record
+from benchmarks.measurement.sizes import SMALL
 from benchmarks.measurement.workload import Plan
+from benchmarks.service.measurements.device_rate import device_rate
+from benchmarks.service.plan import FULL as FULL_SERVICE
+from benchmarks.service.plan import SMALL as SMALL_SERVICE
 from benchmarks.training.comparisons import step_memory_comparison, step_time_comparison
 
 Measure = Callable[[Plan], Result]
@@ -43,8 +51,23 @@ ALL_DEVICES: Mapping[str, Measure] = {
     "step-memory": partial(step_memory_comparison, side="one-batch"),
     "step-memory-cut": partial(step_memory_comparison, side="micro-batches"),
 }
-GPU: Mapping[str, Measure] = {
-    **ALL_DEVICES,
-    "latency": latency_comparison,
-    "gpu-ceiling": _gpu_ceiling,
+
+
+def _service(plan: Plan) -> Iterable[Reading]:
+    return device_rate(SMALL_SERVICE if plan.sizes == SMALL else FULL_SERVICE, plan.device)
+
+
+def _single(measure: Measure) -> Callable[[Plan], Iterable[Record]]:
+    return lambda plan: [measure(plan)]
+
+
+GPU: Mapping[str, Callable[[Plan], Iterable[Record]]] = {
+    "graphs": captures,
+    "row-rates": row_rates,
+    "pass-memory": pass_memory,
+    "latency": _single(latency_comparison),
+    "gpu-ceiling": _single(_gpu_ceiling),
+    "service": _service,
+    **{name: _single(measure) for name, measure in ALL_DEVICES.items()},
 }
+"""The most important first, in case the time ends."""

@@ -12,7 +12,6 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.ops import Conv2dNormActivation
 
 from eulerlora.distance_attention import DistanceAttention
 from eulerlora.settings import Activation, BackboneSettings
@@ -207,12 +206,17 @@ def _stem(settings: BackboneSettings, norm: type[nn.Module] | None) -> nn.Module
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     channels = 3
     for index, out_channels in enumerate(settings.stem_channels):
-        layers[f"conv_bn_relu_{index}"] = Conv2dNormActivation(
-            channels, out_channels, 3, 2, norm_layer=norm
-        )
+        layers[f"conv_bn_relu_{index}"] = _halving(channels, out_channels, norm)
         channels = out_channels
     last = nn.Conv2d(channels, width, 1)
     nn.init.normal_(last.weight, std=math.sqrt(2 / width))
     nn.init.zeros_(last.bias)  # type: ignore[arg-type]  # it has one
     layers["conv_last"] = last
     return nn.Sequential(layers)
+
+
+def _halving(channels: int, out_channels: int, norm: type[nn.Module] | None) -> nn.Module:
+    """Returns a convolution of stride 2 with a ReLU, and a norm between them if one is given."""
+    convolution = nn.Conv2d(channels, out_channels, 3, 2, padding=1, bias=norm is None)
+    norms = [] if norm is None else [norm(out_channels)]
+    return nn.Sequential(convolution, *norms, nn.ReLU(inplace=True))

@@ -17,7 +17,7 @@ import torch
 from pydantic import ValidationError
 
 from eulerlora.atomic_files import atomic_write, storage_errors
-from eulerlora.backbone import published_backbone, read_backbone_weights, save_backbone
+from eulerlora.backbone import read_backbone_weights, save_backbone
 from eulerlora.backbone_network import VisionTransformer
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import CheckpointError, SettingsError
@@ -187,6 +187,8 @@ def _read_backbone(folder: Path, config: CheckpointConfig) -> VisionTransformer:
         path = folder / BACKBONE
         backbone = read_backbone_weights(path, expected.settings)
     else:
+        from eulerlora.published_weights import published_backbone  # noqa: PLC0415 - torchvision
+
         path = folder / CONFIG
         try:
             backbone = published_backbone(expected.published)

@@ -7,6 +7,7 @@ from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
 from eulerlora.errors import ImageError
@@ -74,6 +75,17 @@ def check_sample_range(image: Image.Image) -> None:
             "expected samples from 0 to 65,535 in a file of 16 bits per sample; "
             "all samples are below 4,096, as in data of 12 bits"
         )
+
+
+def unread_file(image: Image.Image) -> Path | None:
+    """Returns the JPEG file of an image that was opened by its path and not read yet.
+
+    None for any other image. The file can be decoded at reduced size without changing the image.
+    """
+    if type(image) is not JpegImageFile or not image.filename or image.decoderconfig:
+        return None  # a subclass has several images
+    file = Path(os.fsdecode(image.filename))
+    return file if image.tile and file.is_file() else None
 
 
 def read_pixels(file: Path | BinaryIO, name: str, input_side: int | None = None) -> Tensor:

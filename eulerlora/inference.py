@@ -35,12 +35,14 @@ class ImageOutput:
 
     log_probabilities: (trajectories, classes), float64; a trajectory with a logit that is not
     finite is NaN. log_partition: (trajectories,), float64, log-sum-exp of the logits. features:
-    (trajectories, 3 * width), float32.
+    (trajectories, 3 * width), float32. distance: the feature distance of their mean, () float64, if
+    it was computed with the batch (`eulerlora.ood_scores.with_distances`).
     """
 
     log_probabilities: Tensor
     log_partition: Tensor
     features: Tensor
+    distance: Tensor | None = None
 
 
 @torch.inference_mode()

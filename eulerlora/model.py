@@ -17,7 +17,7 @@ from eulerlora.checkpoint import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
 from eulerlora.config import CheckpointConfig
 from eulerlora.errors import ImageError, SettingsError
 from eulerlora.hub import client
-from eulerlora.image_files import read_image
+from eulerlora.image_files import read_image, unread_file
 from eulerlora.inference import ImageOutput, predict_adaptively, predict_images
 from eulerlora.prediction import Prediction, prediction_of, with_prediction_sets
 from eulerlora.prediction_sets import RunOptions, check_coverage
@@ -291,7 +291,8 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
     """Yields every image, one in memory at a time.
 
     PIL images, files and arrays: uint8, upright sRGB. Tensors: unchanged. input_side: of the
-    network's input; large JPEG files are reduced (`jpeg_reduction`). Raises ImageError.
+    network's input; large JPEG files are reduced (`jpeg_reduction`), also those that PIL opened by
+    path and has not read. Raises ImageError.
     """
     if isinstance(images, Image.Image | Path | str):
         raise ImageError(f"expected a sequence of images, got one {type(images).__name__}")
@@ -310,7 +311,8 @@ def rgb_images(images: Images, input_side: int) -> Iterator[RgbImage]:
         return
     for image in images:
         if isinstance(image, Image.Image):
-            yield upright_rgb(image)
+            file = unread_file(image)
+            yield upright_rgb(image) if file is None else read_image(file, str(file), input_side)
         elif isinstance(image, np.ndarray):
             yield _rgb_of_array(image)
         else:

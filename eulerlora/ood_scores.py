@@ -6,7 +6,7 @@ feature_distance: `eulerlora.feature_distance`; high out of distribution.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -44,8 +44,34 @@ def image_scores(
     if not outputs:
         return score_values(msp, msp, torch.empty(0, 1), None)
     log_partition = torch.stack([output.log_partition.mean() for output in outputs])
-    features = torch.stack([output.features.mean(dim=0) for output in outputs])
-    return score_values(msp, log_partition, features, distance)
+    scores = score_values(msp, log_partition, torch.empty(0, 1), None)
+    if distance is not None:
+        scores["feature_distance"] = _distances(outputs, distance)
+    return scores
+
+
+def with_distances(
+    outputs: Sequence[ImageOutput], distance: FeatureDistance | None
+) -> list[ImageOutput]:
+    """Returns the outputs with their feature distances; unchanged without feature statistics.
+
+    Together they cost little more than a single one, which reads the whole covariance.
+    """
+    if distance is None or not outputs:
+        return list(outputs)
+    values = _distances(outputs, distance)
+    return [replace(output, distance=value) for output, value in zip(outputs, values, strict=True)]
+
+
+def _distances(outputs: Sequence[ImageOutput], distance: FeatureDistance) -> Tensor:
+    """Returns the feature distance of every image, (n,) float64; those that are known as they are.
+
+    outputs: at least one.
+    """
+    known = [output.distance for output in outputs if output.distance is not None]
+    if len(known) == len(outputs):
+        return torch.stack(known)
+    return distance(torch.stack([output.features.mean(dim=0) for output in outputs]))
 
 
 def score_values(

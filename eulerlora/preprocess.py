@@ -4,14 +4,14 @@ import struct
 import zlib
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import ExifTags, Image
 from torch import Tensor
-from torchvision.transforms import v2
-from torchvision.transforms.v2 import functional as F
+from torch.nn import functional as F
 
 from eulerlora.colour_constancy import colour_constant
 from eulerlora.colour_profiles import PROFILE, ProfileError, is_srgb, to_srgb
@@ -37,8 +37,7 @@ RESIZED_ROWS = 256
 
 SIXTEEN_BIT_MODES = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
 
-to_unit_range = v2.ToDtype(torch.float32, scale=True)
-"""uint8 pixels -> float32 in [0, 1], scaled by 1/255; floating-point pixels are not scaled."""
+Filter = Literal["bilinear", "bicubic"]
 
 
 # Exceptions of Pillow's parsers for malformed files; the list is a result of fuzzing.
@@ -190,15 +189,13 @@ def network_input(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
     pixels: (..., 3, height, width) uint8, or floating point in [0, 1].
     """
     bicubic = preprocessing.interpolation == "bicubic-antialias"
-    filter_ = F.InterpolationMode.BICUBIC if bicubic else F.InterpolationMode.BILINEAR
+    filter_: Filter = "bicubic" if bicubic else "bilinear"
     if preprocessing.shorter_side is None:
         return resize(pixels, preprocessing.size, filter_)
     height, width = pixels.shape[-2:]
     shorter, side = min(height, width), preprocessing.shorter_side
     shape = (height * side // shorter, width * side // shorter)  # rounded as by torchvision
-    resized = _resized(pixels, shape, filter_)
-    cropped: Tensor = F.center_crop(resized, [preprocessing.size, preprocessing.size])
-    return cropped
+    return _center(_resized(pixels, shape, filter_), preprocessing.size)
 
 
 def normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:
@@ -214,9 +211,7 @@ def normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:
     return (images - mean) / std
 
 
-def resize(
-    pixels: Tensor, size: int, filter_: F.InterpolationMode = F.InterpolationMode.BILINEAR
-) -> Tensor:
+def resize(pixels: Tensor, size: int, filter_: Filter = "bilinear") -> Tensor:
     """Returns pixels scaled to [0, 1] and resized to a square without cropping.
 
     pixels: (..., 3, height, width) uint8, or floating point in [0, 1].
@@ -225,7 +220,7 @@ def resize(
     return _resized(pixels, (size, size), filter_)
 
 
-def _resized(pixels: Tensor, shape: tuple[int, int], filter_: F.InterpolationMode) -> Tensor:
+def _resized(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor:
     """Returns pixels scaled to [0, 1] and resized to (height, width).
 
     Values that a bicubic filter overshoots are clipped.
@@ -236,12 +231,26 @@ def _resized(pixels: Tensor, shape: tuple[int, int], filter_: F.InterpolationMod
         for part in pixels.split(RESIZED_ROWS, dim=-2)
     ]
     resized = _filtered(torch.cat(rows, dim=-2), shape, filter_)
-    return resized.clamp(0, 1) if filter_ == F.InterpolationMode.BICUBIC else resized
+    return resized.clamp(0, 1) if filter_ == "bicubic" else resized
 
 
-def _filtered(pixels: Tensor, shape: tuple[int, int], filter_: F.InterpolationMode) -> Tensor:
+def _filtered(pixels: Tensor, shape: tuple[int, int], filter_: Filter) -> Tensor:
     """Returns pixels scaled to [0, 1], filtered to (height, width)."""
-    resized: Tensor = F.resize(
-        to_unit_range(pixels), list(shape), interpolation=filter_, antialias=True
-    )
-    return resized
+    values = to_unit_range(pixels)
+    if values.shape[-2:] == shape:
+        return values
+    batch = values.reshape(-1, *values.shape[-3:])
+    filtered = F.interpolate(batch, size=shape, mode=filter_, align_corners=False, antialias=True)
+    return filtered.reshape(*values.shape[:-2], *shape)
+
+
+def to_unit_range(pixels: Tensor) -> Tensor:
+    """Returns float32 pixels: uint8 scaled to [0, 1] by 1/255, floating point unchanged."""
+    values = pixels.to(torch.float32)
+    return values if pixels.is_floating_point() else values.mul_(1 / 255)
+
+
+def _center(pixels: Tensor, size: int) -> Tensor:
+    """Returns the central square; offsets are rounded as by torchvision."""
+    top, left = (round((side - size) / 2) for side in pixels.shape[-2:])
+    return pixels[..., top : top + size, left : left + size]

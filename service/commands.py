@@ -1,7 +1,9 @@
 """The command `eulerlora serve`. Importing this module must stay cheap: `--help` needs it."""
 
+import multiprocessing
 import signal
 import sys
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,6 +14,9 @@ from eulerlora.openmp import set_openmp_wait_policy
 PATH = click.Path(path_type=Path)
 PRECISIONS = ("float32", "bfloat16")
 LOG_FORMATS = ("auto", "json", "text")
+
+DECODER_MODULE = "service.decoding.worker"
+"""What a decoder process runs; not imported here, because it imports torch."""
 
 
 @click.command("serve")
@@ -61,13 +66,25 @@ def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     reloads the checkpoints.
     """
     set_openmp_wait_policy()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _exit_cleanly)
+    signal.signal(signal.SIGTERM, _exit_cleanly)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are checkpoints to reload
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    start_fork_server()
+    signal.signal(signal.SIGINT, _exit_cleanly)
     from eulerlora.checkpoint import DEFAULT_CHECKPOINT  # noqa: PLC0415 - imports torch
     from service.process import ServeOptions, run  # noqa: PLC0415 - imports torch and uvicorn
 
     run(ServeOptions(checkpoints=checkpoints or (str(DEFAULT_CHECKPOINT),), **options))
+
+
+def start_fork_server() -> None:
+    """Starts the process from which decoders are forked.
+
+    It imports their modules while this process imports its own and loads the checkpoints. It
+    ignores the signals that this process ignores at present.
+    """
+    multiprocessing.set_forkserver_preload([DECODER_MODULE])
+    forkserver.ensure_running()
 
 
 def _exit_cleanly(*_: object) -> NoReturn:

@@ -14,7 +14,6 @@ from torch import nn
 from torchvision import models
 from torchvision.models import Weights, WeightsEnum
 
-from eulerlora.backbone import PUBLISHED
 from eulerlora.backbone_network import VisionTransformer
 from eulerlora.checkpoint import save_checkpoint
 from eulerlora.config import (
@@ -26,6 +25,7 @@ from eulerlora.config import (
     Threshold,
 )
 from eulerlora.method_settings import EULERLORA, MethodSettings
+from eulerlora.published_weights import PUBLISHED
 from eulerlora.safetensor_files import tensors_sha256
 from eulerlora.settings import AdapterSettings, BackboneSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer

@@ -9,6 +9,7 @@ from benchmarks.baselines.engine import build_engine
 from benchmarks.baselines.naive import naive_logits, ordinary_members
 from benchmarks.baselines.peft import PeftVisionTransformer
 from benchmarks.baselines.vmap_ensemble import vmap_ensemble
+from benchmarks.inference.captured_engine import captured_engine
 from benchmarks.measurement.result import Check
 from benchmarks.measurement.workload import Plan, Workload
 from eulerlora.row_draws import RowDraws
@@ -37,7 +38,7 @@ def checks(plan: Plan) -> list[Check]:
         "bfloat16": build_engine(load.network, "bfloat16"),
     }
     if plan.compiler is not None:
-        engines["bfloat16, compiled"] = build_engine(load.network, "bfloat16", plan.compiler)
+        engines["bfloat16, compiled"] = captured_engine(sizes, device, plan.compiler).run
     logits = {name: engine(load.images, load.rows, load.draws) for name, engine in engines.items()}
     logits |= {
         "float32, naive loop": naive_logits(members, *inputs).flatten(0, 1),

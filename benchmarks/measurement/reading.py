@@ -10,7 +10,7 @@ from benchmarks.measurement.machine import Machine, commit, this_machine, versio
 from benchmarks.measurement.result import Spread, Target
 from eulerlora.validation import Settings
 
-Unit = Literal["seconds", "bytes", "share", "count"]
+Unit = Literal["seconds", "bytes", "share", "count", "rows/s", "answers/s"]
 
 
 class Reading(Settings):

@@ -19,7 +19,7 @@ class GpuRun(Settings):
 
     seconds: float
     checks: list[Check]
-    results: list[Result]
+    results: list[Record]
 
 
 def append(path: Path, record: Record) -> None:
@@ -36,7 +36,7 @@ def read(path: Path) -> list[Record]:
     """
     text = path.read_text()
     if path.suffix == ".json":
-        return list(GpuRun.model_validate_json(text).results)
+        return GpuRun.model_validate_json(text).results
     return [RECORD.validate_json(line) for line in text.splitlines()]
 
 

@@ -32,7 +32,7 @@ class Plan(Settings):
     stalled connections; probes: requests meanwhile. mixed_s: duration of mixed input; memory
     growth is measured after `warmup_s`. terminations: number of servers terminated by SIGTERM.
     victim_requests: of a client, with and without an attacker, in `attack_runs` alternating runs;
-    slow_upload_s: duration of an upload.
+    slow_upload_s: duration of an upload. starts: of the service, after a first one.
     """
 
     options: tuple[str, ...] = ()
@@ -62,6 +62,7 @@ class Plan(Settings):
     victim_requests: PositiveInt = 100
     attack_runs: PositiveInt = 5
     slow_upload_s: float = 12.0
+    starts: PositiveInt = 5
 
 
 FULL = Plan()
@@ -86,4 +87,5 @@ SMALL = Plan(
     victim_requests=5,
     attack_runs=1,
     slow_upload_s=1.0,
+    starts=1,
 )

@@ -19,6 +19,7 @@ from benchmarks.service.measurements.mixed_input import mixed_input
 from benchmarks.service.measurements.overload import overload
 from benchmarks.service.measurements.sigterm import sigterm
 from benchmarks.service.measurements.single_request import single_request
+from benchmarks.service.measurements.start import start
 from benchmarks.service.measurements.throughput import throughput
 from benchmarks.service.measurements.waiting import waiting
 from benchmarks.service.plan import FULL, SMALL
@@ -34,6 +35,7 @@ MEASUREMENTS: Mapping[str, Callable[..., Iterator[Record]]] = {
     "sigterm": sigterm,
     "attackers": attackers,
     "waiting": waiting,
+    "start": start,
 }
 
 

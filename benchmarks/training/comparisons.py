@@ -11,6 +11,13 @@ DESCRIPTIONS: dict[Side, str] = {
     "micro-batches": "micro-batches of two images' rows, float32",
 }
 SUFFIXES: dict[Side, str] = {"one-batch": "", "micro-batches": " in micro-batches"}
+TIME_LIMIT = 0.90
+"""Ratio of the arithmetic: 1,026 GFLOP a step through the frozen weights, and 1,140 in the loop."""
+
+MEMORY_TARGETS: dict[Side, Target | None] = {
+    "one-batch": None,  # a row saves the same activations on both sides
+    "micro-batches": Target(bound="at most", value=0.40),  # a quarter of the rows at a time
+}
 NAIVE = "ordinary LoRA modules, one forward pass a trajectory, summed losses, float32"
 
 
@@ -25,7 +32,7 @@ def step_time_comparison(plan: Plan, side: Side) -> Result:
         "/ naive loop",
         ours=DESCRIPTIONS[side],
         reference=NAIVE,
-        target=Target(bound="at most", value=0.70),
+        target=Target(bound="at most", value=TIME_LIMIT),
     )
     seconds = paired_seconds(ours, naive, plan.sizes.step_repeats, 1, plan.device)
     return comparison.result(*seconds, plan.device, described(sizes, images=images))
@@ -39,7 +46,7 @@ def step_memory_comparison(plan: Plan, side: Side) -> Result:
         "peak memory / naive loop",
         ours=DESCRIPTIONS[side],
         reference=NAIVE,
-        target=Target(bound="at most", value=0.80),
+        target=MEMORY_TARGETS[side],
         unit="bytes",
     )
     pairs = [

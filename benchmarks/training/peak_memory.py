@@ -1,17 +1,16 @@
 """Peak memory of training steps, in addition to the model; a new process for each on a CPU.
 
 As a program, `python -m benchmarks.training.peak_memory SIDE IMAGES SIZES` measures one side and
-prints the bytes. It reads the kernel's high-water mark of the process (VmHWM) instead of
-`ru_maxrss`, which a child inherits from its parent.
+prints the bytes.
 """
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import torch
 
+from benchmarks.measurement.process_memory import peak_growth
 from benchmarks.measurement.sizes import NetworkSizes
 from benchmarks.measurement.workload import Workload
 from benchmarks.training.step import STEPS, Side
@@ -47,17 +46,12 @@ def _peak_on_gpu(side: Side, sizes: NetworkSizes, images: int, device: torch.dev
 
 def _peak_in_this_process(side: Side, sizes: NetworkSizes, images: int) -> int:
     step = STEPS[side](Workload.random(sizes, images, torch.device("cpu")))
-    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
-    before = _status_bytes("VmRSS")
-    for _ in range(MEASURED_STEPS):
-        step()
-    return _status_bytes("VmHWM") - before
 
+    def steps() -> None:
+        for _ in range(MEASURED_STEPS):
+            step()
 
-def _status_bytes(field: str) -> int:
-    match = re.search(rf"^{field}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.M)
-    assert match is not None
-    return 1024 * int(match.group(1))
+    return peak_growth(steps)
 
 
 if __name__ == "__main__":

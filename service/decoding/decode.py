@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from eulerlora.errors import ImageError
-from eulerlora.image_files import check_sample_range, jpeg_reduction, reduce_jpeg
+from eulerlora.image_files import check_sample_range, jpeg_reduction
 from eulerlora.preprocess import (
     PARSER_ERRORS,
     RgbImage,
@@ -44,6 +44,9 @@ EXTENSIONS: dict[str, Format] = {
     ".png": "PNG",
     ".webp": "WEBP",
 }
+COLOUR_SPACES = {"RGB": "RGB", "L": "GRAY", "CMYK": "CMYK"}
+"""Pillow's mode of a JPEG -> the name in simplejpeg."""
+
 NEUTRAL = {"", "application/octet-stream"}
 
 PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
@@ -160,17 +163,13 @@ def _decode_jpeg(
         factor = 1 if input_side is None else jpeg_reduction(image.size, input_side)
         size = (-(-image.width // factor), -(-image.height // factor))
         check_pixels(size, limits.max_pixels)
-        if image.mode == "RGB":
-            pixels = _strictly_decoded(data, size)
-            if is_upright_srgb(image):
-                return RgbImage(channels_first(pixels), ()), upright_size
-            reduced = Image.fromarray(pixels)
-            reduced.info = image.info
-            return upright_rgb(reduced), upright_size
-        _check_jpeg(data)
-        if input_side is not None:
-            reduce_jpeg(image, input_side)
-        return upright_rgb(image), upright_size
+        pixels = _strictly_decoded(data, image.mode, size)
+        if is_upright_srgb(image):
+            return RgbImage(channels_first(pixels), ()), upright_size
+        height, width = pixels.shape[:2]
+        reduced = Image.frombuffer(image.mode, (width, height), pixels, "raw", image.mode, 0, 1)
+        reduced.info = image.info
+        return upright_rgb(reduced), upright_size
 
 
 def _decode_other(data: bytes, file_format: Format, limits: ImageLimits) -> RgbImage:
@@ -190,22 +189,20 @@ def _decode_other(data: bytes, file_format: Format, limits: ImageLimits) -> RgbI
         return upright_rgb(image)
 
 
-def _strictly_decoded(data: bytes, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
-    """Returns (height, width, 3) of an RGB JPEG, with the same pixels as Pillow at any reduction.
+def _strictly_decoded(data: bytes, mode: str, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Returns the pixels of a JPEG, which are those that Pillow decodes at any reduction.
 
-    size: width and height after the reduction. Raises ValueError if libjpeg warns of missing or
+    mode: of Pillow. size: width and height after the reduction. Returns (height, width) for mode L
+    and (height, width, channels) for others. Raises ValueError if libjpeg warns of missing or
     broken data, which Pillow fills with gray.
     """
     width, height = size
-    pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(data, min_width=width, min_height=height)
-    return pixels
-
-
-def _check_jpeg(data: bytes) -> None:
-    """Raises ValueError as `_strictly_decoded`, for a JPEG that Pillow decodes."""
-    simplejpeg.decode_jpeg(
-        data, "GRAY", fastdct=True, fastupsample=True, min_height=1, min_width=1, min_factor=8
+    pixels: npt.NDArray[np.uint8] = simplejpeg.decode_jpeg(
+        data, COLOUR_SPACES[mode], min_width=width, min_height=height
     )
+    if mode == "CMYK":  # files store inverted inks
+        np.subtract(255, pixels, out=pixels)
+    return pixels[..., 0] if mode == "L" else pixels
 
 
 def _narrow_transparent_colour(image: Image.Image) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from eulerlora.inference import ImageOutput, ModelImages, predict_together
 from eulerlora.model import EulerLoRA
+from eulerlora.ood_scores import with_distances
 from eulerlora.settings import Draw
 from service.inference.device_errors import with_device_errors
 
@@ -82,11 +83,16 @@ def infer_together(
 ) -> list[list[ImageOutput]]:
     """Returns the outputs for the items of each engine, from passes that all engines share.
 
-    The engines have equal `pass_key`s. Raises as `Engine.infer`.
+    They have feature distances if the model has feature statistics. The engines have equal
+    `pass_key`s. Raises as `Engine.infer`.
     """
-    return with_device_errors(
+    outputs = with_device_errors(
         lambda: predict_together([engine.images(items) for engine, items in batch])
     )
+    return [
+        with_distances(results, engine.model.feature_distance)
+        for (engine, _), results in zip(batch, outputs, strict=True)
+    ]
 
 
 class CoreAllocation:

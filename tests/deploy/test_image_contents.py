@@ -1,6 +1,8 @@
 """The search for unneeded files in the image."""
 
 import json
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,24 @@ def test_the_build_context_has_every_file_that_the_image_copies() -> None:
     sources = {source for line in copies for source in line}
     assert {"service", "requirements/serve.lock"} < sources
     assert {s for s in sources if not {f"!{s}", f"!{s}/"} & set(kept)} == set()
+
+
+def test_the_cpu_image_installs_the_lock_without_what_cuda_needs() -> None:
+    program = re.search(r"awk '([^']*)'", (ROOT / "Dockerfile").read_text())
+    assert program is not None
+    lock = ROOT / "requirements/serve.lock"
+    kept = subprocess.run(
+        ["awk", program[1], str(lock)], capture_output=True, text=True, check=True
+    ).stdout
+    pin = re.compile(r"^([a-z0-9-]+)==", re.MULTILINE)
+    left_out = set(pin.findall(lock.read_text())) - set(pin.findall(kept))
+    assert {"torch", "torchvision", "triton", "nvidia-cublas"} <= left_out
+    assert {name.partition("-")[0] for name in left_out} <= {
+        "torch", "torchvision", "triton", "nvidia", "cuda",
+    }  # fmt: skip
+    hashes = [part.count("--hash=") for part in pin.split(kept)[2::2]]
+    assert min(hashes) > 0
+    assert "numpy==" in kept
 
 
 def test_files_that_the_server_needs_are_no_findings(tmp_path: Path) -> None:

@@ -3,14 +3,19 @@
 from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from eulerlora.errors import ImageError
-from eulerlora.image_files import image_files, jpeg_reduction, read_pixels
+from eulerlora.image_files import image_files, jpeg_reduction, read_pixels, unread_file
+from eulerlora.model import EulerLoRA, rgb_images
 from eulerlora.preprocess import resize
 from tests.damaged_images import contradictory_images, png_chunks
+
+EXAMPLE = Path(__file__).parents[2] / "docs/images/example-lesion.jpg"
+MAX_PROBABILITY_CHANGE = 0.005
 
 
 def test_images_below_folders_and_links_are_listed_in_order(tmp_path: Path) -> None:
@@ -63,6 +68,46 @@ def test_a_reduced_jpeg_gives_the_same_input_within_a_hundredth(tmp_path: Path) 
     difference = (resize(full, 64) - resize(reduced, 64)).abs()
     assert difference.max() < 0.01
     assert difference.mean() < 0.001
+
+
+@pytest.mark.parametrize("content", ["lesion", "noise"])
+def test_a_reduced_jpeg_gives_the_same_probabilities_within_the_documented_bound(
+    content: str, tmp_path: Path
+) -> None:
+    """The bound of docs/service.md, for both factors."""
+    model = EulerLoRA.default("cpu")
+    small = Image.open(EXAMPLE) if content == "lesion" else Image.effect_noise((400, 300), 80)
+    for width, factor in ((2016, 2), (4032, 4)):
+        path = tmp_path / f"{width}.jpg"
+        large = small.convert("RGB").resize((width, width * 3 // 4), Image.Resampling.BICUBIC)
+        large.save(path, quality=92)
+        assert jpeg_reduction(large.size, model.config.preprocessing.input_side) == factor
+        whole = np.array(Image.open(path))
+        expected, actual = (model.predict([image]).probabilities for image in (whole, path))
+        assert 0 < (actual - expected).abs().max() < MAX_PROBABILITY_CHANGE
+
+
+def test_an_opened_jpeg_that_was_not_read_is_reduced_like_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "image.jpg"
+    Image.linear_gradient("L").resize((1920, 1440)).convert("RGB").save(path)
+    opened = Image.open(path)
+    assert unread_file(opened) == path
+    (rgb,) = rgb_images([opened], 64)
+    assert torch.equal(rgb.pixels, read_pixels(path, "image", 64))
+    assert opened.size == (1920, 1440)  # the user's image is as before
+
+
+def test_an_image_that_was_read_or_changed_is_not_read_from_its_file_again(tmp_path: Path) -> None:
+    path = tmp_path / "image.jpg"
+    Image.new("RGB", (1920, 1440)).save(path)
+    read, drafted, other = Image.open(path), Image.open(path), Image.open(path)
+    read.load()
+    drafted.draft("L", (480, 360))
+    images = [read, drafted, other.crop((0, 0, 9, 9)), Image.open(BytesIO(path.read_bytes()))]
+    assert [unread_file(image) for image in images] == [None] * 4
+    deleted = Image.open(path)
+    path.unlink()
+    assert unread_file(deleted) is None
 
 
 def test_files_of_other_formats_are_not_reduced(tmp_path: Path) -> None:

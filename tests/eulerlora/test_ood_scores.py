@@ -1,5 +1,7 @@
 """OOD scores of images: definitions, directions of the thresholds, and missing statistics."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,7 +9,7 @@ from torch import Tensor
 from eulerlora.config import ScoreThreshold, Threshold
 from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
 from eulerlora.inference import ImageOutput
-from eulerlora.ood_scores import image_scores, ood_scores
+from eulerlora.ood_scores import image_scores, ood_scores, with_distances
 
 LOGITS = torch.tensor([[[2.0, 0.0], [1.0, 1.0]], [[5.0, -1.0], [4.0, 0.0]]], dtype=torch.float64)
 FEATURES = torch.tensor([[[1.0, 0.0], [3.0, 0.0]], [[0.0, 4.0], [0.0, 4.0]]])
@@ -78,3 +80,23 @@ def test_without_statistics_there_is_no_feature_distance() -> None:
     output = ImageOutput(LOGITS[0].log_softmax(-1), LOGITS[0].logsumexp(-1), FEATURES[0])
     assert set(image_scores([output], torch.tensor([0.5]), None)) == {"msp", "energy"}
     assert set(image_scores([], torch.empty(0), None)) == {"msp", "energy"}
+
+
+def test_distances_of_a_batch_are_those_of_its_images_and_are_not_computed_again() -> None:
+    generator = torch.Generator().manual_seed(0)
+    factor = torch.randn(9, 5, generator=generator)
+    statistics = FeatureStatistics(torch.randn(3, 5, generator=generator), factor.T @ factor)
+    distance = FeatureDistance(statistics)
+    outputs = [
+        ImageOutput(torch.zeros(t, 2), torch.zeros(t), torch.randn(t, 5, generator=generator))
+        for t in (1, 2, 4)
+    ]
+    scored = with_distances(outputs, distance)
+    msp = torch.full((3,), 0.5)
+    values = [image_scores(given, msp, distance)["feature_distance"] for given in (outputs, scored)]
+    torch.testing.assert_close(*values)
+    means = torch.stack([output.features.mean(dim=0) for output in outputs])
+    torch.testing.assert_close(values[1], distance(means))
+    known = replace(scored[0], distance=torch.tensor(7.0))
+    assert image_scores([known], msp[:1], distance)["feature_distance"].item() == 7
+    assert with_distances(outputs, None) == outputs

@@ -39,12 +39,21 @@ def test_dir_lists_the_public_names() -> None:
     assert dir(eulerlora) == eulerlora.__all__
 
 
-def test_the_package_and_its_command_import_neither_torch_nor_pydantic() -> None:
-    program = (
-        "import sys, eulerlora, eulerlora.commands\n"
-        "print({'torch', 'pydantic', 'PIL'} & sys.modules.keys())"
-    )
+def modules_after(statement: str, *names: str) -> str:
+    """Returns those of the modules that a new interpreter has after a statement, as a set."""
+    program = f"import sys; {statement}; print({set(names)} & sys.modules.keys())"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "set()\n"
+    return done.stdout.strip()
+
+
+def test_the_package_and_its_command_import_neither_torch_nor_pydantic() -> None:
+    imported = modules_after("import eulerlora, eulerlora.commands", "torch", "pydantic", "PIL")
+    assert imported == "set()"
+
+
+def test_torchvision_is_imported_only_for_published_weights() -> None:
+    """It imports torch's compiler, and takes longer than torch."""
+    names = ("torchvision", "torch._dynamo")
+    assert modules_after("import eulerlora.model", *names) == "set()"

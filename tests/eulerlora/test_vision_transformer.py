@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torchvision import models
 
 from eulerlora.adapter_heads import AdapterHeads
-from eulerlora.backbone import from_torchvision
 from eulerlora.backbone_network import VisionTransformer
+from eulerlora.published_weights import from_torchvision
 from eulerlora.row_draws import COEFFICIENTS, RowDraws
 from eulerlora.rows import Rows
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, Preprocessing

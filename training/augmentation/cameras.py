@@ -9,7 +9,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from eulerlora.preprocess import channels_first, to_unit_range
+from eulerlora.preprocess import channels_first
 
 CROP_AREA, CROP_RATIO = (0.35, 1.0), (0.8, 1.8)
 LOG_GAIN = 0.3  # of a channel: factors from 0.74 to 1.35
@@ -34,7 +34,7 @@ def camera_view(size: int) -> v2.Compose:
             v2.RandomApply([v2.Lambda(lambda pixels: pixels.mT)]),
             v2.RandomApply([v2.GaussianBlur(5, (0.2, 1.5))], 0.25),
             v2.RandomApply([v2.Lambda(jpeg_compression)], 0.25),
-            to_unit_range,
+            v2.ToDtype(torch.float32, scale=True),
             v2.Lambda(colour_change),
             v2.RandomApply([v2.Lambda(camera_border)], 0.15),
             v2.RandomApply([v2.Lambda(ruler)], 0.1),

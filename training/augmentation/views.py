@@ -7,7 +7,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from eulerlora.preprocess import network_input, to_unit_range
+from eulerlora.preprocess import network_input
 from eulerlora.settings import Preprocessing
 from training.augmentation.cameras import camera_view
 from training.augmentation.random_state import CPU, seeded
@@ -54,7 +54,7 @@ def dermoscopy_view(preprocessing: Preprocessing) -> View:
             v2.RandomVerticalFlip(),
             v2.RandomApply([v2.Lambda(lambda pixels: pixels.mT)]),
             v2.ColorJitter(brightness=0.1, contrast=0.1, saturation=0.1, hue=0.02),
-            to_unit_range,
+            v2.ToDtype(torch.float32, scale=True),
         ]
     )
     return view
@@ -80,7 +80,7 @@ def natural_view(preprocessing: Preprocessing) -> View:
             v2.RandomResizedCrop(preprocessing.size, scale=(0.6, 1.0)),
             v2.RandomHorizontalFlip(),
             v2.ColorJitter(brightness=0.1, contrast=0.1, saturation=0.1, hue=0.02),
-            to_unit_range,
+            v2.ToDtype(torch.float32, scale=True),
         ]
     )
     return view

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torchvision.ops import Conv2dNormActivation, StochasticDepth
+from torchvision.ops import StochasticDepth
 
 from eulerlora.backbone import POSITIONS, resized_positions
 from eulerlora.backbone_network import VisionTransformer
@@ -68,7 +68,7 @@ class Classifier(nn.Module):
         """
         if isinstance(self.backbone.conv_proj, nn.Sequential):
             for layer in self.backbone.conv_proj:
-                if isinstance(layer, Conv2dNormActivation):
+                if isinstance(layer, nn.Sequential):
                     convolution, norm, *_ = layer.eval()
                     layer[0], layer[1] = fuse_conv_bn_eval(convolution, norm), nn.Identity()
         return self.eval()

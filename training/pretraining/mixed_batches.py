@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from eulerlora.preprocess import to_unit_range
 from training.augmentation.cameras import camera_view
 from training.augmentation.random_state import CPU, seeded
 from training.fit.batches import shard_indices
@@ -137,7 +136,7 @@ def group_transform(settings: AugmentationSettings, size: int) -> GroupTransform
             v2.RandomResizedCrop(size, scale=(settings.crop_area, 1.0)),
             v2.RandomHorizontalFlip(),
             *policy[settings.policy],
-            to_unit_range,
+            v2.ToDtype(torch.float32, scale=True),
             v2.RandomErasing(settings.erasing),
             v2.RandomApply([mixed], settings.mixed),
         ]

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from eulerlora.adaptive_sampling import MAX_SAMPLES
-from eulerlora.backbone import PUBLISHED, absent_weights, from_torchvision
 from eulerlora.backbone_network import VisionTransformer
 from eulerlora.checkpoint import BACKBONE, DEFAULT_CHECKPOINT
+from eulerlora.published_weights import PUBLISHED, absent_weights, from_torchvision
 from eulerlora.safetensor_files import read_metadata
 from eulerlora.settings import AUTO, AdapterSettings, BackboneSettings, Precision
 from eulerlora.vision_transformer import AdaptedVisionTransformer

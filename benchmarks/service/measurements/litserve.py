@@ -53,10 +53,9 @@ CANDIDATES = (
 def litserve_comparison(plan: Plan) -> Iterator[Result]:
     """Compares throughput and p99 with LitServe at its best settings."""
     images = synthetic_images(plan.image_count)
-    requests, peer_requests = _service_requests(images), _peer_requests(images)
+    requests, posted = service_requests(images), peer_requests(images)
     rates = {
-        batching: _trial(plan, batching, peer_requests)
-        for batching in CANDIDATES[: plan.peer_candidates]
+        batching: _trial(plan, batching, posted) for batching in CANDIDATES[: plan.peer_candidates]
     }
     best = max(rates, key=lambda batching: rates[batching])
     with short_gc_pauses(), eulerlora_server(plan.options) as server, litserve(best) as peer:
@@ -64,9 +63,7 @@ def litserve_comparison(plan: Plan) -> Iterator[Result]:
         def pair() -> tuple[Load, Load]:
             with paused(peer.pid):
                 load = closed_loop(server.port, requests, plan.peer_clients, plan.peer_responses)
-            return load, closed_loop(
-                peer.port, peer_requests, plan.peer_clients, plan.peer_responses
-            )
+            return load, closed_loop(peer.port, posted, plan.peer_clients, plan.peer_responses)
 
         pair()  # warm-up
         pairs = [pair() for _ in range(plan.peer_runs)]
@@ -79,11 +76,16 @@ def litserve_comparison(plan: Plan) -> Iterator[Result]:
 
 def litserve(batching: Batching) -> AbstractContextManager[Server]:
     """Runs LitServe while the block runs."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    port = free_port()
     arguments = [port, batching.size, batching.timeout_s, batching.workers]
     program = ["-m", "benchmarks.service.references.litserve_server", *map(str, arguments)]
     return server_process(program, "/health", port, GRACE_S)
+
+
+def free_port() -> int:
+    """Returns a port that is free at present."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 def _trial(plan: Plan, batching: Batching, requests: Sequence[bytes]) -> float:
@@ -121,17 +123,19 @@ def _p99(load: Load) -> float:
     return float(np.percentile([exchange.seconds for exchange in load.successful], 99))
 
 
-def _service_requests(images: Sequence[bytes]) -> list[bytes]:
+def service_requests(images: Sequence[bytes], modes: Sequence[Mode] = MODES) -> list[bytes]:
+    """Returns a form for the service for every image and mode."""
     return [
         post_form([Part("file", image, "a.jpg", "image/jpeg")], parameters(mode))
         for image in images
-        for mode in MODES
+        for mode in modes
     ]
 
 
-def _peer_requests(images: Sequence[bytes]) -> list[bytes]:
+def peer_requests(images: Sequence[bytes], modes: Sequence[Mode] = MODES) -> list[bytes]:
+    """Returns the same for servers that take the mode as a field of the form."""
     return [
         post_form([Part("file", image, "a.jpg", "image/jpeg"), Part("mode", mode.encode())])
         for image in images
-        for mode in MODES
+        for mode in modes
     ]
