@@ -125,11 +125,11 @@ def adapted_attention(
     else:
         (query,) = project(inputs[:, :queries], slice(0, 1))
         key, value = project(inputs, slice(1, 3))
-    heads = [
+    query, key, value = (
         projected.unflatten(-1, (frozen.num_heads, -1)).transpose(1, 2)
         for projected in (query, key, value)
-    ]
-    context = attend(frozen, *heads, added=added)  # (rows, heads, queries, head_dim)
+    )
+    context = attend(frozen, query, key, value, added)  # (rows, heads, queries, head_dim)
     context = context.transpose(1, 2).flatten(2)
     down, up = adapters.down[-1].flatten(0, 1), adapters.up[-1].flatten(0, 1)  # (ranks, width)
     output = frozen.out_proj

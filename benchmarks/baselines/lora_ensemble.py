@@ -44,7 +44,7 @@ class StackedMembers:
             outputs: Tensor = functional_call(self._module, state, (rows,))
             return outputs
 
-        return cast("Tensor", vmap(of_member)(self._state, inputs))
+        return vmap(of_member)(self._state, inputs)
 
 
 class LoRAEnsemble:
@@ -80,11 +80,13 @@ class LoRAEnsemble:
             tokens = tokens + attended
             tokens = tokens + block.mlp(block.ln_2(tokens))
         features = self._first.ln(tokens)[:, 0]
-        return self._head(self._by_member(features)).transpose(0, 1)
+        logits: Tensor = self._head(self._by_member(features))
+        return logits.transpose(0, 1)
 
     def _by_member(self, rows: Tensor) -> Tensor:
         """(members * n, ...) -> (members, n, ...)."""
-        return rows.unflatten(0, (self._count, -1))
+        by_member: Tensor = rows.unflatten(0, (self._count, -1))
+        return by_member
 
 
 def _projections(

@@ -70,6 +70,8 @@ class Classifier(nn.Module):
             for layer in self.backbone.conv_proj:
                 if isinstance(layer, nn.Sequential):
                     convolution, norm, *_ = layer.eval()
+                    assert isinstance(convolution, nn.Conv2d)
+                    assert isinstance(norm, nn.BatchNorm2d)
                     layer[0], layer[1] = fuse_conv_bn_eval(convolution, norm), nn.Identity()
         return self.eval()
 

@@ -27,7 +27,6 @@ BATCH_SIZE, BATCH_WAIT_S = 8, 0.005
 app = FastAPI()
 
 
-@serve.deployment(max_ongoing_requests=128)
 @serve.ingress(app)
 class BatchedModel:
     """A replica: decodes every image in a thread and answers in batches."""
@@ -58,7 +57,7 @@ class BatchedModel:
 
 def _main(port: int) -> None:
     serve.start(http_options={"host": "127.0.0.1", "port": port})
-    serve.run(BatchedModel.bind())
+    serve.run(serve.deployment(max_ongoing_requests=128)(BatchedModel).bind())
     threading.Event().wait()
 
 
