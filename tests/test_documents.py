@@ -74,7 +74,11 @@ def check_command(words: list[str]) -> None:
         assert subcommand is not None, words
         command = subcommand
     rest = list(arguments)
-    known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+    known = {
+        option
+        for parameter in command.params
+        for option in [*parameter.opts, *parameter.secondary_opts]
+    } | {"--help"}
     assert options(rest) <= known, words
     if command.name in {"train", "pretrain"} and rest and re.fullmatch(r"[a-z][\w-]*", rest[0]):
         assert rest[0] in RECIPES, words

@@ -67,6 +67,8 @@ def test_each_method_writes_a_calibrated_checkpoint_that_samples_weights(
         assert config.method == EXPECTED[case]
     assert config.name == f"tiny-run-{method}"
     assert config.provenance["fitted_to"] == plain.revision
+    adapters = model.network.settings
+    assert plain.network.settings.min_rank < adapters.min_rank == adapters.rank  # no masks
     assert config.threshold("det", 1) is not None
     assert config.threshold("stoch", 1) is not None
     assert config.features is not None
