@@ -91,7 +91,9 @@ def check_module(name: str, arguments: list[str]) -> None:
     """
     path = ROOT.joinpath(*name.split("."))
     sources = sorted(path.glob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
-    known = set(re.findall(r'"(--[a-z-]+)"', "".join(source.read_text() for source in sources)))
+    known = set(
+        re.findall(r'["/](--[a-z-]+)(?=["/])', "".join(source.read_text() for source in sources))
+    )
     assert options(itertools.takewhile("--".__ne__, arguments)) <= known, (name, arguments)
 
 
