@@ -142,6 +142,7 @@ class CheckpointConfig(Settings):
 
     method: how rows are drawn and computed; `adapters` has the settings that all methods share.
     sampler: the default sampler of an image; the thresholds of `stoch` are valid for it only.
+    sampled_from_block: the first block that is sampled (`Draw`), below the number of blocks.
     temperature: the logits are divided by it before the softmax. features: describes the feature
     statistics; None if they were not fitted.
     """
@@ -154,6 +155,7 @@ class CheckpointConfig(Settings):
     classes: Annotated[tuple[ClassName, ...], Field(min_length=2)]
     preprocessing: Preprocessing
     sampler: Sampler = "independent"
+    sampled_from_block: int = optional(0, ge=0)
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     thresholds: tuple[Threshold, ...] = ()
     features: FeatureConfig | None = None
@@ -171,6 +173,11 @@ class CheckpointConfig(Settings):
         self._check_counts(len(names))
         if self.preprocessing.size != self.backbone.settings.image_size:
             raise ValueError("preprocessing.size differs from the backbone's image_size")
+        layers = self.backbone.settings.layers
+        if self.sampled_from_block >= layers:
+            raise ValueError(
+                f"expected sampled_from_block below layers={layers}, got {self.sampled_from_block}"
+            )
         return self
 
     def _check_counts(self, classes: int) -> None:

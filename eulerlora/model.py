@@ -227,6 +227,7 @@ class EulerLoRA:
                 "samples": 1 if mode == "det" else count,
                 "seed": seed or 0,
                 "sampler": sampler or self.config.sampler,
+                "sampled_from_block": self.config.sampled_from_block,
             },
         )
         return PredictOptions(draw, adaptive, seed is None, coverage)

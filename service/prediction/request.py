@@ -45,6 +45,7 @@ class PredictRequest:
             samples=ROUNDS[0] if self.samples == AUTO else self.samples,
             seed=seed,
             sampler=self.served.model.config.sampler,
+            sampled_from_block=self.served.model.config.sampled_from_block,
         )
 
     def with_fewer_samples(self) -> Self:
