@@ -7,6 +7,10 @@ from pydantic import Field, model_validator
 from eulerlora.validation import Settings
 
 Mode = Literal["det", "stoch"]
+"""Of a draw."""
+ADAPTIVE: Literal["adaptive"] = "adaptive"
+RequestMode = Literal["det", "stoch", "adaptive"]
+"""Of a prediction; `adaptive` is a pass in mode det, then samples where a decision is unsettled."""
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
 """Instead of a number of samples: adaptive sampling (`eulerlora.adaptive_sampling`)."""
