@@ -12,9 +12,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
 WIDTH, HEIGHT = 600, 450
-SKIN = np.array([0.90, 0.66, 0.59])
-BROWN = np.array([0.59, 0.36, 0.26])
-DARK_BROWN = np.array([0.29, 0.17, 0.14])
+SKIN = np.array([0.81, 0.60, 0.66])
+BROWN = np.array([0.68, 0.32, 0.21])
+DARK_BROWN = np.array([0.34, 0.15, 0.14])
 HAIR = np.array([0.20, 0.13, 0.12])
 PAGE = Path(__file__).parents[2] / "service" / "page"
 PAGE_SIZE = (400, 300)
@@ -72,17 +72,17 @@ def draw_lesion(drawn: Lesion) -> Image.Image:
     from_centre = np.hypot((x - 305) / drawn.radii[0], (y - 228) / drawn.radii[1])
     from_centre += coarse * smooth_noise(random, 70)
     from_centre += fine * smooth_noise(random, 20)
-    lesion = 1 / (1 + np.exp((from_centre - 1) / 0.045))
+    lesion = 1 / (1 + np.exp((from_centre - 1) / 0.16))
     centre = 1 / (1 + np.exp((from_centre - 0.55 + 0.15 * smooth_noise(random, 60)) / 0.09))
     # ridges where smooth noise crosses 0 form the meshes of the pigment network
     network = np.exp(-((smooth_noise(random, 9) / 0.35) ** 2)) * lesion * (1 - 0.6 * centre)
 
-    shade = 0.025 * smooth_noise(random, 120) + 0.012 * smooth_noise(random, 6)
+    shade = 0.02 * smooth_noise(random, 120) + 0.003 * smooth_noise(random, 6)
     pixels = np.broadcast_to(SKIN, (HEIGHT, WIDTH, 3)) * (1 + shade[..., None])
-    pixels = mix(pixels, BROWN, 0.75 * lesion)
+    pixels = mix(pixels, BROWN, 0.84 * lesion)
     pixels = mix(pixels, DARK_BROWN, drawn.centre * centre + drawn.network * network * (1 - centre))
     pixels = mix(pixels, HAIR, hairs(random, 7))
-    pixels = pixels * (1 - 0.28 * (np.hypot(x - 300, y - 225) / 375) ** 4)[..., None]
+    pixels = pixels * (1 - 0.31 * (np.hypot(x - 300, y - 225) / 375) ** 4)[..., None]
     pixels = pixels + 0.012 * random.standard_normal((HEIGHT, WIDTH, 1))
     return Image.fromarray((pixels.clip(0, 1) * 255).round().astype(np.uint8))
 

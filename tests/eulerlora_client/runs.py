@@ -30,9 +30,9 @@ def triage(*arguments: str | Path) -> Completed:
 
 
 def mel_policy() -> Policy:
-    """Returns the packaged policy with mel as the only malignant class."""
+    """Returns the packaged policy with mel as the only malignant class, urgent from 0.05 on."""
     policy = default_policy()
-    malignant = policy.malignant.model_copy(update={"classes": ("mel",)})
+    malignant = policy.malignant.model_copy(update={"classes": ("mel",), "urgent": 0.05})
     return policy.model_copy(update={"malignant": malignant})
 
 

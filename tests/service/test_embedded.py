@@ -64,7 +64,7 @@ def test_the_provenance_names_the_recipe_and_a_clean_commit(
     config: CheckpointConfig,
 ) -> None:
     recipe = config.provenance["recipe"]
-    assert recipe["data"]["split"] == "lesion"
+    assert recipe["data"]["split"] == "lesion-best-epoch"
     assert (recipe["adapters"]["adapters"], recipe["adapters"]["rank"]) == (2, 20)
     assert not config.provenance["commit"].endswith("-dirty")
     assert not config.backbone.provenance["commit"].endswith("-dirty")
@@ -105,13 +105,13 @@ def test_most_images_get_the_right_label(
 
 
 @pytest.mark.data
-def test_most_other_images_and_few_lesions_are_flagged(
+def test_most_other_images_and_few_lesions_are_unfamiliar(
     client: TestClient, real_data: Path, lesions: list[tuple[str, bytes]]
 ) -> None:
     def flagged(images: list[tuple[str, bytes]]) -> int:
         query = {"mode": "stoch", "samples": "4"}
         responses = [client.post("/predict", params=query, files={"file": file}) for file in images]
-        return sum(response.json()["ood"] for response in responses)
+        return sum(response.json()["unfamiliar"] for response in responses)
 
     others = first_images(real_data / "cifar10-jpeg.tar.xz")
     assert flagged(others) > IMAGES / 2 > 4 * flagged(lesions)

@@ -168,6 +168,6 @@ def _data_provenance(images: PretrainingImages) -> Provenance:
     facts = [data_provenance(part) for part in parts]
     names = sorted(name for fact in facts for name in fact["skipped"]["names"])
     return {
-        "data": " and ".join(fact["data"] for fact in facts),
+        "data": "; ".join(fact["data"] for fact in facts),
         "skipped": {"count": len(names), "names": names},
     }

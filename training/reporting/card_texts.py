@@ -23,14 +23,19 @@ class CardTexts:
 
 
 TINY_IMAGES = "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
+IMAGENET = "a part of ImageNet (Deng et al., CVPR 2009), for non-commercial research."
 LICENCES = {
     "ham10000": (
         "HAM10000 (Tschandl, Rosendahl and Kittler, Scientific Data 5, 180161, 2018), "
         "CC BY-NC 4.0: these weights are for non-commercial use, with attribution."
     ),
-    "tiny-imagenet": (
-        "Tiny ImageNet (Stanford CS231n, 2015), a part of ImageNet (Deng et al., CVPR 2009), for "
-        "non-commercial research."
+    "tiny-imagenet": f"Tiny ImageNet (Stanford CS231n, 2015), {IMAGENET}",
+    "mini-imagenet": f"mini-ImageNet (Vinyals et al., NIPS 2016), {IMAGENET}",
+    "mini-places": "Mini Places, a part of Places (Zhou et al., TPAMI 2018), for research.",
+    "imagenette": f"Imagenette (Howard, 2019), {IMAGENET}",
+    "imagewoof": f"Imagewoof (Howard, 2019), {IMAGENET}",
+    "isic-2020-test": (
+        "The test images of ISIC 2020 (Rotemberg et al., Scientific Data 8, 34, 2021), CC BY-NC 4.0."
     ),
     "cifar10": f"CIFAR-10 ({TINY_IMAGES}).",
     "cifar100": f"CIFAR-100 ({TINY_IMAGES}).",
@@ -42,6 +47,7 @@ LICENCES = {
         "The licence of the training images applies; the checkpoint does not contain the images."
     ),
 }
+"""By kind of data set, or by the name of its folder or archive without extension."""
 LICENCE_NAMES = {"ham10000": "cc-by-nc-4.0"}
 """The Hub's identifier of the weights' licence, by kind of data set; `other` for the rest."""
 HUB_METRICS = {"accuracy": "accuracy", "macro_f1": "f1", "brier": "brier_score"}

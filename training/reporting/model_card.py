@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from eulerlora.atomic_files import atomic_write
 from eulerlora.checkpoint import read_config, stored_revision, write_card
@@ -215,9 +215,18 @@ def _backbone_data(config: CheckpointConfig) -> Iterator[str]:
     if origin is None:
         yield "The pretraining data of the backbone is not known."
         return
-    kinds = [data["kind"] for data in origin["recipe"]["data"]]
-    licences = [LICENCES[kind] for kind in kinds if kind in LICENSED_KINDS]
+    recipe = origin["recipe"]
+    licences = dict.fromkeys(
+        licence
+        for data in [*recipe["data"], *recipe.get("unlabelled", [])]
+        if (licence := _licence(data["kind"], data["path"])) is not None
+    )
     yield " ".join([f"The backbone was pretrained on {origin['data']}.", *licences])
+
+
+def _licence(kind: str, path: str) -> str | None:
+    """Returns the licence of a data set of pretraining; None if it is not known."""
+    return LICENCES.get(kind if kind in LICENSED_KINDS else PurePosixPath(path).stem)
 
 
 def _list(items: Sequence[str]) -> str:

@@ -18,13 +18,13 @@ class Lesion:
     seed: int
     radius: float = 0.28
     ragged: float = 0.12
-    colour: tuple[float, float, float] = (0.42, 0.26, 0.18)
-    skin: tuple[float, float, float] = (0.87, 0.68, 0.60)
+    colour: tuple[float, float, float] = (0.64, 0.25, 0.17)
+    skin: tuple[float, float, float] = (0.77, 0.59, 0.68)
     mottled: float = 0.25
 
 
-RAGGED = Lesion(12, radius=0.3, ragged=0.2, colour=(0.8, 0.46, 0.42), mottled=0.3)
-DARK = Lesion(3, radius=0.34, ragged=0.3, colour=(0.16, 0.11, 0.12), mottled=0.5)
+RAGGED = Lesion(12, radius=0.3, ragged=0.2, colour=(0.64, 0.35, 0.39), mottled=0.3)
+DARK = Lesion(3, radius=0.34, ragged=0.3, colour=(0.27, 0.16, 0.10), mottled=0.5)
 SMALL = Lesion(2, radius=0.16, ragged=0.05)
 
 
@@ -41,7 +41,7 @@ def lesion_image(lesion: Lesion, width: int = 600, height: int = 450) -> Image.I
     distance = np.hypot(x, y * draw.uniform(0.9, 1.25)) / (lesion.radius * (1 + outline))
     depth = 1 / (1 + np.exp(18 * (distance - 1)))
     depth *= 1 + lesion.mottled * _clouds(draw, width, height, 14)
-    grain = 0.035 * _clouds(draw, width, height, 90) + 0.03 * _clouds(draw, width, height, 6)
+    grain = 0.035 * _clouds(draw, width, height, 90) + 0.01 * _clouds(draw, width, height, 6)
     light = 1.04 - 0.25 * (x**2 + y**2)
     colours = [
         (skin + grain) * light * (1 - depth) + colour * depth * (1 + grain)

@@ -99,7 +99,7 @@ def test_pretraining_writes_a_backbone_of_the_shape_of_the_recipe_with_provenanc
     facts, recipe = file.provenance, recipe_of(data)
     assert file.backbone.settings == recipe.backbone
     assert facts["recipe"]["name"] == "tiny-pretrain"
-    assert facts["data"] == "squares, image folder, paper split and two, image folder"
+    assert facts["data"] == "squares, image folder, paper split; two, image folder"
     assert facts["sha256"] == weights(pretrained)
     assert [stage["steps"] for stage in facts["stages"]] == [3 * 12, 3 * 12]
     assert facts["images_seen"] == 2 * 3 * (60 + 36)
@@ -238,7 +238,7 @@ def test_unlabelled_images_take_part_and_a_convolutional_stem_is_stored_without_
         3 * (60 + 2 * 60),
         60 + 36 + 60,
     ]
-    assert file.provenance["data"].endswith(f" and {image_folder.name}")
+    assert file.provenance["data"].endswith(f"; {image_folder.name}")
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def config_with_facts(kind: str) -> CheckpointConfig:
         "training": training,
     }
     backbone_facts = {
-        "recipe": {"name": "tiny-pretrain", "data": [{"kind": "imagefolder"}]},
+        "recipe": {"name": "tiny-pretrain", "data": [{"kind": "imagefolder", "path": "."}]},
         "seed": 1,
         "commit": "123",
         "hardware": "2 CPU threads",
@@ -94,13 +94,21 @@ def test_the_card_names_a_backbone_of_unknown_origin() -> None:
 
 def test_the_card_states_the_licences_of_the_pretraining_data() -> None:
     config = config_with_facts("ham10000")
-    recipe = {"name": "tiny-pretrain", "data": [{"kind": "tiny-imagenet"}, {"kind": "imagefolder"}]}
+    labelled = [
+        {"kind": "tiny-imagenet", "path": "tiny-imagenet-200"},
+        {"kind": "imagefolder", "path": "pictures/imagenette.tar"},
+        {"kind": "imagefolder", "path": "squares"},
+    ]
+    unlabelled = [{"kind": "images", "path": "isic-2020-test.tar"}]
+    recipe = {"name": "tiny-pretrain", "data": labelled, "unlabelled": unlabelled}
     backbone = config.backbone.model_copy(
         update={"provenance": config.backbone.provenance | {"recipe": recipe}}
     )
     card = model_card(config.model_copy(update={"backbone": backbone}), None)
     _, data = card.split("## Data and licence")
     assert "pretrained on other squares. Tiny ImageNet (Stanford" in data
+    assert "Imagenette (Howard" in data
+    assert "ISIC 2020 (Rotemberg" in data
     assert "does not contain the images" not in data
 
 
