@@ -35,7 +35,8 @@ LICENCES = {
     "imagenette": f"Imagenette (Howard, 2019), {IMAGENET}",
     "imagewoof": f"Imagewoof (Howard, 2019), {IMAGENET}",
     "isic-2020-test": (
-        "The test images of ISIC 2020 (Rotemberg et al., Scientific Data 8, 34, 2021), CC BY-NC 4.0."
+        "The test images of ISIC 2020 (Rotemberg et al., Scientific Data 8, 34, 2021), CC BY-NC "
+        "4.0."
     ),
     "cifar10": f"CIFAR-10 ({TINY_IMAGES}).",
     "cifar100": f"CIFAR-100 ({TINY_IMAGES}).",
