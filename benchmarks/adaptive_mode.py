@@ -70,7 +70,8 @@ class Measured:
         flagged = answer.msp < thresholds.msp
         reasons = {
             Reason.OUT_OF_DISTRIBUTION: flagged,
-            Reason.UNFAMILIAR: None not in (limit, answer.distance)
+            Reason.UNFAMILIAR: limit is not None
+            and answer.distance is not None
             and answer.distance > limit.threshold,
             Reason.MALIGNANT_GROUP: malignant >= self.policy.malignant.urgent,
             Reason.HIGH_ENTROPY: answer.entropy >= self.policy.uncertainty.entropy_nats,

@@ -5,6 +5,7 @@ calibration of the answers on images of the calibration part, and what a pass co
 """
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -73,7 +74,7 @@ def _passes(start: int, layers: int, samples: int) -> float:
     return (start + (layers - start) * samples) / (layers * samples)
 
 
-def _metrics(model: EulerLoRA, images: list[LabelledImage], samples: int) -> list[str]:
+def _metrics(model: EulerLoRA, images: Sequence[LabelledImage], samples: int) -> list[str]:
     (outputs,) = predict_all(model, images, [SamplingOptions("stoch", samples)], "images")
     trajectories = outputs.log_probabilities.flatten(1, 2)
     labels = torch.tensor([image.label for image in images]).numpy()
@@ -82,10 +83,11 @@ def _metrics(model: EulerLoRA, images: list[LabelledImage], samples: int) -> lis
     wrong = uncertainty.probabilities.argmax(dim=-1).numpy() != labels
     clusters = torch.arange(len(labels)).numpy()
     ranking = error_ranking(uncertainty, wrong, clusters)["msp"]["auroc"]
+    auroc = "" if ranking is None else f"{ranking.value:.4f}"
     return [
         f"{metrics['accuracy'].item():.3f}", f"{metrics['nll'].item():.4f}",
         f"{metrics['ece'].item():.4f}", f"{uncertainty.entropy.mean():.4f}",
-        f"{uncertainty.mutual_information.mean():.4f}", f"{ranking.value:.4f}",
+        f"{uncertainty.mutual_information.mean():.4f}", auroc,
     ]  # fmt: skip
 
 
