@@ -7,11 +7,15 @@ error. The rule depends on the image's trajectories only; docs/sampling.md has i
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from eulerlora.feature_distance import FeatureDistance
+from eulerlora.round_answer import round_answers
 from eulerlora.settings import Draw
+from eulerlora.stopping_rule import StoppingRule
 from eulerlora.student_t import student_t_quantile
 
 ROUNDS = (2, 4, 8, 12, 16)
@@ -37,45 +41,89 @@ Turnbull, Group Sequential Methods, 1999, chapter 9), for information proportion
 """
 
 
+class RoundOutput(Protocol):
+    """The output of a round; see `eulerlora.inference.ImageOutput`."""
+
+    @property
+    def log_probabilities(self) -> Tensor: ...
+
+    @property
+    def features(self) -> Tensor: ...
+
+
 class AdaptiveSampling:
     """The rounds of one image, without I/O: the caller runs each draw and adds its output.
 
-        sampling = AdaptiveSampling(draw, adapters, threshold)
+        sampling = AdaptiveSampling(draw, adapters, rule, distance)
         while sampling.next_draw is not None:
             sampling.add(run(sampling.next_draw))
 
     draw: in mode `stoch`; its number of samples is ignored. adapters: number of adapters.
-    threshold: OOD threshold on the MSP; None if the image gets no OOD flag.
+    rule: when the rounds end. distance: of the features, None without statistics. det_first: for
+    mode adaptive, which begins with a pass in mode det and needs a rule with margins.
     """
 
-    def __init__(self, draw: Draw, adapters: int, threshold: float | None) -> None:
-        self._adapters = adapters
-        self._threshold = threshold
-        self._remaining = round_draws(draw)
-        self._outputs: list[Tensor] = []
+    def __init__(
+        self,
+        draw: Draw,
+        adapters: int,
+        rule: StoppingRule,
+        distance: FeatureDistance | None = None,
+        det_first: bool = False,
+    ) -> None:
+        assert not det_first or rule.margins is not None
+        self._adapters, self._rule, self._distance = adapters, rule, distance
+        det = draw.model_copy(update={"mode": "det", "samples": 1, "first": 0})
+        self._remaining = itertools.chain([det] * det_first, round_draws(draw))
+        self._rounds: list[RoundOutput] = []
         self._draw = draw
+        self._rows = 0
         self.next_draw: Draw | None = next(self._remaining)
 
-    def add(self, log_probabilities: Tensor) -> None:
-        """Adds the output of `next_draw` and selects the next round.
-
-        log_probabilities: (adapters * samples of the round, classes), adapter by adapter.
-        """
+    def add(self, output: RoundOutput) -> None:
+        """Adds the output of `next_draw` and selects the next round."""
         assert self.next_draw is not None
+        if self._draw.mode == "det":  # its rows are not part of a sampled answer
+            self._rounds.clear()
         self._draw = self.next_draw
-        self._outputs.append(log_probabilities.unflatten(0, (self._adapters, -1)))
-        converged = is_converged(self.log_probabilities.exp(), self._threshold)
-        self.next_draw = None if converged else next(self._remaining, None)
+        self._rounds.append(output)
+        self._rows += len(output.log_probabilities)
+        self.next_draw = None if self._ends() else next(self._remaining, None)
+
+    def _ends(self) -> bool:
+        trajectories = self.log_probabilities.exp()
+        if trajectories.isnan().any():
+            return True
+        if self._rule.margins is None:
+            return bool(is_converged(trajectories, self._rule.msp))
+        distances = None
+        if self._distance is not None:
+            features = [part.features.unflatten(0, (self._adapters, -1)) for part in self._rounds]
+            distances = self._distance(torch.cat(features, dim=1).flatten(0, 1).mean(dim=0)[None])
+        samples = 0 if self._draw.mode == "det" else self._draw.samples
+        (answer,) = round_answers(trajectories[None], samples, distances)
+        return self._rule.ends(answer)
 
     @property
     def log_probabilities(self) -> Tensor:
-        """The output of all rounds so far, (adapters, samples, classes)."""
-        return torch.cat(self._outputs, dim=1)
+        """The output of the answer's rounds so far, (adapters, samples, classes)."""
+        parts = [part.log_probabilities for part in self._rounds]
+        return torch.cat([part.unflatten(0, (self._adapters, -1)) for part in parts], dim=1)
 
     @property
     def draw(self) -> Draw:
-        """The draw of all samples of the rounds so far."""
+        """The draw of all samples of the answer so far."""
         return self._draw.model_copy(update={"first": 0})
+
+    @property
+    def kept(self) -> int:
+        """The number of last rounds that the answer consists of."""
+        return len(self._rounds)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of all rounds, also of a first pass in mode det."""
+        return self._rows
 
 
 def round_draws(draw: Draw) -> Iterator[Draw]:

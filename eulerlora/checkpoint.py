@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -76,6 +76,27 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     network.load_state_dict(tensors, strict=False, assign=True)
     distance = read_feature_distance(folder, config)
     return Checkpoint(network.eval(), config, _revision(text), distance, folder)
+
+
+def sampled_from(checkpoint: Checkpoint, block: int) -> Checkpoint:
+    """Returns the checkpoint with another first sampled block, and without what was fitted to it.
+
+    Raises SettingsError for a block that the network does not have.
+    """
+    config = checkpoint.config
+    if block == config.sampled_from_block:
+        return checkpoint
+    layers = config.backbone.settings.layers
+    if block >= layers:
+        raise SettingsError(f"sampled_from_block: expected a block below {layers}, got {block}")
+    update = {
+        "sampled_from_block": block,
+        "thresholds": (),
+        "margins": None,
+        "prediction_sets": (),
+    }
+    changed = config.model_copy(update=update)
+    return replace(checkpoint, config=changed, revision=revision_of(changed))
 
 
 def revision_of(config: CheckpointConfig) -> str:

@@ -10,7 +10,7 @@ from eulerlora.openmp import set_openmp_wait_policy
 from eulerlora.printable import printable
 
 if TYPE_CHECKING:
-    from eulerlora.settings import Auto, Mode, Precision
+    from eulerlora.settings import Auto, Precision, RequestMode
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -52,7 +52,13 @@ class Coverage(click.ParamType[float]):
 @click.command("predict")
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--mode", type=click.Choice(["det", "stoch"]), default="det", show_default=True)
+@click.option(
+    "--mode",
+    type=click.Choice(["det", "stoch", "adaptive"]),
+    default="det",
+    show_default=True,
+    help="adaptive: a pass in det, then samples where the label or a flag is not settled.",
+)
 @click.option("--samples", type=SampleCount(), help="Per adapter, only with stoch; default 4.")
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), help="Default: derived from the image's content."
@@ -76,7 +82,7 @@ class Coverage(click.ParamType[float]):
 def predict_command(
     checkpoint: Path,
     images: tuple[Path, ...],
-    mode: "Mode",
+    mode: "RequestMode",
     samples: "int | Auto | None",
     seed: int | None,
     coverage: float | None,
@@ -91,7 +97,7 @@ def predict_command(
     status is then 1.
     """
     set_openmp_wait_policy()
-    if mode == "det" and samples is not None:
+    if mode != "stoch" and samples is not None:
         raise click.UsageError("--samples requires --mode stoch")
     if as_json and csv_file is not None:
         raise click.UsageError("expected one of --json and --csv, got both")

@@ -13,6 +13,7 @@ from eulerlora.settings import (
     PositiveInt,
     Precision,
     Preprocessing,
+    RequestMode,
     Sampler,
     optional,
 )
@@ -20,6 +21,7 @@ from eulerlora.validation import Settings
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
+Margin = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Provenance = dict[str, Any]
 
 MAX_PARAMETERS = 2**33
@@ -84,13 +86,13 @@ class Threshold(Settings):
     """The OOD thresholds of a mode and a number of samples.
 
     An image with an MSP below `msp` is flagged as out of distribution (`ood`). samples: per
-    adapter, or `auto`. kept: fraction of the `images` in-distribution images of `data` with an MSP
-    of at least `msp`. energy, feature_distance: thresholds of the other scores
+    adapter, or `auto`, also in mode `adaptive`. kept: fraction of the `images` in-distribution
+    images of `data` with an MSP of at least `msp`. energy, feature_distance: thresholds of others
     (`eulerlora.ood_scores`); None if they were not calibrated. label_shares: share of the images
     with each label, in the order of the classes; None if it was not recorded.
     """
 
-    mode: Mode
+    mode: RequestMode
     samples: PositiveInt | Auto
     msp: Share
     kept: Share
@@ -99,6 +101,43 @@ class Threshold(Settings):
     energy: ScoreThreshold | None = None
     feature_distance: ScoreThreshold | None = None
     label_shares: tuple[Share, ...] | None = None
+
+
+class RoundMargins(Settings):
+    """The margins of a round of samples: a decision is settled if its value is further from its
+    boundary than that (`eulerlora.round_answer`).
+
+    samples: per adapter, 0 for the pass in mode det. lead: log-odds of the first class against the
+    second. log_odds: of the probability of a class or of several. entropy: in nats. agreement:
+    least log-odds of the label among trajectories. feature_distance: None without statistics.
+    """
+
+    samples: Annotated[int, Field(ge=0)]
+    lead: Margin
+    log_odds: Margin
+    entropy: Margin
+    agreement: Margin
+    feature_distance: Margin | None = None
+
+
+class DecisionMargins(Settings):
+    """The margins by which `samples=auto` and mode `adaptive` decide, for the checkpoint's sampler.
+
+    level: share of the images within each margin. agreement: share of the images whose label and
+    flags are those of `compared_with` samples. They were fitted on the `images` images of `data`
+    (`eulerlora.decision_margins`).
+    """
+
+    level: Share
+    agreement: Share
+    compared_with: PositiveInt
+    rounds: tuple[RoundMargins, ...]
+    images: PositiveInt
+    data: str
+
+    def of_round(self, samples: int) -> RoundMargins | None:
+        """Returns the margins after a number of samples per adapter, or None."""
+        return next((entry for entry in self.rounds if entry.samples == samples), None)
 
 
 class FeatureConfig(Settings):
@@ -142,6 +181,7 @@ class CheckpointConfig(Settings):
 
     method: how rows are drawn and computed; `adapters` has the settings that all methods share.
     sampler: the default sampler of an image; the thresholds of `stoch` are valid for it only.
+    sampled_from_block: the first block that is sampled (`Draw`), below the number of blocks.
     temperature: the logits are divided by it before the softmax. features: describes the feature
     statistics; None if they were not fitted.
     """
@@ -154,8 +194,10 @@ class CheckpointConfig(Settings):
     classes: Annotated[tuple[ClassName, ...], Field(min_length=2)]
     preprocessing: Preprocessing
     sampler: Sampler = "independent"
+    sampled_from_block: int = optional(0, ge=0)
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     thresholds: tuple[Threshold, ...] = ()
+    margins: DecisionMargins | None = optional(None)
     features: FeatureConfig | None = None
     prediction_sets: tuple[PredictionSetCalibration, ...] = ()
     provenance: Provenance
@@ -171,6 +213,11 @@ class CheckpointConfig(Settings):
         self._check_counts(len(names))
         if self.preprocessing.size != self.backbone.settings.image_size:
             raise ValueError("preprocessing.size differs from the backbone's image_size")
+        layers = self.backbone.settings.layers
+        if self.sampled_from_block >= layers:
+            raise ValueError(
+                f"expected sampled_from_block below layers={layers}, got {self.sampled_from_block}"
+            )
         return self
 
     def _check_counts(self, classes: int) -> None:
@@ -199,23 +246,27 @@ class CheckpointConfig(Settings):
         return self
 
     def threshold(
-        self, mode: Mode, samples: int | Auto, sampler: Sampler | None = None
+        self, mode: RequestMode, samples: int | Auto, sampler: Sampler | None = None
     ) -> Threshold | None:
         """Returns the OOD thresholds; None if these options were not calibrated.
 
-        sampler: of `stoch`; None for the checkpoint's sampler.
+        sampler: of the samples; None for the checkpoint's sampler.
         """
-        if mode == "stoch" and sampler not in (None, self.sampler):
+        if mode != "det" and sampler not in (None, self.sampler):
             return None
         for threshold in self.thresholds:
             if (threshold.mode, threshold.samples) == (mode, samples):
                 return threshold
         return None
 
-    def convergence_threshold(self, sampler: Sampler | None = None) -> float | None:
-        """Returns the threshold for the convergence of adaptive sampling, or None.
+    def margins_for(self, sampler: Sampler | None = None) -> DecisionMargins | None:
+        """Returns the decision margins, or None. sampler: None for the checkpoint's sampler."""
+        return self.margins if sampler in (None, self.sampler) else None
 
-        It is the threshold of the largest calibrated number of samples: the threshold of `auto` is
+    def convergence_threshold(self, sampler: Sampler | None = None) -> Threshold | None:
+        """Returns the thresholds for the convergence of adaptive sampling, or None.
+
+        They are those of the largest calibrated number of samples: the threshold of `auto` is
         calibrated on converged images and so cannot decide their convergence. sampler: as in
         `threshold`.
         """
@@ -224,5 +275,4 @@ class CheckpointConfig(Settings):
             for threshold in self.thresholds
             if threshold.mode == "stoch" and isinstance(threshold.samples, int)
         ]
-        threshold = self.threshold("stoch", max(counts), sampler) if counts else None
-        return None if threshold is None else threshold.msp
+        return self.threshold("stoch", max(counts), sampler) if counts else None

@@ -134,13 +134,20 @@ def _file_prediction(
         "unfamiliar": _flag(prediction.unfamiliar, index),
     }
     if (errors := prediction.standard_errors) is not None:
-        fields["msp_standard_error"] = float(errors.msp[index])
-        fields["entropy_standard_error"] = float(errors.entropy[index])
+        fields["msp_standard_error"] = _finite(errors.msp[index])
+        fields["entropy_standard_error"] = _finite(errors.entropy[index])
+    if options.det_first:
+        fields["sampled"] = bool(prediction.sampled[index])
+        fields["rows"] = int(prediction.rows[index])
     if options.coverage is not None:
         sets = prediction.prediction_sets
         fields[PREDICTION_SET] = None if sets is None else list(sets.labels[index])
     probabilities = dict(zip(classes, prediction.probabilities[index].tolist(), strict=True))
     return FilePrediction(fields, probabilities, file.warnings)
+
+
+def _finite(value: Tensor) -> float | None:
+    return float(value) if value.isfinite() else None
 
 
 def _flag(flags: Tensor | None, index: int) -> bool | None:

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from eulerlora.adaptive_sampling import AdaptiveSampling
+from eulerlora.feature_distance import FeatureDistance
 from eulerlora.row_draws import RowDraws
 from eulerlora.row_pass import NetworkOutput
 from eulerlora.rows import Rows
 from eulerlora.runtime import Runtime, RuntimePart, outputs_of
 from eulerlora.settings import AdapterSettings, Draw
+from eulerlora.stopping_rule import StoppingRule
 
 
 class RowNetwork(Protocol):
@@ -121,17 +123,19 @@ def predict_adaptively(
     network: RowNetwork,
     images: Tensor,
     draws: Sequence[Draw],
-    threshold: float | None,
+    rule: StoppingRule,
+    distance: FeatureDistance | None = None,
     temperature: float = 1.0,
+    det_first: bool = False,
 ) -> list[ImageOutput]:
-    """Returns the output of the network for every image, for `samples="auto"`.
+    """Returns the output of the network for every image, for `samples="auto"` or mode adaptive.
 
-    Each round runs the images that have not converged. images, temperature: as in `predict_images`.
-    draws, threshold: as in `AdaptiveSampling`. Returns n outputs with the trajectories that each
-    image needed, adapter by adapter.
+    Each round runs the images that have not ended. images, temperature: as in `predict_images`.
+    draws, rule, distance, det_first: as in `AdaptiveSampling`. Returns n outputs with the
+    trajectories of each image's answer, adapter by adapter.
     """
     adapters = network.settings.adapters
-    samplings = [AdaptiveSampling(draw, adapters, threshold) for draw in draws]
+    samplings = [AdaptiveSampling(draw, adapters, rule, distance, det_first) for draw in draws]
     rounds: list[list[ImageOutput]] = [[] for _ in draws]
     while pending := {
         index: sampling.next_draw
@@ -142,9 +146,12 @@ def predict_adaptively(
             network, images[list(pending)], list(pending.values()), temperature
         )
         for index, output in zip(pending, outputs, strict=True):
-            samplings[index].add(output.log_probabilities)
+            samplings[index].add(output)
             rounds[index].append(output)
-    return [join_rounds(outputs, adapters) for outputs in rounds]
+    return [
+        join_rounds(outputs[-sampling.kept :], adapters)
+        for outputs, sampling in zip(rounds, samplings, strict=True)
+    ]
 
 
 def join_rounds(rounds: Sequence[ImageOutput], adapters: int) -> ImageOutput:

@@ -25,16 +25,18 @@ from eulerlora.preprocess import RgbImage, channels_first, network_input, uprigh
 from eulerlora.runtime import Runtime
 from eulerlora.seeds import content_seed
 from eulerlora.settings import (
+    ADAPTIVE,
     AUTO,
     DEFAULT_RUNTIME,
     DEFAULT_SAMPLES,
     Auto,
     Draw,
-    Mode,
     Precision,
+    RequestMode,
     RuntimeSettings,
     Sampler,
 )
+from eulerlora.stopping_rule import check_adaptive, stopping_rule
 from eulerlora.validation import validated
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 
@@ -57,14 +59,21 @@ class PredictOptions:
     """How images are predicted.
 
     draw: of every image; for adaptive sampling its number of samples is that of the first round.
-    adaptive: True for `samples="auto"`. seed_by_content: True if the seed of an image is its
-    content seed, False if it is that of `draw`. coverage: of the prediction sets, None for none.
+    adaptive: True for `samples="auto"` and mode `adaptive`. seed_by_content: True if the seed of an
+    image is its content seed, False if it is that of `draw`. coverage: of the prediction sets, None
+    for none. det_first: True for mode `adaptive`.
     """
 
     draw: Draw
     adaptive: bool
     seed_by_content: bool
     coverage: float | None = None
+    det_first: bool = False
+
+    @property
+    def mode(self) -> RequestMode:
+        """The mode of the predictions."""
+        return ADAPTIVE if self.det_first else self.draw.mode
 
     @property
     def samples(self) -> int | Auto:
@@ -167,7 +176,7 @@ class EulerLoRA:
     def predict(
         self,
         images: Images,
-        mode: Mode = "det",
+        mode: RequestMode = "det",
         samples: int | Auto | None = None,
         seed: int | None = None,
         batch_size: int = 16,
@@ -178,8 +187,10 @@ class EulerLoRA:
 
         images: a sequence of PIL images, paths or NumPy arrays (height, width, 3), uint8 in RGB; or
         an array (n, height, width, 3); or a tensor (n, 3, height, width) in [0, 1].
+        mode: `det`, one pass per adapter; `stoch`, sampled; or `adaptive`, which samples where the
+        pass in `det` does not settle the label and flags, for a checkpoint with decision margins.
         samples: S per adapter in mode `stoch`; `auto` runs rounds until the result converges; None
-        for `DEFAULT_SAMPLES`. Mode `det` takes no samples.
+        for `DEFAULT_SAMPLES`. The other modes take no samples.
         seed: of the draws of every image; None derives one from the image and the model's revision.
         batch_size: images per forward pass, at least 1.
         sampler: how the samples of an image are drawn; None for the checkpoint's sampler.
@@ -207,29 +218,33 @@ class EulerLoRA:
 
     def predict_options(
         self,
-        mode: Mode,
+        mode: RequestMode,
         samples: int | Auto | None,
         seed: int | None,
         sampler: Sampler | None = None,
         coverage: float | None = None,
     ) -> PredictOptions:
         """Returns validated options; arguments and errors as in `predict`."""
-        if mode == "det" and samples is not None:
-            raise SettingsError(f"samples: expected none in mode det, got {samples}")
+        if mode != "stoch" and samples is not None:
+            raise SettingsError(f"samples: expected none in mode {mode}, got {samples}")
         if coverage is not None:
             check_coverage(coverage)
-        adaptive = samples == AUTO
-        count = DEFAULT_SAMPLES if samples is None else ROUNDS[0] if adaptive else samples
+        det_first = mode == ADAPTIVE
+        if det_first:
+            check_adaptive(self.config, sampler)
+        adaptive = det_first or samples == AUTO
+        count = ROUNDS[0] if adaptive else DEFAULT_SAMPLES if samples is None else samples
         draw = validated(
             Draw,
             {
-                "mode": mode,
+                "mode": "stoch" if det_first else mode,
                 "samples": 1 if mode == "det" else count,
                 "seed": seed or 0,
                 "sampler": sampler or self.config.sampler,
+                "sampled_from_block": self.config.sampled_from_block,
             },
         )
-        return PredictOptions(draw, adaptive, seed is None, coverage)
+        return PredictOptions(draw, adaptive, seed is None, coverage, det_first)
 
     def prepare(self, pixels: Tensor, options: PredictOptions) -> ModelInput:
         """Returns the network's input for an image.
@@ -251,8 +266,16 @@ class EulerLoRA:
         draws = [image.draw for image in inputs]
         temperature = self.config.temperature
         if options.adaptive:
-            threshold = self.config.convergence_threshold(options.draw.sampler)
-            return predict_adaptively(self.runtime, pixels, draws, threshold, temperature)
+            rule = stopping_rule(self.config, options.draw.sampler)
+            return predict_adaptively(
+                self.runtime,
+                pixels,
+                draws,
+                rule,
+                self.feature_distance,
+                temperature,
+                options.det_first,
+            )
         return predict_images(self.runtime, pixels, draws, temperature)
 
     def _prediction(self, outputs: Sequence[ImageOutput], options: PredictOptions) -> Prediction:
@@ -263,12 +286,13 @@ class EulerLoRA:
             (self.network.settings.adapters, draw.samples),
             self.classes,
             self.feature_distance,
-            self.config.threshold(draw.mode, options.samples, draw.sampler),
+            self.config.threshold(options.mode, options.samples, draw.sampler),
+            options.mode,
             options.adaptive,
         )
         if options.coverage is None:
             return prediction
-        run = RunOptions.of(draw, options.adaptive, self.precision)
+        run = RunOptions(options.mode, options.samples, draw.sampler, self.precision)
         return with_prediction_sets(prediction, options.coverage, run, self.config)
 
 

@@ -20,6 +20,7 @@ from eulerlora.prediction_sets import (
     missing_calibration,
     prediction_sets,
 )
+from eulerlora.settings import ADAPTIVE, RequestMode
 from eulerlora.uncertainty import Uncertainty, summarise_all
 
 
@@ -31,8 +32,10 @@ class Prediction(Uncertainty):
     for this mode, number of samples and sampler.
     unfamiliar: (n,) bool, True if the feature distance is above its threshold; None without one.
     ood_scores: values, thresholds and flags of all scores by name.
-    samples: (n,) int64, samples per adapter that were run.
-    standard_errors: of the means over samples, (n,) each; None unless samples="auto".
+    samples: (n,) int64, samples per adapter of the answer. sampled: (n,) bool, False for an answer
+    of mode det. rows: (n,) int64, passes that were run, also those of mode adaptive in det.
+    standard_errors: of the means over samples, (n,) each, NaN for an answer that was not sampled;
+    None unless samples="auto" or mode="adaptive".
     trajectories: (n, adapters * samples, classes) probabilities, adapter by adapter. If images have
     different numbers of samples, those with fewer are filled with NaN.
     labels: the class name with the highest mean probability, one per image.
@@ -44,6 +47,8 @@ class Prediction(Uncertainty):
     unfamiliar: Tensor | None
     ood_scores: OodScores
     samples: Tensor
+    sampled: Tensor
+    rows: Tensor
     standard_errors: StandardErrors | None
     trajectories: Tensor
     labels: tuple[str, ...]
@@ -57,6 +62,7 @@ def prediction_of(
     classes: Sequence[str],
     distance: FeatureDistance | None,
     thresholds: Threshold | None,
+    mode: RequestMode,
     adaptive: bool,
 ) -> Prediction:
     """Returns the prediction for the images of `outputs`, in order.
@@ -70,6 +76,11 @@ def prediction_of(
         raise NonFiniteError("expected finite logits from the network, got NaN or infinity")
     summary = summarise_all([block.flatten(1, 2) for block in blocks])
     scores = ood_scores(image_scores(outputs, summary.msp, distance), thresholds)
+    samples = torch.cat([torch.full(block.shape[:1], block.shape[2]) for block in blocks])
+    sampled = (
+        (samples > 1) if mode == ADAPTIVE else torch.full_like(samples, mode == "stoch").bool()
+    )
+    extra = sampled.long() if mode == ADAPTIVE else torch.zeros_like(samples)  # passes in det
     most = max(block.shape[2] for block in blocks)
     padded = [F.pad(block, (0, 0, 0, most - block.shape[2]), value=torch.nan) for block in blocks]
     return Prediction(
@@ -77,7 +88,9 @@ def prediction_of(
         ood=scores["msp"].flagged,
         unfamiliar=scores["feature_distance"].flagged if "feature_distance" in scores else None,
         ood_scores=scores,
-        samples=torch.cat([torch.full(block.shape[:1], block.shape[2]) for block in blocks]),
+        samples=samples,
+        sampled=sampled,
+        rows=trajectories[0] * (samples + extra),
         standard_errors=_standard_errors(blocks) if adaptive else None,
         trajectories=torch.cat(padded).flatten(1, 2),
         labels=tuple(classes[k] for k in summary.probabilities.argmax(dim=-1).tolist()),
@@ -114,8 +127,14 @@ def _blocks(
     return [block.unflatten(1, (trajectories[0], -1)) for block in blocks]
 
 
+def _unknown(block: Tensor) -> StandardErrors:
+    """Returns NaN for images that were not sampled."""
+    unknown = torch.full(block.shape[:1], torch.nan, dtype=torch.float64)
+    return StandardErrors(msp=unknown, margin=unknown, entropy=unknown)
+
+
 def _standard_errors(blocks: Sequence[Tensor]) -> StandardErrors:
-    errors = [standard_errors(block) for block in blocks]
+    errors = [standard_errors(block) if block.shape[2] > 1 else _unknown(block) for block in blocks]
     return StandardErrors(
         msp=torch.cat([part.msp for part in errors]),
         margin=torch.cat([part.margin for part in errors]),

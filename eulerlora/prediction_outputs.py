@@ -26,6 +26,7 @@ FIELDS = (
     "unfamiliar",
 )
 LIST_SEPARATOR = "; "
+ADAPTIVE_FIELDS = ("sampled", "rows")
 ERROR_FIELDS = ("msp_standard_error", "entropy_standard_error")
 
 
@@ -71,8 +72,9 @@ def write_csv(
     StorageError.
     """
     errors = ERROR_FIELDS if options.adaptive else ()
+    adaptive = ADAPTIVE_FIELDS if options.det_first else ()
     sets = () if options.coverage is None else (PREDICTION_SET,)
-    names = [*FIELDS[1:], *errors, *sets]
+    names = [*FIELDS[1:], *errors, *adaptive, *sets]
     header = [FIELDS[0], *names, "warnings", *(f"p_{name}" for name in classes)]
     with open_output(path) as file:
         writer = csv.writer(file)

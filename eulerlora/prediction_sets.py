@@ -22,7 +22,7 @@ from torch import Tensor
 
 from eulerlora.config import CheckpointConfig, PredictionSetCalibration
 from eulerlora.errors import SettingsError
-from eulerlora.settings import AUTO, Auto, Draw, Mode, Precision, Sampler
+from eulerlora.settings import Auto, Precision, RequestMode, Sampler
 
 ALWAYS_INCLUDED = 1.0
 """The threshold of a class that is in every set."""
@@ -47,15 +47,10 @@ class PredictionSets:
 class RunOptions:
     """The options of a prediction, which its prediction sets must have been calibrated for."""
 
-    mode: Mode
+    mode: RequestMode
     samples: int | Auto
     sampler: Sampler
     precision: Precision
-
-    @classmethod
-    def of(cls, draw: Draw, adaptive: bool, precision: Precision) -> "RunOptions":
-        """Returns the options of a draw; adaptive: True for `samples="auto"`."""
-        return cls(draw.mode, AUTO if adaptive else draw.samples, draw.sampler, precision)
 
     def __str__(self) -> str:
         sampled = f", {self.samples} samples, {self.sampler}" if self.mode == "stoch" else ""

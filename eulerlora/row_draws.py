@@ -5,7 +5,7 @@ generator per image, and have no trained values: means and scales belong to the 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -20,11 +20,13 @@ class RowDraws:
     """What a method drew for rows.
 
     blocks: by name, (rows, blocks, ...). head: by name, (rows, ...). Zeros mean that a row does not
-    deviate from mode det, except in `COEFFICIENTS`.
+    deviate from mode det, except in `COEFFICIENTS`. shared_blocks: in this number of first blocks,
+    the rows of an image and adapter have equal draws, so that one row is computed for all of them.
     """
 
     blocks: Mapping[str, Tensor] = field(default_factory=dict)
     head: Mapping[str, Tensor] = field(default_factory=dict)
+    shared_blocks: int = 0
 
     @classmethod
     def of_coefficients(cls, coefficients: Tensor) -> "RowDraws":
@@ -40,6 +42,7 @@ class RowDraws:
         return cls(
             _joined([part.blocks for part in parts], counts),
             _joined([part.head for part in parts], counts),
+            min((part.shared_blocks for part in parts), default=0),
         )
 
     @property
@@ -50,6 +53,18 @@ class RowDraws:
     def block(self, index: int) -> dict[str, Tensor]:
         """Returns the draws of one block by name, (rows, ...)."""
         return {name: values[:, index] for name, values in self.blocks.items()}
+
+    def shared_below(self, block: int, det: "RowDraws") -> "RowDraws":
+        """Returns these draws with those of mode det in the blocks below `block`.
+
+        det: one row for each adapter; these have as many rows for each adapter, adapter by adapter.
+        """
+        blocks = dict(self.blocks)
+        for name, values in self.blocks.items():
+            shared = det.blocks.get(name, values.new_zeros(1, *values.shape[1:]))[:, :block]
+            rows = shared.repeat_interleave(len(values) // len(shared), dim=0)
+            blocks[name] = torch.cat([rows, values[:, block:]], dim=1)
+        return RowDraws(blocks, self.head, block)
 
     def to(self, images: Tensor) -> "RowDraws":
         """Returns the same draws with the device and type of the images."""
@@ -64,13 +79,14 @@ class RowDraws:
         return self._mapped(lambda values: values.repeat(count, *[1] * (values.ndim - 1)))
 
     def padded(self, count: int) -> "RowDraws":
-        """Returns the draws of `count` rows: these, followed by zeros."""
-        return self._mapped(lambda values: padded(values, count))
+        """Returns the draws of `count` rows: these, followed by zeros; no blocks are shared."""
+        return replace(self._mapped(lambda values: padded(values, count)), shared_blocks=0)
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> "RowDraws":
         return RowDraws(
             {name: change(values) for name, values in self.blocks.items()},
             {name: change(values) for name, values in self.head.items()},
+            self.shared_blocks,
         )
 
 

@@ -1,22 +1,25 @@
 """A pass of rows through a frozen Vision Transformer, for one or several methods at a time."""
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.adapted_attention import BlockAdapters
-from eulerlora.adapter_heads import AdapterHeads
-from eulerlora.backbone_network import EncoderBlock, VisionTransformer
-from eulerlora.methods.contract import Method
+from eulerlora.backbone_network import EncoderBlock
 from eulerlora.preprocess import normalise
-from eulerlora.row_draws import BlockRows, RowDraws
-from eulerlora.rows import Rows
-from eulerlora.settings import Preprocessing
+from eulerlora.row_draws import BlockRows
+from eulerlora.row_stages import (
+    PassPart,
+    Stage,
+    distinct_rows,
+    image_stage,
+    slices_of,
+    stages_of,
+)
 
 MIN_STANDARD_DEVIATION = 1e-3
 """Lower limit of the standard deviation over patches: its logarithm is finite for a plain image."""
@@ -33,16 +36,6 @@ class NetworkOutput(NamedTuple):
 
     logits: Tensor
     features: Tensor
-
-
-class PassNetwork(Protocol):
-    """The parts of a network that a pass uses."""
-
-    backbone: VisionTransformer
-    method: Method
-    blocks: nn.ModuleList
-    heads: AdapterHeads
-    preprocessing: Preprocessing
 
 
 @dataclass(frozen=True)
@@ -69,71 +62,36 @@ class BlockPart:
 Block = Callable[[Tensor, nn.Module, Sequence[BlockPart], Tensor | None, int | None], Tensor]
 
 
-@dataclass(frozen=True)
-class PassPart:
-    """The images and rows of one network in a pass; arguments as in
-    `AdaptedVisionTransformer.outputs`."""
-
-    network: PassNetwork
-    images: Tensor
-    rows: Rows
-    draws: RowDraws
-
-
-@dataclass(frozen=True)
-class DistinctRows:
-    """One row for all rows with the same features.
-
-    part: the part of these rows. position: (all rows,), the position of each row's features among
-    them; None if every row has its own.
-    """
-
-    part: PassPart
-    position: Tensor | None = None
-
-    def of_all(self, values: Tensor) -> Tensor:
-        """Returns (all rows, ...) from the values (rows, ...) of the distinct ones."""
-        return values if self.position is None else values[self.position]
-
-
-def distinct_rows(part: PassPart) -> DistinctRows:
-    """Returns the rows whose features differ; those of a compiled pass, without counts, all do."""
-    rows, differ = part.rows, part.network.method.features_differ
-    if differ == "draw" or not rows.counts:
-        return DistinctRows(part)
-    keys = torch.stack([rows.image, rows.adapter if differ == "adapter" else rows.image])
-    _, position, sizes = keys.unique_consecutive(return_inverse=True, return_counts=True, dim=1)
-    first = sizes.cumsum(0) - sizes
-    kept = Rows(rows.image[first], rows.adapter[first], ())
-    return DistinctRows(PassPart(part.network, part.images, kept, part.draws.rows(first)), position)
-
-
 def run_pass(parts: Sequence[PassPart], block: Block | None = None) -> list[NetworkOutput]:
     """Returns the outputs of each part's network from one pass of their common backbone.
 
     The networks have the same backbone, image size and normalisation; attention and heads run for
-    each network, all other operations once. Rows with equal features share the blocks.
+    each network, all other operations once. Rows with equal features share all blocks, and blocks
+    that the rows of an image and adapter share run once for all of them.
     block: as in `AdaptedVisionTransformer.outputs`.
     """
     block, backbone = block or adapted_block, parts[0].network.backbone
+    layers, pooling = backbone.encoder.layers, backbone.settings.pooling
+    last = len(layers) - 1
     distinct = [distinct_rows(part) for part in parts]
     chosen = [rows.part for rows in distinct]
-    images, image = _joined_images(chosen)
-    patches = backbone.patches(normalise(images, parts[0].network.preprocessing))
+    stages, image = stages_of(chosen, last), image_stage(chosen).index
+    stage = stages[0]
+    patches = backbone.patches(normalise(_joined_images(chosen), parts[0].network.preprocessing))
     contrast = log_deviation(patches)[image]  # (rows, width)
     tokens = backbone.tokens(patches)  # (images, tokens, width)
-    last = len(backbone.encoder.layers) - 1
-    pooled = 1 if backbone.settings.pooling == "class" else None  # leading tokens in use
-    for index, frozen in enumerate(backbone.encoder.layers):
-        row_image = image if index == 0 else None  # rows of an image differ from here on
+    for index, frozen in enumerate(layers):
         if index == min(1, last):  # the output of the first block, if there is another one
             texture = backbone.patch_tokens(tokens).mean(dim=1)
-            texture = texture if row_image is None else texture[image]
-        queries = pooled if index == last else None
-        tokens = block(tokens, frozen, _block_parts(chosen, index), row_image, queries)
+        begins, stage = index in stages, stages.get(index, stage)
+        queries = 1 if index == last and pooling == "class" else None  # leading tokens in use
+        block_parts = _block_parts(stage, index, begins)
+        tokens = block(tokens, frozen, block_parts, stage.index if begins else None, queries)
+    if last == 0 or len(stages) > 1:
+        texture = texture[stage.index]
     output = backbone.pooled(tokens)
     features = torch.cat([unit_length(output), unit_length(texture), contrast], dim=-1)
-    positions = _slices([len(part.rows) for part in chosen])
+    positions = slices_of([len(part.rows) for part in chosen])
     return [
         NetworkOutput(
             part.network.heads(rows.of_all(output[own]), part.rows.adapter, part.draws.head),
@@ -163,38 +121,24 @@ def adapted_block(
     return frozen.after_attention(tokens, attended[0] if len(parts) == 1 else torch.cat(attended))
 
 
-def _block_parts(parts: Sequence[PassPart], index: int) -> list[BlockPart]:
-    """Returns the parts of a block; the inputs of the first block are those of the images."""
-    counts = [len(part.images if index == 0 else part.rows) for part in parts]
-    positions: Sequence[slice | None] = [None] if len(parts) == 1 else _slices(counts)
+def _block_parts(stage: Stage, index: int, begins: bool) -> list[BlockPart]:
+    """Returns the parts of a block. begins: True if the block is the first of the stage."""
+    parts = list(zip(stage.parts, stage.inputs, strict=True))
+    counts = [inputs.count if begins else len(part.rows) for part, inputs in parts]
+    positions: Sequence[slice | None] = [None] if len(parts) == 1 else slices_of(counts)
     return [
         BlockPart(
             part.network.blocks[index],
-            BlockRows(
-                part.draws.block(index),
-                part.rows.adapter,
-                part.rows.image if index == 0 else None,
-            ),
-            inputs,
+            BlockRows(part.draws.block(index), part.rows.adapter, inputs.index if begins else None),
+            position,
         )
-        for part, inputs in zip(parts, positions, strict=True)
+        for (part, inputs), position in zip(parts, positions, strict=True)
     ]
 
 
-def _joined_images(parts: Sequence[PassPart]) -> tuple[Tensor, Tensor]:
-    """Returns the images of all parts and (rows,), the index of each row's image among them."""
-    if len(parts) == 1:
-        return parts[0].images, parts[0].rows.image
-    firsts = [positions.start for positions in _slices([len(part.images) for part in parts])]
-    image = [part.rows.image + first for part, first in zip(parts, firsts, strict=True)]
-    return torch.cat([part.images for part in parts]), torch.cat(image)
-
-
-def _slices(counts: Sequence[int]) -> list[slice]:
-    """Returns the consecutive positions of parts with these numbers of elements."""
-    return list(
-        itertools.starmap(slice, itertools.pairwise(itertools.accumulate(counts, initial=0)))
-    )
+def _joined_images(parts: Sequence[PassPart]) -> Tensor:
+    images = [part.images for part in parts]
+    return images[0] if len(images) == 1 else torch.cat(images)
 
 
 def unit_length(vectors: Tensor) -> Tensor:

@@ -41,6 +41,13 @@ class Rows:
         counts = torch.bincount(image, minlength=len(self.counts) * adapters)
         return Rows(image, self.adapter, tuple(counts.tolist()))
 
+    def prefixes(self, adapters: int) -> "Prefixes":
+        """Returns a row for each image and adapter, which its trajectories share."""
+        key = self.image * adapters + self.adapter
+        _, of_row, counts = key.unique_consecutive(return_inverse=True, return_counts=True)
+        first = counts.cumsum(0) - counts
+        return Prefixes(Rows(self.image[first], self.adapter[first], ()), first, of_row)
+
     def __len__(self) -> int:
         return len(self.image)
 
@@ -87,3 +94,16 @@ class RowPart:
     images: slice
     rows: slice
     renumbered: Rows
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """The computation that the trajectories of an image and adapter share.
+
+    rows: one for each image and adapter. first: (prefixes,), position of the first row that each is
+    shared by. of_row: (rows,), index of the prefix of every row.
+    """
+
+    rows: Rows
+    first: Tensor
+    of_row: Tensor

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from eulerlora.backbone_network import LayerScale
 from eulerlora.row_draws import RowDraws, padded
-from eulerlora.row_pass import NetworkOutput, PassPart, run_pass
+from eulerlora.row_pass import NetworkOutput, run_pass
+from eulerlora.row_stages import PassPart
 from eulerlora.rows import RowPart, Rows
 from eulerlora.settings import DEFAULT_RUNTIME, AdapterSettings, Draw, RuntimeSettings
 from eulerlora.vision_transformer import AdaptedVisionTransformer

@@ -7,6 +7,10 @@ from pydantic import Field, model_validator
 from eulerlora.validation import Settings
 
 Mode = Literal["det", "stoch"]
+"""Of a draw."""
+ADAPTIVE: Literal["adaptive"] = "adaptive"
+RequestMode = Literal["det", "stoch", "adaptive"]
+"""Of a prediction; `adaptive` is a pass in mode det, then samples where a decision is unsettled."""
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
 """Instead of a number of samples: adaptive sampling (`eulerlora.adaptive_sampling`)."""
@@ -190,6 +194,8 @@ class Draw(Settings):
     other; each sample alone has the same law. Mode `det` draws nothing.
     first: number of samples that earlier rounds ran; only the samples after them are run. Balanced
     samples continue the draw of the earlier rounds; independent ones are drawn anew.
+    sampled_from_block: the first block that is sampled, from 0; the blocks below it are those of
+    mode `det`.
     """
 
     mode: Mode = "det"
@@ -197,6 +203,7 @@ class Draw(Settings):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     sampler: Sampler = "independent"
     first: Annotated[int, Field(ge=0)] = 0
+    sampled_from_block: int = optional(0, ge=0)
 
     @property
     def count(self) -> int:

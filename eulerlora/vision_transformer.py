@@ -14,7 +14,8 @@ from eulerlora.method_registry import build_method
 from eulerlora.method_settings import EULERLORA, MethodSettings
 from eulerlora.methods.contract import NetworkShape
 from eulerlora.row_draws import RowDraws
-from eulerlora.row_pass import Block, NetworkOutput, PassPart, run_pass
+from eulerlora.row_pass import Block, NetworkOutput, run_pass
+from eulerlora.row_stages import PassPart
 from eulerlora.rows import Rows
 from eulerlora.settings import AdapterSettings, Draw, Preprocessing
 

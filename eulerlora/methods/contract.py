@@ -65,17 +65,22 @@ class Method(ABC):
 
         The generator is seeded for this draw only, so that the result depends on no other image.
         """
-        if draw.mode == "det":
-            return self.det()
+        drawn = self.det() if draw.mode == "det" else self._sampled(draw)
+        if not draw.sampled_from_block:
+            return drawn
+        return drawn.shared_below(draw.sampled_from_block, self.det())
+
+    def det(self) -> RowDraws:
+        """Returns the draws of mode det, one row for each adapter."""
+        return RowDraws.of_coefficients(det_coefficients(self.depth, self.adapters))
+
+    def _sampled(self, draw: Draw) -> RowDraws:
+        """Returns the draws of mode stoch, sampled in all blocks."""
         if draw.sampler == "balanced":
             generator = Generator().manual_seed(draw.seed)
             return self.sample_balanced(draw.first, draw.count, generator)
         seed = (draw.seed + LATER_SEED * draw.first) % 2**32
         return self.sample(draw.count, Generator().manual_seed(seed))
-
-    def det(self) -> RowDraws:
-        """Returns the draws of mode det, one row for each adapter."""
-        return RowDraws.of_coefficients(det_coefficients(self.depth, self.adapters))
 
     @abstractmethod
     def sample(self, samples: int, generator: Generator) -> RowDraws:

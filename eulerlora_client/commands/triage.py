@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, Auto, Mode
+from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MODES, Auto, Mode
 
 KEY_VARIABLE = "EULERLORA_KEY"
 
@@ -49,7 +49,7 @@ class Samples(click.ParamType[int | Auto]):
 )
 @click.option(
     "--mode",
-    type=click.Choice(["det", "stoch"]),
+    type=click.Choice(MODES),
     help="Default: the mode that the policy's urgent threshold was set for.",
 )
 @click.option(
@@ -100,8 +100,8 @@ def triage_command(
     read gets a row that says so. The exit status is 1 if a file has no decision. For demonstration
     and research only; not a medical device.
     """
-    if mode == "det" and samples is not None:
-        raise click.UsageError("expected --samples only with --mode stoch, got --mode det")
+    if mode not in (None, "stoch") and samples is not None:
+        raise click.UsageError(f"expected --samples only with --mode stoch, got --mode {mode}")
     from eulerlora_client.commands.triage_session import (  # noqa: PLC0415
         Session,
         read_key,

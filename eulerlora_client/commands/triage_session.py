@@ -140,9 +140,9 @@ async def _service(session: Session) -> _Service:
 def _with_defaults(options: TriageOptions, policy: Policy) -> TriageOptions:
     """Returns the options with the mode and samples that the policy's threshold was set for."""
     sampling = default_sampling(policy.evidence, options.mode, options.samples)
-    if sampling.mode == "det" and sampling.samples is not None:
+    if sampling.mode != "stoch" and sampling.samples is not None:
         raise click.UsageError(
-            "expected --samples only with --mode stoch, got mode det of the policy"
+            f"expected --samples only with --mode stoch, got mode {sampling.mode} of the policy"
         )
     return replace(options, mode=sampling.mode, samples=sampling.samples)
 

@@ -55,12 +55,19 @@ class Prediction(WireModel):
     request_id: RequestId
     model: Annotated[str, Field(description="Name of the model.")]
     revision: Revision
-    mode: Annotated[Mode, Field(description="`det`: one pass per adapter; `stoch`: sampled.")]
+    mode: Annotated[
+        Mode,
+        Field(
+            description="`det`: one pass per adapter; `stoch`: sampled; `adaptive`: one of them, "
+            "see `sampled`."
+        ),
+    ]
     samples: Annotated[
         PositiveInt,
         Field(
             description="Samples per adapter that ran: 1 in mode det; with `samples=auto` the "
-            "number that was drawn; fewer than requested with the warning `samples_reduced`."
+            "number that was drawn, also in mode adaptive; fewer than requested with the warning "
+            "`samples_reduced`."
         ),
     ]
     trajectories: Annotated[PositiveInt, Field(description="Adapters times samples.")]
@@ -118,8 +125,23 @@ class Prediction(WireModel):
             "checkpoint is not calibrated for it."
         ),
     ] = None
+    sampled: Annotated[
+        bool | None,
+        Field(
+            description="Only in mode adaptive: false if the pass in det settled the answer, which "
+            "is then that of det; true if the answer is a mean over samples."
+        ),
+    ] = None
+    rows: Annotated[
+        PositiveInt | None,
+        Field(
+            description="Only in mode adaptive: the passes that ran, with those in det; "
+            "`trajectories` are those of the answer."
+        ),
+    ] = None
     standard_error: Annotated[
-        StandardError | None, Field(description="Only with `samples=auto`.")
+        StandardError | None,
+        Field(description="Only with `samples=auto`, and for sampled answers of mode adaptive."),
     ] = None
     trajectory_probabilities: Annotated[
         tuple[tuple[Probability, ...], ...] | None,

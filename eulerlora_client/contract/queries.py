@@ -51,8 +51,9 @@ class TriageQuery(BaseModel):
     mode: Annotated[
         Mode | SkipJsonSchema[None],
         Field(
-            description="det: one pass per adapter; stoch: sampled passes. Default: the mode that "
-            "the policy's urgent threshold was set for (`GET /triage/policy`)."
+            description="det: one pass per adapter; stoch: sampled passes; adaptive: as det, then "
+            "sampled if the label, a flag or the disposition is not settled. Default: the mode "
+            "that the policy's urgent threshold was set for (`GET /triage/policy`)."
         ),
     ] = None
     samples: Annotated[
@@ -60,7 +61,7 @@ class TriageQuery(BaseModel):
         Field(
             description="Samples per adapter; only with stoch. Default: the number that the "
             "policy's urgent threshold was set for, or 4. auto: draws samples until the label, the "
-            "OOD flag and the entropy have converged, at most 16."
+            "flags and the disposition are settled, at most 16."
         ),
     ] = None
     seed: Annotated[
@@ -95,13 +96,18 @@ class PredictQuery(TriageQuery):
     """Parameters of `/predict` and `/predict/batch`; any other parameter is an error."""
 
     mode: Annotated[
-        Mode, Field(description="det: one pass per adapter; stoch: sampled passes.")
+        Mode,
+        Field(
+            description="det: one pass per adapter; stoch: sampled passes; adaptive: as det, then "
+            "sampled if the label or a flag is not settled, for a model with decision margins."
+        ),
     ] = "det"
     samples: Annotated[
         Samples | SkipJsonSchema[None],
         Field(
             description="Samples per adapter; only with stoch, default 4. auto: draws samples "
-            "until the label, the OOD flag and the entropy have converged, at most 16."
+            "until the label and the flags are settled, at most 16; without decision margins also "
+            "the entropy."
         ),
     ] = None
     detail: Annotated[

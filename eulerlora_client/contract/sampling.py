@@ -1,8 +1,9 @@
 """Modes, numbers of samples and seeds that the service accepts. Importing this module is fast."""
 
-from typing import Literal
+from typing import Literal, get_args
 
-Mode = Literal["det", "stoch"]
+Mode = Literal["det", "stoch", "adaptive"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
 """In place of a number of samples: the service draws rounds until the result has converged."""

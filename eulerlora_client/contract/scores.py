@@ -8,11 +8,11 @@ from eulerlora_client.contract.fields import Nats, Probability, WireModel
 
 
 class StandardError(WireModel):
-    """Standard errors of a result with `samples=auto`, compared with unlimited samples.
+    """Standard errors of a result that ran in rounds, compared with unlimited samples.
 
-    The value plus and minus two errors is a 95% interval that accounts for the adaptive number of
-    samples. With the embedded model it covers 97% of the answers with independent samples and 99%
-    with balanced ones; of those that stop after two independent samples, 93% (docs/sampling.md).
+    Rounds are those of `samples=auto` and of sampled answers of mode adaptive. The value plus and
+    minus two errors is a 95% interval that accounts for the adaptive number of samples
+    (docs/sampling.md has the measured coverage).
     """
 
     msp: Annotated[float, Field(ge=0, description="Of the highest probability.")]

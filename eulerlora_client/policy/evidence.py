@@ -1,7 +1,7 @@
 """The tables `[evidence]` of a policy file: what is known about its thresholds."""
 
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -116,7 +116,7 @@ class Evidence(Settings):
 
     model: Name
     revision: Name
-    mode: Mode
+    mode: Literal["det", "stoch"]
     samples: PositiveInt
     target: Name
     wanted: Probability
@@ -127,7 +127,7 @@ class Evidence(Settings):
 
 @dataclass(frozen=True)
 class Sampling:
-    """The mode of a request, and its samples per adapter; None for mode det."""
+    """The mode of a request, and its samples per adapter; None for modes without samples."""
 
     mode: Mode
     samples: int | Auto | None

@@ -99,7 +99,7 @@ class Policy(Settings):
     def fitted_to(self, prediction: Prediction) -> bool:
         """Returns True if the urgent threshold was set for this model, revision, mode and samples.
 
-        False for samples="auto": a threshold is set for a fixed number of samples.
+        False for samples="auto" and mode adaptive: a threshold is set for a fixed number.
         """
         evidence = self.evidence
         if evidence is None or prediction.standard_error is not None:

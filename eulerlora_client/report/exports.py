@@ -16,7 +16,8 @@ from eulerlora_client.triage.result import RowProblem, TriageRow
 
 PREDICTION_COLUMNS = (
     "msp", "entropy", "expected_entropy", "mutual_information", "ood", "ood_threshold",
-    "unfamiliar", "mode", "samples", "trajectories", "seed", "model", "revision", "request_id",
+    "unfamiliar", "mode", "samples", "sampled", "rows", "trajectories", "seed", "model", "revision",
+    "request_id",
 )  # fmt: skip
 OOD_SCORES = ("energy", "feature_distance")
 """Columns of scores beside the MSP; the threshold of each follows it."""

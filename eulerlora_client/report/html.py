@@ -100,7 +100,10 @@ def describe_settings(settings: ModelSettings | Prediction) -> str:
     """Returns the options of predictions, such as "stoch, 4 samples, 8 passes"."""
     if settings.samples == AUTO:
         return f"{settings.mode}, as many samples as each image needed"
-    samples = () if settings.mode == "det" else (counted(settings.samples, "sample"),)
+    if isinstance(settings, Prediction) and settings.sampled is False:
+        samples: tuple[str, ...] = ("not sampled",)
+    else:
+        samples = () if settings.mode == "det" else (counted(settings.samples, "sample"),)
     passes = counted(settings.trajectories, "pass", "passes")
     return ", ".join((settings.mode, *samples, passes))
 

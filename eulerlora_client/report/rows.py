@@ -13,7 +13,7 @@ from eulerlora_client.triage.ranking import RankedRow
 class ModelSettings:
     """The model and options of a prediction; most reports hold one combination.
 
-    trajectories: 0 for samples="auto", where the number differs between images.
+    trajectories: 0 for samples="auto" and mode adaptive, where the number differs between images.
     """
 
     model: str
@@ -58,7 +58,7 @@ def names_of_classes(rows: Sequence[RankedRow]) -> dict[str, str]:
 
 
 def _settings(prediction: Prediction) -> ModelSettings:
-    auto = prediction.standard_error is not None
+    auto = prediction.standard_error is not None or prediction.mode == "adaptive"
     return ModelSettings(
         model=prediction.model,
         revision=prediction.revision,

@@ -24,8 +24,8 @@ EXAMPLE = "a URL such as http://127.0.0.1:8000"
 class PredictOptions:
     """Options of a prediction; None takes the default of the service.
 
-    mode: "det" or "stoch". samples: per adapter, with mode stoch; "auto" draws until the result
-    has converged. seed: of the draws. model: name of a served model. detail: adds the
+    mode: "det", "stoch" or "adaptive". samples: per adapter, with mode stoch; "auto" draws until
+    the result has converged. seed: of the draws. model: name of a served model. detail: adds the
     probabilities of every trajectory. coverage: adds the prediction set.
     """
 

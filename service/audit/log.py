@@ -26,6 +26,8 @@ RECORDED_FIELDS = {
     "revision",
     "mode",
     "samples",
+    "sampled",
+    "rows",
     "seed",
     "label",
     "probabilities",

@@ -43,7 +43,8 @@ def observation(result: TriageResult, device_url: str, issued: str) -> Element:
     not know the patient. issued: an instant.
     """
     prediction, policy = result.prediction, result.policy
-    sampling = f"mode {prediction.mode}, {prediction.samples} samples, seed {prediction.seed}"
+    drawn = "not sampled" if prediction.sampled is False else f"{prediction.samples} samples"
+    sampling = f"mode {prediction.mode}, {drawn}, seed {prediction.seed}"
     texts = [result.warning, *(reason.words for reason in result.reasons), policy.notice]
     return {
         "resourceType": "Observation",

@@ -65,6 +65,7 @@ def infer_response(
             "samples": prediction.samples,
             "trajectories": prediction.trajectories,
             "seed": prediction.seed,
+            **prediction.model_dump(include={"sampled", "rows"}, exclude_none=True),
         },
         outputs=tuple(part.message for part in parts),
     )

@@ -3,6 +3,7 @@
 import { count } from "./text.js";
 
 const AUTO = "auto";
+const ADAPTIVE = "adaptive";
 const DEFAULT = { mode: "stoch", samples: 4 };
 
 /** A number of passes. urgent: the policy's threshold was set for it. flag: it has a threshold for
@@ -24,6 +25,9 @@ export function settingsOf(model, policy) {
     settings.push({ mode: "stoch", samples });
   }
   settings.push({ mode: "stoch", samples: AUTO });
+  if (model.thresholds.some(({ mode }) => mode === ADAPTIVE)) {
+    settings.push({ mode: ADAPTIVE, samples: null });
+  }
   const described = settings.map((setting) => ({
     ...setting,
     urgent: policy !== null && isFitted(setting, model, policy.policy.evidence),
@@ -50,6 +54,7 @@ export function isLocked(setting, recommended) {
 export function labelOf(setting, model, recommended) {
   const { mode, samples } = setting;
   const fixed = `fixed, ${count(model.adapters, "pass", "passes")}`;
+  const unsettled = "fixed, then sampled if the answer is not settled";
   const passes = samples === AUTO
     ? "sampled, as many passes as needed"
     : `sampled, ${count(samples * model.adapters, "pass", "passes")}`;
@@ -58,7 +63,8 @@ export function labelOf(setting, model, recommended) {
     recommended.flag && !setting.flag ? "no flag for unfamiliar images" : null,
   ].filter(Boolean);
   const notes = setting === recommended ? ["recommended"] : lacks;
-  return [mode === "det" ? fixed : passes, ...notes].join("; ");
+  const kinds = { det: fixed, [ADAPTIVE]: unsettled };
+  return [kinds[mode] ?? passes, ...notes].join("; ");
 }
 
 /** What is unknown with a locked setting, in words. */
@@ -76,14 +82,14 @@ export function consequence(recommended) {
 
 /** The query parameters of a setting. */
 export function parameters({ mode, samples }, model) {
-  return mode === "det" ? { mode, model } : { mode, model, samples: String(samples) };
+  return mode === "stoch" ? { mode, model, samples: String(samples) } : { mode, model };
 }
 
 function isFitted(setting, model, evidence) {
   return evidence !== null && evidence.revision === model.revision && isSame(setting, evidence);
 }
 
-/* The samples of mode det are 1 in thresholds, and null in settings. */
+/* Samples matter in mode stoch; the other modes have null in settings, and a value in thresholds. */
 function isSame(one, other) {
-  return one.mode === other.mode && (one.mode === "det" || one.samples === other.samples);
+  return one.mode === other.mode && (one.mode !== "stoch" || one.samples === other.samples);
 }

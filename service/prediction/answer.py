@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor
 
 from eulerlora.adaptive_sampling import standard_errors
-from eulerlora.settings import AUTO
 from eulerlora.uncertainty import summarise
 from eulerlora_client.contract.fields import item_id
 from eulerlora_client.contract.predictions import Prediction, PredictionWarning, ProblemDocument
@@ -61,14 +60,15 @@ def prediction_of(
     uncertainty = summarise(trajectories[None])
     probabilities: list[float] = uncertainty.probabilities[0].tolist()
     msp = uncertainty.msp.item()
-    adaptive = request.samples == AUTO
-    ood = image_scores(output, uncertainty.msp, served.model, draw, adaptive)
+    ood = image_scores(output, uncertainty.msp, request, draw)
     optional = batch_item(request.request_id, request.index)
     if ood.scores.feature_distance is not None:
         optional["unfamiliar"] = ood.unfamiliar
     if request.query.detail is not None:
         optional["trajectory_probabilities"] = trajectories.tolist()
-    if adaptive:
+    if request.det_first:
+        optional |= {"sampled": draw.mode == "stoch", "rows": sampled.rows}
+    if request.adaptive and draw.mode == "stoch":
         optional["standard_error"] = _standard_error(trajectories, served)
     if request.query.coverage is not None:
         found = requested_set(request, request.query.coverage, draw, uncertainty.probabilities[0])
@@ -78,7 +78,7 @@ def prediction_of(
         request_id=request.request_id,
         model=served.name,
         revision=served.revision,
-        mode=draw.mode,
+        mode=request.query.mode,
         samples=draw.samples,
         trajectories=len(trajectories),
         seed=draw.seed,

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from eulerlora import ood_scores as scoring
 from eulerlora.inference import ImageOutput
-from eulerlora.model import EulerLoRA
 from eulerlora.ood_scores import ScoreName
 from eulerlora.settings import AUTO, Draw
 from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
 from eulerlora_client.contract.scores import OodScore, OodScores
+from service.prediction.request import PredictRequest
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,15 @@ class ImageScores:
 
 
 def image_scores(
-    output: ImageOutput, msp: Tensor, model: EulerLoRA, draw: Draw, adaptive: bool
+    output: ImageOutput, msp: Tensor, request: PredictRequest, draw: Draw
 ) -> ImageScores:
     """Returns the scores of one image.
 
-    msp: (1,). draw: of all its samples. adaptive: True for `samples=auto`.
+    msp: (1,). draw: of all its samples.
     """
-    samples = AUTO if adaptive else draw.samples
-    thresholds = model.config.threshold(draw.mode, samples, draw.sampler)
+    model, mode = request.served.model, request.query.mode
+    samples = AUTO if request.adaptive else draw.samples
+    thresholds = model.config.threshold(mode, samples, draw.sampler)
     values = scoring.image_scores([output], msp, model.feature_distance)
     scores = {
         name: OodScore(
@@ -47,7 +48,7 @@ def image_scores(
         for name, score in scoring.ood_scores(values, thresholds).items()
     }
     answered = OodScores(**scores)
-    settings = draw.mode if draw.mode == "det" else f"{draw.mode} with samples={samples}"
+    settings = f"{mode} with samples={samples}" if mode == "stoch" else mode
     return ImageScores(answered, tuple(_warnings(scores, settings)))
 
 

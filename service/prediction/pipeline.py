@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fastapi import Request
 
-from eulerlora.settings import AUTO
+from eulerlora.stopping_rule import StoppingRule
 from eulerlora_client.contract.predictions import Prediction, ProblemDocument
 from eulerlora_client.contract.problems import DeadlinePassed, Overloaded, Problem
 from eulerlora_client.contract.queries import PredictQuery
@@ -29,7 +29,12 @@ from service.prediction.answer import (
     triage_decision,
 )
 from service.prediction.images import RequestImage, images_of
-from service.prediction.request import PredictRequest, requested_samples
+from service.prediction.request import (
+    PredictRequest,
+    check_mode,
+    requested_samples,
+    rule_of,
+)
 from service.prediction.rounds import AdaptiveRounds, SampledResult
 from service.scheduling.clients import Flow, client_of
 from service.scheduling.decoding_slots import Charge, DecodingSlots
@@ -138,6 +143,7 @@ class Pipeline:
         Raises UnknownModel and InvalidParameter.
         """
         served = self._models.named(query.model)
+        check_mode(query, served)
         return PredictRequest(
             query=query,
             served=served,
@@ -185,7 +191,7 @@ class Pipeline:
         del image  # frees the file while the request is queued, unless the audit log needs it
         seed = decoded.content_seed if request.query.seed is None else request.query.seed
         item = InferenceItem(decoded.pixels, request.draw(seed))
-        sampled = await self._sampled(request, item, ticket)
+        sampled = await self._sampled(request, item, rule_of(request, decoded.quality), ticket)
         prediction = prediction_of(sampled, request, decoded.warnings)
         triage = triage_decision(request.policy, prediction, decoded.quality)
         decision = None if triage is None else triage.decision
@@ -227,9 +233,10 @@ class Pipeline:
             raise
 
     async def _sampled(
-        self, request: PredictRequest, item: InferenceItem, ticket: Ticket
+        self, request: PredictRequest, item: InferenceItem, rule: StoppingRule, ticket: Ticket
     ) -> SampledResult:
-        if request.samples != AUTO:
+        if not request.adaptive:
             return await self._rounds.run(item, request.deadline, ticket)
-        threshold = request.served.model.config.convergence_threshold()
-        return await self._rounds.run_adaptive(item, threshold, request.deadline, ticket)
+        return await self._rounds.run_adaptive(
+            item, rule, request.deadline, ticket, request.det_first
+        )

@@ -22,7 +22,8 @@ def requested_set(
     draw: of the image. probabilities: (classes,) float64.
     """
     model = request.served.model
-    options = RunOptions.of(draw, request.samples == AUTO, model.precision)
+    samples = AUTO if request.adaptive else draw.samples
+    options = RunOptions(request.query.mode, samples, draw.sampler, model.precision)
     calibration = calibration_for(model.config, coverage, options)
     if calibration is None:
         reason = missing_calibration(model.config, coverage, options)

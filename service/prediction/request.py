@@ -1,16 +1,22 @@
 """A validated prediction request, with its settings for every image."""
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Self
 
 from eulerlora.adaptive_sampling import ROUNDS
-from eulerlora.settings import AUTO, Auto, Draw
+from eulerlora.round_answer import SettledDecisions
+from eulerlora.settings import ADAPTIVE, AUTO, Auto, Draw
+from eulerlora.stopping_rule import StoppingRule, stopping_rule
 from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
 from eulerlora_client.contract.problems import InvalidParameter
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
-from eulerlora_client.policy.policy import Policy
+from eulerlora_client.contract.triage import ImageQuality, Reason
+from eulerlora_client.policy.policy import Policy, disposition_for
 from service.inference.models import ServedModel
 from service.scheduling.clients import Flow
 
@@ -38,18 +44,29 @@ class PredictRequest:
     warnings: tuple[PredictionWarning, ...] = ()
     index: int | None = None
 
+    @property
+    def det_first(self) -> bool:
+        """True for mode adaptive."""
+        return self.query.mode == ADAPTIVE
+
+    @property
+    def adaptive(self) -> bool:
+        """True if the image runs in rounds."""
+        return self.samples == AUTO
+
     def draw(self, seed: int) -> Draw:
-        """Returns the draw for one image; with `auto`, of the first round."""
+        """Returns the draw for one image; if it runs in rounds, of the first sampled one."""
         return Draw(
-            mode=self.query.mode,
+            mode="det" if self.query.mode == "det" else "stoch",
             samples=ROUNDS[0] if self.samples == AUTO else self.samples,
             seed=seed,
             sampler=self.served.model.config.sampler,
+            sampled_from_block=self.served.model.config.sampled_from_block,
         )
 
     def with_fewer_samples(self) -> Self:
         """Returns the request with reduced samples and a warning, or unchanged if impossible."""
-        if self.query.mode == "det":
+        if self.query.mode != "stoch":
             return self
         samples = fewer_samples(self.served, self.samples)
         if samples == self.samples:
@@ -64,13 +81,78 @@ class PredictRequest:
 def requested_samples(query: PredictQuery) -> int | Auto:
     """Returns the samples per adapter: 1 in mode det, otherwise as requested or the default.
 
-    Raises InvalidParameter for a number of samples in mode det.
+    `auto` in mode adaptive. Raises InvalidParameter for a number of samples in another mode than
+    stoch.
     """
     if query.mode == "stoch":
         return query.samples or DEFAULT_SAMPLES
     if query.samples is not None:
         raise InvalidParameter("samples: expected only with mode=stoch")
-    return 1
+    return AUTO if query.mode == ADAPTIVE else 1
+
+
+def check_mode(query: PredictQuery, served: ServedModel) -> None:
+    """Raises InvalidParameter if the model has no decision margins for mode adaptive."""
+    if query.mode == ADAPTIVE and served.model.config.margins is None:
+        raise InvalidParameter(
+            "mode: expected det or stoch, because the model has no decision margins for adaptive; "
+            "eulerlora calibrate fits them"
+        )
+
+
+def rule_of(request: PredictRequest, quality: ImageQuality | None) -> StoppingRule:
+    """Returns when the rounds of an image end. quality: measured, with a policy."""
+    config = request.served.model.config
+    rule = stopping_rule(config)
+    if request.policy is None or quality is None:
+        return rule
+    limits = FlagLimits(rule.msp, rule.feature_distance)
+    settled = partial(
+        disposition_is_settled, request.policy, quality, request.served.model.classes, limits
+    )
+    return replace(rule, policy=settled)
+
+
+@dataclass(frozen=True)
+class FlagLimits:
+    """The thresholds of the MSP and of the feature distance; None if there is no flag."""
+
+    msp: float | None
+    feature_distance: float | None
+
+
+def disposition_is_settled(
+    policy: Policy,
+    quality: ImageQuality,
+    classes: Sequence[str],
+    limits: FlagLimits,
+    decisions: SettledDecisions,
+) -> bool:
+    """True if the disposition is the same whatever the decisions are that are not settled.
+
+    classes: of the model, in the order of the probabilities; with all malignant ones.
+    """
+    below = None if limits.msp is None else decisions.msp_reaches(limits.msp)
+    malignant = [classes.index(name) for name in policy.malignant.classes]
+    states = {
+        Reason.UNFAMILIAR: limits.feature_distance is not None
+        and decisions.distance_reaches(limits.feature_distance),
+        Reason.OOD_UNKNOWN: limits.msp is None,
+        Reason.OUT_OF_DISTRIBUTION: None if below is None else not below,
+        Reason.MALIGNANT_GROUP: decisions.reaches(malignant, policy.malignant.urgent),
+        Reason.HIGH_ENTROPY: decisions.entropy_reaches(policy.uncertainty.entropy_nats),
+        Reason.TRAJECTORIES_DISAGREE: decisions.trajectories_disagree,
+    }
+    if limits.msp is None:
+        states[Reason.OUT_OF_DISTRIBUTION] = False
+    certain = [*policy.quality_reasons(quality), *(name for name, on in states.items() if on)]
+    open_reasons = [name for name, on in states.items() if on is None]
+    possible = itertools.product((False, True), repeat=len(open_reasons))
+    dispositions = {
+        disposition_for([*certain, *itertools.compress(open_reasons, chosen)])
+        for chosen in possible
+    }
+    return len(dispositions) == 1
 
 
 def fewer_samples(served: ServedModel, samples: int | Auto) -> int | Auto:

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from eulerlora.adaptive_sampling import MAX_SAMPLES, AdaptiveSampling
 from eulerlora.inference import join_rounds
 from eulerlora.settings import AUTO, Auto, Draw
+from eulerlora.stopping_rule import StoppingRule
 from eulerlora_client.contract.problems import DeadlinePassed
 from service.inference.engine import Engine, InferenceItem
 from service.inference.queue import RequestQueue
@@ -19,10 +20,14 @@ SMOOTHING = 0.95  # weight of the previous average in the moving average of samp
 
 @dataclass(frozen=True)
 class SampledResult:
-    """The inference result of one image, and the draw of all its samples."""
+    """The inference result of one image, and the draw of all its samples.
+
+    rows: that ran, also those in mode det of an answer that was then sampled.
+    """
 
     result: InferenceResult
     draw: Draw
+    rows: int
 
 
 class AdaptiveRounds:
@@ -42,21 +47,28 @@ class AdaptiveRounds:
 
         deadline: on the monotonic clock. Raises DeadlinePassed if the pass has not started by then.
         """
-        return SampledResult(await self._infer(item, deadline, ticket), item.draw)
+        result = await self._infer(item, deadline, ticket)
+        return SampledResult(result, item.draw, len(result.output.log_probabilities))
 
     async def run_adaptive(
-        self, item: InferenceItem, threshold: float | None, deadline: float, ticket: Ticket
+        self,
+        item: InferenceItem,
+        rule: StoppingRule,
+        deadline: float,
+        ticket: Ticket,
+        det_first: bool = False,
     ) -> SampledResult:
-        """Returns the result of an item that runs in rounds until it has converged.
+        """Returns the result of an item that runs in rounds until its decisions are settled.
 
         Ignores the samples of its draw. Every round is queued at the position of the first one and
         is not refused under load.
-        threshold: as in `AdaptiveSampling`. ticket: reserves the rows of all rounds. Raises
+        rule, det_first: as in `AdaptiveSampling`. ticket: reserves the rows of all rounds. Raises
         DeadlinePassed if a round has not started by the deadline: a result from fewer rounds would
         depend on the load.
         """
         engine, queued_at = ticket.engine, time.monotonic()
-        sampling = AdaptiveSampling(item.draw, engine.rows(1), threshold)
+        distance = engine.model.feature_distance
+        sampling = AdaptiveSampling(item.draw, engine.rows(1), rule, distance, det_first)
         results: list[InferenceResult] = []
         while sampling.next_draw is not None:
             part = self._queue.split(ticket, engine.rows(sampling.next_draw.count))
@@ -65,16 +77,15 @@ class AdaptiveRounds:
                 results.append(await self._infer(round_item, deadline, part, queued_at))
             finally:
                 self._queue.release(part)
-            sampling.add(results[-1].output.log_probabilities)
+            sampling.add(results[-1].output)
         average = self._average_samples.get(engine, MAX_SAMPLES)
-        self._average_samples[engine] = (
-            SMOOTHING * average + (1 - SMOOTHING) * sampling.draw.samples
-        )
+        taken = sampling.rows / engine.rows(1)
+        self._average_samples[engine] = SMOOTHING * average + (1 - SMOOTHING) * taken
         ran_s = sum(result.ran_s for result in results)
         queued_s = results[-1].queued_s - (ran_s - results[-1].ran_s)  # counts from the first round
-        output = join_rounds([result.output for result in results], engine.rows(1))
-        result = InferenceResult(output, queued_s, ran_s)
-        return SampledResult(result, sampling.draw)
+        outputs = [result.output for result in results[-sampling.kept :]]
+        result = InferenceResult(join_rounds(outputs, engine.rows(1)), queued_s, ran_s)
+        return SampledResult(result, sampling.draw, sampling.rows)
 
     async def _infer(
         self, item: InferenceItem, deadline: float, ticket: Ticket, queued_at: float | None = None

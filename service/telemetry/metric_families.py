@@ -100,6 +100,10 @@ class PredictionMetrics:
             return Histogram(name, help_text, labels, buckets=buckets, registry=registry)
 
         by_mode = ("model", "mode")
+        self._adaptive = Counter(
+            "eulerlora_adaptive", "Predictions in mode adaptive, by whether they were sampled.",
+            ["model", "sampled"], registry=registry,
+        )  # fmt: skip
         self._predictions = Counter(
             "eulerlora_predictions", "Predictions.", ["model", "mode", "client"], registry=registry
         )
@@ -155,7 +159,9 @@ class PredictionMetrics:
         self._entropy.labels(**by_mode).observe(body.entropy)
         self._information.labels(**by_mode).observe(body.mutual_information)
         self._msp.labels(**by_mode).observe(body.msp)
-        if body.standard_error is not None:
+        if body.sampled is not None:
+            self._adaptive.labels(model=model, sampled=str(body.sampled).lower()).inc()
+        elif body.standard_error is not None:
             self._auto.labels(model=model).observe(body.samples)
         self._decode.labels(model=model).observe(timing.decode_s)
         self._queue.labels(model=model).observe(timing.queue_s)

@@ -19,7 +19,9 @@ from eulerlora.adaptive_sampling import (
     samples_until_converged,
     standard_errors,
 )
+from eulerlora.inference import ImageOutput
 from eulerlora.settings import Draw
+from eulerlora.stopping_rule import StoppingRule
 
 ADAPTERS, CLASSES = 2, 3
 DRAW = Draw(mode="stoch", samples=1, seed=9, sampler="balanced")
@@ -48,6 +50,12 @@ def samples_needed(values: Tensor, threshold: float | None = None) -> int:
     return int(samples_until_converged(values, threshold))
 
 
+def output_of(probabilities: Tensor) -> ImageOutput:
+    """Returns the output of a round. probabilities: (adapters, samples, classes)."""
+    rows = probabilities.flatten(0, 1)
+    return ImageOutput(rows.log(), rows.sum(dim=-1), torch.zeros(len(rows), 1))
+
+
 def test_rounds_run_every_sample_once_and_nothing_else() -> None:
     draws = list(round_draws(DRAW))
     run = [sample for draw in draws for sample in range(draw.first, draw.samples)]
@@ -61,12 +69,12 @@ def test_the_loop_stops_where_the_vectorised_rule_does_and_joins_rounds_adapter_
     deviation: float,
 ) -> None:
     values = trajectories(alternating(0.5, deviation))
-    sampling = AdaptiveSampling(DRAW, ADAPTERS, threshold=None)
+    sampling = AdaptiveSampling(DRAW, ADAPTERS, StoppingRule())
     draws = []
     while sampling.next_draw is not None:
         draws.append(sampling.next_draw)
         output = values[:, sampling.next_draw.first : sampling.next_draw.samples]
-        sampling.add(output.flatten(0, 1).log())
+        sampling.add(output_of(output))
     expected = samples_needed(values)
     assert draws == [draw for draw in round_draws(DRAW) if draw.samples <= expected]
     assert sampling.draw == DRAW.model_copy(update={"samples": expected})

@@ -162,7 +162,8 @@ def test_the_convergence_threshold_is_that_of_the_most_samples(make_network, mak
         return make_config(make_network(), thresholds=thresholds)
 
     actual = config(8, 16, 2, "auto")
-    assert actual.convergence_threshold() == actual.convergence_threshold("independent") == 0.2
+    assert actual.convergence_threshold() == actual.convergence_threshold("independent")
+    assert actual.convergence_threshold() == actual.threshold("stoch", 16)
     assert actual.convergence_threshold("balanced") is None
     assert msp(actual, "stoch", "auto") == 0.4
     assert actual.threshold("det", "auto") is None

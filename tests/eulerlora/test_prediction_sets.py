@@ -25,7 +25,6 @@ from eulerlora.prediction_sets import (
     threshold_rank,
     unit_scores,
 )
-from eulerlora.settings import Draw
 
 CLASSES = ("mel", "nv", "bkl")
 STOCH = RunOptions("stoch", 4, "balanced", "float32")
@@ -187,12 +186,12 @@ def test_a_calibration_applies_to_its_own_options_only(config: CheckpointConfig)
 
 def test_the_sampler_does_not_matter_in_det(config: CheckpointConfig) -> None:
     for sampler in ("independent", "balanced"):
-        options = RunOptions.of(Draw(sampler=sampler), adaptive=False, precision="float32")
+        options = RunOptions("det", 1, sampler, "float32")
         assert calibration_for(config, 0.9, options) == config.prediction_sets[2]
 
 
 def test_the_reason_lists_what_was_calibrated(config: CheckpointConfig) -> None:
-    adaptive = RunOptions.of(Draw(mode="stoch", samples=2), adaptive=True, precision="float32")
+    adaptive = RunOptions("stoch", "auto", "independent", "float32")
     assert missing_calibration(config, 0.9, adaptive) == (
         "the checkpoint has no prediction sets with coverage 0.9 for stoch, auto samples, "
         "independent, float32; it has 0.9 and 0.95 for stoch, 4 samples, balanced, float32; 0.9 "

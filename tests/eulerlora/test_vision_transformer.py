@@ -2,6 +2,8 @@
 
 import copy
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from eulerlora.adapter_heads import AdapterHeads
 from eulerlora.backbone_network import VisionTransformer
 from eulerlora.published_weights import from_torchvision
 from eulerlora.row_draws import COEFFICIENTS, RowDraws
+from eulerlora.row_pass import adapted_block
 from eulerlora.rows import Rows
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, Preprocessing
 from eulerlora.vision_transformer import AdaptedVisionTransformer
@@ -236,6 +239,57 @@ def test_rows_of_different_adapters_modes_and_sample_counts_share_a_batch(
     for index, draw in enumerate(draws):
         (alone,) = answer(network, images[index : index + 1], draw)
         torch.testing.assert_close(together[index], alone, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_blocks_below_the_first_sampled_one_are_those_of_mode_det(
+    make_backbone, make_network, images: Tensor, options: dict[str, object], start: int
+) -> None:
+    """Every row against a pass of the backbone with merged weights, without shared rows."""
+    backbone = make_backbone(TINY.model_copy(update={"layers": 3} | options))
+    network = make_network(backbone=backbone)
+    draws = [
+        Draw(mode="stoch", samples=samples, seed=samples, sampled_from_block=start, sampler=sampler)
+        for samples, sampler in ((2, "balanced"), (1, "independent"), (3, "independent"))
+    ]
+    rows = answer(network, images, *draws)
+    for image, draw, logits in zip(images, draws, rows, strict=True):
+        full = draw.model_copy(update={"sampled_from_block": 0})
+        coefficients = network.draw_rows([full]).blocks[COEFFICIENTS]
+        det = network.draw_rows([DET]).blocks[COEFFICIENTS].repeat_interleave(draw.samples, dim=0)
+        coefficients[:, :start] = det[:, :start]
+        for row, actual in enumerate(logits):
+            expected = naive_logits(network, image, coefficients[row], adapter=row // draw.samples)
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_block_below_the_first_sampled_one_runs_once_for_an_image_and_adapter(
+    make_backbone, make_network, images: Tensor
+) -> None:
+    network = make_network(backbone=make_backbone(TINY.model_copy(update={"layers": 4})))
+    draws = [Draw(mode="stoch", samples=samples, sampled_from_block=2) for samples in (4, 1, 3)]
+    computed: list[int] = []
+
+    def counted(tokens: Tensor, *rest: Any) -> Tensor:
+        output = adapted_block(tokens, *rest)
+        computed.append(len(output))
+        return output
+
+    rows = Rows.of([draw.samples for draw in draws], network.settings.adapters)
+    network(images, rows, network.draw_rows(draws), block=counted)
+    assert computed == [6, 6, 16, 16]
+
+
+def test_features_do_not_depend_on_the_rows_that_share_a_block(
+    make_backbone, make_network, images: Tensor
+) -> None:
+    network = make_network(backbone=make_backbone(TINY.model_copy(update={"layers": 3})))
+    draws = [Draw(mode="stoch", samples=2, seed=index, sampled_from_block=2) for index in range(3)]
+    rows = Rows.of([2, 2, 2], network.settings.adapters)
+    shared = network.draw_rows(draws)
+    apart = network.outputs(images, rows, replace(shared, shared_blocks=0))
+    torch.testing.assert_close(network.outputs(images, rows, shared).features, apart.features)
 
 
 def test_a_row_has_gradients_only_for_its_adapter_and_head(

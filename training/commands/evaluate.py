@@ -49,6 +49,13 @@ MODES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     help="Sampler in mode stoch; the checkpoint's by default.",
 )
 @click.option(
+    "--sampled-from-block",
+    type=click.IntRange(0),
+    metavar="K",
+    help="Sample the blocks from K on; the checkpoint's by default. Another value than the "
+    "checkpoint's has no thresholds.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for report.json, report.md, charts and predictions.csv.gz.",
@@ -64,6 +71,7 @@ def evaluate_command(
     mode: str,
     samples: int | None,
     sampler: Sampler | None,
+    sampled_from_block: int | None,
     out: Path | None,
     skip_bad: bool,
     device: str,
@@ -71,7 +79,8 @@ def evaluate_command(
     """Evaluate a checkpoint on the test part of its data set."""
     set_openmp_wait_policy()
     # These import torch, and the report matplotlib.
-    from eulerlora.model import EulerLoRA  # noqa: PLC0415
+    from eulerlora.checkpoint import load_checkpoint, sampled_from  # noqa: PLC0415
+    from eulerlora.model import EulerLoRA, choose_device  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
     from training.data.sources import report_skipped  # noqa: PLC0415
     from training.evaluation.evaluate import evaluate  # noqa: PLC0415
@@ -83,7 +92,10 @@ def evaluate_command(
     if mode == "det" and samples is not None:
         raise click.UsageError("expected --samples only with --mode stoch or both, got --mode det")
     sources = ood_sources(ood)
-    model = EulerLoRA.load(checkpoint, device)
+    loaded = load_checkpoint(checkpoint)
+    if sampled_from_block is not None:
+        loaded = sampled_from(loaded, sampled_from_block)
+    model = EulerLoRA(loaded, choose_device(device))
     options = [
         SamplingOptions("det") if name == "det" else SamplingOptions("stoch", samples or 4)
         for name in MODES[mode]
@@ -108,6 +120,12 @@ def evaluate_command(
     help="New sampler of the checkpoint; unchanged by default.",
 )
 @click.option(
+    "--sampled-from-block",
+    type=click.IntRange(0),
+    metavar="K",
+    help="New first block that the checkpoint samples; unchanged by default.",
+)
+@click.option(
     "--coverage",
     type=Coverages(),
     default=(),
@@ -126,6 +144,7 @@ def calibrate_command(
     checkpoint: Path,
     data: Path,
     sampler: Sampler | None,
+    sampled_from_block: int | None,
     coverage: tuple[float, ...],
     always_include_rare: bool,
     skip_bad: bool,
@@ -150,12 +169,23 @@ def calibrate_command(
     report_skipped(images)
     settings = CoverageSettings(coverage, always_include_rare)
     config = calibrate(
-        checkpoint, images, choose_device(device), sampler=sampler, coverage=settings
+        checkpoint,
+        images,
+        choose_device(device),
+        sampler=sampler,
+        coverage=settings,
+        sampled_from_block=sampled_from_block,
     )
     for threshold in config.thresholds:
         click.echo(
             f"{threshold.mode} {threshold.samples}: MSP >= {threshold.msp:.4f} keeps "
             f"{threshold.kept:.1%}"
+        )
+    if (margins := config.margins) is not None:
+        click.echo(
+            f"auto and mode adaptive: label and flags of {margins.compared_with} samples in "
+            f"{margins.agreement:.1%} of {margins.images} images (margins at level "
+            f"{margins.level:g})"
         )
     for calibration in config.prediction_sets:
         click.echo(_set_line(calibration, [label.name for label in config.classes]))

@@ -1,7 +1,7 @@
 """Calibration of a checkpoint: feature statistics and the thresholds of its OOD scores."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,8 +9,21 @@ import torch
 from torch import Tensor
 
 from eulerlora.adaptive_sampling import MAX_SAMPLES, ROUNDS, samples_until_converged
-from eulerlora.checkpoint import load_checkpoint, revision_of, write_config
-from eulerlora.config import CheckpointConfig, FeatureConfig, ScoreThreshold, Threshold
+from eulerlora.checkpoint import load_checkpoint, revision_of, sampled_from, write_config
+from eulerlora.config import (
+    CheckpointConfig,
+    DecisionMargins,
+    FeatureConfig,
+    ScoreThreshold,
+    Threshold,
+)
+from eulerlora.decision_margins import (
+    DET_ROUND,
+    MARGIN_ROUNDS,
+    RoundAnswers,
+    fit_margins,
+    last_rounds,
+)
 from eulerlora.feature_distance import (
     SHRINKAGE,
     FeatureDistance,
@@ -20,8 +33,10 @@ from eulerlora.feature_distance import (
 )
 from eulerlora.model import EulerLoRA
 from eulerlora.ood_scores import ScoreName
+from eulerlora.round_answer import round_answers
 from eulerlora.safetensor_files import tensors_sha256
-from eulerlora.settings import AUTO, Auto, Mode, Sampler
+from eulerlora.settings import ADAPTIVE, AUTO, Auto, RequestMode, Sampler
+from eulerlora.stopping_rule import StoppingRule
 from training.data.labelled_images import ImageParts, LabelledImage, evenly_spaced
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
 from training.evaluation.prediction_sets import (
@@ -76,6 +91,23 @@ class CalibrationOutputs:
             },
         }
 
+    def scored(self, distance: FeatureDistance | None) -> dict[int, ScoredImages]:
+        """Returns scores and labels by round, as `answers`."""
+        stoch = {count: scored_images(self.stoch, distance, count) for count in ROUNDS}
+        return {DET_ROUND: scored_images(self.det, distance, 1), **stoch}
+
+    def answers(self, distance: FeatureDistance | None) -> RoundAnswers:
+        """Returns the answers by round, for outputs with `MAX_SAMPLES` samples."""
+        rounds = {DET_ROUND: (self.det, 1), **{count: (self.stoch, count) for count in ROUNDS}}
+        return {
+            samples: round_answers(
+                outputs.log_probabilities[:, :, :count].exp(),
+                samples,
+                outputs.scores(distance, count).get("feature_distance"),
+            )
+            for samples, (outputs, count) in rounds.items()
+        }
+
 
 def calibrate(
     folder: Path,
@@ -84,24 +116,30 @@ def calibrate(
     samples: Sequence[int | Auto] = SAMPLES,
     sampler: Sampler | None = None,
     coverage: CoverageSettings = NO_COVERAGE,
+    sampled_from_block: int | None = None,
 ) -> CheckpointConfig:
-    """Fits feature statistics, OOD thresholds and prediction sets; returns the new config.
+    """Fits feature statistics, OOD thresholds, decision margins and prediction sets.
 
-    The thresholds and sets are those of `det`, and of `stoch` with `samples`; there are no sets for
-    `auto`. Earlier sets are removed, also without a new coverage.
+    Returns the new config. The thresholds and sets are those of `det`, and of `stoch` with
+    `samples`; there are no sets for `auto`. `auto` also fits margins, for it and mode `adaptive`,
+    if there are enough images (`eulerlora.decision_margins`). Earlier sets are removed, also
+    without a new coverage.
 
     Fits the statistics on the training part, and the thresholds on the calibration part, or the
     test part of a split without one; the config names them. Replaces `ood.safetensors` and
     `config.json`. The seeds come from the revision without thresholds, so a second calibration
     gives the same thresholds.
-    sampler: new sampler of the checkpoint; None keeps the present one. Raises DataError if a class
-    has too few lesions for the coverage, before any work.
+    sampler, sampled_from_block: new ones of the checkpoint; None keeps the present ones.
+    Raises DataError if a class has too few lesions for the coverage, before any work.
     """
     checkpoint = load_checkpoint(folder)
+    if sampled_from_block is not None:
+        checkpoint = sampled_from(checkpoint, sampled_from_block)
     uncalibrated = checkpoint.config.model_copy(
         update={
             "sampler": sampler or checkpoint.config.sampler,
             "thresholds": (),
+            "margins": None,
             "features": None,
             "prediction_sets": (),
         }
@@ -114,10 +152,13 @@ def calibrate(
     model = EulerLoRA(replace(checkpoint, config=uncalibrated, revision=revision), device)
     statistics, features = compute_feature_statistics(model, images)
     outputs = CalibrationOutputs.of(model, held_out, samples)
+    distance = FeatureDistance(statistics)
+    margins = compute_margins(outputs, data, distance, samples)
     calibrated = uncalibrated.model_copy(
         update={
             "features": features,
-            "thresholds": compute_thresholds(outputs, data, FeatureDistance(statistics), samples),
+            "thresholds": compute_thresholds(outputs, data, distance, samples, margins=margins),
+            "margins": margins,
             "prediction_sets": fit_prediction_sets(
                 outputs.probabilities(samples),
                 held_out,
@@ -159,16 +200,56 @@ def compute_thresholds(
     distance: FeatureDistance | None,
     samples: Sequence[int | Auto] = SAMPLES,
     tpr: float = TARGET_TPR,
+    margins: DecisionMargins | None = None,
 ) -> tuple[Threshold, ...]:
     """Returns thresholds for each mode and number of samples, each with a TPR of at least `tpr`.
 
     All numbers of samples share one set of draws: the first s of the largest number, which have
     the distribution of s samples with both samplers. distance: None to leave out its thresholds.
+    margins: for `auto`, and for mode `adaptive`, which has no threshold without them.
     """
-    return (
+    thresholds = [
         _threshold("det", 1, scored_images(outputs.det, distance, 1), data, tpr),
         *stochastic_thresholds(outputs.stoch, distance, samples, data, tpr),
+    ]
+    if AUTO not in samples or margins is None:
+        return tuple(thresholds)
+    rule = replace(_rule(thresholds[1:-1]), margins=margins)
+    answers, scored = outputs.answers(distance), outputs.scored(distance)
+    auto = _at_rounds(scored, last_rounds(answers, rule, MARGIN_ROUNDS[1:]))
+    adaptive = _at_rounds(scored, last_rounds(answers, rule, MARGIN_ROUNDS))
+    return (
+        *thresholds[:-1],
+        _threshold("stoch", AUTO, auto, data, tpr),
+        _threshold(ADAPTIVE, AUTO, adaptive, data, tpr),
     )
+
+
+def compute_margins(
+    outputs: CalibrationOutputs,
+    data: str,
+    distance: FeatureDistance | None,
+    samples: Sequence[int | Auto] = SAMPLES,
+    tpr: float = TARGET_TPR,
+) -> DecisionMargins | None:
+    """Returns the margins of `auto` and mode `adaptive`; None without `auto` or enough images.
+
+    Arguments as in `compute_thresholds`.
+    """
+    if AUTO not in samples:
+        return None
+    fixed = [count for count in samples if isinstance(count, int)]
+    rule = _rule(stochastic_thresholds(outputs.stoch, distance, fixed, data, tpr))
+    return fit_margins(outputs.answers(distance), rule, data)
+
+
+def _rule(thresholds: Sequence[Threshold]) -> StoppingRule:
+    """Returns the rule with the thresholds of the largest number of samples, by which predictions
+    decide (`CheckpointConfig.convergence_threshold`). thresholds: in ascending order, or none."""
+    if not thresholds:
+        return StoppingRule()
+    distance = thresholds[-1].feature_distance
+    return StoppingRule(thresholds[-1].msp, None if distance is None else distance.threshold)
 
 
 def stochastic_thresholds(
@@ -229,23 +310,30 @@ def _converged_images(
     """Returns scores and labels over the samples that `auto` runs for each image."""
     rounds = [scored_images(outputs, distance, count) for count in ROUNDS]
     counts = samples_until_converged(outputs.log_probabilities.exp(), convergence_threshold)
-    last = torch.searchsorted(torch.tensor(ROUNDS), counts).unsqueeze(0)  # (1, n)
+    return _at_rounds(dict(zip(ROUNDS, rounds, strict=True)), counts.tolist())
 
-    def at_last_round(values: Sequence[Tensor]) -> Tensor:
+
+def _at_rounds(scored: Mapping[int, ScoredImages], ends: Sequence[int]) -> ScoredImages:
+    """Returns the scores and labels of every image at its last round. scored: by round."""
+    rounds = list(scored)
+    last = torch.tensor([[rounds.index(end) for end in ends]])  # (1, n)
+
+    def at_last_round(values: Iterable[Tensor]) -> Tensor:
         return torch.stack(list(values)).gather(0, last)[0]
 
+    first = scored[rounds[0]]
     return ScoredImages(
         {
-            name: at_last_round([scored.scores[name] for scored in rounds])
-            for name in rounds[0].scores
+            name: at_last_round(part.scores[name] for part in scored.values())
+            for name in first.scores
         },
-        at_last_round([scored.labels for scored in rounds]),
-        rounds[0].classes,
+        at_last_round(part.labels for part in scored.values()),
+        first.classes,
     )
 
 
 def _threshold(
-    mode: Mode, samples: int | Auto, images: ScoredImages, data: str, tpr: float
+    mode: RequestMode, samples: int | Auto, images: ScoredImages, data: str, tpr: float
 ) -> Threshold:
     msp, distances = images.scores["msp"], images.scores.get("feature_distance")
     threshold = threshold_at_tpr(msp, tpr)

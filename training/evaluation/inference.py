@@ -128,7 +128,13 @@ def _predict_batch(
     size = _images_per_pass(model, options.samples)
     for images, image_seeds in zip(pixels.split(size), seeds.split(size), strict=True):
         draws = [
-            Draw(mode=options.mode, samples=options.samples, sampler=sampler, seed=seed)
+            Draw(
+                mode=options.mode,
+                samples=options.samples,
+                sampler=sampler,
+                seed=seed,
+                sampled_from_block=model.config.sampled_from_block,
+            )
             for seed in image_seeds.tolist()
         ]
         yield from predict_images(model.runtime, images, draws, model.config.temperature)

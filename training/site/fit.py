@@ -18,7 +18,11 @@ from eulerlora.prediction_sets import threshold_rank
 from eulerlora.safetensor_files import tensors_sha256
 from eulerlora.settings import DEFAULT_RUNTIME
 from training.data.labelled_images import LabelledImage
-from training.evaluation.calibration import CalibrationOutputs, compute_thresholds
+from training.evaluation.calibration import (
+    CalibrationOutputs,
+    compute_margins,
+    compute_thresholds,
+)
 from training.evaluation.inference import ModelOutputs, SamplingOptions
 from training.evaluation.prediction_sets import CoverageSettings, fit_prediction_sets
 from training.recipe.schema import SAMPLES
@@ -110,7 +114,10 @@ def _with_temperature(fit: SiteFit, site: SiteImages) -> SiteFit:
         temperature = scaling.temperature
         fit = fit.with_result(TEMPERATURE, scaling.summary)
     sets = fit.config.prediction_sets if temperature == fit.config.temperature else ()
-    config = fit.config.model_copy(update={"temperature": temperature, "prediction_sets": sets})
+    margins = fit.config.margins if temperature == fit.config.temperature else None
+    config = fit.config.model_copy(
+        update={"temperature": temperature, "prediction_sets": sets, "margins": margins}
+    )
     outputs = CalibrationOutputs(
         outputs_at(fit.outputs.det, temperature), outputs_at(fit.outputs.stoch, temperature)
     )
@@ -145,8 +152,10 @@ def _with_feature_means(fit: SiteFit, site: SiteImages) -> SiteFit:
 def _with_thresholds(fit: SiteFit, site: SiteImages) -> SiteFit:
     if not site.parts[OOD].met:
         return fit
-    thresholds = compute_thresholds(fit.outputs, site.data, fit.distance, SAMPLES, site.kept)
-    config = fit.config.model_copy(update={"thresholds": thresholds})
+    source = (fit.outputs, site.data, fit.distance, SAMPLES, site.kept)
+    margins = compute_margins(*source)
+    thresholds = compute_thresholds(*source, margins=margins)
+    config = fit.config.model_copy(update={"thresholds": thresholds, "margins": margins})
     return replace(fit, config=config).with_result(OOD, FITTED)
 
 

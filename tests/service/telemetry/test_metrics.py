@@ -16,6 +16,8 @@ from service.telemetry.events import CompletedRequest
 from service.telemetry.metric_families import REASONS
 from service.telemetry.metrics import CACHE_S, Metrics
 from tests.service.observed import (
+    ADAPTIVE_BODY,
+    AUTO_BODY,
     BODY,
     COMPLETED,
     FakeTiming,
@@ -133,6 +135,15 @@ def test_requests_and_predictions_are_counted_by_the_class_of_the_client(metrics
     for client, expected in (("keyed", 1), ("anonymous", None)):
         assert value(metrics, "requests_total", **request, client=client) == expected
         assert value(metrics, "predictions_total", **by_mode, client=client) == expected
+
+
+def test_mode_adaptive_is_counted_by_whether_images_were_sampled(metrics) -> None:
+    sampled = AUTO_BODY.model_copy(update={"mode": "adaptive", "sampled": True, "rows": 10})
+    for body in (ADAPTIVE_BODY, ADAPTIVE_BODY, sampled):
+        metrics.count_prediction(completed(body))
+    assert value(metrics, "adaptive_total", model="tiny", sampled="false") == 2
+    assert value(metrics, "adaptive_total", model="tiny", sampled="true") == 1
+    assert value(metrics, "auto_samples_count", model="tiny") is None
 
 
 def test_an_unknown_model_counts_as_other(metrics) -> None:

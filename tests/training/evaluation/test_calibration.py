@@ -12,8 +12,10 @@ import training.evaluation.calibration
 from eulerlora.adaptive_sampling import ROUNDS, AdaptiveSampling
 from eulerlora.checkpoint import load_checkpoint, read_config
 from eulerlora.config import Threshold
+from eulerlora.inference import ImageOutput
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Auto, Draw
+from eulerlora.stopping_rule import StoppingRule
 from training.data.labelled_images import ImageParts, LabelledImage
 from training.data.sources import list_images
 from training.evaluation.calibration import (
@@ -98,9 +100,10 @@ def adaptive_msp(trajectories: Tensor, threshold: float | None) -> Tensor:
     """Returns the MSP of each image after its adaptive rounds, one image at a time."""
     scores = []
     for image in trajectories.log():
-        sampling = AdaptiveSampling(Draw(mode="stoch"), len(image), threshold)
+        sampling = AdaptiveSampling(Draw(mode="stoch"), len(image), StoppingRule(threshold))
         while (draw := sampling.next_draw) is not None:
-            sampling.add(image[:, draw.first : draw.samples].flatten(0, 1))
+            rows = image[:, draw.first : draw.samples].flatten(0, 1)
+            sampling.add(ImageOutput(rows, rows.sum(dim=-1), torch.zeros(len(rows), 1)))
         scores.append(sampling.log_probabilities.exp().mean(dim=(0, 1)).max())
     return torch.stack(scores)
 
