@@ -87,7 +87,8 @@ class Threshold(Settings):
     adapter, or `auto`. kept: fraction of the `images` in-distribution images of `data` with an MSP
     of at least `msp`. energy, feature_distance: thresholds of the other scores
     (`eulerlora.ood_scores`); None if they were not calibrated. label_shares: share of the images
-    with each label, in the order of the classes; None if it was not recorded.
+    with each label, in the order of the classes; None if it was not recorded. precision: of the
+    predictions that the thresholds were fitted to.
     """
 
     mode: Mode
@@ -99,6 +100,7 @@ class Threshold(Settings):
     energy: ScoreThreshold | None = None
     feature_distance: ScoreThreshold | None = None
     label_shares: tuple[Share, ...] | None = None
+    precision: Precision = optional("float32")
 
 
 class FeatureConfig(Settings):

@@ -86,7 +86,8 @@ def run_pass(parts: Sequence[PassPart], block: Block | None = None) -> list[Netw
     """
     block, backbone = block or adapted_block, parts[0].network.backbone
     images, image = _joined_images(parts)
-    patches = backbone.patches(normalise(images, parts[0].network.preprocessing))
+    with torch.autocast(images.device.type, enabled=False):  # rounding here moves answers most
+        patches = backbone.patches(normalise(images, parts[0].network.preprocessing))
     contrast = log_deviation(patches)[image]  # (rows, width)
     tokens = backbone.tokens(patches)  # (images, tokens, width)
     last = len(backbone.encoder.layers) - 1

@@ -10,7 +10,7 @@ import click
 from eulerlora.openmp import set_openmp_wait_policy
 
 PATH = click.Path(path_type=Path)
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ("auto", "float32", "bfloat16")
 LOG_FORMATS = ("auto", "json", "text")
 
 
@@ -28,9 +28,9 @@ LOG_FORMATS = ("auto", "json", "text")
 @click.option(
     "--precision",
     type=click.Choice(PRECISIONS),
-    default="float32",
+    default="auto",
     show_default=True,
-    help="Data type of the matrix products.",
+    help="Data type of the matrix products; auto: bfloat16 if it is fast and changes little.",
 )
 @click.option("--compile", "compiled", is_flag=True, help="Compile the network; starts slower.")
 @click.option("--keys", type=PATH, help="Require an API key from this file (`eulerlora keys new`).")

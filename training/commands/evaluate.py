@@ -5,9 +5,10 @@ from pathlib import Path
 
 import click
 
+from eulerlora.commands import PRECISIONS
 from eulerlora.config import PredictionSetCalibration
 from eulerlora.openmp import set_openmp_wait_policy
-from eulerlora.settings import SAMPLERS, Sampler
+from eulerlora.settings import SAMPLERS, PrecisionChoice, Sampler
 from training.commands.options import PATH, Coverages, data_option, device_option, skip_bad_option
 
 MODES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
@@ -120,6 +121,13 @@ def evaluate_command(
     help="Put a class with too few calibration lesions for a coverage in every set (0.9 needs 9, "
     "0.95 needs 19); otherwise it is an error. HAM10000 has 8 of df and 9 of vasc.",
 )
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="auto",
+    show_default=True,
+    help="Fit to predictions in this precision; auto: as `eulerlora serve` on this machine.",
+)
 @skip_bad_option
 @device_option
 def calibrate_command(
@@ -128,6 +136,7 @@ def calibrate_command(
     sampler: Sampler | None,
     coverage: tuple[float, ...],
     always_include_rare: bool,
+    precision: PrecisionChoice,
     skip_bad: bool,
     device: str,
 ) -> None:
@@ -150,7 +159,12 @@ def calibrate_command(
     report_skipped(images)
     settings = CoverageSettings(coverage, always_include_rare)
     config = calibrate(
-        checkpoint, images, choose_device(device), sampler=sampler, coverage=settings
+        checkpoint,
+        images,
+        choose_device(device),
+        sampler=sampler,
+        coverage=settings,
+        precision=precision,
     )
     for threshold in config.thresholds:
         click.echo(

@@ -20,8 +20,9 @@ from eulerlora.feature_distance import (
 )
 from eulerlora.model import EulerLoRA
 from eulerlora.ood_scores import ScoreName
+from eulerlora.precision import decide_precision
 from eulerlora.safetensor_files import tensors_sha256
-from eulerlora.settings import AUTO, Auto, Mode, Sampler
+from eulerlora.settings import AUTO, Auto, Mode, PrecisionChoice, RuntimeSettings, Sampler
 from training.data.labelled_images import ImageParts, LabelledImage, evenly_spaced
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
 from training.evaluation.prediction_sets import (
@@ -84,6 +85,7 @@ def calibrate(
     samples: Sequence[int | Auto] = SAMPLES,
     sampler: Sampler | None = None,
     coverage: CoverageSettings = NO_COVERAGE,
+    precision: PrecisionChoice = "float32",
 ) -> CheckpointConfig:
     """Fits feature statistics, OOD thresholds and prediction sets; returns the new config.
 
@@ -94,8 +96,9 @@ def calibrate(
     test part of a split without one; the config names them. Replaces `ood.safetensors` and
     `config.json`. The seeds come from the revision without thresholds, so a second calibration
     gives the same thresholds.
-    sampler: new sampler of the checkpoint; None keeps the present one. Raises DataError if a class
-    has too few lesions for the coverage, before any work.
+    sampler: new sampler of the checkpoint; None keeps the present one. precision: of the
+    predictions, which the config records; `auto` as in `eulerlora.precision`. Raises DataError if
+    a class has too few lesions for the coverage, before any work.
     """
     checkpoint = load_checkpoint(folder)
     uncalibrated = checkpoint.config.model_copy(
@@ -111,13 +114,21 @@ def calibrate(
     names = [label.name for label in uncalibrated.classes]
     check_lesions(held_out, names, coverage)
     revision = revision_of(uncalibrated)
-    model = EulerLoRA(replace(checkpoint, config=uncalibrated, revision=revision), device)
+    source = replace(checkpoint, config=uncalibrated, revision=revision)
+    decision = decide_precision(precision, source, device)
+    runtime = RuntimeSettings(precision=decision.precision)
+    model = EulerLoRA(source, device, runtime, decision.reason)
     statistics, features = compute_feature_statistics(model, images)
     outputs = CalibrationOutputs.of(model, held_out, samples)
     calibrated = uncalibrated.model_copy(
         update={
             "features": features,
-            "thresholds": compute_thresholds(outputs, data, FeatureDistance(statistics), samples),
+            "thresholds": tuple(
+                threshold.model_copy(update={"precision": model.precision})
+                for threshold in compute_thresholds(
+                    outputs, data, FeatureDistance(statistics), samples
+                )
+            ),
             "prediction_sets": fit_prediction_sets(
                 outputs.probabilities(samples),
                 held_out,
