@@ -37,8 +37,9 @@ def _gpu_ceiling(plan: Plan) -> Result:
 
 
 ALL_DEVICES: Mapping[str, Measure] = {
-    "naive-float32": partial(naive_comparison, precision="float32"),
-    "naive-bfloat16": partial(naive_comparison, precision="bfloat16"),
+    "naive-auto": partial(naive_comparison, choice="auto"),
+    "naive-float32": partial(naive_comparison, choice="float32"),
+    "naive-bfloat16": partial(naive_comparison, choice="bfloat16"),
     "vmap": ensemble_comparison,
     "peft-set-adapter": partial(peft_comparison, mixed_batch=False),
     "peft-mixed-batch": partial(peft_comparison, mixed_batch=True),

@@ -10,9 +10,9 @@ from eulerlora.openmp import set_openmp_wait_policy
 from eulerlora.printable import printable
 
 if TYPE_CHECKING:
-    from eulerlora.settings import Auto, Precision, RequestMode
+    from eulerlora.settings import Auto, PrecisionChoice, RequestMode
 
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ("auto", "float32", "bfloat16")
 
 
 class SampleCount(click.ParamType["int | Auto"]):
@@ -77,7 +77,7 @@ class Coverage(click.ParamType[float]):
     type=click.Choice(PRECISIONS),
     default="float32",
     show_default=True,
-    help="Data type of the matrix products.",
+    help="Data type of the matrix products; auto: bfloat16 if it is fast and changes little.",
 )
 def predict_command(
     checkpoint: Path,
@@ -89,7 +89,7 @@ def predict_command(
     as_json: bool,
     csv_file: Path | None,
     device: str,
-    precision: "Precision",
+    precision: "PrecisionChoice",
 ) -> None:
     """Predict the classes of image files, or of all images below folders.
 

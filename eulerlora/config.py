@@ -89,7 +89,8 @@ class Threshold(Settings):
     adapter, or `auto`, also in mode `adaptive`. kept: fraction of the `images` in-distribution
     images of `data` with an MSP of at least `msp`. energy, feature_distance: thresholds of others
     (`eulerlora.ood_scores`); None if they were not calibrated. label_shares: share of the images
-    with each label, in the order of the classes; None if it was not recorded.
+    with each label, in the order of the classes; None if it was not recorded. precision: of the
+    predictions that the thresholds were fitted to.
     """
 
     mode: RequestMode
@@ -101,6 +102,7 @@ class Threshold(Settings):
     energy: ScoreThreshold | None = None
     feature_distance: ScoreThreshold | None = None
     label_shares: tuple[Share, ...] | None = None
+    precision: Precision = optional("float32")
 
 
 class RoundMargins(Settings):

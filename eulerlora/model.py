@@ -19,6 +19,7 @@ from eulerlora.errors import ImageError, SettingsError
 from eulerlora.hub import client
 from eulerlora.image_files import read_image, unread_file
 from eulerlora.inference import ImageOutput, predict_adaptively, predict_images
+from eulerlora.precision import REQUESTED, decide_precision
 from eulerlora.prediction import Prediction, prediction_of, with_prediction_sets
 from eulerlora.prediction_sets import RunOptions, check_coverage
 from eulerlora.preprocess import RgbImage, channels_first, network_input, upright_rgb
@@ -32,6 +33,7 @@ from eulerlora.settings import (
     Auto,
     Draw,
     Precision,
+    PrecisionChoice,
     RequestMode,
     RuntimeSettings,
     Sampler,
@@ -84,7 +86,8 @@ class PredictOptions:
 class EulerLoRA:
     """A model on a device, ready to predict.
 
-    classes: the class names, in the order of the probabilities.
+    classes: the class names, in the order of the probabilities. precision, precision_reason: of
+    the matrix products, and why it was chosen.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class EulerLoRA:
         checkpoint: Checkpoint,
         device: torch.device,
         runtime: RuntimeSettings = DEFAULT_RUNTIME,
+        precision_reason: str = REQUESTED,
     ) -> None:
         self.runtime = Runtime(checkpoint.network, device, runtime)
         self.config: CheckpointConfig = checkpoint.config
@@ -99,7 +103,8 @@ class EulerLoRA:
         self.feature_distance = checkpoint.feature_distance
         self.folder = checkpoint.folder
         self.device = device
-        self.precision = runtime.precision
+        self.precision: Precision = runtime.precision
+        self.precision_reason = precision_reason
         self.classes = tuple(label.name for label in checkpoint.config.classes)
 
     @classmethod
@@ -107,23 +112,26 @@ class EulerLoRA:
         cls,
         folder: str | Path,
         device: str = "auto",
-        precision: Precision = "float32",
+        precision: PrecisionChoice = "float32",
         compiler: str | None = None,
     ) -> Self:
         """Returns the model in a checkpoint folder, on `device`.
 
         device: a torch device, or `auto` for CUDA if available and the CPU otherwise.
-        precision, compiler: as in `RuntimeSettings`; they change results by rounding only.
+        precision, compiler: as in `RuntimeSettings`; they change results by rounding only. The
+        precision `auto` is decided by `eulerlora.precision`.
         Raises CheckpointError if the checkpoint is not intact.
         """
-        runtime = RuntimeSettings(precision=precision, compiler=compiler)
-        return cls(load_checkpoint(Path(folder)), choose_device(device), runtime)
+        checkpoint, chosen = load_checkpoint(Path(folder)), choose_device(device)
+        decision = decide_precision(precision, checkpoint, chosen)
+        runtime = RuntimeSettings(precision=decision.precision, compiler=compiler)
+        return cls(checkpoint, chosen, runtime, decision.reason)
 
     @classmethod
     def default(
         cls,
         device: str = "auto",
-        precision: Precision = "float32",
+        precision: PrecisionChoice = "float32",
         compiler: str | None = None,
     ) -> Self:
         """Returns the model of the packaged checkpoint; arguments as in `load`."""
@@ -135,7 +143,7 @@ class EulerLoRA:
         repository: str,
         revision: str | None = None,
         device: str = "auto",
-        precision: Precision = "float32",
+        precision: PrecisionChoice = "float32",
         compiler: str | None = None,
     ) -> Self:
         """Returns the model of a repository of the Hugging Face Hub; needs the extra `hub`.

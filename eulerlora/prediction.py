@@ -18,6 +18,7 @@ from eulerlora.prediction_sets import (
     RunOptions,
     calibration_for,
     missing_calibration,
+    precision_mismatch,
     prediction_sets,
 )
 from eulerlora.settings import ADAPTIVE, RequestMode
@@ -110,7 +111,9 @@ def with_prediction_sets(
         return replace(prediction, warnings=(*prediction.warnings, reason))
     classes = [label.name for label in config.classes]
     sets = prediction_sets(prediction.probabilities, calibration, classes)
-    return replace(prediction, prediction_sets=sets)
+    mismatch = precision_mismatch(calibration, options.precision)
+    warnings = prediction.warnings if mismatch is None else (*prediction.warnings, mismatch)
+    return replace(prediction, prediction_sets=sets, warnings=warnings)
 
 
 def _blocks(

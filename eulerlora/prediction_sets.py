@@ -131,9 +131,23 @@ def calibrations_for(
 ) -> list[PredictionSetCalibration]:
     """Returns the checkpoint's calibrations for predictions with these options.
 
-    The sampler matters in mode `stoch` only.
+    The sampler matters in mode `stoch` only. A calibration in another precision stands in for a
+    missing one (`precision_mismatch`).
     """
-    return [entry for entry in config.prediction_sets if _applies(entry, options)]
+    entries = [entry for entry in config.prediction_sets if _applies(entry, options)]
+    exact = [entry for entry in entries if entry.precision == options.precision]
+    covered = {entry.coverage for entry in exact}
+    return [*exact, *(entry for entry in entries if entry.coverage not in covered)]
+
+
+def precision_mismatch(calibration: PredictionSetCalibration, precision: Precision) -> str | None:
+    """Returns a warning if a calibration is of another precision than a prediction; else None."""
+    if calibration.precision == precision:
+        return None
+    return (
+        f"the prediction sets were calibrated in {calibration.precision} and the prediction is in "
+        f"{precision}: their coverage holds up to the difference between both"
+    )
 
 
 def calibration_for(
@@ -155,9 +169,7 @@ def missing_calibration(config: CheckpointConfig, coverage: float, options: RunO
 
 def _applies(calibration: PredictionSetCalibration, options: RunOptions) -> bool:
     sampled = (calibration.samples, calibration.sampler) == (options.samples, options.sampler)
-    return (calibration.mode, calibration.precision) == (options.mode, options.precision) and (
-        options.mode == "det" or sampled
-    )
+    return calibration.mode == options.mode and (options.mode == "det" or sampled)
 
 
 def _descriptions(calibrations: Iterable[PredictionSetCalibration]) -> list[str]:

@@ -77,7 +77,9 @@ def run_pass(parts: Sequence[PassPart], block: Block | None = None) -> list[Netw
     chosen = [rows.part for rows in distinct]
     stages, image = stages_of(chosen, last), image_stage(chosen).index
     stage = stages[0]
-    patches = backbone.patches(normalise(_joined_images(chosen), parts[0].network.preprocessing))
+    images = _joined_images(chosen)
+    with torch.autocast(images.device.type, enabled=False):  # rounding here moves answers most
+        patches = backbone.patches(normalise(images, parts[0].network.preprocessing))
     contrast = log_deviation(patches)[image]  # (rows, width)
     tokens = backbone.tokens(patches)  # (images, tokens, width)
     for index, frozen in enumerate(layers):

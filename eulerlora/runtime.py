@@ -45,8 +45,9 @@ Forward = Callable[[Tensor, Rows, RowDraws], NetworkOutput]
 class Runtime:
     """Runs a network; callable like the network, with results that differ by rounding only.
 
-    With `bfloat16`, the given network is changed: the weights of all matrix products but the heads'
-    become bfloat16, which halves their memory; norms, residuals, heads and logits stay float32.
+    With `bfloat16`, the given network is changed: the weights of the blocks' matrix products
+    become bfloat16, which halves their memory; patch embedding, norms, residuals, heads and logits
+    stay float32.
     max_rows_per_pass: more rows run in several passes. compiled: True if the network is compiled;
     the first pass then compiles it for all row counts, and raises what torch raises if it fails.
     """
@@ -231,9 +232,8 @@ def padded_count(rows: int, counts: Sequence[int]) -> int:
 
 
 def round_products(network: AdaptedVisionTransformer) -> None:
-    """Converts the weights of all matrix products but the heads' to bfloat16, in place."""
-    for module in (*network.backbone.modules(), *network.blocks):
+    """Converts the weights of the blocks' matrix products to bfloat16, in place."""
+    for module in (*network.backbone.encoder.layers.modules(), *network.blocks):
         if not isinstance(module, nn.LayerNorm | LayerScale):
-            for name, parameter in module.named_parameters(recurse=False):
-                if name not in ("class_token", "register_tokens", "pos_embedding"):
-                    parameter.data = parameter.data.bfloat16()
+            for parameter in module.parameters(recurse=False):
+                parameter.data = parameter.data.bfloat16()

@@ -22,6 +22,8 @@ SAMPLERS: tuple[Sampler, ...] = ("independent", "balanced")
 ColourConstancy = Literal["none", "shades-of-gray"]
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
+PrecisionChoice = Precision | Auto
+"""A precision, or `auto`: bfloat16 where `eulerlora.precision` allows it."""
 PositiveInt = Annotated[int, Field(ge=1)]
 Activation = Literal["gelu", "gelu-tanh", "quick-gelu", "swiglu"]
 Channels = tuple[float, float, float]

@@ -155,6 +155,7 @@ def _create_metrics(
             queue_rows=lambda: queue.rows,
             queue_items=lambda: queue.items,
             revisions=lambda: {name: served.revision for name, served in models.items()},
+            precisions=lambda: {name: served.model.precision for name, served in models.items()},
             shift=shift.states,
         )
     )

@@ -12,7 +12,7 @@ import click
 from eulerlora.openmp import set_openmp_wait_policy
 
 PATH = click.Path(path_type=Path)
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ("auto", "float32", "bfloat16")
 LOG_FORMATS = ("auto", "json", "text")
 
 DECODER_MODULE = "service.decoding.worker"
@@ -33,9 +33,9 @@ DECODER_MODULE = "service.decoding.worker"
 @click.option(
     "--precision",
     type=click.Choice(PRECISIONS),
-    default="float32",
+    default="auto",
     show_default=True,
-    help="Data type of the matrix products.",
+    help="Data type of the matrix products; auto: bfloat16 if it is fast and changes little.",
 )
 @click.option("--compile", "compiled", is_flag=True, help="Compile the network; starts slower.")
 @click.option("--keys", type=PATH, help="Require an API key from this file (`eulerlora keys new`).")

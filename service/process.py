@@ -20,9 +20,10 @@ from starlette.routing import Router
 from eulerlora.checkpoint import read_config
 from eulerlora.errors import SettingsError
 from eulerlora.model import choose_device
-from eulerlora.settings import Precision, RuntimeSettings
+from eulerlora.precision import decide_precision
+from eulerlora.settings import PrecisionChoice, RuntimeSettings
 from eulerlora.validation import validated
-from eulerlora_client.policy.policy import read_policy
+from eulerlora_client.policy.policy import default_policy, read_policy
 from service.app import Options, create_service
 from service.audit.log import AuditLog, AuditSettings
 from service.audit.secret import read_secret
@@ -31,6 +32,7 @@ from service.auth.keys import Keys
 from service.http.headers import MAX_HEADER_BYTES
 from service.http.protocol import protocol_of
 from service.inference.models import ServedModels
+from service.lifecycle.dispositions import policy_dispositions
 from service.lifecycle.gate import Gate
 from service.lifecycle.loading import Load, checkpoint_folder, is_loading, load_checked
 from service.lifecycle.phase import Lifecycle
@@ -70,7 +72,7 @@ class ServeOptions:
     host: str
     port: int
     device: str
-    precision: Precision
+    precision: PrecisionChoice
     compiled: bool
     keys: Path | None
     open_to_all: bool
@@ -127,14 +129,23 @@ def assemble(
         logger.warning("%s", warning)
     device = choose_device(options.device)
     compiler = "inductor" if options.compiled else None
-    runtime = RuntimeSettings(precision=options.precision, compiler=compiler)
+    runtime = RuntimeSettings(compiler=compiler)
     sources: dict[Path, str] = {}
     folders = [checkpoint_folder(name, sources) for name in options.checkpoints]
     check_names(folders)
     app_options = _app_options(options, settings, resources)
+    dispositions = policy_dispositions(app_options.policy or default_policy())
     return Assembly(
         folders,
-        partial(load_checked, device=device, runtime=runtime, sources=sources),
+        partial(
+            load_checked,
+            device=device,
+            runtime=runtime,
+            sources=sources,
+            decide=lambda checkpoint: decide_precision(
+                options.precision, checkpoint, device, dispositions
+            ),
+        ),
         lambda models: create_service(models, settings, lifecycle, app_options),
     )
 

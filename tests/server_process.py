@@ -102,11 +102,13 @@ def serving(
 ) -> Iterator[ServerProcess]:
     """Runs `eulerlora serve ARGUMENTS --port PORT` while the context is open.
 
+    In float32, unless the arguments say otherwise: tests compare answers with those of the library.
     All time limits are long. change: a function that the process calls before it serves; it must
     be picklable.
     """
     with reserved_port() as port, TemporaryDirectory() as folder:
-        words = ["eulerlora", "serve", *map(str, arguments), "--port", str(port)]
+        words = ["eulerlora", "serve", "--precision", "float32", *map(str, arguments)]
+        words += ["--port", str(port)]
         log = Path(folder, "stderr")
         log.touch()
         process = FORKS.Process(target=_serve, args=(words, log, change))

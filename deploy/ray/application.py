@@ -19,7 +19,7 @@ from starlette.routing import Router
 from starlette.types import ASGIApp
 
 from eulerlora.openmp import set_openmp_wait_policy
-from eulerlora.settings import Precision
+from eulerlora.settings import AUTO, PrecisionChoice
 from eulerlora.validation import Settings
 
 NAME = "eulerlora"
@@ -39,7 +39,7 @@ class Arguments(Settings):
 
     checkpoints: tuple[str, ...] = ()
     device: str = "auto"
-    precision: Precision = "float32"
+    precision: PrecisionChoice = AUTO
     keys: Path | None = None
     open_to_all: bool = False
     policy: Path | None = None

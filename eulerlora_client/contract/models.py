@@ -15,6 +15,10 @@ Source = Annotated[
     ),
 ]
 
+ServedPrecision = Annotated[
+    str, Field(description="Data type of the matrix products, `float32` or `bfloat16`.")
+]
+
 
 class ModelSummary(WireModel):
     """One served model."""
@@ -23,6 +27,7 @@ class ModelSummary(WireModel):
     revision: Revision
     source: Source = None
     classes: tuple[str, ...]
+    precision: ServedPrecision = "float32"
     default: Annotated[bool, Field(description="It answers requests without `model`.")]
 
 
@@ -89,6 +94,9 @@ class Threshold(WireModel):
         tuple[Probability, ...] | None,
         Field(description="Share of the images with each label, in the order of the classes."),
     ] = None
+    precision: Annotated[
+        str, Field(description="Of the predictions that the thresholds were fitted to.")
+    ] = "float32"
 
 
 class PredictionSetOptions(WireModel):
@@ -155,6 +163,8 @@ class ModelDetails(WireModel):
     classes: tuple[ClassName, ...]
     adapters: Annotated[int, Field(description="Number of adapters.")]
     input_size: Annotated[int, Field(description="Side of the network's input, in pixels.")]
+    precision: ServedPrecision = "float32"
+    precision_reason: Annotated[str, Field(description="Why this precision was chosen.")] = ""
     image_limits: ImageLimits
     max_body_bytes: Annotated[int, Field(description="Greatest size of one upload, in bytes.")]
     max_samples: Annotated[int, Field(description="Greatest number of samples per adapter.")]

@@ -30,6 +30,7 @@ class WarningCode(StrEnum):
     SAMPLES_REDUCED = "samples_reduced"
     NO_OOD_THRESHOLD = "no_ood_threshold"
     NO_PREDICTION_SET = "no_prediction_set"
+    OTHER_PRECISION = "other_precision"
     DISTRIBUTION_SHIFT = "distribution_shift"
 
 

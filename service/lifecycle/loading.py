@@ -1,6 +1,7 @@
 """Loading of checkpoints: each model must give its known answer before it is served."""
 
 import asyncio
+import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +13,7 @@ from typing import TypeVar
 
 import torch
 
-from eulerlora.checkpoint import CARD, CONFIG, load_checkpoint
+from eulerlora.checkpoint import CARD, CONFIG, Checkpoint, load_checkpoint
 from eulerlora.errors import CheckpointError
 from eulerlora.hub import PREFIX, Repository, download
 from eulerlora.known_answer import (
@@ -22,6 +23,7 @@ from eulerlora.known_answer import (
     read_known_answer,
 )
 from eulerlora.model import EulerLoRA
+from eulerlora.precision import PrecisionDecision, calibration_mismatch
 from eulerlora.runtime import Runtime
 from eulerlora.settings import Precision, RuntimeSettings
 
@@ -32,6 +34,8 @@ FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
 NO_SOURCES: Mapping[Path, str] = MappingProxyType({})
 
 Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class CheckedModel:
 
 
 Load = Callable[[Path, Iterable[EulerLoRA]], CheckedModel]
+Decide = Callable[[Checkpoint], PrecisionDecision]
+"""Returns the precision in which a checkpoint is served."""
 
 
 def checkpoint_folder(name: str, sources: dict[Path, str]) -> Path:
@@ -78,30 +84,48 @@ def load_checked(
     device: torch.device,
     runtime: RuntimeSettings,
     sources: Mapping[Path, str] = NO_SOURCES,
+    decide: Decide | None = None,
 ) -> CheckedModel:
     """Loads the model in a checkpoint folder and checks its known answer in every mode.
 
     The check runs without compilation, which belongs to the thread that runs the model: CUDA
     graphs cannot be captured while another thread uses the device.
 
-    others: loaded models with the same runtime; an equal backbone is shared. sources: URLs of
-    repositories by folder. Raises CheckpointError for a checkpoint that is damaged or gives a wrong
+    others: loaded models on the same device; an equal backbone in the same precision is shared.
+    sources: URLs of repositories by folder. decide: chooses the precision; None for that of
+    `runtime`. Raises CheckpointError for a checkpoint that is damaged or gives a wrong
     answer.
     """
     checkpoint = load_checkpoint(folder)
     known = read_known_answer(folder, checkpoint.config)
-    model = EulerLoRA(checkpoint, device, runtime)
+    model = _in_precision(checkpoint, device, runtime, decide)
     share_backbone(model, others)
-    uncompiled = Runtime(model.network, device, RuntimeSettings(precision=runtime.precision))
+    uncompiled = Runtime(model.network, device, RuntimeSettings(precision=model.precision))
     answers = predict_known_answer(
         uncompiled, known.pixels.to(device), checkpoint.config.temperature
     )
-    fault = known.fault(answers, runtime.precision)
+    fault = known.fault(answers, model.precision)
     if fault is not None:
         raise CheckpointError(folder / EXPECTED_FILE, fault)
     return CheckedModel(
-        folder, model, known, runtime.precision, read_card(folder), sources.get(folder)
+        folder, model, known, model.precision, read_card(folder), sources.get(folder)
     )
+
+
+def _in_precision(
+    checkpoint: Checkpoint, device: torch.device, runtime: RuntimeSettings, decide: Decide | None
+) -> EulerLoRA:
+    """Returns the model in the precision that `decide` chooses, and logs it."""
+    if decide is None:
+        return EulerLoRA(checkpoint, device, runtime)
+    decision = decide(checkpoint)
+    precision, name = decision.precision, checkpoint.config.name
+    logger.info("model %s: precision %s: %s", name, precision, decision.reason)
+    mismatch = calibration_mismatch(checkpoint.config, precision)
+    if mismatch is not None:
+        logger.warning("model %s: %s", name, mismatch)
+    settings = runtime.model_copy(update={"precision": precision})
+    return EulerLoRA(checkpoint, device, settings, decision.reason)
 
 
 def read_card(folder: Path) -> str:
@@ -120,11 +144,12 @@ def read_card(folder: Path) -> str:
 def share_backbone(model: EulerLoRA, others: Iterable[EulerLoRA]) -> None:
     """Replaces the frozen weights of a model by those of another one with the same backbone.
 
-    All models are on their device and in their precision already; no tensor is converted.
+    All models are on their device and in their precision already; no tensor is converted, and
+    models in different precisions share nothing.
     """
-    digest = model.config.backbone.sha256
+    key = model.config.backbone.sha256, model.precision
     for other in others:
-        if other.config.backbone.sha256 == digest:
+        if (other.config.backbone.sha256, other.precision) == key:
             shared = dict(other.network.backbone.named_parameters())
             for name, parameter in model.network.backbone.named_parameters():
                 parameter.data = shared[name].data

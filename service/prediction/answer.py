@@ -11,7 +11,7 @@ from eulerlora.uncertainty import summarise
 from eulerlora_client.contract.fields import item_id
 from eulerlora_client.contract.predictions import Prediction, PredictionWarning, ProblemDocument
 from eulerlora_client.contract.problems import InternalError, ModelFailure, Problem
-from eulerlora_client.contract.scores import PredictionSet, StandardError
+from eulerlora_client.contract.scores import StandardError
 from eulerlora_client.contract.triage import ImageQuality
 from eulerlora_client.policy.policy import Decision, Policy
 from service.http.problem_responses import problem_document
@@ -72,8 +72,8 @@ def prediction_of(
         optional["standard_error"] = _standard_error(trajectories, served)
     if request.query.coverage is not None:
         found = requested_set(request, request.query.coverage, draw, uncertainty.probabilities[0])
-        optional["prediction_set"] = found if isinstance(found, PredictionSet) else None
-        warnings = (*warnings, found) if isinstance(found, PredictionWarning) else warnings
+        optional["prediction_set"] = found.prediction_set
+        warnings = (*warnings, *found.warnings)
     return Prediction(
         request_id=request.request_id,
         model=served.name,

@@ -1,11 +1,14 @@
 """The prediction set that a request asks for."""
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
 from eulerlora.prediction_sets import (
     RunOptions,
     calibration_for,
     missing_calibration,
+    precision_mismatch,
     prediction_sets,
 )
 from eulerlora.settings import AUTO, Draw
@@ -14,10 +17,18 @@ from eulerlora_client.contract.scores import PredictionSet
 from service.prediction.request import PredictRequest
 
 
+@dataclass(frozen=True)
+class RequestedSet:
+    """A prediction set, or None with the reason among the warnings."""
+
+    prediction_set: PredictionSet | None
+    warnings: tuple[PredictionWarning, ...] = ()
+
+
 def requested_set(
     request: PredictRequest, coverage: float, draw: Draw, probabilities: Tensor
-) -> PredictionSet | PredictionWarning:
-    """Returns the prediction set of an image; a warning if the checkpoint is not calibrated for it.
+) -> RequestedSet:
+    """Returns the prediction set of an image; None if the checkpoint is not calibrated for it.
 
     draw: of the image. probabilities: (classes,) float64.
     """
@@ -27,11 +38,17 @@ def requested_set(
     calibration = calibration_for(model.config, coverage, options)
     if calibration is None:
         reason = missing_calibration(model.config, coverage, options)
-        return PredictionWarning(code=WarningCode.NO_PREDICTION_SET, message=reason)
+        warning = PredictionWarning(code=WarningCode.NO_PREDICTION_SET, message=reason)
+        return RequestedSet(None, (warning,))
     sets = prediction_sets(probabilities[None], calibration, model.classes)
-    return PredictionSet(
+    answered = PredictionSet(
         labels=sets.labels[0],
         coverage=sets.coverage,
         unit=sets.unit,
         calibrated_on=sets.calibrated_on,
     )
+    mismatch = precision_mismatch(calibration, model.precision)
+    if mismatch is None:
+        return RequestedSet(answered)
+    warning = PredictionWarning(code=WarningCode.OTHER_PRECISION, message=mismatch)
+    return RequestedSet(answered, (warning,))

@@ -84,6 +84,7 @@ def model_routes(
                 revision=served.model.revision,
                 source=served.source,
                 classes=tuple(served.model.classes),
+                precision=served.model.precision,
                 default=name == models.default,
             )
             for name, served in models.items()
@@ -130,6 +131,8 @@ def model_details(
         ),
         adapters=config.adapters.settings.adapters,
         input_size=config.preprocessing.size,
+        precision=served.model.precision,
+        precision_reason=served.model.precision_reason,
         image_limits=ImageLimits(**settings.images.model_dump()),
         max_body_bytes=settings.bodies.max_bytes,
         max_samples=MAX_SAMPLES,

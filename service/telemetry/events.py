@@ -68,7 +68,7 @@ class CompletedRequest:
 class Gauges:
     """Functions that return current values; called at every scrape.
 
-    revisions: the revisions of the served models by name. shift: the states of their shift
+    revisions, precisions: of the served models by name. shift: the states of their shift
     monitors; a model without thresholds has none.
     """
 
@@ -76,4 +76,5 @@ class Gauges:
     queue_rows: Callable[[], int]
     queue_items: Callable[[], int]
     revisions: Callable[[], Mapping[str, str]]
+    precisions: Callable[[], Mapping[str, str]]
     shift: Callable[[], Mapping[str, ModelShift]]

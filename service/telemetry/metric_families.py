@@ -182,8 +182,9 @@ class GaugeCollector(Collector):
             "eulerlora_queue_questions", "Images in the queue.", gauges.queue_items()
         )
         served = InfoMetricFamily("eulerlora_model", "The served models.", labels=["model"])
+        precisions = gauges.precisions()
         for model, revision in gauges.revisions().items():
-            served.add_metric([model], {"revision": revision})
+            served.add_metric([model], {"revision": revision, "precision": precisions[model]})
         yield served
         yield from self._shift()
 

@@ -100,7 +100,7 @@ def test_help_shows_the_values_of_samples_as_they_are_typed() -> None:
 
 
 def test_the_precisions_are_those_of_the_settings() -> None:
-    assert PRECISIONS == SUPPORTED_PRECISIONS
+    assert ("auto", *SUPPORTED_PRECISIONS) == PRECISIONS
 
 
 def test_csv_has_one_row_per_image(checkpoint_folder: Path, images: Path, tmp_path: Path) -> None:

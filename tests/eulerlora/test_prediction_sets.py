@@ -21,6 +21,7 @@ from eulerlora.prediction_sets import (
     lac_scores,
     min_units,
     missing_calibration,
+    precision_mismatch,
     prediction_sets,
     threshold_rank,
     unit_scores,
@@ -177,11 +178,24 @@ def test_a_calibration_applies_to_its_own_options_only(config: CheckpointConfig)
         RunOptions("stoch", 2, "balanced", "float32"),
         RunOptions("stoch", "auto", "balanced", "float32"),
         RunOptions("stoch", 4, "independent", "float32"),
-        RunOptions("stoch", 4, "balanced", "bfloat16"),
-        RunOptions("det", 1, "balanced", "bfloat16"),
     ):
         assert calibration_for(config, 0.9, other) is None
     assert calibration_for(config, 0.8, STOCH) is None
+
+
+def test_a_calibration_of_another_precision_stands_in_for_a_missing_one(
+    config: CheckpointConfig,
+) -> None:
+    options = RunOptions("stoch", 4, "balanced", "bfloat16")
+    other = config.prediction_sets[0]
+    assert calibration_for(config, 0.9, options) == other
+    assert "calibrated in float32" in str(precision_mismatch(other, "bfloat16"))
+    exact = calibration(precision="bfloat16")
+    sets = (*config.prediction_sets, exact)
+    both = config.model_copy(update={"prediction_sets": sets})
+    assert calibration_for(both, 0.9, options) == exact
+    assert precision_mismatch(exact, "bfloat16") is None
+    assert calibration_for(both, 0.9, STOCH) == other
 
 
 def test_the_sampler_does_not_matter_in_det(config: CheckpointConfig) -> None:

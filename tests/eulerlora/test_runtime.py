@@ -53,14 +53,24 @@ def test_bfloat16_keeps_probabilities_and_gives_float32_logits() -> None:
     torch.testing.assert_close(actual.softmax(-1), plain.softmax(-1), rtol=0, atol=0.03)
 
 
-def test_bfloat16_rounds_the_products_but_not_norms_positions_and_heads() -> None:
+def test_bfloat16_rounds_the_products_of_blocks_but_not_patches_norms_positions_and_heads() -> None:
     network = random_network()
     Runtime(network, CPU, RuntimeSettings(precision="bfloat16"))
     unrounded = {name for name, p in network.named_parameters() if p.dtype == torch.float32}
-    excluded = ("ln", "pos_embedding", "class_token", "heads")
+    excluded = ("conv_proj", "ln", "pos_embedding", "class_token", "heads")
     assert unrounded == {
         n for n, _ in network.named_parameters() if any(part in n for part in excluded)
     }
+
+
+def test_bfloat16_leaves_the_embeddings_of_patches_in_float32() -> None:
+    network = random_network()
+    contrast = slice(2 * network.backbone.settings.width, None)  # a function of the patches alone
+    with torch.inference_mode():
+        exact = network.outputs(*inputs_of(network)).features[:, contrast]
+        rounded = Runtime(network, CPU, RuntimeSettings(precision="bfloat16"))
+        actual = rounded.outputs(*inputs_of(network)).features[:, contrast]
+    assert torch.equal(actual, exact)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -76,6 +76,7 @@ class GaugeValues:
                 queue_rows=lambda: self.rows,
                 queue_items=lambda: self.items,
                 revisions=lambda: self.revisions,
+                precisions=lambda: dict.fromkeys(self.revisions, "bfloat16"),
                 shift=lambda: self.shift,
             )
         )

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from eulerlora.errors import SettingsError
-from eulerlora.settings import Precision
+from eulerlora.settings import PRECISIONS
 from service.commands import serve_command
 from service.process import effective_settings, listen, server_url
 from service.telemetry.logs import LogChoice
@@ -113,7 +113,7 @@ def test_the_choices_of_the_command_are_those_of_the_settings() -> None:
         for option in serve_command.params
         if isinstance(option.type, click.Choice)
     }
-    assert choices == {"precision": get_args(Precision), "log_format": get_args(LogChoice)}
+    assert choices == {"precision": ("auto", *PRECISIONS), "log_format": get_args(LogChoice)}
 
 
 def error_lines(log: str) -> list[str]:

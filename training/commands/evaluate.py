@@ -5,9 +5,10 @@ from pathlib import Path
 
 import click
 
+from eulerlora.commands import PRECISIONS
 from eulerlora.config import PredictionSetCalibration
 from eulerlora.openmp import set_openmp_wait_policy
-from eulerlora.settings import SAMPLERS, Sampler
+from eulerlora.settings import SAMPLERS, PrecisionChoice, Sampler
 from training.commands.options import PATH, Coverages, data_option, device_option, skip_bad_option
 
 MODES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
@@ -138,6 +139,13 @@ def evaluate_command(
     help="Put a class with too few calibration lesions for a coverage in every set (0.9 needs 9, "
     "0.95 needs 19); otherwise it is an error. HAM10000 has 8 of df and 9 of vasc.",
 )
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="auto",
+    show_default=True,
+    help="Fit to predictions in this precision; auto: as `eulerlora serve` on this machine.",
+)
 @skip_bad_option
 @device_option
 def calibrate_command(
@@ -147,6 +155,7 @@ def calibrate_command(
     sampled_from_block: int | None,
     coverage: tuple[float, ...],
     always_include_rare: bool,
+    precision: PrecisionChoice,
     skip_bad: bool,
     device: str,
 ) -> None:
@@ -175,6 +184,7 @@ def calibrate_command(
         sampler=sampler,
         coverage=settings,
         sampled_from_block=sampled_from_block,
+        precision=precision,
     )
     for threshold in config.thresholds:
         click.echo(

@@ -33,9 +33,18 @@ from eulerlora.feature_distance import (
 )
 from eulerlora.model import EulerLoRA
 from eulerlora.ood_scores import ScoreName
+from eulerlora.precision import decide_precision
 from eulerlora.round_answer import round_answers
 from eulerlora.safetensor_files import tensors_sha256
-from eulerlora.settings import ADAPTIVE, AUTO, Auto, RequestMode, Sampler
+from eulerlora.settings import (
+    ADAPTIVE,
+    AUTO,
+    Auto,
+    PrecisionChoice,
+    RequestMode,
+    RuntimeSettings,
+    Sampler,
+)
 from eulerlora.stopping_rule import StoppingRule
 from training.data.labelled_images import ImageParts, LabelledImage, evenly_spaced
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
@@ -117,6 +126,7 @@ def calibrate(
     sampler: Sampler | None = None,
     coverage: CoverageSettings = NO_COVERAGE,
     sampled_from_block: int | None = None,
+    precision: PrecisionChoice = "float32",
 ) -> CheckpointConfig:
     """Fits feature statistics, OOD thresholds, decision margins and prediction sets.
 
@@ -129,7 +139,8 @@ def calibrate(
     test part of a split without one; the config names them. Replaces `ood.safetensors` and
     `config.json`. The seeds come from the revision without thresholds, so a second calibration
     gives the same thresholds.
-    sampler, sampled_from_block: new ones of the checkpoint; None keeps the present ones.
+    sampler, sampled_from_block: new ones of the checkpoint; None keeps the present ones. precision:
+    of the predictions, which the config records; `auto` as in `eulerlora.precision`.
     Raises DataError if a class has too few lesions for the coverage, before any work.
     """
     checkpoint = load_checkpoint(folder)
@@ -149,7 +160,10 @@ def calibrate(
     names = [label.name for label in uncalibrated.classes]
     check_lesions(held_out, names, coverage)
     revision = revision_of(uncalibrated)
-    model = EulerLoRA(replace(checkpoint, config=uncalibrated, revision=revision), device)
+    source = replace(checkpoint, config=uncalibrated, revision=revision)
+    decision = decide_precision(precision, source, device)
+    runtime = RuntimeSettings(precision=decision.precision)
+    model = EulerLoRA(source, device, runtime, decision.reason)
     statistics, features = compute_feature_statistics(model, images)
     outputs = CalibrationOutputs.of(model, held_out, samples)
     distance = FeatureDistance(statistics)
@@ -157,7 +171,12 @@ def calibrate(
     calibrated = uncalibrated.model_copy(
         update={
             "features": features,
-            "thresholds": compute_thresholds(outputs, data, distance, samples, margins=margins),
+            "thresholds": tuple(
+                threshold.model_copy(update={"precision": model.precision})
+                for threshold in compute_thresholds(
+                    outputs, data, distance, samples, margins=margins
+                )
+            ),
             "margins": margins,
             "prediction_sets": fit_prediction_sets(
                 outputs.probabilities(samples),

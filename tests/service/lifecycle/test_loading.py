@@ -14,7 +14,8 @@ from eulerlora.checkpoint import DEFAULT_CHECKPOINT, read_config, save_checkpoin
 from eulerlora.errors import CheckpointError
 from eulerlora.known_answer import predict_known_answer
 from eulerlora.model import EulerLoRA
-from eulerlora.settings import DEFAULT_RUNTIME, RuntimeSettings
+from eulerlora.precision import PrecisionDecision
+from eulerlora.settings import DEFAULT_RUNTIME, PRECISIONS, RuntimeSettings
 from service.inference.models import ServedModel
 from service.lifecycle.loading import (
     THREAD_NAME,
@@ -94,6 +95,33 @@ def test_checkpoints_with_the_same_backbone_share_its_weights(save: Save, precis
 def test_the_embedded_checkpoint_gives_its_known_answer(precision) -> None:
     embedded = load_checked(DEFAULT_CHECKPOINT, (), CPU, RuntimeSettings(precision=precision))
     assert gives_known_answer(embedded)
+
+
+def test_a_model_is_served_in_the_precision_that_is_decided(
+    save: Save, caplog: pytest.LogCaptureFixture
+) -> None:
+    decision = PrecisionDecision("bfloat16", "a drawn reason")
+    exact = load(save("first", seed=1), ())
+    with caplog.at_level("INFO"):
+        rounded = load(save("second", seed=2), [exact.model], decide=lambda _: decision)
+    assert (rounded.precision, rounded.model.precision_reason) == ("bfloat16", "a drawn reason")
+    assert "model second: precision bfloat16: a drawn reason" in caplog.text
+    pointers = {weight.data_ptr() for weight in frozen_weights(exact.model)}
+    assert pointers.isdisjoint(weight.data_ptr() for weight in frozen_weights(rounded.model))
+    details = model_details(
+        ServedModel.of(rounded.model, rounded.card, rounded.source), ServiceSettings(), None
+    )
+    assert (details.precision, details.precision_reason) == ("bfloat16", "a drawn reason")
+
+
+def test_thresholds_of_another_precision_are_a_warning_in_the_log(
+    checkpoint_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for precision in PRECISIONS:
+        caplog.clear()
+        with caplog.at_level("WARNING"):
+            load(checkpoint_folder, (), decide=lambda _: PrecisionDecision(precision, ""))  # noqa: B023 - called at once
+        assert ("were fitted in float32" in caplog.text) == (precision == "bfloat16")
 
 
 def test_checkpoints_with_different_backbones_share_nothing(save: Save) -> None:

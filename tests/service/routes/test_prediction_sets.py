@@ -123,12 +123,13 @@ def test_the_details_of_the_model_list_the_calibrated_options(service) -> None:
     assert stoch == det | {"mode": "stoch", "samples": 2}
 
 
-def test_another_precision_gives_null_and_a_warning(checkpoint, png) -> None:
+def test_a_set_of_another_precision_comes_with_a_warning(checkpoint, png) -> None:
     with TestClient(app_of(checkpoint, precision="bfloat16")) as client:
         body = predicted(client, png, "coverage=0.9")
-    assert body["prediction_set"] is None
-    (message,) = missing_sets(body)
-    assert "coverage 0.9 for det, bfloat16" in message
+    assert body["prediction_set"] is not None
+    (warning,) = body["warnings"]
+    assert warning["code"] == "other_precision"
+    assert "calibrated in float32 and the prediction is in bfloat16" in warning["message"]
 
 
 def test_a_batch_has_a_set_for_each_image(service, png) -> None:

@@ -161,8 +161,9 @@ def test_gauges_have_the_current_values(metrics, state) -> None:
     assert value(metrics, "ready") == 0
     assert value(metrics, "queue_rows") == 24
     assert value(metrics, "queue_questions") == 3
-    assert value(metrics, "model_info", model="tiny", revision="sha256:2") == 1
-    assert value(metrics, "model_info", model="tiny", revision="sha256:1") is None
+    labels = {"model": "tiny", "precision": "bfloat16"}
+    assert value(metrics, "model_info", **labels, revision="sha256:2") == 1
+    assert value(metrics, "model_info", **labels, revision="sha256:1") is None
 
 
 def test_the_shift_metrics_have_the_state_of_each_signal(metrics, state) -> None:

@@ -131,7 +131,7 @@ def test_calibrate_repeats_the_thresholds_of_training_and_sets_the_sampler(
     trained_copy: Path, labelled: Path
 ) -> None:
     config = (trained_copy / "config.json").read_text()
-    done = run("calibrate", trained_copy, "--data", labelled)
+    done = run("calibrate", trained_copy, "--data", labelled, "--precision", "float32")
     assert done.status == 0, done.err
     assert (trained_copy / "config.json").read_text() == config
 
@@ -145,12 +145,20 @@ def test_calibrate_repeats_the_thresholds_of_training_and_sets_the_sampler(
 
 
 def test_calibrate_adds_prediction_sets_for_predict(trained_copy: Path, labelled: Path) -> None:
-    done = run("calibrate", trained_copy, "--data", labelled, "--coverage", "0.5")
+    options = ("--data", labelled, "--coverage", "0.5")
+    done = run("calibrate", trained_copy, *options, "--precision", "float32")
     assert done.status == 0, done.err
     assert "stoch 4: sets with coverage 0.5: 1 - p up to blue 0." in done.out
     done = run("predict", trained_copy, labelled / "other", "--json", "--coverage", "0.5")
     assert done.err == ""
     assert all(json.loads(line)["prediction_set"] is not None for line in done.out.splitlines())
+    done = run("calibrate", trained_copy, *options, "--precision", "bfloat16")
+    assert done.status == 0, done.err
+    config = read_config(trained_copy)
+    fitted = {entry.precision for entry in (*config.thresholds, *config.prediction_sets)}
+    assert fitted == {"bfloat16"}
+    done = run("predict", trained_copy, labelled / "other", "--coverage", "0.5")
+    assert "calibrated in bfloat16 and the prediction is in float32" in done.err
     done = run("calibrate", trained_copy, "--data", labelled, "--coverage", "0.9")
     assert (done.status, len(done.err.splitlines())) == (1, 1)
     assert "expected at least 9 calibration images of each class" in done.err

@@ -1,0 +1,176 @@
+"""eulerlora.precision: where bfloat16 is tried, and what its gate refuses."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from eulerlora.checkpoint import Checkpoint, load_checkpoint
+from eulerlora.drawn_pictures import HEIGHT, WIDTH, drawn_pictures
+from eulerlora.model import EulerLoRA
+from eulerlora.precision import (
+    MAX_CHANGE,
+    REQUESTED,
+    calibration_mismatch,
+    change_of,
+    decide_precision,
+    gate_fault,
+    missing_bfloat16,
+)
+from eulerlora.prediction import Prediction
+
+CPU = torch.device("cpu")
+NATIVE = {"avx512_bf16": True, "amx_bf16": False}
+
+
+@pytest.fixture
+def checkpoint(checkpoint_folder: Path) -> Checkpoint:
+    return load_checkpoint(checkpoint_folder)
+
+
+@pytest.fixture(scope="module")
+def answer(checkpoint_folder: Path) -> Prediction:
+    return EulerLoRA.load(checkpoint_folder, "cpu").predict(torch.rand(3, 3, 32, 32))
+
+
+def set_cpu(
+    monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool], kernels: str = "AVX512"
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: kernels)
+
+
+def test_a_chosen_precision_is_not_checked(checkpoint: Checkpoint) -> None:
+    for precision in ("float32", "bfloat16"):
+        decision = decide_precision(precision, checkpoint, torch.device("meta"))
+        assert (decision.precision, decision.reason) == (precision, REQUESTED)
+
+
+@pytest.mark.parametrize("name", ["avx512_bf16", "amx_bf16"])
+def test_auto_is_bfloat16_on_a_cpu_that_has_it(
+    monkeypatch: pytest.MonkeyPatch, checkpoint: Checkpoint, name: str
+) -> None:
+    set_cpu(monkeypatch, {name: True})
+    before = {key: values.clone() for key, values in checkpoint.network.state_dict().items()}
+    monkeypatch.setattr("eulerlora.precision.MAX_CHANGE", 1.0)
+    without_thresholds = checkpoint.config.model_copy(update={"thresholds": ()})
+    decision = decide_precision("auto", replace(checkpoint, config=without_thresholds), CPU)
+    assert decision.precision == "bfloat16", decision
+    for key, values in checkpoint.network.state_dict().items():
+        assert torch.equal(values, before[key])
+        assert values.dtype == before[key].dtype
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "kernels", "reason"),
+    [
+        ({}, "AVX512", "neither avx512_bf16 nor amx_bf16"),
+        ({"avx512_bf16": False, "avx512_f": True}, "AVX512", "neither avx512_bf16"),
+        (NATIVE, "AVX2", "kernels for AVX2"),
+    ],
+)
+def test_auto_is_float32_on_a_cpu_without_bfloat16(
+    monkeypatch: pytest.MonkeyPatch,
+    checkpoint: Checkpoint,
+    capabilities: dict[str, bool],
+    kernels: str,
+    reason: str,
+) -> None:
+    set_cpu(monkeypatch, capabilities, kernels)
+    monkeypatch.setattr("eulerlora.precision.MAX_CHANGE", 1.0)
+    decision = decide_precision("auto", checkpoint, CPU)
+    assert decision.precision == "float32"
+    assert reason in decision.reason
+
+
+def test_auto_is_float32_on_an_unknown_device() -> None:
+    assert "has not been measured on the device meta" in str(missing_bfloat16(torch.device("meta")))
+
+
+@pytest.mark.slow
+def test_kernels_without_avx512_give_float32() -> None:
+    code = "import torch; from eulerlora import precision as p; "
+    code += "print(p.missing_bfloat16(torch.device('cpu')))"
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": "avx2"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() != "None"
+
+
+def test_a_changed_probability_closes_the_gate(answer: Prediction) -> None:
+    assert change_of(answer, answer) is None
+    moved = answer.probabilities.clone()
+    moved[1, 0] += 0.9 * MAX_CHANGE
+    assert change_of(answer, replace(answer, probabilities=moved)) is None
+    moved[1, 0] += 0.2 * MAX_CHANGE
+    assert "changes by 0.011, over 0.01" in str(
+        change_of(answer, replace(answer, probabilities=moved))
+    )
+
+
+def test_a_changed_label_or_flag_closes_the_gate(answer: Prediction) -> None:
+    other = replace(answer, labels=("other", *answer.labels[1:]))
+    assert change_of(answer, other) == "the label of 1 of 3 drawn pictures changes"
+    msp = answer.ood_scores["msp"]
+    assert msp.flagged is not None
+    scores = {**answer.ood_scores, "msp": replace(msp, flagged=~msp.flagged)}
+    flagged = replace(answer, ood_scores=scores)
+    assert change_of(answer, flagged) == "the msp flag of 3 of 3 drawn pictures changes"
+
+
+def test_a_changed_disposition_closes_the_gate(
+    monkeypatch: pytest.MonkeyPatch, checkpoint: Checkpoint
+) -> None:
+    monkeypatch.setattr("eulerlora.precision.MAX_CHANGE", 1.0)
+    monkeypatch.setattr("eulerlora.precision.change_of", lambda *_: None)
+    seen: list[Prediction] = []
+
+    def dispositions(prediction: Prediction, classes: Sequence[str]) -> list[str]:
+        assert list(classes) == ["bkl", "mel", "nv"]
+        seen.append(prediction)
+        return ["urgent" if len(seen) == 2 else "routine"] * len(prediction.labels)
+
+    fault = gate_fault(checkpoint, CPU, dispositions)
+    assert fault == "bfloat16 in mode det: the disposition of 6 of 6 drawn pictures changes"
+    exact, rounded = seen
+    assert not torch.equal(exact.probabilities, rounded.probabilities)
+
+
+def test_rounding_that_changes_too_much_closes_the_gate(
+    monkeypatch: pytest.MonkeyPatch, checkpoint: Checkpoint
+) -> None:
+    monkeypatch.setattr("eulerlora.precision.MAX_CHANGE", 1e-9)
+    assert "bfloat16 in mode det: a probability" in str(gate_fault(checkpoint, CPU))
+
+
+def test_a_network_without_finite_output_closes_the_gate(checkpoint: Checkpoint) -> None:
+    with torch.no_grad():
+        checkpoint.network.heads.bias.fill_(torch.inf)
+    assert gate_fault(checkpoint, CPU) == "the output in float32 is not finite"
+
+
+def test_thresholds_of_another_precision_are_reported(checkpoint: Checkpoint) -> None:
+    config = checkpoint.config
+    assert calibration_mismatch(config, "float32") is None
+    assert "were fitted in float32 and apply in bfloat16" in str(
+        calibration_mismatch(config, "bfloat16")
+    )
+    fitted = [entry.model_copy(update={"precision": "bfloat16"}) for entry in config.thresholds]
+    assert (
+        calibration_mismatch(config.model_copy(update={"thresholds": tuple(fitted)}), "bfloat16")
+        is None
+    )
+
+
+def test_the_drawn_pictures_are_the_same_each_time_and_differ() -> None:
+    pictures = drawn_pictures()
+    assert all(picture.shape == (3, HEIGHT, WIDTH) for picture in pictures)
+    assert all(torch.equal(*pair) for pair in zip(pictures, drawn_pictures(), strict=True))
+    means = torch.stack([picture.float().mean(dim=(1, 2)) for picture in pictures])
+    assert torch.cdist(means, means).add(1000 * torch.eye(len(means))).min() > 5
