@@ -153,6 +153,7 @@ def _answer(runtime: Runtime, checkpoint: Checkpoint, draw: Draw) -> Prediction:
         class_names(config),
         checkpoint.feature_distance,
         config.threshold(draw.mode, draw.samples, draw.sampler),
+        draw.mode,
         adaptive=False,
     )
 

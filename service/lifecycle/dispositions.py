@@ -42,7 +42,17 @@ def _wire(prediction: Prediction, classes: Sequence[str], index: int) -> contrac
     """Returns one image of a prediction as an answer of the service, with what a policy reads."""
     ood, unfamiliar = prediction.ood, prediction.unfamiliar
     return contract.Prediction.model_construct(
+        request_id="",
         model="",
+        revision="",
+        mode="stoch" if prediction.sampled[index] else "det",
+        samples=int(prediction.samples[index]),
+        seed=0,
+        ood_threshold=None,
+        warnings=(),
+        expected_entropy=prediction.expected_entropy[index].item(),
+        mutual_information=prediction.mutual_information[index].item(),
+        msp=prediction.msp[index].item(),
         label=prediction.labels[index],
         probabilities=dict(zip(classes, prediction.probabilities[index].tolist(), strict=True)),
         entropy=prediction.entropy[index].item(),
