@@ -11,8 +11,9 @@ class StandardError(WireModel):
     """Standard errors of a result with `samples=auto`, compared with unlimited samples.
 
     The value plus and minus two errors is a 95% interval that accounts for the adaptive number of
-    samples. With the embedded model it covers 97% of the answers with independent samples and 99%
-    with balanced ones; of those that stop after two independent samples, 93% (docs/sampling.md).
+    samples. With an earlier embedded model it covered 97% of the answers with independent samples
+    and 99% with balanced ones; of those that stop after two independent samples, 93%
+    (docs/sampling.md).
     """
 
     msp: Annotated[float, Field(ge=0, description="Of the highest probability.")]
