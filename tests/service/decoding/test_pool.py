@@ -248,8 +248,10 @@ def test_an_image_above_its_cpu_time_is_refused_and_charged(faulty, png) -> None
     with pytest.raises(UnusableImage, match="too much CPU time"):
         RUNNER.run(spin())
     budget_s = FAULTY_SETTINGS.cpu_budget_s(len(png))
-    assert used == [pytest.approx(budget_s, rel=0.5)]
-    wait_for_replacements(faulty, before)
+    # On a busy machine the first decoder may reach its wall time before, and is then stopped.
+    assert len(used) in {1, 2}
+    assert used == pytest.approx([budget_s] * len(used), rel=0.5)
+    wait_for_replacements(faulty, before, count=len(used))
 
 
 def test_the_cpu_time_of_a_caller_that_left_is_charged(faulty, png) -> None:
