@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from eulerlora.adaptive_sampling import INTERVAL_ERRORS, MAX_SAMPLES, ROUNDS, standard_errors
+from eulerlora.calibration_schema import Threshold
 from eulerlora.checkpoint import DEFAULT_CHECKPOINT
-from eulerlora.config import CheckpointConfig, Threshold
+from eulerlora.config import CheckpointConfig
 from eulerlora.decision_margins import DET_ROUND, MARGIN_ROUNDS, RoundAnswers, last_rounds
 from eulerlora.model import EulerLoRA
 from eulerlora.round_answer import RoundAnswer
@@ -26,9 +27,9 @@ from eulerlora.stopping_rule import check_adaptive, stopping_rule
 from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason
 from eulerlora_client.policy.policy import Policy, default_policy, disposition_for
 from service.prediction.request import FlagLimits, disposition_is_settled
+from training.calibration.outputs import CalibrationOutputs
 from training.data.datasets import checkpoint_dataset
 from training.data.labelled_images import evenly_spaced
-from training.evaluation.calibration import CalibrationOutputs
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.reporting.tables import table
 
@@ -146,7 +147,8 @@ def main(data: Path, checkpoint: Path, part: str, images: int, device: str) -> N
     check_adaptive(model.config)
     used = evenly_spaced(checkpoint_dataset(model.config, data).parts[part], images)
     options = [SamplingOptions("det"), SamplingOptions("stoch", 2 * MAX_SAMPLES)]
-    outputs = CalibrationOutputs(*predict_all(model, used, options, part))
+    det, stoch = predict_all(model, used, options, part)
+    outputs = CalibrationOutputs(det, stoch, model.precision)
     policy = default_policy()
     answers = outputs.answers(model.feature_distance)
     measured = Measured(model.config, policy, outputs.stoch.log_probabilities.exp(), answers)

@@ -12,7 +12,7 @@ from torch import Tensor
 from eulerlora.adaptive_sampling import ROUNDS, samples_until_converged
 from eulerlora.settings import Sampler
 from eulerlora.uncertainty import summarise
-from training.evaluation.calibration import TARGET_TPR, threshold_at_tpr
+from training.calibration.thresholds import TARGET_TPR, threshold_at_tpr
 from training.metrics.classification import classification_metrics, ood_metrics
 from training.metrics.intervals import unit_weights
 from training.reporting.charts import COLOURS

@@ -22,10 +22,10 @@ from eulerlora.model import EulerLoRA
 from eulerlora.preprocess import network_input
 from eulerlora.row_draws import RowDraws
 from eulerlora.rows import Rows
+from training.calibration.thresholds import score_threshold
 from training.data.datasets import checkpoint_dataset, read_outliers
 from training.data.labelled_images import LabelledImage, evenly_spaced
 from training.data.sources import read_image
-from training.evaluation.calibration import score_threshold
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.metrics.classification import auroc
 from training.ood.corruptions import Corruption, with_corruption

@@ -16,10 +16,11 @@ import torch
 
 from eulerlora.checkpoint import Checkpoint, load_checkpoint
 from eulerlora.model import EulerLoRA
+from eulerlora.settings import DEFAULT_RUNTIME
 from eulerlora_client.commands.program import packaged_policy
+from training.calibration.outputs import CalibrationOutputs
 from training.data.labelled_images import LabelledImage
 from training.data.local_images import LabelNames, LocalImages, read_local_images
-from training.evaluation.calibration import CalibrationOutputs
 from training.evaluation.inference import ModelOutputs, SamplingOptions
 from training.policy.file import read_rules
 from training.policy.fit import fit_policy
@@ -50,7 +51,7 @@ def main(
     classes = [label.name for label in loaded.config.classes]
     names = LabelNames(classes, dict(entry.split("=", 1) for entry in renamed), ignore)
     local = read_local_images(data, names)
-    outputs = site_outputs(loaded, local.images, torch.device("cpu"))
+    outputs = site_outputs(loaded, local.images, torch.device("cpu"), DEFAULT_RUNTIME)
     settings = SiteSettings(NEEDS, OPTIONS, packaged_policy(), "the packaged policy")
     results: defaultdict[str, list[float]] = defaultdict(list)
     for seed in range(splits):
@@ -102,7 +103,7 @@ def _outputs_of(
             part.log_probabilities[rows], part.log_partition[rows], part.features[rows]
         )
 
-    return CalibrationOutputs(chosen(outputs.det), chosen(outputs.stoch))
+    return replace(outputs, det=chosen(outputs.det), stoch=chosen(outputs.stoch))
 
 
 def _values(site: SiteMeasurement) -> Iterator[tuple[str, float]]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from eulerlora.adaptive_sampling import MAX_SAMPLES, ROUNDS
-from eulerlora.config import DecisionMargins, RoundMargins
+from eulerlora.calibration_schema import DecisionMargins, RoundMargins
 from eulerlora.round_answer import RoundAnswer, log_odds
 from eulerlora.stopping_rule import StoppingRule
 

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eulerlora.atomic_files import atomic_write
-from eulerlora.config import CheckpointConfig, Sha256
+from eulerlora.calibration_schema import Sha256
+from eulerlora.config import CheckpointConfig
 from eulerlora.errors import CheckpointError, ImageError
 from eulerlora.image_files import read_pixels
 from eulerlora.inference import RowNetwork, predict_images

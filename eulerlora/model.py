@@ -98,7 +98,7 @@ class EulerLoRA:
         precision_reason: str = REQUESTED,
     ) -> None:
         self.runtime = Runtime(checkpoint.network, device, runtime)
-        self.config: CheckpointConfig = checkpoint.config
+        self.config: CheckpointConfig = checkpoint.config.in_precision(runtime.precision)
         self.revision = checkpoint.revision
         self.feature_distance = checkpoint.feature_distance
         self.folder = checkpoint.folder

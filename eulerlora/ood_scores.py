@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from eulerlora.config import ScoreThreshold, Threshold
+from eulerlora.calibration_schema import ScoreThreshold, Threshold
 from eulerlora.feature_distance import FeatureDistance
 from eulerlora.inference import ImageOutput
 

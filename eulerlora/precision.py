@@ -6,7 +6,7 @@ change by at most MAX_CHANGE, and no label, flag or disposition may change.
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -91,8 +91,9 @@ def gate_fault(
     answers: list[list[Prediction]] = []
     for precision in PRECISIONS:  # float32 first: bfloat16 changes the copy
         runtime = Runtime(network, device, RuntimeSettings(precision=precision))
+        fitted = replace(checkpoint, config=checkpoint.config.in_precision(precision))
         try:
-            answers.append([_answer(runtime, checkpoint, draw) for draw in _draws(checkpoint)])
+            answers.append([_answer(runtime, fitted, draw) for draw in _draws(checkpoint)])
         except NonFiniteError:
             return f"the output in {precision} is not finite"
     for draw, exact, rounded in zip(_draws(checkpoint), *answers, strict=True):
@@ -122,7 +123,8 @@ def change_of(exact: Prediction, rounded: Prediction) -> str | None:
 
 def calibration_mismatch(config: CheckpointConfig, precision: Precision) -> str | None:
     """Returns a warning if OOD thresholds were fitted in another precision; None otherwise."""
-    others = {entry.precision for entry in config.thresholds} - {precision}
+    thresholds = config.in_precision(precision).thresholds
+    others = {entry.precision for entry in thresholds} - {precision}
     if not others:
         return None
     return (

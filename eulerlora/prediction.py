@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eulerlora.adaptive_sampling import StandardErrors, standard_errors
-from eulerlora.config import CheckpointConfig, Threshold
+from eulerlora.calibration_schema import Threshold
+from eulerlora.config import CheckpointConfig
 from eulerlora.errors import NonFiniteError
 from eulerlora.feature_distance import FeatureDistance
 from eulerlora.inference import ImageOutput

@@ -20,7 +20,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from eulerlora.config import CheckpointConfig, PredictionSetCalibration
+from eulerlora.calibration_schema import PredictionSetCalibration
+from eulerlora.config import CheckpointConfig
 from eulerlora.errors import SettingsError
 from eulerlora.settings import Auto, Precision, RequestMode, Sampler
 
@@ -134,10 +135,8 @@ def calibrations_for(
     The sampler matters in mode `stoch` only. A calibration in another precision stands in for a
     missing one (`precision_mismatch`).
     """
-    entries = [entry for entry in config.prediction_sets if _applies(entry, options)]
-    exact = [entry for entry in entries if entry.precision == options.precision]
-    covered = {entry.coverage for entry in exact}
-    return [*exact, *(entry for entry in entries if entry.coverage not in covered)]
+    entries = config.in_precision(options.precision).prediction_sets
+    return [entry for entry in entries if _applies(entry, options)]
 
 
 def precision_mismatch(calibration: PredictionSetCalibration, precision: Precision) -> str | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from eulerlora.config import RoundMargins
+from eulerlora.calibration_schema import RoundMargins
 from eulerlora.uncertainty import summarise
 
 MIN_PROBABILITY = 1e-30

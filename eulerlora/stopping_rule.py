@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from eulerlora.config import CheckpointConfig, DecisionMargins
+from eulerlora.calibration_schema import DecisionMargins
+from eulerlora.config import CheckpointConfig
 from eulerlora.errors import SettingsError
 from eulerlora.round_answer import RoundAnswer, SettledDecisions
 from eulerlora.settings import Sampler

@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 
 import click
 
+from eulerlora.commands import PRECISIONS
 from eulerlora.openmp import set_openmp_wait_policy
 
 PATH = click.Path(path_type=Path)
-PRECISIONS = ("auto", "float32", "bfloat16")
 LOG_FORMATS = ("auto", "json", "text")
 
 DECODER_MODULE = "service.decoding.worker"

@@ -15,15 +15,9 @@ from torchvision import models
 from torchvision.models import Weights, WeightsEnum
 
 from eulerlora.backbone_network import VisionTransformer
+from eulerlora.calibration_schema import ScoreThreshold, Threshold
 from eulerlora.checkpoint import save_checkpoint
-from eulerlora.config import (
-    AdapterConfig,
-    BackboneConfig,
-    CheckpointConfig,
-    ClassName,
-    ScoreThreshold,
-    Threshold,
-)
+from eulerlora.config import AdapterConfig, BackboneConfig, CheckpointConfig, ClassName
 from eulerlora.method_settings import EULERLORA, MethodSettings
 from eulerlora.published_weights import PUBLISHED
 from eulerlora.safetensor_files import tensors_sha256

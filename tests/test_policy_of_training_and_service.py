@@ -12,8 +12,9 @@ import torch
 from click.testing import CliRunner
 from PIL import Image
 
+from eulerlora.calibration_schema import Threshold
 from eulerlora.checkpoint import read_config, save_checkpoint, write_config
-from eulerlora.config import ClassName, Threshold
+from eulerlora.config import ClassName
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA, Prediction
 from eulerlora_client.commands.policy import policy_command
@@ -22,9 +23,9 @@ from eulerlora_client.contract.triage import Disposition
 from eulerlora_client.policy.policy import default_policy, default_policy_text, read_policy
 from tests.conftest import THRESHOLDS, MakeConfig, MakeNetwork
 from tests.eulerlora_client.policy_inputs import GOOD, make_prediction
+from training.calibration.calibrate import calibrate
 from training.commands.policy import fit_command
 from training.data.datasets import checkpoint_dataset
-from training.evaluation.calibration import calibrate
 from training.policy.threshold import min_lesions
 
 ROOT = Path(__file__).parents[1]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Self
 
-from eulerlora.config import Threshold
+from eulerlora.calibration_schema import Threshold
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import AUTO, Auto
 from eulerlora_client.contract.models import ModelShift, ShiftSignal

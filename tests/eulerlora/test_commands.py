@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from eulerlora import EulerLoRA, SettingsError
+from eulerlora.calibration_schema import PredictionSetCalibration
 from eulerlora.checkpoint import read_config, write_config
 from eulerlora.commands import PRECISIONS
-from eulerlora.config import PredictionSetCalibration
 from eulerlora.file_predictions import FilePrediction, images_per_batch, predict_files
 from eulerlora.model import PredictOptions
 from eulerlora.prediction_outputs import FIELDS, write_csv

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from eulerlora.config import CheckpointConfig, Threshold
+from eulerlora.calibration_schema import Threshold
+from eulerlora.config import CheckpointConfig
 
 Fields = dict[str, Any]
 
@@ -65,6 +66,24 @@ def test_thresholds_of_stoch_are_valid_for_the_checkpoints_sampler_only(fields: 
         assert msp(config, "det", 1, other) == 0.7
 
 
+def test_a_precision_selects_its_own_entries_and_otherwise_those_there_are(
+    make_network, make_config
+) -> None:
+    thresholds = [
+        threshold(msp=0.6),
+        threshold(msp=0.61, precision="bfloat16"),
+        threshold(mode="det", samples=1, msp=0.7),
+    ]
+    sets = [prediction_set(), prediction_set(precision="bfloat16", thresholds=[0.2, 0.3, 0.4])]
+    config = make_config(make_network(), thresholds=thresholds, prediction_sets=sets)
+    plain, rounded = config.in_precision("float32"), config.in_precision("bfloat16")
+    assert [msp(plain, "stoch", 4), msp(rounded, "stoch", 4)] == [0.6, 0.61]
+    assert msp(rounded, "det", 1) == 0.7
+    assert plain.prediction_sets == config.prediction_sets[:1]
+    assert rounded.prediction_sets == config.prediction_sets[1:]
+    assert rounded.in_precision("float32") == rounded  # nothing else is left
+
+
 def test_the_default_sampler_is_independent(fields: Fields) -> None:
     del fields["sampler"]
     assert CheckpointConfig.model_validate_json(json.dumps(fields)).sampler == "independent"
@@ -118,7 +137,7 @@ def same_options(fields: Fields) -> None:
         (set_at("thresholds", 0, "msp", value=None), "msp"),
         (set_at("thresholds", 0, "mode", value="mean"), "mode"),
         (set_at("sampler", value="sobol"), "sampler"),
-        (same_options, "two thresholds are for the same mode and samples"),
+        (same_options, "same mode, samples and precision"),
         (set_at("preprocessing", "size", value=64), "preprocessing.size differs"),
         (set_at("preprocessing", "resize", value="crop"), "resize"),
         (set_at("preprocessing", "scale", value="1/127"), "scale"),

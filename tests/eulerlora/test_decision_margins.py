@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from eulerlora.adaptive_sampling import MAX_SAMPLES, ROUNDS, AdaptiveSampling
-from eulerlora.config import DecisionMargins
+from eulerlora.calibration_schema import DecisionMargins
 from eulerlora.decision_margins import (
     DET_ROUND,
     MARGIN_ROUNDS,

@@ -10,8 +10,8 @@ from scipy.spatial.distance import cdist
 from sklearn.covariance import empirical_covariance
 from torch import Tensor
 
+from eulerlora.calibration_schema import FeatureConfig
 from eulerlora.checkpoint import load_checkpoint, write_config
-from eulerlora.config import FeatureConfig
 from eulerlora.errors import CheckpointError
 from eulerlora.feature_distance import (
     FILE,

@@ -13,6 +13,7 @@ from torch import Generator, Tensor
 
 import eulerlora
 from eulerlora.adaptive_sampling import standard_errors
+from eulerlora.calibration_schema import Threshold
 from eulerlora.checkpoint import (
     DEFAULT_CHECKPOINT,
     Checkpoint,
@@ -20,7 +21,6 @@ from eulerlora.checkpoint import (
     stored_revision,
     write_config,
 )
-from eulerlora.config import Threshold
 from eulerlora.errors import CheckpointError, ImageError, NonFiniteError, SettingsError
 from eulerlora.model import EulerLoRA, Prediction, choose_device
 from eulerlora.preprocess import upright_rgb

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eulerlora.config import ScoreThreshold, Threshold
+from eulerlora.calibration_schema import ScoreThreshold, Threshold
 from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
 from eulerlora.inference import ImageOutput
 from eulerlora.ood_scores import image_scores, ood_scores, with_distances

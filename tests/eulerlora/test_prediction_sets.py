@@ -10,7 +10,8 @@ from scipy import stats
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Generator, Tensor
 
-from eulerlora.config import CheckpointConfig, PredictionSetCalibration
+from eulerlora.calibration_schema import PredictionSetCalibration
+from eulerlora.config import CheckpointConfig
 from eulerlora.errors import SettingsError
 from eulerlora.prediction_sets import (
     RunOptions,

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from eulerlora.config import RoundMargins
+from eulerlora.calibration_schema import RoundMargins
 from eulerlora.round_answer import SettledDecisions, log_odds, round_answers
 
 ROWS = torch.tensor([[[[0.6, 0.3, 0.1], [0.5, 0.3, 0.2]], [[0.7, 0.2, 0.1], [0.2, 0.4, 0.4]]]])

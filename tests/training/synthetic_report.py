@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from eulerlora.config import ScoreThreshold, Threshold
+from eulerlora.calibration_schema import ScoreThreshold, Threshold
 from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
 from training.data.labelled_images import LabelledImage
 from training.evaluation.evaluate import EvaluatedSet, EvaluatedSets, Evaluation

@@ -7,12 +7,7 @@ from pathlib import Path
 import torch
 
 from eulerlora.checkpoint import CONFIG
-from eulerlora.config import (
-    AdapterConfig,
-    BackboneConfig,
-    CheckpointConfig,
-    ClassName,
-)
+from eulerlora.config import AdapterConfig, BackboneConfig, CheckpointConfig, ClassName
 from eulerlora.settings import BackboneSettings, Preprocessing
 from training.adaptation.train import REPORT
 from training.evaluation.report_schema import JSON

@@ -9,12 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from eulerlora.checkpoint import CONFIG, check_free, load_checkpoint, save_checkpoint
-from eulerlora.config import (
-    AdapterConfig,
-    BackboneConfig,
-    CheckpointConfig,
-    Provenance,
-)
+from eulerlora.config import AdapterConfig, BackboneConfig, CheckpointConfig, Provenance
 from eulerlora.errors import SettingsError
 from eulerlora.method_settings import is_sampled
 from eulerlora.model import EulerLoRA
@@ -34,10 +29,10 @@ from training.adaptation.probe import fit_covariance, fit_heads, head_accuracy
 from training.adaptation.summary import data_lines, result_lines, run_lines
 from training.adaptation.validation import EpochValidation
 from training.augmentation.views import Transform, training_view
+from training.calibration.calibrate import calibrate
 from training.data.datasets import read_dataset, read_ood_set, read_outliers
 from training.data.labelled_images import ImageParts, OodSet, class_counts
 from training.data.sources import report_skipped
-from training.evaluation.calibration import calibrate
 from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
 from training.fit.batches import LoadedBatches, RunLength

@@ -27,8 +27,8 @@ from training.bayesian.laplace import fit_laplace
 from training.bayesian.source import Source, check_plain
 from training.bayesian.swag import fit_swag
 from training.bayesian.tfb import fit_tfb
+from training.calibration.calibrate import calibrate
 from training.data.labelled_images import ImageParts
-from training.evaluation.calibration import calibrate
 from training.fit.batches import LoadedBatches
 from training.fit.run_state import round_parameters
 from training.recipe.schema import SAMPLES, AdapterRecipe
@@ -142,8 +142,8 @@ def bayesianise(
 
 
 def _calibrated_samples(source: CheckpointConfig) -> tuple[int | Auto, ...]:
-    own = tuple(entry.samples for entry in source.thresholds if entry.mode == "stoch")
-    return own if own and is_sampled(source.method, source.adapters.settings) else SAMPLES
+    own = {entry.samples: None for entry in source.thresholds if entry.mode == "stoch"}
+    return tuple(own) if own and is_sampled(source.method, source.adapters.settings) else SAMPLES
 
 
 def _config(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
+from eulerlora.calibration_schema import PredictionSetCalibration
 from eulerlora.commands import PRECISIONS
-from eulerlora.config import PredictionSetCalibration
 from eulerlora.openmp import set_openmp_wait_policy
 from eulerlora.settings import SAMPLERS, PrecisionChoice, Sampler
 from training.commands.options import PATH, Coverages, data_option, device_option, skip_bad_option
@@ -141,10 +141,13 @@ def evaluate_command(
 )
 @click.option(
     "--precision",
+    "precisions",
     type=click.Choice(PRECISIONS),
-    default="auto",
+    multiple=True,
+    default=("auto",),
     show_default=True,
-    help="Fit to predictions in this precision; auto: as `eulerlora serve` on this machine.",
+    help="Fit to predictions in this precision; auto: as `eulerlora serve` on this machine. Twice "
+    "to fit to both, for a checkpoint that is served on different machines.",
 )
 @skip_bad_option
 @device_option
@@ -155,7 +158,7 @@ def calibrate_command(
     sampled_from_block: int | None,
     coverage: tuple[float, ...],
     always_include_rare: bool,
-    precision: PrecisionChoice,
+    precisions: tuple[PrecisionChoice, ...],
     skip_bad: bool,
     device: str,
 ) -> None:
@@ -167,9 +170,9 @@ def calibrate_command(
     # These import torch.
     from eulerlora.checkpoint import read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
+    from training.calibration.calibrate import calibrate  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
     from training.data.sources import report_skipped  # noqa: PLC0415
-    from training.evaluation.calibration import calibrate  # noqa: PLC0415
     from training.evaluation.prediction_sets import CoverageSettings  # noqa: PLC0415
 
     if always_include_rare and not coverage:
@@ -184,12 +187,12 @@ def calibrate_command(
         sampler=sampler,
         coverage=settings,
         sampled_from_block=sampled_from_block,
-        precision=precision,
+        precisions=precisions,
     )
     for threshold in config.thresholds:
         click.echo(
-            f"{threshold.mode} {threshold.samples}: MSP >= {threshold.msp:.4f} keeps "
-            f"{threshold.kept:.1%}"
+            f"{threshold.mode} {threshold.samples} in {threshold.precision}: "
+            f"MSP >= {threshold.msp:.4f} keeps {threshold.kept:.1%}"
         )
     if (margins := config.margins) is not None:
         click.echo(

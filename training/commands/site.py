@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from eulerlora.commands import PRECISIONS
 from eulerlora.openmp import set_openmp_wait_policy
 from training.commands.options import PATH, Coverages, device_option, out_option, skip_bad_option
 
 if TYPE_CHECKING:
-    from eulerlora.settings import Mode
+    from eulerlora.settings import Mode, PrecisionChoice
     from training.data.local_images import LocalImages
     from training.site.calibration import SiteReport
 
@@ -77,6 +78,13 @@ def site_command() -> None:
     type=click.IntRange(1, 64),
     help="Samples per adapter of the policy in mode stoch; 4 by default.",
 )
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="auto",
+    show_default=True,
+    help="Fit to predictions in this precision; auto: as `eulerlora serve` on this machine.",
+)
 @skip_bad_option
 @device_option
 @click.pass_obj
@@ -94,6 +102,7 @@ def fit_command(
     hold_out: float | None,
     mode: Mode,
     samples: int | None,
+    precision: PrecisionChoice,
     skip_bad: bool,
     device: str,
 ) -> None:
@@ -124,6 +133,7 @@ def fit_command(
         policy=packaged() if policy is None else read_text(policy),
         policy_name="the packaged policy" if policy is None else str(policy),
         hold_out=hold_out,
+        precision=precision,
     )
     classes = [label.name for label in read_config(checkpoint).classes]
     names = LabelNames(classes, _mapping(renamed), ignored)

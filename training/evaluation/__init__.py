@@ -1,1 +1,1 @@
-"""Calibration and evaluation of checkpoints."""
+"""Evaluation of checkpoints."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eulerlora.config import Threshold
+from eulerlora.calibration_schema import Threshold
 from eulerlora.feature_distance import FeatureDistance
 from eulerlora.ood_scores import OodScore, OodScores, ScoreName, ood_scores
 from eulerlora.uncertainty import Uncertainty, summarise

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eulerlora.config import PredictionSetCalibration
+from eulerlora.calibration_schema import PredictionSetCalibration
 from eulerlora.errors import DataError, SettingsError
 from eulerlora.model import EulerLoRA
 from eulerlora.prediction_sets import (

@@ -10,6 +10,8 @@ import torch
 from eulerlora.checkpoint import Checkpoint, check_free, load_checkpoint, revision_of
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
+from eulerlora.precision import decide_precision
+from eulerlora.settings import PrecisionChoice, RuntimeSettings
 from training.data.labelled_images import LabelledImage
 from training.data.local_images import LocalImages
 from training.evaluation.inference import SamplingOptions
@@ -41,7 +43,7 @@ class SiteSettings:
 
     options: of the predictions that the policy applies to. policy: text of the policy to start
     from; policy_name: its name in errors. hold_out: share of the lesions to measure on; None fits
-    on all.
+    on all. precision: of all predictions, which the new checkpoint records.
     """
 
     needs: Needs
@@ -49,6 +51,7 @@ class SiteSettings:
     policy: str
     policy_name: str
     hold_out: float | None = None
+    precision: PrecisionChoice = "float32"
 
 
 @dataclass(frozen=True)
@@ -89,12 +92,14 @@ def calibrate_site(
     checkpoint = load_checkpoint(source)
     split = _split(local, settings.hold_out)
     site = site_images(checkpoint, local, split.fit, settings)
-    old = EulerLoRA(checkpoint, device)
+    decision = decide_precision(settings.precision, checkpoint, device)
+    runtime = RuntimeSettings(precision=decision.precision)
+    old = EulerLoRA(checkpoint, device, runtime, decision.reason)
     if site.parts[URGENT].met:
         check_classes(old, rules.malignant)
-    fit = fit_site(checkpoint, site, device)
+    fit = fit_site(checkpoint, site, device, runtime)
     fitted = _fitted_checkpoint(checkpoint, fit, _provenance(checkpoint, local, site, fit))
-    new = EulerLoRA(fitted, device)
+    new = EulerLoRA(fitted, device, runtime, decision.reason)
     policy = _fit_policy(new, site, rules, settings.needs.sensitivity)
     compared = _compare(old, new, split.measure, settings.options, policy, rules)
     file = None

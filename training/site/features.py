@@ -15,7 +15,7 @@ from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
 from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
-from training.evaluation.calibration import threshold_at_tpr
+from training.calibration.thresholds import threshold_at_tpr
 from training.labels.splits import SPLIT_SEED
 from training.metrics.intervals import Ints
 

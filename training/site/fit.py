@@ -10,19 +10,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from eulerlora.calibration_schema import PredictionSetCalibration
 from eulerlora.checkpoint import Checkpoint, revision_of
-from eulerlora.config import CheckpointConfig, PredictionSetCalibration
+from eulerlora.config import CheckpointConfig
 from eulerlora.feature_distance import FeatureDistance
 from eulerlora.model import EulerLoRA
 from eulerlora.prediction_sets import threshold_rank
 from eulerlora.safetensor_files import tensors_sha256
-from eulerlora.settings import DEFAULT_RUNTIME
+from eulerlora.settings import RuntimeSettings
+from training.calibration.outputs import CalibrationOutputs
+from training.calibration.thresholds import compute_margins, compute_thresholds
 from training.data.labelled_images import LabelledImage
-from training.evaluation.calibration import (
-    CalibrationOutputs,
-    compute_margins,
-    compute_thresholds,
-)
 from training.evaluation.inference import ModelOutputs, SamplingOptions
 from training.evaluation.prediction_sets import CoverageSettings, fit_prediction_sets
 from training.recipe.schema import SAMPLES
@@ -77,13 +75,18 @@ class SiteFit:
         return replace(self, results={**self.results, part: result})
 
 
-def fit_site(checkpoint: Checkpoint, site: SiteImages, device: torch.device) -> SiteFit:
+def fit_site(
+    checkpoint: Checkpoint, site: SiteImages, device: torch.device, runtime: RuntimeSettings
+) -> SiteFit:
     """Fits the parts whose requirement is met."""
-    return fit_outputs(checkpoint, site_outputs(checkpoint, site.images, device), site)
+    return fit_outputs(checkpoint, site_outputs(checkpoint, site.images, device, runtime), site)
 
 
 def site_outputs(
-    checkpoint: Checkpoint, images: Sequence[LabelledImage], device: torch.device
+    checkpoint: Checkpoint,
+    images: Sequence[LabelledImage],
+    device: torch.device,
+    runtime: RuntimeSettings,
 ) -> CalibrationOutputs:
     """Returns the outputs of pictures at temperature 1.
 
@@ -91,7 +94,8 @@ def site_outputs(
     """
     update = {"temperature": 1.0, "thresholds": (), "prediction_sets": ()}
     config = checkpoint.config.model_copy(update=update)
-    model = EulerLoRA(replace(checkpoint, config=config, revision=revision_of(config)), device)
+    source = replace(checkpoint, config=config, revision=revision_of(config))
+    model = EulerLoRA(source, device, runtime)
     return CalibrationOutputs.of(model, images, SAMPLES)
 
 
@@ -118,8 +122,10 @@ def _with_temperature(fit: SiteFit, site: SiteImages) -> SiteFit:
     config = fit.config.model_copy(
         update={"temperature": temperature, "prediction_sets": sets, "margins": margins}
     )
-    outputs = CalibrationOutputs(
-        outputs_at(fit.outputs.det, temperature), outputs_at(fit.outputs.stoch, temperature)
+    outputs = replace(
+        fit.outputs,
+        det=outputs_at(fit.outputs.det, temperature),
+        stoch=outputs_at(fit.outputs.stoch, temperature),
     )
     return replace(fit, config=config, outputs=outputs)
 
@@ -143,8 +149,10 @@ def _with_feature_means(fit: SiteFit, site: SiteImages) -> SiteFit:
     }
     config = fit.config.model_copy(update={"features": described.model_copy(update=changes)})
     by_picture = offset.by_picture - offset.offset  # relative to the moved means
-    outputs = CalibrationOutputs(
-        _less(fit.outputs.det, by_picture), _less(fit.outputs.stoch, by_picture)
+    outputs = replace(
+        fit.outputs,
+        det=_less(fit.outputs.det, by_picture),
+        stoch=_less(fit.outputs.stoch, by_picture),
     )
     return replace(fit, config=config, distance=FeatureDistance(statistics), outputs=outputs)
 
@@ -170,7 +178,7 @@ def _with_prediction_sets(fit: SiteFit, site: SiteImages) -> SiteFit:
                 [label.name for label in config.classes],
                 CoverageSettings((coverage,), site.needs.always_include_rare),
                 config.sampler,
-                DEFAULT_RUNTIME.precision,
+                fit.outputs.precision,
                 site.data,
             )
             fit = fit.with_result(sets_part(coverage), FITTED)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
+from eulerlora.calibration_schema import DecisionMargins, RoundMargins, Threshold
 from eulerlora.checkpoint import Checkpoint
-from eulerlora.config import DecisionMargins, RoundMargins, Threshold
 from eulerlora.model import EulerLoRA
 from eulerlora.round_answer import RoundAnswer, SettledDecisions
 from eulerlora_client.contract.predictions import Prediction

@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy.stats import entropy as scipy_entropy
 
+from eulerlora.calibration_schema import Threshold
 from eulerlora.checkpoint import Checkpoint
-from eulerlora.config import Threshold
 from eulerlora.inference import ImageOutput
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw

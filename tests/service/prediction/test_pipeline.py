@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
+from eulerlora.calibration_schema import Threshold
 from eulerlora.checkpoint import Checkpoint
-from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.predictions import WarningCode
 from eulerlora_client.contract.problems import (

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from eulerlora.calibration_schema import Threshold
 from eulerlora.checkpoint import Checkpoint
-from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.problems import InvalidParameter
 from eulerlora_client.contract.queries import PredictQuery

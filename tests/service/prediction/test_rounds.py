@@ -15,8 +15,8 @@ from PIL import Image
 from starlette.requests import ClientDisconnect
 
 from eulerlora.adaptive_sampling import MAX_SAMPLES, ROUNDS
+from eulerlora.calibration_schema import Threshold
 from eulerlora.checkpoint import Checkpoint
-from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw
 from eulerlora_client.contract.predictions import Prediction

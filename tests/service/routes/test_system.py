@@ -10,8 +10,8 @@ from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from starlette.testclient import TestClient
 
+from eulerlora.calibration_schema import Threshold
 from eulerlora.checkpoint import Checkpoint
-from eulerlora.config import Threshold
 from eulerlora.model import EulerLoRA
 from service.app import create_service
 from service.http import problem_responses as problems

@@ -10,8 +10,9 @@ import torch
 from PIL import Image
 from starlette.testclient import TestClient
 
+from eulerlora.calibration_schema import ScoreThreshold
 from eulerlora.checkpoint import Checkpoint
-from eulerlora.config import ClassName, ScoreThreshold
+from eulerlora.config import ClassName
 from eulerlora.feature_distance import FEATURES_PER_WIDTH, FeatureDistance, FeatureStatistics
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES

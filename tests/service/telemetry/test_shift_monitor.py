@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+from eulerlora.calibration_schema import ScoreThreshold, Threshold
 from eulerlora.checkpoint import Checkpoint
-from eulerlora.config import ScoreThreshold, Threshold
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.scores import OodScore, OodScores, StandardError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from eulerlora.config import ScoreThreshold, Threshold
+from eulerlora.calibration_schema import ScoreThreshold, Threshold
 from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
 from training.evaluation.evaluated_sets import (
     ResamplingUnits,

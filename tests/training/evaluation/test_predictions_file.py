@@ -12,8 +12,9 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
 
+from eulerlora.calibration_schema import ScoreThreshold
 from eulerlora.checkpoint import load_checkpoint
-from eulerlora.config import ClassName, ScoreThreshold
+from eulerlora.config import ClassName
 from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
 from eulerlora.model import EulerLoRA
 from eulerlora.ood_scores import SCORES

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from eulerlora.calibration_schema import ScoreThreshold
 from eulerlora.checkpoint import load_checkpoint
-from eulerlora.config import ScoreThreshold
 from eulerlora.errors import DataError
 from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
 from eulerlora.model import EulerLoRA

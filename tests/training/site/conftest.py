@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
+from eulerlora.calibration_schema import FeatureConfig
 from eulerlora.checkpoint import save_checkpoint, write_config
-from eulerlora.config import FeatureConfig
 from eulerlora.feature_distance import (
     SHRINKAGE,
     fit_feature_statistics,

@@ -8,25 +8,26 @@ import pytest
 import torch
 from torch import Tensor
 
-import training.evaluation.calibration
+import training.calibration.outputs
 from eulerlora.adaptive_sampling import ROUNDS, AdaptiveSampling
+from eulerlora.calibration_schema import Threshold
 from eulerlora.checkpoint import load_checkpoint, read_config
-from eulerlora.config import Threshold
 from eulerlora.inference import ImageOutput
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Auto, Draw
 from eulerlora.stopping_rule import StoppingRule
-from training.data.labelled_images import ImageParts, LabelledImage
-from training.data.sources import list_images
-from training.evaluation.calibration import (
-    SAMPLES,
-    CalibrationOutputs,
-    calibrate,
+from training.calibration.calibrate import calibrate
+from training.calibration.outputs import CalibrationOutputs
+from training.calibration.thresholds import (
     compute_thresholds,
     stochastic_thresholds,
     threshold_at_tpr,
 )
+from training.data.labelled_images import ImageParts, LabelledImage
+from training.data.sources import list_images
 from training.evaluation.inference import ModelOutputs
+from training.evaluation.prediction_sets import CoverageSettings
+from training.recipe.schema import SAMPLES
 
 
 @pytest.fixture
@@ -133,13 +134,13 @@ def test_only_the_required_samples_are_drawn(
     checkpoint_folder: Path, images: list[LabelledImage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = []
-    predict_all = training.evaluation.calibration.predict_all
+    predict_all = training.calibration.outputs.predict_all
 
     def recorded(model, images, options, label):
         drawn.append((options[1].mode, options[1].samples))
         return predict_all(model, images, options, label)
 
-    monkeypatch.setattr(training.evaluation.calibration, "predict_all", recorded)
+    monkeypatch.setattr(training.calibration.outputs, "predict_all", recorded)
     model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
     for samples in ([3, 1], ["auto"]):
         thresholds = thresholds_of(model, images, samples)
@@ -159,3 +160,23 @@ def test_calibration_keeps_the_sampler_unless_another_is_given(
     assert read_config(checkpoint_copy).sampler == "balanced"
     assert calibrate(checkpoint_copy, parts, cpu, [2], "independent") != first
     assert read_config(checkpoint_copy).sampler == "independent"
+
+
+def test_a_calibration_in_both_precisions_has_entries_of_each(
+    checkpoint_copy: Path, images: list[LabelledImage]
+) -> None:
+    parts = ImageParts("squares", (), {"train": images, "test": images})
+    cpu, coverage = torch.device("cpu"), CoverageSettings((0.5,), always_include_rare=True)
+    both = calibrate(
+        checkpoint_copy, parts, cpu, [2], coverage=coverage, precisions=("float32", "bfloat16")
+    )
+    model = EulerLoRA.load(checkpoint_copy, "cpu", "bfloat16")
+    assert {entry.precision for entry in model.config.thresholds} == {"bfloat16"}
+    assert {entry.precision for entry in model.config.prediction_sets} == {"bfloat16"}
+    alone = calibrate(checkpoint_copy, parts, cpu, [2], coverage=coverage)
+    assert both.in_precision("float32").thresholds == alone.thresholds
+    assert both.in_precision("float32").prediction_sets == alone.prediction_sets
+    assert both.features == alone.features
+    rounded = both.in_precision("bfloat16").thresholds
+    assert [entry.options for entry in rounded] == [entry.options for entry in alone.thresholds]
+    assert [entry.msp for entry in rounded] != [entry.msp for entry in alone.thresholds]

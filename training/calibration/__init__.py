@@ -1,0 +1,1 @@
+"""Calibration of a checkpoint: feature statistics, thresholds and decision margins."""

@@ -1,0 +1,165 @@
+"""Calibration of a checkpoint: feature statistics, thresholds and prediction sets."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from eulerlora.calibration_schema import FeatureConfig
+from eulerlora.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    revision_of,
+    sampled_from,
+    write_config,
+)
+from eulerlora.config import CheckpointConfig
+from eulerlora.feature_distance import (
+    SHRINKAGE,
+    FeatureDistance,
+    FeatureStatistics,
+    fit_feature_statistics,
+    write_feature_statistics,
+)
+from eulerlora.model import EulerLoRA
+from eulerlora.precision import decide_precision
+from eulerlora.safetensor_files import tensors_sha256
+from eulerlora.settings import (
+    Auto,
+    PrecisionChoice,
+    RuntimeSettings,
+    Sampler,
+)
+from training.calibration.outputs import CalibrationOutputs
+from training.calibration.thresholds import compute_margins, compute_thresholds
+from training.data.labelled_images import ImageParts, evenly_spaced
+from training.evaluation.inference import SamplingOptions, predict_all
+from training.evaluation.prediction_sets import (
+    NO_COVERAGE,
+    CoverageSettings,
+    check_lesions,
+    fit_prediction_sets,
+)
+from training.recipe.schema import SAMPLES
+
+MAX_FEATURE_IMAGES = 10_000
+"""Training images, evenly spaced, from which the feature statistics are computed, at most."""
+
+
+def calibrate(
+    folder: Path,
+    images: ImageParts,
+    device: torch.device,
+    samples: Sequence[int | Auto] = SAMPLES,
+    sampler: Sampler | None = None,
+    coverage: CoverageSettings = NO_COVERAGE,
+    sampled_from_block: int | None = None,
+    precisions: Sequence[PrecisionChoice] = ("float32",),
+) -> CheckpointConfig:
+    """Fits feature statistics, OOD thresholds, decision margins and prediction sets.
+
+    Returns the new config. The thresholds and sets are those of `det`, and of `stoch` with
+    `samples`; there are no sets for `auto`. `auto` also fits margins, for it and mode `adaptive`,
+    if there are enough images (`eulerlora.decision_margins`). Earlier sets are removed, also
+    without a new coverage.
+
+    Fits the statistics on the training part, and the thresholds on the calibration part, or the
+    test part of a split without one; the config names them. Replaces `ood.safetensors` and
+    `config.json`. The seeds come from the revision without thresholds, so a second calibration
+    gives the same thresholds.
+    sampler, sampled_from_block: new ones of the checkpoint; None keeps the present ones.
+    precisions: of the predictions; each has thresholds and sets of its own, and the first one has
+    the statistics and margins. `auto` is decided by `eulerlora.precision`.
+    Raises DataError if a class has too few lesions for the coverage, before any work.
+    """
+    checkpoint = load_checkpoint(folder)
+    if sampled_from_block is not None:
+        checkpoint = sampled_from(checkpoint, sampled_from_block)
+    uncalibrated = checkpoint.config.model_copy(
+        update={
+            "sampler": sampler or checkpoint.config.sampler,
+            "thresholds": (),
+            "margins": None,
+            "features": None,
+            "prediction_sets": (),
+        }
+    )
+    part = "calibration" if "calibration" in images.parts else "test"
+    held_out, data = images.parts[part], f"{images.name}, {part} part"
+    names = [label.name for label in uncalibrated.classes]
+    check_lesions(held_out, names, coverage)
+    revision = revision_of(uncalibrated)
+    source = replace(checkpoint, config=uncalibrated, revision=revision)
+    models = _models(source, precisions, device)
+    statistics, features = compute_feature_statistics(models[0], images)
+    fitted = uncalibrated.model_copy(update={"features": features})
+    for model in models:
+        outputs = CalibrationOutputs.of(model, held_out, samples)
+        fitted = _with_thresholds(fitted, outputs, data, FeatureDistance(statistics), samples)
+        sets = fit_prediction_sets(
+            outputs.probabilities(samples),
+            held_out,
+            names,
+            coverage,
+            fitted.sampler,
+            outputs.precision,
+            data,
+        )
+        fitted = fitted.model_copy(update={"prediction_sets": (*fitted.prediction_sets, *sets)})
+    write_config(folder, uncalibrated)  # a config never describes the statistics of another one
+    write_feature_statistics(folder, statistics)
+    write_config(folder, fitted)
+    return fitted
+
+
+def _models(
+    checkpoint: Checkpoint, precisions: Sequence[PrecisionChoice], device: torch.device
+) -> list[EulerLoRA]:
+    """Returns the models in the different precisions, in order."""
+    decisions = {
+        decision.precision: decision.reason
+        for decision in (decide_precision(choice, checkpoint, device) for choice in precisions)
+    }
+    return [
+        EulerLoRA(
+            replace(checkpoint, network=copy.deepcopy(checkpoint.network)),
+            device,
+            RuntimeSettings(precision=precision),
+            reason,
+        )
+        for precision, reason in decisions.items()
+    ]
+
+
+def _with_thresholds(
+    config: CheckpointConfig,
+    outputs: CalibrationOutputs,
+    data: str,
+    distance: FeatureDistance,
+    samples: Sequence[int | Auto],
+) -> CheckpointConfig:
+    """Returns the config with further thresholds, and with margins if it has none."""
+    margins = config.margins or compute_margins(outputs, data, distance, samples)
+    thresholds = compute_thresholds(outputs, data, distance, samples, margins=margins)
+    update = {"thresholds": (*config.thresholds, *thresholds), "margins": margins}
+    return config.model_copy(update=update)
+
+
+def compute_feature_statistics(
+    model: EulerLoRA, images: ImageParts
+) -> tuple[FeatureStatistics, FeatureConfig]:
+    """Returns the statistics of the training part in mode `det`, and their description."""
+    train = evenly_spaced(images.parts["train"], MAX_FEATURE_IMAGES)
+    (outputs,) = predict_all(model, train, [SamplingOptions("det")], "features")
+    labels = torch.tensor([image.label for image in train])
+    features = outputs.features.mean(dim=(1, 2))
+    statistics = fit_feature_statistics(features, labels, len(model.classes))
+    return statistics, FeatureConfig(
+        sha256=tensors_sha256(statistics.tensors),
+        shrinkage=SHRINKAGE,
+        components=len(statistics.means),
+        images=len(train),
+        data=f"{images.name}, train part",
+    )
