@@ -222,7 +222,7 @@ class SWAGSettings(Settings):
         return ("down", "up", "head")
 
 
-MethodSettings = Annotated[
+TrainedMethod = (
     EulerLoRASettings
     | RankDropoutSettings
     | GaussianCoefficientsSettings
@@ -233,27 +233,14 @@ MethodSettings = Annotated[
     | LastLayerEnsembleSettings
     | SNGPSettings
     | EpiNetSettings
-    | TFBSettings
-    | LaplaceSettings
-    | SWAGSettings,
-    Field(discriminator="name"),
+)
+TrainedMethodSettings = Annotated[TrainedMethod, Field(discriminator="name")]
+"""A method that a recipe can train; the others are fitted to a finished checkpoint."""
+
+MethodSettings = Annotated[
+    TrainedMethod | TFBSettings | LaplaceSettings | SWAGSettings, Field(discriminator="name")
 ]
 """Any method of a checkpoint."""
-
-TrainedMethodSettings = Annotated[
-    EulerLoRASettings
-    | RankDropoutSettings
-    | GaussianCoefficientsSettings
-    | BLoBSettings
-    | IVONSettings
-    | DropKeySettings
-    | BatchEnsembleSettings
-    | LastLayerEnsembleSettings
-    | SNGPSettings
-    | EpiNetSettings,
-    Field(discriminator="name"),
-]
-"""A method that a recipe can train; the others are fitted to a finished checkpoint."""
 
 EULERLORA = EulerLoRASettings()
 ENSEMBLES = (BatchEnsembleSettings, LastLayerEnsembleSettings)

@@ -1,10 +1,43 @@
-"""Divergence and noise of independent normal distributions."""
+"""Divergence and noise of independent normal distributions, and methods whose rows have noise."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Generator, Tensor
+
+from eulerlora.coefficients import det_coefficients
+from eulerlora.methods.contract import Method
+from eulerlora.row_draws import RowDraws
+
+
+class NoiseMethod(Method):
+    """Rows with the coefficients of mode det and with standard normal noise of their own.
+
+    noise: shape of one row's noise by name.
+    """
+
+    noise: Mapping[str, Sequence[int]]
+
+    @abstractmethod
+    def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
+        """Returns the draws of rows.
+
+        coefficients: (rows, blocks, 4, adapters * rank), of mode det. noise: by name, (rows, ...).
+        """
+
+    def sample(self, samples: int, generator: Generator) -> RowDraws:
+        rows = self.adapters.adapters * samples
+        return self._draws(samples, independent_noise(rows, self.noise, generator))
+
+    def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
+        noise = antithetic_noise(first, samples, self.adapters.adapters, self.noise, generator)
+        return self._draws(samples, noise)
+
+    def _draws(self, samples: int, noise: Mapping[str, Tensor]) -> RowDraws:
+        mean = det_coefficients(self.depth, self.adapters).repeat_interleave(samples, dim=0)
+        return self.with_noise(mean, noise)
 
 
 def divergence(mean: Tensor, scale: Tensor, prior_scale: float) -> Tensor:

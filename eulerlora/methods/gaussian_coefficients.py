@@ -12,11 +12,11 @@ import torch
 from torch import Generator, Tensor, nn
 
 from eulerlora.adapted_attention import AttentionAdapters, BlockAdapters
-from eulerlora.coefficients import PROJECTIONS, det_coefficients, on_stacked_ranks
+from eulerlora.coefficients import PROJECTIONS, on_stacked_ranks
 from eulerlora.errors import SettingsError
 from eulerlora.method_settings import GaussianCoefficientsSettings
-from eulerlora.methods.contract import Method, NetworkShape
-from eulerlora.methods.gaussian import antithetic_noise, divergence, independent_noise
+from eulerlora.methods.contract import NetworkShape
+from eulerlora.methods.gaussian import NoiseMethod, divergence
 from eulerlora.row_draws import COEFFICIENTS, BlockRows, RowDraws
 from eulerlora.settings import AdapterSettings
 
@@ -70,7 +70,7 @@ class GaussianCoefficientAdapters(AttentionAdapters):
         return settings.kl_weight * exact
 
 
-class GaussianCoefficientsMethod(Method):
+class GaussianCoefficientsMethod(NoiseMethod):
     """Coefficients with noise; the noise of a row is zero on the directions of other adapters."""
 
     def __init__(self, settings: GaussianCoefficientsSettings, shape: NetworkShape) -> None:
@@ -79,21 +79,12 @@ class GaussianCoefficientsMethod(Method):
         if rank > width:
             raise SettingsError(f"adapters.rank: expected a rank of at most {width}, got {rank}")
         self.settings = settings
-        self._noise = {NOISE: (self.depth, len(PROJECTIONS), self.adapters.rank)}
+        self.noise = {NOISE: (self.depth, len(PROJECTIONS), self.adapters.rank)}
 
     def block(self) -> BlockAdapters:
         width = self.shape.backbone.width
         return GaussianCoefficientAdapters(width, self.adapters, self.settings)
 
-    def sample(self, samples: int, generator: Generator) -> RowDraws:
-        rows = self.adapters.adapters * samples
-        return self._draws(samples, independent_noise(rows, self._noise, generator))
-
-    def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
-        noise = antithetic_noise(first, samples, self.adapters.adapters, self._noise, generator)
-        return self._draws(samples, noise)
-
-    def _draws(self, samples: int, noise: Mapping[str, Tensor]) -> RowDraws:
-        mean = det_coefficients(self.depth, self.adapters).repeat_interleave(samples, dim=0)
+    def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
         stacked = on_stacked_ranks(noise[NOISE], self.adapters.adapters)
-        return RowDraws({COEFFICIENTS: mean, NOISE: stacked})
+        return RowDraws({COEFFICIENTS: coefficients, NOISE: stacked})

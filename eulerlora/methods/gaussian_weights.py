@@ -12,16 +12,16 @@ matrix are independent in other bases, the orthonormal columns of `left` and `ri
 from collections.abc import Collection, Mapping
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.adapted_attention import AttentionAdapters, BlockAdapters
 from eulerlora.adapter_heads import AdapterHeads
-from eulerlora.coefficients import PROJECTIONS, det_coefficients
+from eulerlora.coefficients import PROJECTIONS
 from eulerlora.distance_attention import attend
 from eulerlora.method_settings import Weight
-from eulerlora.methods.contract import Method, NetworkShape
-from eulerlora.methods.gaussian import antithetic_noise, independent_noise
+from eulerlora.methods.contract import NetworkShape
+from eulerlora.methods.gaussian import NoiseMethod
 from eulerlora.row_draws import COEFFICIENTS, BlockRows, RowDraws
 from eulerlora.settings import AdapterSettings
 
@@ -101,7 +101,7 @@ class GaussianHeads(AdapterHeads):
             return torch.einsum("nd,ncd->nc", features.float(), weight) + bias
 
 
-class GaussianWeightsMethod(Method):
+class GaussianWeightsMethod(NoiseMethod):
     """Noise for every element of the tensors in `weights`, of the row's adapter.
 
     rotated: the noise is that of Kronecker factors.
@@ -120,6 +120,7 @@ class GaussianWeightsMethod(Method):
             "bias": (shape.classes,),
         }
         self._head_noise = head if "head" in weights else {}
+        self.noise = self._block_noise | self._head_noise
 
     def block(self) -> BlockAdapters:
         width = self.shape.backbone.width
@@ -132,21 +133,10 @@ class GaussianWeightsMethod(Method):
         width, adapters = shape.backbone.width, self.adapters.adapters
         return GaussianHeads(width, shape.classes, adapters, self.rotated)
 
-    def sample(self, samples: int, generator: Generator) -> RowDraws:
-        rows = self.adapters.adapters * samples
-        noise = independent_noise(rows, self._block_noise | self._head_noise, generator)
-        return self._draws(samples, noise)
-
-    def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
-        shapes = self._block_noise | self._head_noise
-        noise = antithetic_noise(first, samples, self.adapters.adapters, shapes, generator)
-        return self._draws(samples, noise)
-
-    def _draws(self, samples: int, noise: Mapping[str, Tensor]) -> RowDraws:
-        mean = det_coefficients(self.depth, self.adapters).repeat_interleave(samples, dim=0)
+    def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
         blocks = {name: noise[name] for name in self._block_noise}
         head = {name: noise[name] for name in self._head_noise}
-        return RowDraws({COEFFICIENTS: mean} | blocks, head)
+        return RowDraws({COEFFICIENTS: coefficients} | blocks, head)
 
 
 def low_rank(inputs: Tensor, down: Tensor, up: Tensor) -> Tensor:

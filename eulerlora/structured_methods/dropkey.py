@@ -9,13 +9,12 @@ and keys.
 from collections.abc import Mapping
 from statistics import NormalDist
 
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from eulerlora.adapted_attention import AttentionAdapters, BlockAdapters, adapted_attention
-from eulerlora.coefficients import det_coefficients
 from eulerlora.method_settings import DropKeySettings
-from eulerlora.methods.contract import Method, NetworkShape
-from eulerlora.methods.gaussian import antithetic_noise, independent_noise
+from eulerlora.methods.contract import NetworkShape
+from eulerlora.methods.gaussian import NoiseMethod
 from eulerlora.row_draws import COEFFICIENTS, BlockRows, RowDraws
 
 DROPPED = "dropped_keys"
@@ -40,7 +39,7 @@ class DropKeyAdapters(AttentionAdapters):
         return adapted_attention(inputs, frozen, self, coefficients, rows.image, queries, added)
 
 
-class DropKeyMethod(Method):
+class DropKeyMethod(NoiseMethod):
     """A key is dropped where standard normal noise is below a quantile; in training too, every row
     of every image has its own masks.
     """
@@ -51,19 +50,12 @@ class DropKeyMethod(Method):
         super().__init__(shape)
         backbone = shape.backbone
         self.quantile = NormalDist().inv_cdf(settings.rate)
-        self._noise = {DROPPED: (self.depth, backbone.heads, backbone.tokens, backbone.tokens)}
+        self.noise = {DROPPED: (self.depth, backbone.heads, backbone.tokens, backbone.tokens)}
 
     def block(self) -> BlockAdapters:
         return DropKeyAdapters(self.shape.backbone.width, self.adapters)
 
-    def sample(self, samples: int, generator: Generator) -> RowDraws:
-        rows = self.adapters.adapters * samples
-        return self._draws(samples, independent_noise(rows, self._noise, generator))
-
-    def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
-        noise = antithetic_noise(first, samples, self.adapters.adapters, self._noise, generator)
-        return self._draws(samples, noise)
-
-    def _draws(self, samples: int, noise: Mapping[str, Tensor]) -> RowDraws:
-        mean = det_coefficients(self.depth, self.adapters).repeat_interleave(samples, dim=0)
-        return RowDraws({COEFFICIENTS: mean, DROPPED: (noise[DROPPED] < self.quantile).float()})
+    def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
+        return RowDraws(
+            {COEFFICIENTS: coefficients, DROPPED: (noise[DROPPED] < self.quantile).float()}
+        )

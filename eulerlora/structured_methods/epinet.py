@@ -13,10 +13,9 @@ from torch import Generator, Tensor, nn
 
 from eulerlora.adapted_attention import AttentionAdapters, BlockAdapters
 from eulerlora.adapter_heads import AdapterHeads
-from eulerlora.coefficients import det_coefficients
 from eulerlora.method_settings import EpiNetSettings
-from eulerlora.methods.contract import Method, NetworkShape
-from eulerlora.methods.gaussian import antithetic_noise, independent_noise
+from eulerlora.methods.contract import NetworkShape
+from eulerlora.methods.gaussian import NoiseMethod
 from eulerlora.row_draws import COEFFICIENTS, RowDraws
 
 INDEX = "index"
@@ -89,7 +88,7 @@ class EpiNetHeads(AdapterHeads):
             return logits + torch.einsum("nci,ni->nc", learned + self.prior_weight * prior, index)
 
 
-class EpiNetMethod(Method):
+class EpiNetMethod(NoiseMethod):
     """Plain adapters; the index of a row is read by its head."""
 
     noise_per_image = True
@@ -98,7 +97,7 @@ class EpiNetMethod(Method):
     def __init__(self, settings: EpiNetSettings, shape: NetworkShape) -> None:
         super().__init__(shape)
         self.settings = settings
-        self._noise = {INDEX: (settings.index_dimension,)}
+        self.noise = {INDEX: (settings.index_dimension,)}
 
     def block(self) -> BlockAdapters:
         return AttentionAdapters(self.shape.backbone.width, self.adapters)
@@ -109,14 +108,5 @@ class EpiNetMethod(Method):
             shape.backbone.width, shape.classes, self.adapters.adapters, self.settings
         )
 
-    def sample(self, samples: int, generator: Generator) -> RowDraws:
-        rows = self.adapters.adapters * samples
-        return self._draws(samples, independent_noise(rows, self._noise, generator))
-
-    def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
-        noise = antithetic_noise(first, samples, self.adapters.adapters, self._noise, generator)
-        return self._draws(samples, noise)
-
-    def _draws(self, samples: int, index: Mapping[str, Tensor]) -> RowDraws:
-        mean = det_coefficients(self.depth, self.adapters).repeat_interleave(samples, dim=0)
-        return RowDraws({COEFFICIENTS: mean}, index)
+    def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
+        return RowDraws({COEFFICIENTS: coefficients}, noise)

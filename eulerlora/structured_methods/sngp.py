@@ -7,14 +7,13 @@ processes. In mode det a row has mean-field logits; in mode stoch it draws its l
 from collections.abc import Mapping
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from eulerlora.adapted_attention import AttentionAdapters, BlockAdapters
 from eulerlora.adapter_heads import AdapterHeads
-from eulerlora.coefficients import det_coefficients
 from eulerlora.method_settings import SNGPSettings
-from eulerlora.methods.contract import Method, NetworkShape
-from eulerlora.methods.gaussian import antithetic_noise, independent_noise
+from eulerlora.methods.contract import NetworkShape
+from eulerlora.methods.gaussian import NoiseMethod
 from eulerlora.row_draws import COEFFICIENTS, RowDraws
 from eulerlora.settings import AdapterSettings
 from eulerlora.structured_methods.gaussian_process_heads import (
@@ -49,7 +48,7 @@ def product_norms(down: Tensor, up: Tensor) -> Tensor:
     return norms
 
 
-class SNGPMethod(Method):
+class SNGPMethod(NoiseMethod):
     """Bounded adapters with heads that draw the logits of every row."""
 
     features_differ = "adapter"
@@ -57,7 +56,7 @@ class SNGPMethod(Method):
     def __init__(self, settings: SNGPSettings, shape: NetworkShape) -> None:
         super().__init__(shape)
         self.settings = settings
-        self._noise = {NOISE: (shape.classes,)}
+        self.noise = {NOISE: (shape.classes,)}
 
     def block(self) -> BlockAdapters:
         width = self.shape.backbone.width
@@ -69,14 +68,7 @@ class SNGPMethod(Method):
             shape.backbone.width, shape.classes, self.adapters.adapters, self.settings
         )
 
-    def sample(self, samples: int, generator: Generator) -> RowDraws:
-        rows = self.adapters.adapters * samples
-        return self._draws(samples, independent_noise(rows, self._noise, generator))
-
-    def sample_balanced(self, first: int, samples: int, generator: Generator) -> RowDraws:
-        noise = antithetic_noise(first, samples, self.adapters.adapters, self._noise, generator)
-        return self._draws(samples, noise)
-
-    def _draws(self, samples: int, noise: Mapping[str, Tensor]) -> RowDraws:
-        mean = det_coefficients(self.depth, self.adapters).repeat_interleave(samples, dim=0)
-        return RowDraws({COEFFICIENTS: mean}, {**noise, SAMPLED: torch.ones(len(mean), 1)})
+    def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
+        return RowDraws(
+            {COEFFICIENTS: coefficients}, {**noise, SAMPLED: torch.ones(len(coefficients), 1)}
+        )
