@@ -66,8 +66,10 @@ def test_a_prediction_has_the_documented_fields(
     floats = {
         name: value
         for name, value in vars(actual).items()
-        if isinstance(value, Tensor) and name not in ("ood", "samples")
+        if isinstance(value, Tensor) and name not in ("ood", "samples", "sampled", "rows")
     }
+    assert actual.sampled.tolist() == [mode == "stoch"] * COUNT
+    assert actual.rows.tolist() == [ADAPTERS * per_adapter] * COUNT
     assert {value.dtype for value in floats.values()} == {torch.float64}
     assert {value.device.type for value in floats.values()} == {"cpu"}
     ones = torch.ones(COUNT, ADAPTERS * per_adapter).double()

@@ -87,7 +87,7 @@ def test_an_invalid_upload_is_refused_without_echo(client, refused, sent, status
 @pytest.mark.parametrize(
     ("query", "detail"),
     [
-        ("mode=other", "mode: expected 'det' or 'stoch'"),
+        ("mode=other", "mode: expected 'det', 'stoch' or 'adaptive'"),
         ("mode=stoch&samples=65", "samples: expected at most 64"),
         ("mode=stoch&samples=0", "samples: expected at least 1"),
         ("seed=4294967296", "seed: expected at most 4294967295"),

@@ -37,6 +37,7 @@ def test_the_list_has_name_revision_classes_and_default(client, model) -> None:
                 "revision": model.revision,
                 "source": None,
                 "classes": ["bkl", "mel", "nv"],
+                "precision": "float32",
                 "default": True,
             }
         ]
@@ -48,8 +49,8 @@ def test_a_model_has_classes_limits_thresholds_and_provenance(client, model) -> 
     assert response.status_code == 200
     body = response.json()
     assert set(body) == {
-        "name", "revision", "source", "classes", "adapters", "input_size", "image_limits",
-        "max_body_bytes", "max_samples", "thresholds", "prediction_sets", "shift", "provenance",
+        "name", "revision", "source", "classes", "adapters", "input_size", "precision",
+        "precision_reason", "image_limits", "max_body_bytes", "max_samples", "thresholds", "prediction_sets", "shift", "provenance",
     }  # fmt: skip
     assert (body["name"], body["revision"]) == ("tiny", model.revision)
     assert body["classes"] == [
