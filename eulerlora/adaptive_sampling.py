@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from eulerlora.feature_distance import FeatureDistance
-from eulerlora.round_answer import round_answers
+from eulerlora.round_answer import MAX_ENTROPY_ERROR_NATS, round_answers
 from eulerlora.settings import Draw
 from eulerlora.stopping_rule import StoppingRule
 from eulerlora.student_t import student_t_quantile
@@ -29,8 +29,6 @@ DECISION_Z = 2.0
 """Normal quantile: the standard errors by which the most probable class must lead, and by which the
 MSP must differ from the threshold.
 """
-
-MAX_ENTROPY_ERROR_NATS = 0.06
 
 INTERVAL_ERRORS = 2.0
 """Half the width of a stated 95% interval, in standard errors."""

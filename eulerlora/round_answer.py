@@ -15,6 +15,8 @@ from eulerlora.uncertainty import summarise
 
 MIN_PROBABILITY = 1e-30
 """Lower limit of a probability in log-odds."""
+MAX_ENTROPY_ERROR_NATS = 0.06
+"""An entropy that may change by more is not settled."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,11 @@ class SettledDecisions:
     def label_is_settled(self) -> bool:
         """True if the first class leads by at least the margin."""
         return self.answer.lead >= self.margins.lead
+
+    @property
+    def entropy_is_settled(self) -> bool:
+        """True if the margin of the entropy is at most `MAX_ENTROPY_ERROR_NATS`."""
+        return self.margins.entropy <= MAX_ENTROPY_ERROR_NATS
 
     def reaches(self, classes: Sequence[int], probability: float) -> bool | None:
         """Whether the summed probability of some classes is at least `probability`."""

@@ -14,7 +14,7 @@ PolicyIsSettled = Callable[[SettledDecisions], bool]
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """The decisions that must be settled: the label, the flags, and those of a policy.
+    """What must be settled: the label, the flags, the entropy, and the decision of a policy.
 
     msp, feature_distance: thresholds of the flags; None if there is no flag. margins: None for a
     checkpoint without them; `samples="auto"` then ends by standard errors, and without the policy.
@@ -40,7 +40,7 @@ class StoppingRule:
             )
         ]
         decided = self.policy is None or self.policy(settled)
-        return settled.label_is_settled and all(known) and decided
+        return settled.label_is_settled and settled.entropy_is_settled and all(known) and decided
 
 
 def stopping_rule(config: CheckpointConfig, sampler: Sampler | None = None) -> StoppingRule:

@@ -61,7 +61,7 @@ class TriageQuery(BaseModel):
         Field(
             description="Samples per adapter; only with stoch. Default: the number that the "
             "policy's urgent threshold was set for, or 4. auto: draws samples until the label, the "
-            "flags and the disposition are settled, at most 16."
+            "flags, the entropy and the disposition are settled, at most 16."
         ),
     ] = None
     seed: Annotated[
@@ -106,8 +106,7 @@ class PredictQuery(TriageQuery):
         Samples | SkipJsonSchema[None],
         Field(
             description="Samples per adapter; only with stoch, default 4. auto: draws samples "
-            "until the label and the flags are settled, at most 16; without decision margins also "
-            "the entropy."
+            "until the label, the flags and the entropy are settled, at most 16."
         ),
     ] = None
     detail: Annotated[

@@ -9,7 +9,6 @@ from torch import Generator, Tensor
 
 from eulerlora.adaptive_sampling import (
     INTERVAL_ERRORS,
-    MAX_ENTROPY_ERROR_NATS,
     MAX_SAMPLES,
     REPEATED_Z,
     ROUNDS,
@@ -20,6 +19,7 @@ from eulerlora.adaptive_sampling import (
     standard_errors,
 )
 from eulerlora.inference import ImageOutput
+from eulerlora.round_answer import MAX_ENTROPY_ERROR_NATS
 from eulerlora.settings import Draw
 from eulerlora.stopping_rule import StoppingRule
 

@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from eulerlora.calibration_schema import RoundMargins
-from eulerlora.round_answer import SettledDecisions, log_odds, round_answers
+from eulerlora.round_answer import (
+    MAX_ENTROPY_ERROR_NATS,
+    SettledDecisions,
+    log_odds,
+    round_answers,
+)
 
 ROWS = torch.tensor([[[[0.6, 0.3, 0.1], [0.5, 0.3, 0.2]], [[0.7, 0.2, 0.1], [0.2, 0.4, 0.4]]]])
 
@@ -30,6 +35,11 @@ def test_a_label_is_settled_from_the_margin_on() -> None:
     lead = math.log(0.5 / 0.3)
     assert settled(lead=lead - 1e-6).label_is_settled
     assert not settled(lead=lead + 1e-6).label_is_settled
+
+
+def test_an_entropy_is_settled_in_rounds_that_know_it_well_enough() -> None:
+    assert settled(entropy=MAX_ENTROPY_ERROR_NATS).entropy_is_settled
+    assert not settled(entropy=MAX_ENTROPY_ERROR_NATS + 1e-6).entropy_is_settled
 
 
 def test_a_probability_is_compared_on_the_scale_of_log_odds() -> None:
