@@ -35,7 +35,7 @@ def rounds() -> dict[int, Tensor]:
     logits = 2 * torch.randn(IMAGES, 1, 1, CLASSES, generator=generator).double()
     noise = torch.randn(IMAGES, ADAPTERS, MAX_SAMPLES, CLASSES, generator=generator).double()
     det = logits.expand(-1, ADAPTERS, -1, -1).softmax(dim=-1)
-    sampled = (logits + 0.3 * noise).softmax(dim=-1)
+    sampled = (logits + 0.2 * noise).softmax(dim=-1)
     return {DET_ROUND: det, **{samples: sampled[:, :, :samples] for samples in ROUNDS}}
 
 

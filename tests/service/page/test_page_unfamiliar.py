@@ -76,7 +76,7 @@ def test_the_model_dialog_lists_the_thresholds_and_the_signals_of_the_monitor(go
         dialog = visit.page.get_by_role("dialog")
         expect(dialog).to_contain_text("compared with the calibration images")
         expect(dialog.get_by_role("row", name="unfamiliar image")).to_be_visible()
-        for threshold in read_config(DEFAULT_CHECKPOINT).thresholds:
+        for threshold in read_config(DEFAULT_CHECKPOINT).in_precision("float32").thresholds:
             assert threshold.feature_distance is not None
             sent = float(f"{threshold.feature_distance.threshold:.6g}")
             expect(dialog).to_contain_text(f"{sent:.3f}; 95 %")
