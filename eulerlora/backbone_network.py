@@ -105,7 +105,7 @@ def _mlp(settings: BackboneSettings) -> nn.Module:
     narrow = nn.Linear(settings.mlp_width, settings.width)
     for linear in (wide, narrow):
         nn.init.xavier_uniform_(linear.weight)
-        nn.init.normal_(linear.bias, std=1e-6)
+        _draw_normal(linear.bias, std=1e-6)
     activation = ACTIVATIONS[settings.activation]()
     layers: list[tuple[str, nn.Module]] = [("0", wide), ("activation", activation), ("3", narrow)]
     return nn.Sequential(OrderedDict(layers))
@@ -121,7 +121,8 @@ class Encoder(nn.Module):
         super().__init__()
         norm = partial(nn.LayerNorm, settings.width, eps=settings.norm_epsilon)
         tokens = settings.tokens - settings.registers
-        self.pos_embedding = nn.Parameter(torch.empty(1, tokens, settings.width).normal_(std=0.02))
+        self.pos_embedding = nn.Parameter(torch.empty(1, tokens, settings.width))
+        _draw_normal(self.pos_embedding, std=0.02)
         self.ln_pre = norm() if settings.pre_norm else nn.Identity()
         self.layers = nn.Sequential(
             OrderedDict(
@@ -151,8 +152,8 @@ class VisionTransformer(nn.Module):
         self.conv_proj = _stem(settings, stem_norm)
         self.class_token = nn.Parameter(torch.zeros(1, 1, settings.width))
         if settings.registers:
-            tokens = torch.empty(1, settings.registers, settings.width).normal_(std=0.02)
-            self.register_tokens = nn.Parameter(tokens)
+            self.register_tokens = nn.Parameter(torch.empty(1, settings.registers, settings.width))
+            _draw_normal(self.register_tokens, std=0.02)
         self.encoder = Encoder(settings)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -209,7 +210,7 @@ def _stem(settings: BackboneSettings, norm: type[nn.Module] | None) -> nn.Module
         layers[f"conv_bn_relu_{index}"] = _halving(channels, out_channels, norm)
         channels = out_channels
     last = nn.Conv2d(channels, width, 1)
-    nn.init.normal_(last.weight, std=math.sqrt(2 / width))
+    _draw_normal(last.weight, std=math.sqrt(2 / width))
     nn.init.zeros_(last.bias)  # type: ignore[arg-type]  # it has one
     layers["conv_last"] = last
     return nn.Sequential(layers)
@@ -220,3 +221,10 @@ def _halving(channels: int, out_channels: int, norm: type[nn.Module] | None) -> 
     convolution = nn.Conv2d(channels, out_channels, 3, 2, padding=1, bias=norm is None)
     norms = [] if norm is None else [norm(out_channels)]
     return nn.Sequential(convolution, *norms, nn.ReLU(inplace=True))
+
+
+def _draw_normal(parameter: Tensor, std: float) -> None:
+    """Draws a normal parameter, but not on the device `meta`, which has no values: there, torch's
+    `normal_` imports its compiler, which takes seconds."""
+    if not parameter.is_meta:
+        nn.init.normal_(parameter, std=std)

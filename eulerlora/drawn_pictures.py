@@ -8,14 +8,16 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 HEIGHT, WIDTH = 150, 200
-COLOURS = (
-    ((0.90, 0.66, 0.59), (0.45, 0.26, 0.18)),
-    ((0.93, 0.75, 0.68), (0.70, 0.45, 0.38)),
-    ((0.80, 0.58, 0.48), (0.20, 0.13, 0.12)),
-    ((0.95, 0.80, 0.76), (0.75, 0.25, 0.28)),
-    ((0.55, 0.38, 0.30), (0.32, 0.28, 0.33)),
+SPOTS = (
+    ((0.90, 0.66, 0.59), (0.45, 0.26, 0.18), 0),
+    ((0.93, 0.75, 0.68), (0.70, 0.45, 0.38), 1),
+    ((0.80, 0.58, 0.48), (0.20, 0.13, 0.12), 0),
+    ((0.95, 0.80, 0.76), (0.75, 0.25, 0.28), 0),
+    ((0.55, 0.38, 0.30), (0.32, 0.28, 0.33), 1),
 )
-"""The colours of skin and spot of each picture, in sRGB."""
+"""The colours of skin and spot in sRGB, and the seed, of each picture. The seeds are the first ones
+for which no decision of the embedded model is near its boundary, where rounding of any size would
+change it."""
 MIN_RADIUS, MAX_RADIUS = 0.35, 0.75
 """Of a spot, relative to half the height and half the width of the picture."""
 BORDER, EDGE, TEXTURE, GRAIN = 0.15, 0.06, 0.12, 0.02
@@ -23,10 +25,10 @@ BORDER, EDGE, TEXTURE, GRAIN = 0.15, 0.06, 0.12, 0.02
 
 
 def drawn_pictures() -> list[Tensor]:
-    """Returns pictures (3, HEIGHT, WIDTH) uint8: a spot in each pair of colours, and a mix."""
+    """Returns pictures (3, HEIGHT, WIDTH) uint8: the spots, and a mix of colours."""
     spots = [
         _spot(torch.tensor(skin), torch.tensor(inside), Generator().manual_seed(seed))
-        for seed, (skin, inside) in enumerate(COLOURS)
+        for skin, inside, seed in SPOTS
     ]
     mix = torch.stack([_noise(Generator().manual_seed(100 + channel), 4) for channel in range(3)])
     return [_bytes(picture) for picture in (*spots, 0.5 + 0.2 * mix)]

@@ -63,7 +63,7 @@ class Options:
     keys: API keys that requests must present. audit: the log of decisions. traces: the provider of
     trace spans. policy: a triage policy that replaces the packaged one. hosts: the names that
     requests may use for the service, None for all. Without keys, requests of the pages of other
-    sites are refused.
+    sites are refused. decoder: one whose start may have begun; None for a new one.
     """
 
     keys: Keys | None = None
@@ -71,6 +71,7 @@ class Options:
     traces: "TracerProvider | None" = None
     policy: Policy | None = None
     hosts: frozenset[str] | None = None
+    decoder: Decoder | None = None
 
     @property
     def host_rules(self) -> HostRules:
@@ -88,7 +89,7 @@ def create_service(
     workers = min(served.engine.workers for served in models.values())
     queue = RequestQueue(settings, workers, ThroughputEstimate())
     shift = ShiftMonitors(lambda: {name: served.model for name, served in models.items()})
-    decoder = Decoder(settings.images, settings.decoding)
+    decoder = options.decoder or Decoder(settings.images, settings.decoding)
     metrics = _create_metrics(
         models, queue, lambda: lifecycle.phase == "ready" and decoder.is_working, shift
     )

@@ -6,12 +6,12 @@ import os
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import uvicorn
@@ -29,6 +29,7 @@ from service.audit.log import AuditLog, AuditSettings
 from service.audit.secret import read_secret
 from service.auth.exposure import allowed_hosts, check_exposure
 from service.auth.keys import Keys
+from service.decoding.pool import Decoder
 from service.http.headers import MAX_HEADER_BYTES
 from service.http.protocol import protocol_of
 from service.inference.models import ServedModels
@@ -86,9 +87,10 @@ class ServeOptions:
 
 @dataclass(frozen=True)
 class Assembly:
-    """The folders with checkpoints, and the functions `load` and `create` of `Parts`."""
+    """The folders with checkpoints, and the functions of `Parts`."""
 
     folders: Sequence[Path]
+    prepare: Callable[[], Coroutine[Any, Any, None]]
     load: Load
     create: Callable[[ServedModels], Service]
 
@@ -109,6 +111,7 @@ def run(options: ServeOptions) -> None:
         listener = resources.enter_context(listen(options.host, options.port))
         url = server_url(options.host, listener.getsockname()[1])
         parts = Parts(
+            prepare=served.prepare,
             load=served.load,
             create=served.create,
             on_ready=lambda models: click.echo(f"serving {', '.join(models)} on {url}", err=True),
@@ -133,10 +136,13 @@ def assemble(
     sources: dict[Path, str] = {}
     folders = [checkpoint_folder(name, sources) for name in options.checkpoints]
     check_names(folders)
-    app_options = _app_options(options, settings, resources)
+    decoder = Decoder(settings.images, settings.decoding)
+    resources.callback(decoder.close)
+    app_options = replace(_app_options(options, settings, resources), decoder=decoder)
     dispositions = policy_dispositions(app_options.policy or default_policy())
     return Assembly(
         folders,
+        decoder.start,
         partial(
             load_checked,
             device=device,

@@ -118,7 +118,7 @@ def create_replica(arguments: Arguments) -> Router:
     async def lifespan(_: object) -> AsyncIterator[None]:
         with ExitStack() as resources:
             served = assemble(options, settings, lifecycle, resources)
-            parts = Parts(served.load, served.create, on_ready=lambda _: None)
+            parts = Parts(served.prepare, served.load, served.create, on_ready=lambda _: None)
             supervisor = Supervisor(served.folders, parts, gate, lifecycle, settings.life)
             async with supervisor.running():
                 while lifecycle.phase == "starting":

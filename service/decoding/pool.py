@@ -60,6 +60,7 @@ class Decoder:
         self._limits = limits
         self._settings = settings
         self._running = False
+        self._start: asyncio.Task[None] | None = None
         self._workers: set[DecodingProcess] = set()
         self._idle: asyncio.Queue[DecodingProcess] = asyncio.Queue()  # and lost ones
         self._on_cpu_s: dict[DecodingProcess, Callable[[float], None]] = {}
@@ -71,7 +72,15 @@ class Decoder:
         )
 
     async def start(self) -> None:
-        """Starts the workers and decodes a test image; takes seconds."""
+        """Starts the workers and decodes a test image; takes seconds.
+
+        A second call waits for the first one.
+        """
+        if self._start is None:
+            self._start = asyncio.create_task(self._start_workers())
+        await asyncio.shield(self._start)
+
+    async def _start_workers(self) -> None:
         atexit.register(self.close)  # otherwise multiprocessing waits for the workers at exit
         loop = asyncio.get_running_loop()
         self._running = True

@@ -5,11 +5,12 @@ import gc
 import logging
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from torch import Tensor
@@ -46,10 +47,12 @@ class Service:
 class Parts:
     """The functions that the supervisor builds a service with.
 
-    load: loads and checks the model in a folder. create: returns the service for all models.
-    on_ready: called once, when the service is ready.
+    prepare: starts what needs no model, while the models are loaded. load: loads and checks the
+    model in a folder. create: returns the service for all models, which waits for what `prepare`
+    starts. on_ready: called once, when the service is ready.
     """
 
+    prepare: Callable[[], Coroutine[Any, Any, None]]
     load: Load
     create: Callable[[ServedModels], Service]
     on_ready: Callable[[ServedModels], None]
@@ -103,6 +106,7 @@ class Supervisor:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
+        preparation = asyncio.create_task(self._parts.prepare())
         try:
             await self._load()
             models = ServedModels(supervised.served for supervised in self._supervised)
@@ -118,6 +122,9 @@ class Supervisor:
         except Exception as error:
             logger.exception("the service failed")
             self._lifecycle.fail(f"{type(error).__name__}: {error}")
+        finally:
+            preparation.cancel()
+            await asyncio.gather(preparation, return_exceptions=True)
 
     async def _serve(self, service: Service, models: ServedModels) -> None:
         self._gate.open(service.application, service.count_problem)

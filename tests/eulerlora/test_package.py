@@ -57,3 +57,9 @@ def test_torchvision_is_imported_only_for_published_weights() -> None:
     """It imports torch's compiler, and takes longer than torch."""
     names = ("torchvision", "torch._dynamo")
     assert modules_after("import eulerlora.model", *names) == "set()"
+
+
+def test_a_checkpoint_is_loaded_without_the_compiler_of_torch() -> None:
+    """Its import takes longer than the rest of the start."""
+    statement = "from eulerlora import EulerLoRA; EulerLoRA.default('cpu')"
+    assert modules_after(statement, "torch._dynamo") == "set()"

@@ -364,11 +364,15 @@ def test_an_image_whose_caller_left_while_it_waited_is_not_decoded(faulty, png) 
     assert pids(faulty) == before  # a hanging image would have cost a worker
 
 
+async def start_twice(decoder: Decoder) -> None:
+    await asyncio.gather(decoder.start(), decoder.start())
+
+
 def test_a_closed_decoder_has_no_processes_and_refuses_images(png) -> None:
     decoder = Decoder(LIMITS, DecodingSettings(workers=1))
     with pytest.raises(NotReady):
         decode_with(decoder, png)
-    RUNNER.run(decoder.start())
+    RUNNER.run(start_twice(decoder))
     (pid,) = pids(decoder)
     assert decoder.is_working
     decoder.close()

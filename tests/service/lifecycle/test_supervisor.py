@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,12 +22,13 @@ from torch import Tensor
 from eulerlora.checkpoint import save_checkpoint, stored_revision
 from eulerlora.errors import CheckpointError
 from eulerlora.inference import predict_rows
+from eulerlora.model import EulerLoRA
 from eulerlora.settings import DEFAULT_RUNTIME
 from service.inference.engine import InferenceItem
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle import supervisor
 from service.lifecycle.gate import Gate
-from service.lifecycle.loading import load_checked, newer_revision
+from service.lifecycle.loading import CheckedModel, load_checked, newer_revision
 from service.lifecycle.phase import Lifecycle
 from service.lifecycle.supervisor import Parts, Service, Supervisor
 from service.settings import LifeSettings
@@ -62,12 +63,16 @@ class SupervisorHarness:
 
     def supervise(self, *folders: Path, probe_interval_s: float = 1000, **parts: Any) -> Supervisor:
         chosen: dict[str, Any] = {
+            "prepare": self.prepare,
             "load": partial(load_checked, device=torch.device("cpu"), runtime=DEFAULT_RUNTIME),
             "create": self.create,
             "on_ready": lambda models: self.events.append(f"ready with {', '.join(models)}"),
         }
         settings = LifeSettings(probe_interval_s=probe_interval_s, probe_timeout_s=TIMEOUT_S)
         return Supervisor(folders, Parts(**chosen | parts), self.gate, self.lifecycle, settings)
+
+    async def prepare(self) -> None:
+        self.events.append("prepared")
 
     def create(self, models: ServedModels) -> Service:
         @asynccontextmanager
@@ -122,9 +127,29 @@ def test_the_service_is_ready_after_the_health_checks_and_the_warm_up(
             harness.gate.count_problem("some_code")
 
     asyncio.run(story())
-    assert harness.events == ["started", "ready with tiny", "ended"]
+    assert harness.events == ["prepared", "started", "ready with tiny", "ended"]
     assert harness.counted == ["some_code"]
     assert phases == ["starting"] * 4  # det, stoch twice, the warm-up
+
+
+def test_what_needs_no_model_starts_while_the_models_are_loaded(
+    harness: SupervisorHarness, checkpoint_folder: Path
+) -> None:
+    begun = threading.Event()
+
+    async def prepare() -> None:
+        begun.set()
+
+    def load(folder: Path, others: Iterable[EulerLoRA]) -> CheckedModel:
+        assert begun.wait(TIMEOUT_S)
+        return load_checked(folder, others, torch.device("cpu"), DEFAULT_RUNTIME)
+
+    async def story() -> None:
+        async with harness.supervise(checkpoint_folder, prepare=prepare, load=load).running():
+            await until(lambda: harness.lifecycle.phase != "starting")
+            assert harness.lifecycle.phase == "ready"
+
+    asyncio.run(story())
 
 
 def test_existing_objects_are_excluded_from_garbage_collection_while_serving(
@@ -153,7 +178,7 @@ def test_a_checkpoint_that_cannot_be_loaded_is_a_failure_with_its_file(
 
     asyncio.run(story())
     assert str(harness.lifecycle.failure).startswith(f"{checkpoint_copy / 'known_answer.json'}: ")
-    assert harness.events == []
+    assert harness.events == ["prepared"]
 
 
 def test_a_failed_health_check_at_the_start_is_a_failure(
@@ -170,7 +195,7 @@ def test_a_failed_health_check_at_the_start_is_a_failure(
 
     asyncio.run(story())
     assert "model tiny: the known answer is wrong" in str(harness.lifecycle.failure)
-    assert harness.events == ["started", "ended"]
+    assert harness.events == ["prepared", "started", "ended"]
 
 
 def test_a_model_that_breaks_later_fails_the_next_probe(
@@ -392,5 +417,5 @@ def test_a_shutdown_while_loading_does_not_wait_for_the_load(
         gate.set()
 
     asyncio.run(story())
-    assert harness.events == []
+    assert harness.events == ["prepared"]
     assert harness.lifecycle.failure is None
