@@ -5,15 +5,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from eulerlora.settings import (
-    Auto,
-    Mode,
-    PositiveInt,
-    Precision,
-    RequestMode,
-    Sampler,
-    optional,
-)
+from eulerlora.settings import Auto, Mode, PositiveInt, Precision, RequestMode, Sampler, optional
 from eulerlora.validation import Settings
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

@@ -12,14 +12,7 @@ from eulerlora.adapted_attention import BlockAdapters
 from eulerlora.backbone_network import EncoderBlock
 from eulerlora.preprocess import normalise
 from eulerlora.row_draws import BlockRows
-from eulerlora.row_stages import (
-    PassPart,
-    Stage,
-    distinct_rows,
-    image_stage,
-    slices_of,
-    stages_of,
-)
+from eulerlora.row_stages import PassPart, Stage, distinct_rows, image_stage, slices_of, stages_of
 
 MIN_STANDARD_DEVIATION = 1e-3
 """Lower limit of the standard deviation over patches: its logarithm is finite for a plain image."""

@@ -26,12 +26,7 @@ from eulerlora.feature_distance import (
 from eulerlora.model import EulerLoRA
 from eulerlora.precision import decide_precision
 from eulerlora.safetensor_files import tensors_sha256
-from eulerlora.settings import (
-    Auto,
-    PrecisionChoice,
-    RuntimeSettings,
-    Sampler,
-)
+from eulerlora.settings import Auto, PrecisionChoice, RuntimeSettings, Sampler
 from training.calibration.outputs import CalibrationOutputs
 from training.calibration.thresholds import compute_margins, compute_thresholds
 from training.data.labelled_images import ImageParts, evenly_spaced
