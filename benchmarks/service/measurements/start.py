@@ -27,7 +27,7 @@ def start(plan: Plan) -> Iterator[Reading]:
     decoders: list[float] = []
     for _ in range(1 + plan.starts):
         started = time.monotonic()
-        with eulerlora_server(plan.options) as server:
+        with eulerlora_server(("--precision", "auto", *plan.options)) as server:
             seconds.append(time.monotonic() - started)
             trees.append(float(memory(server.pid).pss or 0))
             decoders.append(_decoder_bytes(server.pid))

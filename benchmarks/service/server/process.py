@@ -37,8 +37,12 @@ class Server:
 
 @contextmanager
 def eulerlora_server(options: Sequence[str] = ()) -> Iterator[Server]:
-    """Runs `eulerlora serve` on a free port while the block runs. options: of the command."""
-    command = ["-m", "eulerlora_client", "serve", "--port", "0", *options]
+    """Runs `eulerlora serve` on a free port while the block runs.
+
+    options: of the command. The references are in float32, and so is the server unless the options
+    state a precision.
+    """
+    command = ["-m", "eulerlora_client", "serve", "--port", "0", "--precision", "float32", *options]
     with server_process(command, "/readyz") as server:
         yield server
 

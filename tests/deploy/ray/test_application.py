@@ -70,7 +70,7 @@ def test_the_configuration_is_valid_and_names_the_application() -> None:
 @pytest.mark.slow
 def test_replicas_answer_as_one_process_and_the_loss_of_one_loses_no_request() -> None:
     requests = [post(image, parameters={"mode": "stoch"}) for image in synthetic_images(8)]
-    with eulerlora_server() as server:
+    with eulerlora_server(("--precision", "auto")) as server:
         expected = answers_of(server.port, requests)
     with ray_serve() as server:
         assert largest_difference(expected, answers_of(server.port, requests)) < 1e-4
