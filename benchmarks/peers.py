@@ -57,21 +57,33 @@ SERVERS: Mapping[str, Callable[[], AbstractContextManager[Server]]] = {
 
 @click.command()
 @click.option("--small", is_flag=True, help="Use tiny sizes as a functional test.")
-@click.option("--runs", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--repeats", type=click.IntRange(1), help="Runs of each method; by default 15.")
+@click.option(
+    "--runs", type=click.IntRange(1), default=3, show_default=True, help="Loads of each server."
+)
 @click.option("--responses", type=click.IntRange(1), default=160, show_default=True)
 @click.option("--clients", type=click.Choice(list(map(str, CLIENT_COUNTS))), default="8")
 @click.option("--methods/--no-methods", default=True, help="Measure methods.")
 @click.option("--servers/--no-servers", default=True, help="Measure servers.")
 def main(
-    small: bool, runs: int, responses: int, clients: str, methods: bool, servers: bool
+    small: bool,
+    repeats: int | None,
+    runs: int,
+    responses: int,
+    clients: str,
+    methods: bool,
+    servers: bool,
 ) -> None:
     """Measure methods and servers on the CPU and print their table."""
     if methods:
-        click.echo(methods_table(method_costs(SMALL if small else FULL, CPU)))
+        sizes = SMALL if small else FULL
+        if repeats is not None:
+            sizes = sizes.model_copy(update={"repeats": repeats})
+        click.echo(methods_table(method_costs(sizes, CPU)))
     if servers:
         counts, responses = ((1, 8), 16) if small else (CLIENT_COUNTS, responses)
-        loads, sizes = server_loads(counts, 1 if small else runs, responses)
-        click.echo(servers_table(loads, sizes, int(clients)))
+        loads, memories = server_loads(counts, 1 if small else runs, responses)
+        click.echo(servers_table(loads, memories, int(clients)))
 
 
 def methods_table(costs: Mapping[str, MethodCost]) -> str:
@@ -110,6 +122,7 @@ def server_loads(
                             others.enter_context(paused(other.pid))
                     for count in counts:
                         load = closed_loop(server.port, requests[name], count, responses)
+                        click.echo(f"{name}, {count} clients: {load.rate:.1f} answers/s", err=True)
                         if run >= 0:
                             loads[name][count].append(load)
         sizes = {name: memory(server.pid).pss or 0 for name, server in servers.items()}
