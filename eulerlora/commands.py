@@ -12,7 +12,7 @@ from eulerlora.printable import printable
 if TYPE_CHECKING:
     from eulerlora.settings import Auto, PrecisionChoice, RequestMode
 
-PRECISIONS = ("auto", "float32", "bfloat16")
+PRECISION_CHOICES = ("auto", "float32", "bfloat16")
 
 
 class SampleCount(click.ParamType["int | Auto"]):
@@ -74,7 +74,7 @@ class Coverage(click.ParamType[float]):
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option(
     "--precision",
-    type=click.Choice(PRECISIONS),
+    type=click.Choice(PRECISION_CHOICES),
     default="float32",
     show_default=True,
     help="Data type of the matrix products; auto: bfloat16 if it is fast and changes little.",

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
-from eulerlora.commands import PRECISIONS
+from eulerlora.commands import PRECISION_CHOICES
 from eulerlora.openmp import set_openmp_wait_policy
 
 PATH = click.Path(path_type=Path)
@@ -32,7 +32,7 @@ DECODER_MODULE = "service.decoding.worker"
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option(
     "--precision",
-    type=click.Choice(PRECISIONS),
+    type=click.Choice(PRECISION_CHOICES),
     default="auto",
     show_default=True,
     help="Data type of the matrix products; auto: bfloat16 if it is fast and changes little.",

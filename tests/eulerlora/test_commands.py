@@ -14,11 +14,11 @@ from PIL import Image
 from eulerlora import EulerLoRA, SettingsError
 from eulerlora.calibration_schema import PredictionSetCalibration
 from eulerlora.checkpoint import read_config, write_config
-from eulerlora.commands import PRECISIONS
+from eulerlora.commands import PRECISION_CHOICES
 from eulerlora.file_predictions import FilePrediction, images_per_batch, predict_files
 from eulerlora.model import PredictOptions
 from eulerlora.prediction_outputs import FIELDS, write_csv
-from eulerlora.settings import PRECISIONS as SUPPORTED_PRECISIONS
+from eulerlora.settings import PRECISIONS
 from tests.damaged_images import PNG_SIGNATURE, png_chunks
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 from tests.program import run
@@ -100,7 +100,7 @@ def test_help_shows_the_values_of_samples_as_they_are_typed() -> None:
 
 
 def test_the_precisions_are_those_of_the_settings() -> None:
-    assert ("auto", *SUPPORTED_PRECISIONS) == PRECISIONS
+    assert ("auto", *PRECISIONS) == PRECISION_CHOICES
 
 
 def test_csv_has_one_row_per_image(checkpoint_folder: Path, images: Path, tmp_path: Path) -> None:

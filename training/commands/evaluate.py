@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from eulerlora.calibration_schema import PredictionSetCalibration
-from eulerlora.commands import PRECISIONS
+from eulerlora.commands import PRECISION_CHOICES
 from eulerlora.openmp import set_openmp_wait_policy
 from eulerlora.settings import SAMPLERS, PrecisionChoice, Sampler
 from training.commands.options import PATH, Coverages, data_option, device_option, skip_bad_option
@@ -142,7 +142,7 @@ def evaluate_command(
 @click.option(
     "--precision",
     "precisions",
-    type=click.Choice(PRECISIONS),
+    type=click.Choice(PRECISION_CHOICES),
     multiple=True,
     default=("auto",),
     show_default=True,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.commands import PRECISIONS
+from eulerlora.commands import PRECISION_CHOICES
 from eulerlora.openmp import set_openmp_wait_policy
 from training.commands.options import PATH, Coverages, device_option, out_option, skip_bad_option
 
@@ -80,7 +80,7 @@ def site_command() -> None:
 )
 @click.option(
     "--precision",
-    type=click.Choice(PRECISIONS),
+    type=click.Choice(PRECISION_CHOICES),
     default="auto",
     show_default=True,
     help="Fit to predictions in this precision; auto: as `eulerlora serve` on this machine.",
