@@ -374,7 +374,7 @@ def test_a_study_tests_its_endpoints_and_writes_them_with_the_epochs(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = read_table("overfitting-1500")
-    arms = {("eulerlora-1-one-sample", "stoch"), ("lora-20", "det")}
+    arms = {("eulerlora-1-one-sample", "stoch"), ("lora-20-dropout", "det")}
     endpoints = Endpoints(
         primary=Difference(
             metrics=("nll",),
@@ -393,10 +393,10 @@ def test_a_study_tests_its_endpoints_and_writes_them_with_the_epochs(
                "--device", "cpu", "--device", "cpu", *overrides)  # fmt: skip
     assert done.status == 0, done.err
     assert "30 of 48 train images" in table_of(done)
-    assert "eulerlora-1-one-sample stoch - lora-20 det** (primary)" in done.out
+    assert "eulerlora-1-one-sample stoch - lora-20-dropout det** (primary)" in done.out
     content = json.loads((out / "overfitting-1500.json").read_text())
     by_seed = {row["variant"]: np.array(row["metrics_by_seed"]["nll"]) for row in content["rows"]}
-    expected = by_seed["eulerlora-1-one-sample"] - by_seed["lora-20"]
+    expected = by_seed["eulerlora-1-one-sample"] - by_seed["lora-20-dropout"]
     assert content["primary"]["by_seed"] == pytest.approx(expected.tolist(), abs=2e-5)
     epochs = content["validation_by_epoch"]
     assert epochs["lora-20"].keys() == {"det"}

@@ -118,7 +118,8 @@ def test_the_variants_of_a_study_train_on_the_same_images_with_the_same_settings
     by_name = {recipe.variant: recipe for recipe in variants}
     assert by_name["eulerlora-1"].training.samples == 4
     assert by_name["eulerlora-1-one-sample"].training.samples == 1
-    sampled, plain = by_name["lora-20-sampled"], by_name["lora-20"]
+    sampled, plain = by_name["lora-20-sampled"], by_name["lora-20-best-epoch"]
+    assert sampled.training.samples == 1 and not sampled.training.sampling  # mode det is LoRA
     assert sampled.adapters.min_rank < plain.adapters.min_rank == plain.adapters.rank
 
 

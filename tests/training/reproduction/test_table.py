@@ -146,7 +146,7 @@ def test_the_endpoints_of_a_study_are_those_of_its_protocol(name: str) -> None:
     primary = endpoints.primary
     assert primary is not None
     assert (primary.metrics, primary.arm.name, primary.minus.name) == (
-        ("nll",), "eulerlora-1 stoch", "lora-20 det"
+        ("nll",), "eulerlora-1 stoch", "lora-20-sampled det"
     )  # fmt: skip
     tested = [
         (metric, difference.arm.name, difference.minus.name)

@@ -209,7 +209,7 @@ def test_a_comparison_has_every_endpoint_of_the_table_with_paired_seeds(tmp_path
     for seed in SEEDS:
         arm, minus = (
             read_predictions(tmp_path / "overfitting-1500" / v / f"seed-{seed}" / REPORT, mode)
-            for v, mode in (("eulerlora-1", "stoch"), ("lora-20", "det"))
+            for v, mode in (("eulerlora-1", "stoch"), ("lora-20-sampled", "det"))
         )
         losses = [log_loss(p.labels, p.probabilities) for p in (arm, minus)]
         expected.append(losses[0] - losses[1])
@@ -222,13 +222,13 @@ def test_a_comparison_has_every_endpoint_of_the_table_with_paired_seeds(tmp_path
     assert cluster_indices(LESIONS).max() == 11
 
     text = comparison_markdown(comparison)
-    assert "| **NLL (nats): eulerlora-1 stoch - lora-20 det** (primary) | -" in text
+    assert "| **NLL (nats): eulerlora-1 stoch - lora-20-sampled det** (primary) | -" in text
     assert "all 3 of 3 alone have p = 0.250" in text
     content = json.loads(comparison_json(TABLE, runs, comparison))
     assert content["primary"]["by_seed"] == pytest.approx(expected, abs=1e-5)
     assert content["seeds"] == list(SEEDS)
     assert content["rows"][0]["metrics_by_seed"]["nll"] == [0.5] * 3
-    assert content["validation_by_epoch"]["lora-20"] == {"det": {"nll": [0.5, 0.416]}}
+    assert content["validation_by_epoch"]["probe"] == {"det": {"nll": [0.5, 0.416]}}
 
 
 def test_seeds_without_all_runs_are_left_out(tmp_path: Path) -> None:
