@@ -35,9 +35,8 @@ def flip_and_rotate(pixels: Tensor) -> Tensor:
         pixels = F.horizontal_flip(pixels)
     if vertical < 0.5:
         pixels = F.vertical_flip(pixels)
-    rotated: Tensor = F.rotate(
-        pixels, 180 * turn, interpolation=F.InterpolationMode.NEAREST, fill=[0.0]
-    )
+    # without `fill`, which costs twice the time and makes the same zeros
+    rotated: Tensor = F.rotate(pixels, 180 * turn, interpolation=F.InterpolationMode.NEAREST)
     return rotated
 
 
