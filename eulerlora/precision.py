@@ -80,6 +80,16 @@ def missing_bfloat16(device: torch.device) -> str | None:
     return f"torch uses its kernels for {kernels}" if kernels in SLOW_KERNELS else None
 
 
+def fastest_precision(choice: PrecisionChoice, device: torch.device) -> Precision:
+    """Returns the precision of a choice for work that needs no gate, such as training steps.
+
+    `auto` is bfloat16 where the device has it, and float32 elsewhere.
+    """
+    if choice != AUTO:
+        return choice
+    return "bfloat16" if missing_bfloat16(device) is None else "float32"
+
+
 def gate_fault(
     checkpoint: Checkpoint, device: torch.device, dispositions: Dispositions | None = None
 ) -> str | None:

@@ -19,6 +19,7 @@ from eulerlora.precision import (
     calibration_mismatch,
     change_of,
     decide_precision,
+    fastest_precision,
     gate_fault,
     missing_bfloat16,
 )
@@ -86,6 +87,16 @@ def test_auto_is_float32_on_a_cpu_without_bfloat16(
     decision = decide_precision("auto", checkpoint, CPU)
     assert decision.precision == "float32"
     assert reason in decision.reason
+    assert fastest_precision("auto", CPU) == "float32"
+    assert fastest_precision("bfloat16", CPU) == "bfloat16"
+
+
+def test_work_without_a_gate_is_in_bfloat16_where_the_device_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_cpu(monkeypatch, NATIVE)
+    assert fastest_precision("auto", CPU) == "bfloat16"
+    assert fastest_precision("float32", CPU) == "float32"
 
 
 def test_auto_is_float32_on_an_unknown_device() -> None:

@@ -7,6 +7,8 @@ import torch
 
 from eulerlora.config import Provenance
 from eulerlora.method_settings import is_sampled, law_text, members_text
+from eulerlora.precision import fastest_precision, missing_bfloat16
+from eulerlora.settings import PrecisionChoice
 from training.adaptation.backbone import FrozenBackbone
 from training.data.labelled_images import ImageParts, class_counts
 from training.evaluation.report_schema import Report
@@ -62,7 +64,7 @@ def run_lines(
     lines = [
         f"backbone: {recipe.backbone.weights}, {kept}; {weights:,} weights, {size} x {size} pixels",
         f"trained: {parts}",
-        f"device: {where}, {training.precision}",
+        f"device: {where}, {_precision(training.precision, device)}",
     ]
     if not length.epochs:
         return [*lines, f"run: no steps; the {training.head} head is the result"]
@@ -72,6 +74,13 @@ def run_lines(
         f"batches of {length.batch_size}; {warmup_steps(length.steps, training.warmup_steps)} "
         f"steps of warm-up; learning rate {training.learning_rate:g}; {training.head} head",
     ]
+
+
+def _precision(choice: PrecisionChoice, device: torch.device) -> str:
+    """Returns the precision of a run, and why it is slow where the device does not have it."""
+    precision = fastest_precision(choice, device)
+    missing = missing_bfloat16(device) if precision == "bfloat16" else None
+    return precision if missing is None else f"{precision}, which is slow: {missing}"
 
 
 def result_lines(report: Report, training: Provenance, out: Path, report_folder: Path) -> list[str]:

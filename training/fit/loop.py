@@ -79,6 +79,7 @@ class _Fit:
             self._save()
         return FitResult(
             steps=self.progress.step,
+            precision=self.optimisation.precision,
             seconds=self.progress.seconds,
             images_per_second=self.length.images_after(self.progress.step) / self.progress.seconds,
             waiting_share=self.progress.waited_s / self.progress.seconds,

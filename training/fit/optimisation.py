@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from eulerlora.errors import NonFiniteError, SettingsError
+from eulerlora.precision import fastest_precision
 from eulerlora.settings import AUTO, Auto
 from training.fit.batches import RunLength
 from training.fit.ivon import IVON
@@ -56,6 +57,7 @@ class Optimisation:
     ) -> None:
         self.objective, self.settings, self.accelerator = objective, settings, accelerator
         self.seed, self.length = seed, length
+        self.precision = fastest_precision(settings.precision, accelerator.device)
         self.schedule = warmup_cosine(length.steps, settings.warmup_steps)
         self.parameters = [p for p in objective.network.parameters() if p.requires_grad]
         self.optimiser = self._optimiser()
@@ -128,7 +130,7 @@ class Optimisation:
         return max(1, rows // self.objective.rows_per_image)
 
     def _autocast(self) -> AbstractContextManager[object]:
-        enabled = self.settings.precision == "bfloat16"
+        enabled = self.precision == "bfloat16"
         return torch.autocast(self.accelerator.device.type, torch.bfloat16, enabled=enabled)
 
 

@@ -15,6 +15,7 @@ from accelerate import Accelerator
 
 from eulerlora.config import Provenance
 from eulerlora.errors import SettingsError
+from eulerlora.settings import Precision
 from eulerlora.validation import Settings
 from training.data.labelled_images import ImageParts, OodSet
 from training.fit.batches import Shard
@@ -77,11 +78,12 @@ class Run:
 class FitResult:
     """The result of a run.
 
-    images_per_second: over all processes. waiting_share: fraction of the time spent waiting for
-    data. final_loss: mean of the last epoch.
+    precision: of the forward pass. images_per_second: over all processes. waiting_share: fraction
+    of the time spent waiting for data. final_loss: mean of the last epoch.
     """
 
     steps: int
+    precision: Precision
     seconds: float
     images_per_second: float
     waiting_share: float

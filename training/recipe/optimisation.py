@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora.settings import AUTO, Auto, PositiveInt, Precision, optional
+from eulerlora.settings import AUTO, Auto, PositiveInt, PrecisionChoice, optional
 from eulerlora.validation import Settings
 
 Augmentation = Literal["paper", "dermoscopy", "cameras", "natural"]
@@ -28,7 +28,8 @@ class AdamWSettings(Settings):
     weight_decay: for all trainable parameters.
     warmup_steps: steps of rising rate; `auto` is a tenth of the run, at most 500 steps.
     clip_norm: greatest norm of the gradient; a longer one is scaled down.
-    precision: of the forward pass; weights and optimiser stay float32.
+    precision: of the forward pass; weights and optimiser stay float32. `auto` is bfloat16 where the
+    device has instructions for it, and float32 elsewhere.
     shuffle: False keeps the order of the images in every epoch.
     state_every_s: seconds between writes of the run's state, from which --resume continues.
     """
@@ -42,7 +43,7 @@ class AdamWSettings(Settings):
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     warmup_steps: Annotated[int, Field(ge=0)] | Auto = 500
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
-    precision: Precision = "float32"
+    precision: PrecisionChoice = "float32"
     shuffle: bool = True
     state_every_s: Annotated[float, Field(ge=0)] = 300.0
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from eulerlora.adaptive_sampling import MAX_SAMPLES
 from eulerlora.backbone_network import VisionTransformer
 from eulerlora.checkpoint import BACKBONE, DEFAULT_CHECKPOINT
+from eulerlora.precision import fastest_precision
 from eulerlora.published_weights import PUBLISHED, absent_weights, from_torchvision
 from eulerlora.safetensor_files import read_metadata
 from eulerlora.settings import AUTO, AdapterSettings, BackboneSettings, Precision
@@ -74,8 +75,9 @@ def estimate(
         return None
     training, adapters = recipe.training, recipe.adapters
     whole = recipe.whole_network
+    precision = fastest_precision(training.precision, device)
     cost = measured_cost(
-        shape, training.precision, training.activation_checkpointing, device, whole is not None
+        shape, precision, training.activation_checkpointing, device, whole is not None
     )
     with torch.device("meta"):
         network = AdaptedVisionTransformer(

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
+from eulerlora.config import Provenance
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 from training.reporting.tables import METRICS, OOD_METRICS
@@ -128,11 +129,16 @@ def _conditions(finished: Sequence[TableRun]) -> list[str]:
         f"measured on {_listed(str(run.report()['data']) for run in finished)}",
         f"seeds {_listed(str(run.recipe.seed) for run in finished)}; mean ± standard deviation "
         "over seeds (ddof 1)",
-        f"on {_listed(str(run_facts['hardware']) for run_facts in facts)}, "
+        f"on {_listed(_hardware(run_facts) for run_facts in facts)}, "
         f"torch {_listed(str(run_facts['versions']['torch']) for run_facts in facts)}, "
         f"{_listed(str(run_facts['date']) for run_facts in facts)}, "
         f"commit {_listed(_commit(run_facts['commit']) for run_facts in facts)}",
     ]
+
+
+def _hardware(facts: Provenance) -> str:
+    precision = facts["training"].get("precision")  # none for a run without steps
+    return str(facts["hardware"]) + (f" in {precision}" if precision else "")
 
 
 def _commit(name: str | None) -> str:

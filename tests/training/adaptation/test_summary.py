@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from eulerlora.config import ClassName
@@ -72,6 +73,29 @@ def test_a_run_states_device_parameters_and_steps(recipe_file: Path) -> None:
         assert part in text
     untrained = run_lines(recipe, frozen, 1, RunLength(100, 8, 0), torch.device("cpu"))
     assert untrained[-1] == "run: no steps; the random head is the result"
+
+
+@pytest.mark.parametrize(
+    ("precision", "native", "line"),
+    [
+        ("auto", True, "bfloat16"),
+        ("auto", False, "float32"),
+        ("float32", True, "float32"),
+        ("bfloat16", True, "bfloat16"),
+        ("bfloat16", False, "bfloat16, which is slow: no instructions"),
+    ],
+)
+def test_the_device_line_has_the_precision_of_the_steps(
+    recipe_file: Path, monkeypatch: pytest.MonkeyPatch, precision: str, native: bool, line: str
+) -> None:
+    missing = None if native else "no instructions"
+    for module in ("eulerlora.precision", "training.adaptation.summary"):
+        monkeypatch.setattr(f"{module}.missing_bfloat16", lambda _device: missing)
+    overrides = ["training.warmup_steps=auto", f"training.precision={precision}"]
+    recipe = read_recipe(recipe_file, AdapterRecipe, overrides)
+    frozen = FrozenBackbone(random_backbone(), None, {}, Preprocessing(size=32))
+    lines = run_lines(recipe, frozen, 1, RunLength(100, 8, 15), torch.device("cpu"))
+    assert lines[2].endswith(f"thread(s), {line}")
 
 
 def test_the_result_is_the_accuracy_with_its_interval_and_the_next_command() -> None:

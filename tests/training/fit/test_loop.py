@@ -68,6 +68,7 @@ def test_a_run_lowers_the_loss_with_one_step_per_batch(batches: LoadedBatches, r
     settings = SETTINGS.model_copy(update={"epochs": 20})
     fitted = fit(ColourObjective(), batches, settings, run)
     assert fitted.steps == 20 * -(-batches.images // 8)
+    assert fitted.precision == "float32"
     assert fitted.final_loss < 0.5 * torch.tensor(3.0).log()
     assert fitted.images_per_second == pytest.approx(20 * batches.images / fitted.seconds)
     assert 0 < fitted.waiting_share < 1
