@@ -32,6 +32,10 @@ from training.whole_networks.network import train_all_weights
 
 MEASURED_BLOCKS = (2, 4)
 SAMPLES, CLASSES, REPEATS = 4, 10, 2
+MEASURED_ROWS = 16
+"""Rows of a timed pass. With one row most of the time of a whole network's step is that of its
+gradients' memory, which a step of a batch needs only once.
+"""
 PROCESS_BYTES = 0.9e9
 """Memory of the program and its libraries."""
 MOMENTS = 3  # the gradient and the two moments of AdamW
@@ -164,13 +168,13 @@ def _cost_of(
     network.initialise(generator)
     network = train_all_weights(network) if whole else network
     network.to(device)
-    rows = network.settings.adapters * samples
+    count = MEASURED_ROWS // (network.settings.adapters * samples)
     objective = AdapterObjective(
         network, samples, trajectory_loss, torch.ones(CLASSES).to(device), recompute=recompute
     )
     size = shape.image_size
-    images = torch.rand(1, 3, size, size, generator=generator).to(device)
-    labels = torch.zeros(1, dtype=torch.long, device=device)
+    images = torch.rand(count, 3, size, size, generator=generator).to(device)
+    labels = torch.zeros(count, dtype=torch.long, device=device)
     saved: dict[int, int] = {}
     weights = {weight.untyped_storage().data_ptr() for weight in network.parameters()}
 
@@ -193,9 +197,9 @@ def _cost_of(
     total = sum(saved.values())
     del kept
     return RowCost(
-        _seconds(lambda: loss().backward(), device) / rows,
-        _seconds(predict, device) / rows,
-        total / rows,
+        _seconds(lambda: loss().backward(), device) / MEASURED_ROWS,
+        _seconds(predict, device) / MEASURED_ROWS,
+        total / MEASURED_ROWS,
     )
 
 
