@@ -57,7 +57,9 @@ def decide_precision(
     checkpoint: in float32; it is not changed. dispositions: of a triage policy; None without one.
     """
     if choice != AUTO:
-        return PrecisionDecision(choice, REQUESTED)
+        missing = missing_bfloat16(device) if choice == "bfloat16" else None
+        slow = "" if missing is None else f", but slow: {missing}"
+        return PrecisionDecision(choice, REQUESTED + slow)
     fault = missing_bfloat16(device) or gate_fault(checkpoint, device, dispositions)
     if fault is not None:
         return PrecisionDecision("float32", fault)

@@ -3,20 +3,23 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint import DEFAULT_CHECKPOINT
-from eulerlora.precision import MAX_CHANGE
+from eulerlora.precision import MAX_CHANGE, missing_bfloat16
 from eulerlora.uncertainty import summarise
 from training.data.datasets import read_dataset
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.recipe.schema import DataSettings
 
+MISSING = missing_bfloat16(torch.device("cpu"))
 OPTIONS = [SamplingOptions("det"), SamplingOptions("stoch", 4)]
 
 
 @pytest.mark.data
 @pytest.mark.slow
+@pytest.mark.skipif(MISSING is not None, reason=f"takes hours: {MISSING}")
 def test_bfloat16_gives_the_labels_and_flags_of_float32_on_ham10000(real_data: Path) -> None:
     plain = EulerLoRA.load(DEFAULT_CHECKPOINT, "cpu")
     rounded = EulerLoRA.load(DEFAULT_CHECKPOINT, "cpu", precision="bfloat16")

@@ -24,6 +24,7 @@ from eulerlora.precision import (
     missing_bfloat16,
 )
 from eulerlora.prediction import Prediction
+from eulerlora.settings import Precision
 
 CPU = torch.device("cpu")
 NATIVE = {"avx512_bf16": True, "amx_bf16": False}
@@ -46,10 +47,25 @@ def set_cpu(
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: kernels)
 
 
-def test_a_chosen_precision_is_not_checked(checkpoint: Checkpoint) -> None:
-    for precision in ("float32", "bfloat16"):
-        decision = decide_precision(precision, checkpoint, torch.device("meta"))
-        assert (decision.precision, decision.reason) == (precision, REQUESTED)
+@pytest.mark.parametrize(
+    ("precision", "capabilities", "slow"),
+    [
+        ("float32", {}, ""),
+        ("bfloat16", NATIVE, ""),
+        ("bfloat16", {}, ", but slow: the CPU has neither avx512_bf16 nor amx_bf16"),
+    ],
+)
+def test_a_chosen_precision_has_no_gate(
+    monkeypatch: pytest.MonkeyPatch,
+    checkpoint: Checkpoint,
+    precision: Precision,
+    capabilities: dict[str, bool],
+    slow: str,
+) -> None:
+    set_cpu(monkeypatch, capabilities)
+    monkeypatch.setattr("eulerlora.precision.MAX_CHANGE", -1.0)
+    decision = decide_precision(precision, checkpoint, CPU)
+    assert (decision.precision, decision.reason) == (precision, REQUESTED + slow)
 
 
 @pytest.mark.parametrize("name", ["avx512_bf16", "amx_bf16"])
