@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from eulerlora.adapted_linear import adapted_linear
 from eulerlora.coefficients import PROJECTIONS
-from eulerlora.distance_attention import attend
 from eulerlora.row_draws import COEFFICIENTS, BlockRows
+from eulerlora.self_attention import attend
 from eulerlora.settings import AdapterSettings
 
 INITIAL_GAIN = 10.0

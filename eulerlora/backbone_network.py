@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.distance_attention import DistanceAttention
+from eulerlora.self_attention import DistanceAttention, SelfAttention
 from eulerlora.settings import Activation, BackboneSettings
 
 
@@ -76,7 +76,7 @@ class EncoderBlock(nn.Module):
         super().__init__()
         width, norm = settings.width, partial(nn.LayerNorm, eps=settings.norm_epsilon)
         self.ln_1 = norm(width)
-        attention = DistanceAttention if settings.attention == "l2" else nn.MultiheadAttention
+        attention = DistanceAttention if settings.attention == "l2" else SelfAttention
         self.self_attention = attention(width, settings.heads, batch_first=True)
         self.scale_1 = LayerScale(width) if settings.layer_scale else nn.Identity()
         self.ln_2 = norm(width)

@@ -72,7 +72,7 @@ class BackboneSettings(Settings):
     first block. layer_scale: learned factors of both branches of a block. registers: number of
     register tokens (Darcet et al., ICLR 2024).
     pooling: the features are those of the class token, or the mean over the patches.
-    attention: by dot product, or `l2` by distance (`eulerlora.distance_attention`).
+    attention: by dot product, or `l2` by distance (`eulerlora.self_attention`).
     final_norm: after the last block, applied to the tokens or to the pooled features.
     positions: for another image size, the grid of position embeddings is interpolated with its
     corner points (torchvision) or its cells (transformers) aligned, or also with antialiasing

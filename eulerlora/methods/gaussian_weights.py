@@ -18,11 +18,11 @@ from torch.nn import functional as F
 from eulerlora.adapted_attention import AttentionAdapters, BlockAdapters
 from eulerlora.adapter_heads import AdapterHeads
 from eulerlora.coefficients import PROJECTIONS
-from eulerlora.distance_attention import attend
 from eulerlora.method_settings import Weight
 from eulerlora.methods.contract import NetworkShape
 from eulerlora.methods.gaussian import NoiseMethod
 from eulerlora.row_draws import COEFFICIENTS, BlockRows, RowDraws
+from eulerlora.self_attention import attend
 from eulerlora.settings import AdapterSettings
 
 

@@ -6,8 +6,8 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from eulerlora.adapted_attention import BlockAdapters
-from eulerlora.distance_attention import attend
 from eulerlora.row_draws import BlockRows
+from eulerlora.self_attention import attend
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from eulerlora.adapted_attention import AttentionAdapters
 from eulerlora.backbone_network import EncoderBlock
-from eulerlora.distance_attention import attend
 from eulerlora.row_pass import BlockPart
+from eulerlora.self_attention import attend
 
 
 class ProjectedBlock(ABC):

@@ -7,11 +7,11 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.distance_attention import DistanceAttention, attend
 from eulerlora.inference import predict_rows
 from eulerlora.method_settings import DropKeySettings
 from eulerlora.methods.contract import NetworkShape
 from eulerlora.row_draws import BlockRows
+from eulerlora.self_attention import DistanceAttention, attend
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, Sampler
 from eulerlora.structured_methods.dropkey import DROPPED, DropKeyMethod
 from eulerlora.vision_transformer import AdaptedVisionTransformer

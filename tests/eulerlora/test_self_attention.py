@@ -1,14 +1,15 @@
-"""Self-attention by distance against a loop over its definition."""
+"""Self-attention by distance against a loop, and by dot product against torch's module."""
 
 import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from eulerlora.distance_attention import DistanceAttention, attend
 from eulerlora.row_draws import RowDraws
 from eulerlora.rows import Rows
+from eulerlora.self_attention import DistanceAttention, SelfAttention, attend
 from tests.conftest import TINY_BACKBONE, random_backbone, random_network
 
 BY_DISTANCE = TINY_BACKBONE.model_copy(update={"attention": "l2"})
@@ -60,6 +61,46 @@ def test_distance_and_dot_product_differ(seed: int) -> None:
     plain, by_distance = random_backbone(seed=seed), random_backbone(BY_DISTANCE, seed)
     by_distance.load_state_dict(plain.state_dict())
     assert not torch.allclose(plain(images), by_distance(images), atol=1e-3)
+
+
+def test_dot_products_are_those_of_torch() -> None:
+    ours, torchs = (
+        SelfAttention(8, 2, batch_first=True),
+        nn.MultiheadAttention(8, 2, batch_first=True),
+    )
+    torchs.load_state_dict(ours.state_dict())
+    tokens = torch.randn(3, 5, 8, generator=GENERATOR)
+    actual, _ = ours(tokens, tokens, tokens, need_weights=False)
+    expected, _ = torchs(tokens, tokens, tokens, need_weights=False)
+    torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("with_added", [False, True])
+def test_gradients_of_bfloat16_on_a_cpu_are_computed_in_float32(with_added: bool) -> None:
+    attention = SelfAttention(8, 2, batch_first=True)
+    heads = torch.randn(3, 2, 2, 5, 4, generator=GENERATOR).bfloat16()
+    added = torch.randn(2, 2, 5, 5, generator=GENERATOR) if with_added else None
+    slow, exact = heads.clone().requires_grad_(), heads.float().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        actual = attend(attention, *slow.unbind(0), added)
+    expected = attend(attention, *exact.unbind(0), added)
+    assert actual.dtype == torch.bfloat16
+    assert torch.equal(actual, expected.bfloat16())
+    weights = torch.randn(actual.shape, generator=GENERATOR).bfloat16()
+    (actual * weights).sum().backward()
+    (expected * weights.float()).sum().backward()
+    assert slow.grad is not None
+    assert exact.grad is not None
+    assert torch.equal(slow.grad, exact.grad.bfloat16())
+
+
+def test_predictions_in_bfloat16_use_its_kernel() -> None:
+    attention = SelfAttention(8, 2, batch_first=True)
+    heads = torch.randn(3, 2, 2, 5, 4, generator=GENERATOR).bfloat16().unbind(0)
+    expected = F.scaled_dot_product_attention(*heads)
+    assert torch.equal(attend(attention, *heads), expected)
+    with torch.no_grad():
+        assert torch.equal(attend(attention, *(h.requires_grad_() for h in heads)), expected)
 
 
 def head_outputs(network: torch.nn.Module, features: Tensor, rows: Rows) -> Tensor:
