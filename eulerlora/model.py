@@ -122,7 +122,18 @@ class EulerLoRA:
         precision `auto` is decided by `eulerlora.precision`.
         Raises CheckpointError if the checkpoint is not intact.
         """
-        checkpoint, chosen = load_checkpoint(Path(folder)), choose_device(device)
+        return cls.of(load_checkpoint(Path(folder)), device, precision, compiler)
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        device: str = "auto",
+        precision: PrecisionChoice = "float32",
+        compiler: str | None = None,
+    ) -> Self:
+        """Returns the model of a loaded checkpoint; other arguments as in `load`."""
+        chosen = choose_device(device)
         decision = decide_precision(precision, checkpoint, chosen)
         runtime = RuntimeSettings(precision=decision.precision, compiler=compiler)
         return cls(checkpoint, chosen, runtime, decision.reason)

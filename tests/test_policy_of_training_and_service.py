@@ -96,7 +96,8 @@ def fit(checkpoint: Path, data: Path, policy: Path, *options: str) -> str:
 
 def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy: Path) -> None:
     before = read_policy(policy)
-    printed = fit(checkpoint, data, policy, "--sensitivity", str(SENSITIVITY))
+    options = ("--sensitivity", str(SENSITIVITY), "--precision", "float32")
+    printed = fit(checkpoint, data, policy, *options)
     after = read_policy(policy)
     evidence = after.evidence
     assert evidence is not None
@@ -104,6 +105,7 @@ def test_the_client_reads_the_fitted_policy(checkpoint: Path, data: Path, policy
     assert after.version == before.version + 1
     assert (evidence.model, evidence.mode, evidence.samples) == ("tiny", "stoch", 4)
     assert evidence.revision == EulerLoRA.load(checkpoint, "cpu").revision
+    assert evidence.precision == "float32"
     assert (evidence.fit.data, measured.data) == (
         "images, image folder, calibration part",
         "images, image folder, test part",
@@ -198,12 +200,13 @@ def test_a_model_of_other_classes_leaves_no_policy_file(
 def test_too_few_melanomas_do_not_establish_the_sensitivity(
     checkpoint: Path, data: Path, policy: Path
 ) -> None:
-    printed = fit(checkpoint, data, policy, "--mode", "det")
+    printed = fit(checkpoint, data, policy, "--mode", "det", "--precision", "bfloat16")
     assert "required: 0.95, not established" in printed
     assert "59 lesions without a miss" in printed
     evidence = read_policy(policy).evidence
     assert evidence is not None
     assert (evidence.mode, evidence.samples, evidence.fit.established) == ("det", 1, False)
+    assert evidence.precision == "bfloat16"
 
 
 def test_without_a_calibration_part_the_fit_uses_the_test_part_and_measures_nothing(

@@ -109,13 +109,15 @@ class MeasuredEvidence(Settings):
 class Evidence(Settings):
     """What is known about the thresholds, written by `eulerlora policy fit`.
 
-    model, revision, mode, samples: what the thresholds apply to. target: the class whose
+    model, revision, mode, samples: what the thresholds apply to. precision: of the predictions of
+    the fit and of all measurements. target: the class whose
     sensitivity is to be at least `wanted`. confidence: of all bounds and intervals. measured: one
     for each data set besides that of the fit.
     """
 
     model: Name
     revision: Name
+    precision: Literal["float32", "bfloat16"]
     mode: Literal["det", "stoch"]
     samples: PositiveInt
     target: Name

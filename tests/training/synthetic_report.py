@@ -56,6 +56,7 @@ CORRUPTED = {"accuracy": estimate(0.4), "msp": estimate(0.6), "entropy": estimat
 REPORT = Report(
     model="tiny",
     revision="sha256:00",
+    precision="float32",
     data="squares, test part",
     images=1234,
     clusters=800,

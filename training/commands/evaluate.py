@@ -9,7 +9,14 @@ from eulerlora.calibration_schema import PredictionSetCalibration
 from eulerlora.commands import PRECISION_CHOICES
 from eulerlora.openmp import set_openmp_wait_policy
 from eulerlora.settings import SAMPLERS, PrecisionChoice, Sampler
-from training.commands.options import PATH, Coverages, data_option, device_option, skip_bad_option
+from training.commands.options import (
+    PATH,
+    Coverages,
+    data_option,
+    device_option,
+    precision_option,
+    skip_bad_option,
+)
 
 MODES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
 
@@ -56,6 +63,7 @@ MODES = {"det": ["det"], "stoch": ["stoch"], "both": ["det", "stoch"]}
     help="Sample the blocks from K on; the checkpoint's by default. Another value than the "
     "checkpoint's has no thresholds.",
 )
+@precision_option("float32", "Evaluate predictions")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -73,6 +81,7 @@ def evaluate_command(
     samples: int | None,
     sampler: Sampler | None,
     sampled_from_block: int | None,
+    precision: PrecisionChoice,
     out: Path | None,
     skip_bad: bool,
     device: str,
@@ -81,7 +90,7 @@ def evaluate_command(
     set_openmp_wait_policy()
     # These import torch, and the report matplotlib.
     from eulerlora.checkpoint import load_checkpoint, sampled_from  # noqa: PLC0415
-    from eulerlora.model import EulerLoRA, choose_device  # noqa: PLC0415
+    from eulerlora.model import EulerLoRA  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
     from training.data.sources import report_skipped  # noqa: PLC0415
     from training.evaluation.evaluate import evaluate  # noqa: PLC0415
@@ -96,7 +105,7 @@ def evaluate_command(
     loaded = load_checkpoint(checkpoint)
     if sampled_from_block is not None:
         loaded = sampled_from(loaded, sampled_from_block)
-    model = EulerLoRA(loaded, choose_device(device))
+    model = EulerLoRA.of(loaded, device, precision)
     options = [
         SamplingOptions("det") if name == "det" else SamplingOptions("stoch", samples or 4)
         for name in MODES[mode]

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from eulerlora.commands import Coverage
+from eulerlora.commands import PRECISION_CHOICES, Coverage
 from eulerlora.errors import CheckpointError, NonFiniteError, StorageError
 
 if TYPE_CHECKING:
     from training.fit.run import Tracker, Tracking
     from training.recipe.schema import Recipe
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
 
@@ -54,6 +56,17 @@ track_dir_option = click.option(
 device_option = click.option(
     "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."
 )
+
+
+def precision_option(default: str, purpose: str) -> Callable[[Command], Command]:
+    """Returns the option `--precision`. purpose: start of its description."""
+    return click.option(
+        "--precision",
+        type=click.Choice(PRECISION_CHOICES),
+        default=default,
+        show_default=True,
+        help=f"{purpose} in this precision; auto: as `eulerlora serve` on this machine.",
+    )
 
 
 class Coverages(click.ParamType[tuple[float, ...]]):

@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora.openmp import set_openmp_wait_policy
-from training.commands.options import PATH, data_option, device_option, skip_bad_option
+from training.commands.options import (
+    PATH,
+    data_option,
+    device_option,
+    precision_option,
+    skip_bad_option,
+)
 
 if TYPE_CHECKING:
-    from eulerlora.settings import Mode
+    from eulerlora.settings import Mode, PrecisionChoice
     from training.policy.archives import (
         Archive,
     )
@@ -52,6 +58,7 @@ CALIBRATION = "calibration"
     type=click.IntRange(1, 64),
     help="Samples per adapter in mode stoch; 4 by default.",
 )
+@precision_option("auto", "Fit to predictions")
 @click.option(
     "--archive",
     "archives",
@@ -72,6 +79,7 @@ def fit_command(
     uncertain: float,
     mode: Mode,
     samples: int | None,
+    precision: PrecisionChoice,
     archives: tuple[str, ...],
     skip_bad: bool,
     device: str,
@@ -111,7 +119,7 @@ def fit_command(
     others = _archives(archives)
     text = read_text(policy) if policy.exists() else packaged()
     malignant = read_rules(text, str(policy)).malignant
-    model = EulerLoRA.load(checkpoint, device)
+    model = EulerLoRA.load(checkpoint, device, precision)
     images = checkpoint_dataset(model.config, data, skip_bad)
     report_skipped(images)
 

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.commands import PRECISION_CHOICES
 from eulerlora.openmp import set_openmp_wait_policy
-from training.commands.options import PATH, Coverages, device_option, out_option, skip_bad_option
+from training.commands.options import (
+    PATH,
+    Coverages,
+    device_option,
+    out_option,
+    precision_option,
+    skip_bad_option,
+)
 
 if TYPE_CHECKING:
     from eulerlora.settings import Mode, PrecisionChoice
@@ -78,13 +84,7 @@ def site_command() -> None:
     type=click.IntRange(1, 64),
     help="Samples per adapter of the policy in mode stoch; 4 by default.",
 )
-@click.option(
-    "--precision",
-    type=click.Choice(PRECISION_CHOICES),
-    default="auto",
-    show_default=True,
-    help="Fit to predictions in this precision; auto: as `eulerlora serve` on this machine.",
-)
+@precision_option("auto", "Fit to predictions")
 @skip_bad_option
 @device_option
 @click.pass_obj

@@ -82,6 +82,7 @@ def evaluate(
     report = Report(
         model=model.config.name,
         revision=_revision((model, *others)),
+        precision=model.precision,
         data=f"{images.name}, test part",
         images=len(truth.labels),
         clusters=len(set(truth.clusters.tolist())),

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from eulerlora.errors import DataError
 from eulerlora.ood_scores import ScoreName
-from eulerlora.settings import Mode, Sampler
+from eulerlora.settings import Mode, Precision, Sampler
 from eulerlora.validation import first_fault
 from training.metrics.intervals import Estimates, Proportion
 from training.recipe.schema import OodGroup
@@ -173,13 +173,14 @@ class OodSetFacts:
 class Report:
     """Results of an evaluation and the data behind them.
 
-    clusters: of the test images; equal to images if no clusters are known. target: classes whose
-    sensitivity is reported together. ood_sets: by name. corrupted: test images that were
-    corrupted.
+    precision: of the predictions. clusters: of the test images; equal to images if no clusters are
+    known. target: classes whose sensitivity is reported together. ood_sets: by name. corrupted:
+    test images that were corrupted.
     """
 
     model: str
     revision: str
+    precision: Precision
     data: str
     images: int
     clusters: int

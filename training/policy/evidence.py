@@ -37,6 +37,7 @@ def evidence_table(
     evidence: dict[str, Any] = {
         "model": model.config.name,
         "revision": model.revision,
+        "precision": model.precision,
         "mode": options.mode,
         "samples": options.samples,
         "target": MELANOMA,

@@ -63,9 +63,10 @@ def summary_sections(report: Report) -> list[str]:
 
 
 def data_summary(report: Report) -> str:
-    """Returns a sentence about the test data."""
+    """Returns a sentence about the test data, with a precision that is not float32."""
     lesions = f" of {report.clusters:,} lesions" if report.clusters < report.images else ""
-    return f"Measured on {report.data}: {report.images:,} images{lesions}."
+    precision = "" if report.precision == "float32" else f", predicted in {report.precision}"
+    return f"Measured on {report.data}: {report.images:,} images{lesions}{precision}."
 
 
 def result_sections(report: Report) -> Iterator[tuple[str, str]]:

@@ -1,5 +1,6 @@
 """Training of adapters: from a recipe to a calibrated checkpoint, through the program."""
 
+import gzip
 import json
 import os
 import shutil
@@ -125,6 +126,19 @@ def test_evaluate_repeats_the_report_of_training_and_the_card_follows_from_it(
         file.unlink()
     write_model_card(trained_copy, out)
     assert [file.read_bytes() for file in files] == before
+
+
+def test_a_report_names_its_precision(trained_copy: Path, labelled: Path, tmp_path: Path) -> None:
+    options = ("--mode", "det", "--corrupted-images", "0", "--out", tmp_path)
+    probabilities = {}
+    for precision, ending in (("float32", "images."), ("bfloat16", "predicted in bfloat16.")):
+        done = run("evaluate", trained_copy, "--data", labelled, "--precision", precision, *options)
+        assert done.status == 0, done.err
+        assert done.out.splitlines()[0].endswith(ending)
+        report = json.loads((tmp_path / "report.json").read_text())
+        assert report["precision"] == precision
+        probabilities[precision] = gzip.decompress((tmp_path / "predictions.csv.gz").read_bytes())
+    assert probabilities["float32"] != probabilities["bfloat16"]
 
 
 def test_calibrate_repeats_the_thresholds_of_training_and_sets_the_sampler(

@@ -28,6 +28,7 @@ def test_fit_and_measurement_have_a_table_each(model: EulerLoRA) -> None:
     table = evidence_table(model, options, fit, "one", [MeasuredOn("other", measurement)])
     assert (table["model"], table["revision"]) == ("tiny", model.revision)
     assert (table["mode"], table["samples"], table["target"]) == ("stoch", 4, "mel")
+    assert table["precision"] == "float32"
     assert (table["wanted"], table["confidence"]) == (0.95, 0.95)
     assert table["fit"] == {
         "data": "one",
