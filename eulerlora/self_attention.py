@@ -62,9 +62,10 @@ def attend(
 
 
 def _attend_by_distance(query: Tensor, key: Tensor, value: Tensor, added: Tensor | None) -> Tensor:
-    """-|q - k|^2 = 2 q k - |k|^2 - |q|^2; the softmax over keys removes the last term.
+    """Returns the values that the queries attend to by distance; arguments as in `attend`.
 
-    In float32: the terms are much larger than their sum.
+    -|q - k|^2 = 2 q k - |k|^2 - |q|^2, of which the softmax over keys removes the last term. In
+    float32, because the terms are much larger than their sum.
     """
     scale = query.shape[-1] ** -0.5
     with torch.autocast(query.device.type, enabled=False):
