@@ -1,5 +1,6 @@
 """The command `eulerlora serve`. Importing this module must stay cheap: `--help` needs it."""
 
+import gc
 import multiprocessing
 import signal
 import sys
@@ -71,9 +72,12 @@ def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     start_fork_server()
     signal.signal(signal.SIGINT, _exit_cleanly)
+    gc.disable()  # nearly all objects of the imports exist until exit
     from eulerlora.checkpoint import DEFAULT_CHECKPOINT  # noqa: PLC0415 - imports torch
     from service.process import ServeOptions, run  # noqa: PLC0415 - imports torch and uvicorn
 
+    gc.freeze()
+    gc.enable()
     run(ServeOptions(checkpoints=checkpoints or (str(DEFAULT_CHECKPOINT),), **options))
 
 
