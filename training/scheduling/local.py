@@ -24,8 +24,8 @@ def train_all(runs: Sequence[TableRun], data: Path, devices: Sequence[str]) -> l
 
     devices: a device listed twice has two runs at a time; runs on "cpu" share its threads. Other
     runs continue if a run fails or is locked by another program. Returns one line for each such
-    run. Ctrl-C interrupts all processes and waits until they have saved their state; then
-    KeyboardInterrupt is raised.
+    run. KeyboardInterrupt and SystemExit, which Ctrl-C and SIGTERM raise in `eulerlora`, interrupt
+    all processes and wait until they have saved their state; then they are raised again.
     """
     pending = [run for run in runs if run.status != "finished"]
     total, started = len(pending), 0
@@ -50,7 +50,7 @@ def train_all(runs: Sequence[TableRun], data: Path, devices: Sequence[str]) -> l
                     failures += [] if failure is None else [failure]
                     report(failure or f"{ending.training.name} done")
             time.sleep(POLL_S)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         for interrupted in running.values():
             interrupted.process.send_signal(signal.SIGINT)
         for interrupted in running.values():

@@ -112,7 +112,7 @@ def _train(runs: "Sequence[TableRun]", data: Path, resources: RunResources) -> l
     }
     try:
         return _failures(started)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         for reference in started:
             ray.cancel(reference)  # raises KeyboardInterrupt in the task
         ray.wait(list(started), num_returns=len(started))

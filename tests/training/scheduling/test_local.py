@@ -128,8 +128,13 @@ def test_only_unfinished_runs_are_trained(
     assert capsys.readouterr().out == (f"run 1 of 1: {runs[0].name} on cpu\n{runs[0].name} done\n")
 
 
-def test_ctrl_c_interrupts_every_run_and_waits_for_its_state(
-    runs: list[TableRun], script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt(), SystemExit(128 + signal.SIGTERM)])
+def test_ctrl_c_and_sigterm_interrupt_every_run_and_wait_for_its_state(
+    interruption: BaseException,
+    runs: list[TableRun],
+    script: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     script.write_text(
         "trap 'sleep 0.3; touch saved.$variant; exit 1' INT; touch ready.$variant\n"
@@ -139,10 +144,10 @@ def test_ctrl_c_interrupts_every_run_and_waits_for_its_state(
     def interrupt(_seconds: float) -> None:
         for run in runs[:2]:
             wait_for(tmp_path / f"ready.{run.recipe.variant}")
-        raise KeyboardInterrupt
+        raise interruption
 
     monkeypatch.setattr(local, "time", _Sleeping(interrupt))
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(type(interruption)):
         train_all(runs, Path("data"), ["cpu", "cpu"])
     assert {path.name for path in tmp_path.glob("saved.*")} == {
         "saved.lora-20",

@@ -132,19 +132,27 @@ def test_the_process_of_a_killed_worker_saves_its_state_and_continues(
 
 
 @pytest.mark.slow
-def test_ctrl_c_interrupts_every_run_and_waits_for_its_state(
-    runs: list[TableRun], script: Path, machines: TwoMachines, tmp_path: Path
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_ctrl_c_and_sigterm_interrupt_every_run_and_wait_for_its_state(
+    number: signal.Signals,
+    raised: type[BaseException],
+    runs: list[TableRun],
+    script: Path,
+    machines: TwoMachines,
+    tmp_path: Path,
 ) -> None:
     script.write_text(f"{SAVE_AT_SIGINT} touch ready.$variant; {WAIT}")
 
     def interrupt() -> None:
         for run in runs[:2]:
             wait_for(tmp_path / f"ready.{run.recipe.variant}")
-        signal.pthread_kill(main_thread, signal.SIGINT)
+        signal.pthread_kill(main_thread, number)
 
     main_thread = get_ident()
     interrupting = meanwhile(interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(raised):
         train_on_cluster(runs[:2], DATA, ON_CPU)
     interrupting.join()
     saved = {path.name for path in tmp_path.glob("saved.*")}
