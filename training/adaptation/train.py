@@ -1,6 +1,6 @@
 """Training of adapters on a frozen backbone, to a calibrated checkpoint with report and card."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -46,6 +46,10 @@ from training.reporting.report import write_report
 
 REPORT = "report"
 
+Trained = tuple[AdaptedVisionTransformer, CheckpointConfig]
+Finish = Callable[[AdaptedVisionTransformer, CheckpointConfig, ImageParts, torch.device], Trained]
+"""(network, config, images, device) -> what becomes the checkpoint of a run."""
+
 
 @dataclass(frozen=True)
 class TrainingImages:
@@ -65,6 +69,7 @@ def train(
     resume: bool = False,
     skip_bad: bool = False,
     tracking: Tracking | None = None,
+    finish: Finish | None = None,
 ) -> None:
     """Runs a recipe: trains, saves, calibrates, evaluates, and writes report and model card.
 
@@ -72,8 +77,9 @@ def train(
     `state_file(out)`; `resume` continues from it, or with the evaluation if the checkpoint
     exists. recipe_folder: base of relative paths in the recipe. skip_bad: skip unusable images
     and list them on stderr and in the provenance. tracking: of the training curves, with a folder
-    outside of `out`. Prints the data and the run before the first step, and the test accuracy at
-    the end. Raises SettingsError, DataError, NonFiniteError or StorageError.
+    outside of `out`. finish: changes the trained network before it is saved. Prints the data and
+    the run before the first step, and the test accuracy at the end. Raises SettingsError,
+    DataError, NonFiniteError or StorageError.
     """
     if tracking is not None and tracking.folder.resolve().is_relative_to(out.resolve()):
         raise SettingsError(f"expected a --track-dir outside of {out}, got {tracking.folder}")
@@ -92,6 +98,8 @@ def train(
         run = Run(accelerator, recipe.seed, settings, state_file(out), resume, tracking)
         network, config = _train_network(recipe, recipe_folder, sets, run)
         if accelerator.is_main_process:
+            if finish is not None:
+                network, config = finish(network, config, sets.images, device)
             save_checkpoint(out, network, config, model_card(config, None), stored_dtype(recipe))
             run.state.unlink(missing_ok=True)
     if accelerator.is_main_process:
@@ -190,7 +198,7 @@ def read_images(recipe: AdapterRecipe, data: Path, skip_bad: bool) -> TrainingIm
 
 def _train_network(
     recipe: AdapterRecipe, recipe_folder: Path, sets: TrainingImages, run: Run
-) -> tuple[AdaptedVisionTransformer, CheckpointConfig]:
+) -> Trained:
     """Returns the trained network, rounded to the stored type, and its configuration."""
     images, outliers = sets.images, sets.outliers
     frozen = read_backbone(recipe.backbone, recipe_folder, stored_dtype(recipe))

@@ -1,17 +1,15 @@
-"""The finished checkpoint that a weight distribution is fitted to, and its images."""
+"""The finished network that a weight distribution is fitted to, and its images."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from eulerlora.adapted_attention import AttentionAdapters
-from eulerlora.checkpoint import Checkpoint
-from eulerlora.errors import CheckpointError
+from eulerlora.config import CheckpointConfig
 from eulerlora.inference import predict_images
-from eulerlora.method_settings import EulerLoRASettings, MethodSettings, RankDropoutSettings
+from eulerlora.method_settings import MethodSettings
 from eulerlora.preprocess import network_input
 from eulerlora.settings import Draw
 from eulerlora.vision_transformer import AdaptedVisionTransformer
@@ -33,9 +31,10 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint with plain adapters and the images of its data set."""
+    """A finished network with plain adapters, on the device, and the images of its data set."""
 
-    checkpoint: Checkpoint
+    network: AdaptedVisionTransformer
+    config: CheckpointConfig
     images: ImageParts
     device: torch.device
 
@@ -49,20 +48,10 @@ class Source:
         return "calibration" if "calibration" in self.images.parts else "test"
 
     def _inputs(self, images: Sequence[LabelledImage]) -> Inputs:
-        preprocessing = self.checkpoint.config.preprocessing
+        preprocessing = self.config.preprocessing
         pixels = [network_input(read_image(i.name, i.source), preprocessing) for i in images]
         labels = torch.tensor([image.label for image in images])
         return Inputs(torch.stack(pixels).to(self.device), labels)
-
-
-def check_plain(checkpoint: Checkpoint) -> None:
-    """Raises CheckpointError for a method without plain adapters."""
-    method = checkpoint.config.method
-    if not isinstance(method, EulerLoRASettings | RankDropoutSettings):
-        raise CheckpointError(
-            checkpoint.folder or Path(checkpoint.config.name),
-            f"expected a checkpoint of the method eulerlora or rank-dropout, got {method.name}",
-        )
 
 
 @torch.no_grad()

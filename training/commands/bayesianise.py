@@ -17,7 +17,7 @@ from training.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from training.bayesian.bayesianise import Fit
+    from training.recipe.network import PosteriorFit
 
 OPTIONS = {
     "tfb": ("images", "tolerance"),
@@ -25,16 +25,6 @@ OPTIONS = {
     "swag": ("steps", "snapshots", "learning_rate"),
 }
 """The options that each method takes."""
-DEFAULTS: dict[str, Any] = {
-    "images": 256,
-    "tolerance": 0.01,
-    "layers": "all",
-    "structure": "diagonal",
-    "prior_precision": None,
-    "steps": 200,
-    "snapshots": 20,
-    "learning_rate": 1e-3,
-}
 
 
 @click.command("bayesianise")
@@ -93,7 +83,7 @@ def bayesianise_command(
     Writes a new, calibrated checkpoint to --out (docs/methods.md): tfb adds noise that hardly
     changes labels, laplace uses the curvature of the loss, swag the weights along some more steps.
     """
-    chosen = _chosen(method, options)
+    settings = _settings(method, options)
     set_openmp_wait_policy()
     # These import torch.
     from eulerlora.checkpoint import check_free, read_config  # noqa: PLC0415
@@ -105,26 +95,19 @@ def bayesianise_command(
     check_free(out)
     images = checkpoint_dataset(read_config(checkpoint), data, skip_bad)
     report_skipped(images)
-    config = bayesianise(checkpoint, images, _fit(method, chosen), out, choose_device(device))
+    config = bayesianise(checkpoint, images, settings, out, choose_device(device))
     click.echo(f"{config.method.model_dump_json()}\ncheckpoint in {out}")
 
 
-def _chosen(method: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options of the method, with defaults. Raises UsageError for those of another."""
-    for name, value in options.items():
-        if value is not None and name not in OPTIONS[method]:
+def _settings(method: str, options: dict[str, Any]) -> PosteriorFit:
+    """Returns the settings of the method. Raises UsageError for an option of another method."""
+    from training.recipe.network import LaplaceFit, SWAGFit, TFBFit  # noqa: PLC0415 - pydantic
+
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if name not in OPTIONS[method]:
             raise click.UsageError(
                 f"--{name.replace('_', '-')} does not apply to --method {method}"
             )
-    given = {name: options[name] for name in OPTIONS[method]}
-    return {name: DEFAULTS[name] if value is None else value for name, value in given.items()}
-
-
-def _fit(method: str, options: dict[str, Any]) -> Fit:
-    from eulerlora.method_settings import SWAGSettings  # noqa: PLC0415 - pydantic
-    from eulerlora.validation import validated  # noqa: PLC0415 - pydantic
-    from training.bayesian.bayesianise import LaplaceFit, SWAGFit, TFBFit  # noqa: PLC0415
-
-    if method == "swag":
-        return SWAGFit(validated(SWAGSettings, options))
-    return TFBFit(**options) if method == "tfb" else LaplaceFit(**options)
+    kinds: dict[str, type[PosteriorFit]] = {"tfb": TFBFit, "laplace": LaplaceFit, "swag": SWAGFit}
+    return kinds[method](**given)

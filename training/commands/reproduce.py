@@ -14,8 +14,8 @@ from eulerlora.openmp import set_openmp_wait_policy
 from training.commands.options import PATH
 
 if TYPE_CHECKING:
+    from training.recipe.network import PosteriorFit, WholeNetworkSettings
     from training.recipe.optimisation import AdapterTraining
-    from training.recipe.whole_network import WholeNetworkSettings
     from training.reproduction.estimate import RunEstimate
     from training.reproduction.runs import TableRun
     from training.reproduction.table import Table
@@ -251,7 +251,16 @@ def _settings(run: TableRun) -> str:
         f"class weights {training.class_weights}",
         f"{training.precision}, seed {recipe.seed}",
     ]
+    if recipe.posterior is not None:
+        parts.append(_posterior(recipe.posterior))
     return "; ".join(parts)
+
+
+def _posterior(posterior: PosteriorFit) -> str:
+    """Returns the distribution that is fitted, with its settings."""
+    settings = posterior.model_dump(exclude={"name"}, exclude_none=True)
+    values = ", ".join(f"{name} {value}" for name, value in settings.items())
+    return f"then {posterior.name} ({values})"
 
 
 def _decay(training: AdapterTraining) -> str:

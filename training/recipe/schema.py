@@ -18,8 +18,8 @@ from eulerlora.settings import (
     optional,
 )
 from eulerlora.validation import Settings
+from training.recipe.network import NO_ADAPTERS, PosteriorFit, WholeNetworkSettings
 from training.recipe.optimisation import AdapterTraining
-from training.recipe.whole_network import NO_ADAPTERS, WholeNetworkSettings
 
 StoredDtype = Literal["float32", "float16", "bfloat16"]
 SAMPLES: tuple[int | Auto, ...] = (1, 2, 4, 8, 16, AUTO)
@@ -29,6 +29,8 @@ Part = Literal["train", "validation", "calibration", "test"]
 OodGroup = Literal["far", "near", "shifted"]
 WITHOUT_DROPOUT = ("blob", "ivon", "dropkey", "batch-ensemble", "last-layer-ensemble")
 """Methods whose attention has no inputs of plain adapters to drop."""
+PLAIN_ADAPTERS = ("eulerlora", "rank-dropout")
+"""Methods to whose adapters a posterior can be fitted."""
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
@@ -162,6 +164,8 @@ class AdapterRecipe(Recipe):
     adapters: what is trained.
     method: how the adapters are sampled (docs/methods.md).
     whole_network: trains all weights instead; None trains adapters.
+    posterior: distribution that is fitted to the trained adapters, which then draw nothing else;
+    None fits none.
     training: how it is trained.
     evaluation: contents of the report.
     """
@@ -173,6 +177,7 @@ class AdapterRecipe(Recipe):
     adapters: AdapterSettings = AdapterSettings()
     method: TrainedMethodSettings = optional(EULERLORA)
     whole_network: WholeNetworkSettings | None = optional(None)
+    posterior: PosteriorFit | None = optional(None, discriminator="name")
     training: AdapterTraining = AdapterTraining()
     evaluation: EvaluationSettings = EvaluationSettings()
 
@@ -233,6 +238,16 @@ class AdapterRecipe(Recipe):
             raise ValueError(
                 "expected training.head=random or bootstrap-probes with method "
                 "last-layer-ensemble, whose members differ in nothing else, got linear-probe"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_posteriors_to_plain_adapters(self) -> Self:
+        name = self.method.name
+        if self.posterior is not None and (self.whole_network or name not in PLAIN_ADAPTERS):
+            raise ValueError(
+                "expected method eulerlora or rank-dropout and no whole_network with posterior, "
+                f"got {'whole_network' if self.whole_network else f'method {name}'}"
             )
         return self
 

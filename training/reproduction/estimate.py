@@ -25,8 +25,8 @@ from training.adaptation.backbone import DOWNLOADED, EMBEDDED
 from training.adaptation.losses import trajectory_loss
 from training.adaptation.objective import AdapterObjective
 from training.fit.batches import RunLength
+from training.recipe.network import NO_ADAPTERS
 from training.recipe.schema import AdapterRecipe, BackboneSource
-from training.recipe.whole_network import NO_ADAPTERS
 from training.reproduction.prerequisites import ImageCounts
 from training.whole_networks.network import train_all_weights
 

@@ -24,7 +24,7 @@ COUNTED_BLOCKS = (3, 4)
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """The cost of a training, of all members of an ensemble together.
+    """The cost of a training, of all members of an ensemble together, without a posterior's fit.
 
     parameters: trained. steps: of the optimiser. rows: passes of a row (an image in one trajectory)
     forward and backward. flops: floating-point operations of the matrix products of these passes; a
@@ -53,7 +53,7 @@ def trained_parameters(config: CheckpointConfig, recipe: AdapterRecipe) -> int:
             VisionTransformer(config.backbone.settings),
             config.adapters.settings,
             len(config.classes),
-            method=config.method,
+            method=recipe.method,
         )
     return count_trained(network if recipe.whole_network is None else train_all_weights(network))
 
@@ -64,11 +64,12 @@ def training_cost(configs: Sequence[CheckpointConfig], recipe: AdapterRecipe) ->
     # A run without steps has no speed.
     images = [round(r.get("images_per_second", 0.0) * r["seconds"]) for r in results]
     per_image = recipe.adapters.adapters * recipe.training.samples
+    trained = configs[0].model_copy(update={"method": recipe.method})  # without a posterior
     return TrainingCost(
         parameters=sum(trained_parameters(config, recipe) for config in configs),
         steps=sum(result["steps"] for result in results),
         rows=sum(images) * per_image,
-        flops=sum(images) * operations_of(configs[0], recipe, recipe.training.samples).training,
+        flops=sum(images) * operations_of(trained, recipe, recipe.training.samples).training,
         seconds=sum(result["seconds"] for result in results),
     )
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
+from training.recipe.network import WholeNetworkSettings
 from training.recipe.schema import AdapterRecipe
-from training.recipe.whole_network import WholeNetworkSettings
 
 MEMBERS = "members"
 

@@ -11,7 +11,7 @@ from eulerlora.backbone import with_weights
 from eulerlora.backbone_network import VisionTransformer
 from eulerlora.settings import Preprocessing
 from eulerlora.vision_transformer import AdaptedVisionTransformer
-from training.recipe.whole_network import NO_ADAPTERS, WholeNetworkSettings
+from training.recipe.network import NO_ADAPTERS, WholeNetworkSettings
 
 PROJECTED = ("in_proj_weight", "in_proj_bias")
 """Parameters of queries, keys and values, one after the other."""

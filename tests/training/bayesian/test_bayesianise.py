@@ -1,5 +1,6 @@
 """`eulerlora bayesianise`: new checkpoints of a finished one, and wrong usage."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from eulerlora.backbone import save_backbone
+from eulerlora.checkpoint import load_checkpoint
 from eulerlora.errors import CheckpointError
 from eulerlora.known_answer import predict_known_answer, read_known_answer
 from eulerlora.method_settings import LaplaceSettings, SWAGSettings, TFBSettings
@@ -15,6 +17,7 @@ from eulerlora.model import EulerLoRA
 from tests.conftest import random_backbone
 from tests.training.conftest import RECIPE
 from training.adaptation.train import train
+from training.bayesian.train import train_posterior
 from training.commands.bayesianise import bayesianise_command
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
@@ -80,6 +83,34 @@ def test_each_method_writes_a_calibrated_checkpoint_that_samples_weights(
     first, again = (model.predict([photo], "stoch", 3, seed=1) for _ in range(2))
     assert torch.equal(first.trajectories, again.trajectories)
     assert (first.trajectories.unflatten(1, (2, 3)).std(dim=2) > 0).any()
+
+
+POSTERIORS = {
+    "tfb": ("name=tfb", "images=12", "tolerance=0.1"),
+    "kron": ("name=laplace", "images=12", "structure=kron", "prior_precision=100"),
+    "swag": ("name=swag", "steps=4", "snapshots=2", "learning_rate=0.01"),
+}
+
+
+@pytest.mark.parametrize("case", POSTERIORS)
+def test_a_recipe_with_a_posterior_gives_the_weights_of_a_fitted_checkpoint(
+    source: Path, image_folder: Path, tmp_path: Path, case: str
+) -> None:
+    overrides = (*OVERRIDES, *(f"posterior.{setting}" for setting in POSTERIORS[case]))
+    recipe = read_recipe(source.parent / "tiny.toml", AdapterRecipe, overrides)
+    out, method = tmp_path / "run", POSTERIORS[case][0].removeprefix("name=")
+    train_posterior(recipe, source.parent, image_folder, out, torch.device("cpu"))
+    result = bayesianise(source, image_folder, tmp_path / "fit", "--method", method, *CASES[case])
+    assert result.exit_code == 0, result.output
+    trained, fitted = load_checkpoint(out), load_checkpoint(tmp_path / "fit")
+    assert trained.config.method == fitted.config.method
+    assert trained.config.name == recipe.name
+    expected = dict(fitted.network.adapter_parameters())
+    for name, weights in trained.network.adapter_parameters():
+        torch.testing.assert_close(weights, expected[name], rtol=0, atol=0)
+    (det, stoch) = json.loads((out / "report" / "report.json").read_text())["modes"]
+    assert (det["mode"], stoch["mode"]) == ("det", "stoch")
+    assert det["metrics"]["nll"] != stoch["metrics"]["nll"]
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import pytest
 from eulerlora.errors import SettingsError
 from eulerlora.method_settings import EulerLoRASettings, is_sampled
 from training.recipe.file import RECIPES, find_recipe, read_recipe, recipe_names, variant_names
+from training.recipe.network import WholeNetworkSettings
 from training.recipe.pretraining import PretrainingRecipe
 from training.recipe.schema import AdapterRecipe
-from training.recipe.whole_network import WholeNetworkSettings
 from training.reproduction.table import read_table
 
 PACKAGED = [find_recipe(name) for name in recipe_names()]
@@ -38,6 +38,7 @@ OTHER_METHODS = {
     "sngp": "sngp",
     "epinet": "epinet",
 }
+POSTERIORS = ("tfb", "laplace", "swag")
 CHANGES: dict[str, Callable[[AdapterRecipe], bool]] = {
     "-four-samples": lambda recipe: recipe.training.samples == 4,
     "-adam-l2": lambda recipe: recipe.training.optimiser == "adam-l2",
@@ -48,6 +49,7 @@ CHANGES: dict[str, Callable[[AdapterRecipe], bool]] = {
     "-kmin-15": lambda recipe: recipe.adapters.min_rank == 15,
     "-input": lambda recipe: recipe.method == EulerLoRASettings(sides="input"),
     "-output": lambda recipe: recipe.method == EulerLoRASettings(sides="output"),
+    "-last-layer": lambda recipe: getattr(recipe.posterior, "layers", None) == "last",
 }
 
 
@@ -76,13 +78,16 @@ def test_every_variant_is_valid_and_has_the_settings_in_its_name(path: Path, var
         "l2": "",
         "explicit": f"-{whole.members}",
         "snapshots": f"-{whole.members}",
-        **dict.fromkeys(OTHER_METHODS, f"-{adapters.adapters}"),
+        **dict.fromkeys([*OTHER_METHODS, *POSTERIORS], f"-{adapters.adapters}"),
     }
     method = next(name for name in numbers if variant.startswith(name))
     change = next((ending for ending in CHANGES if variant.endswith(ending)), "")
     assert variant == f"{method}{numbers[method]}{change}"
     assert not change or CHANGES[change](recipe)
     assert recipe.method.name == OTHER_METHODS.get(method, "eulerlora")
+    assert (recipe.posterior and recipe.posterior.name) == (
+        method if method in POSTERIORS else None
+    )
     assert (getattr(recipe.method, "law", None) == "fixed") == (method == "fixed-rank")
     assert (recipe.training.optimiser == "ivon") == (method == "ivon")
     assert (recipe.whole_network is not None) == (method in WHOLE_NETWORKS)
@@ -152,6 +157,15 @@ def test_the_variants_of_a_study_train_on_the_same_images_with_the_same_settings
             {"training.adapter_dropout": 0.1, "method.name": "dropkey"},
             "adapter_dropout=0 with method dropkey",
         ),
+        (
+            {"method.name": "blob", "posterior.name": "tfb"},
+            "expected method eulerlora or rank-dropout and no whole_network with posterior, got me",
+        ),
+        (
+            {"whole_network.members": 1, "posterior.name": "swag"},
+            "and no whole_network with posterior, got whole_network",
+        ),
+        ({"posterior.name": "tfb", "posterior.steps": 3}, "posterior.tfb.steps"),
         ({"method.name": "sngp"}, "head=random with method sngp, got linear-probe"),
         (
             {

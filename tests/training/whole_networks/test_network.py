@@ -10,7 +10,7 @@ from eulerlora.rows import Rows
 from eulerlora.settings import Draw, Preprocessing
 from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import TINY_BACKBONE, random_backbone
-from training.recipe.whole_network import WholeNetworkSettings
+from training.recipe.network import WholeNetworkSettings
 from training.whole_networks.network import PROJECTED, count_trained, whole_network
 
 CLASSES = 3
