@@ -184,7 +184,10 @@ def _rotated(module: nn.Module, name: str, adapter: Tensor, deviation: Tensor, d
     if right is None:  # of a vector
         rotated = torch.einsum("aij,nj->ani", left, deviation)
     else:
-        turned = [deviation @ basis.mT for basis in right.unbind(dim)]
+        # One product for all rows; the operator @ would copy `right` for each of them.
+        turned = [
+            torch.einsum("n...rc,...dc->n...rd", deviation, basis) for basis in right.unbind(dim)
+        ]
         turned = [basis @ part for basis, part in zip(left.unbind(dim), turned, strict=True)]
         rotated = torch.stack(turned)
     return rotated[adapter, torch.arange(len(adapter), device=adapter.device)]
