@@ -29,10 +29,11 @@ def fit(
 ) -> FitResult:
     """Trains the objective's network for all epochs, with one optimiser step per batch.
 
-    Saves the state at intervals and at the end; on Ctrl-C it finishes the step, saves the state
-    and raises KeyboardInterrupt, and at the time limit of the run RunPaused. Raises NonFiniteError,
-    with step and quantity, at the first loss or gradient norm that is not finite, before the
-    parameters change. Raises StorageError if the state cannot be written; an older one remains.
+    Saves the state at intervals and at the end; on Ctrl-C or SIGTERM it finishes the step, saves
+    the state and raises KeyboardInterrupt, and at the time limit of the run RunPaused. Raises
+    NonFiniteError, with step and quantity, at the first loss or gradient norm that is not finite,
+    before the parameters change. Raises StorageError if the state cannot be written; an older one
+    remains.
     """
     return _Fit(objective, batches, settings, run).run_to_end()
 
@@ -143,14 +144,14 @@ class _Fit:
 
 @dataclass
 class Interrupt:
-    """pending: True after Ctrl-C."""
+    """pending: True after Ctrl-C or SIGTERM."""
 
     pending: bool = False
 
 
 @contextmanager
 def deferred_interrupt() -> Iterator[Interrupt]:
-    """Records a first Ctrl-C within the block instead of raising; a second one raises.
+    """Records a first Ctrl-C or SIGTERM within the block; a second one has its usual effect.
 
     Outside the main thread, which alone can handle signals, it changes nothing.
     """
@@ -158,14 +159,19 @@ def deferred_interrupt() -> Iterator[Interrupt]:
     if threading.current_thread() is not threading.main_thread():
         yield interrupt
         return
-    previous = signal.getsignal(signal.SIGINT)
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
     def record(_number: int, _frame: FrameType | None) -> None:
         interrupt.pending = True
-        signal.signal(signal.SIGINT, previous)
+        restore()
 
-    signal.signal(signal.SIGINT, record)
+    for number in previous:
+        signal.signal(number, record)
     try:
         yield interrupt
     finally:
-        signal.signal(signal.SIGINT, previous)
+        restore()

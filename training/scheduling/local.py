@@ -1,6 +1,5 @@
 """Scheduler of runs on this machine: one or more runs at a time on each device."""
 
-import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,7 +51,7 @@ def train_all(runs: Sequence[TableRun], data: Path, devices: Sequence[str]) -> l
             time.sleep(POLL_S)
     except (KeyboardInterrupt, SystemExit):
         for interrupted in running.values():
-            interrupted.process.send_signal(signal.SIGINT)
+            interrupted.process.terminate()  # it may ignore SIGINT, as in the background
         for interrupted in running.values():
             interrupted.process.wait()
         raise

@@ -51,7 +51,7 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """A run that Ctrl-C ended after its first epoch. folder: holds its recipe and all output."""
+    """A run that a signal ended after its first epoch. folder: holds its recipe and all output."""
 
     folder: Path
     status: int
@@ -60,14 +60,18 @@ class Interrupted:
 
 @pytest.fixture(scope="module")
 def interrupted(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
-    folder = tmp_path_factory.mktemp("interrupted")
+    return interrupt(tmp_path_factory.mktemp("interrupted"), image_folder, signal.SIGINT)
+
+
+def interrupt(folder: Path, image_folder: Path, number: signal.Signals) -> Interrupted:
+    """Starts a run in an empty folder and sends it a signal after its first epoch."""
     save_backbone(folder / "backbone.safetensors", random_backbone(), {}, torch.float16)
     (folder / "tiny.toml").write_text(RECIPE)
     process = start(
         "train", folder / "tiny.toml", "--data", image_folder, "--out", folder / "run",
         "--track", "tensorboard", "--track-dir", folder / "curves", *set_options(LONG),
     )  # fmt: skip
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=TIMEOUT_S)
     return Interrupted(folder, process.returncode, errors)
 
@@ -89,6 +93,13 @@ def test_an_interrupted_run_writes_no_checkpoint_and_names_its_state(
     assert not out.exists()
     assert state_file(out).exists()
     assert not list(out.parent.glob(".run*"))
+
+
+def test_sigterm_ends_a_run_with_a_stored_state(image_folder: Path, tmp_path: Path) -> None:
+    done = interrupt(tmp_path, image_folder, signal.SIGTERM)
+    assert done.status == 1
+    assert f"stored in {state_file(tmp_path / 'run')}; use --resume to continue" in done.errors
+    assert stored_steps(state_file(tmp_path / "run")) > 0
 
 
 def test_a_full_disk_ends_a_run_and_its_state_continues_it(

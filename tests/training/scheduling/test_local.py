@@ -137,7 +137,7 @@ def test_ctrl_c_and_sigterm_interrupt_every_run_and_wait_for_its_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     script.write_text(
-        "trap 'sleep 0.3; touch saved.$variant; exit 1' INT; touch ready.$variant\n"
+        "trap 'sleep 0.3; touch saved.$variant; exit 1' TERM; trap '' INT; touch ready.$variant\n"
         "i=0; while [ $i -lt 600 ]; do sleep 0.1; i=$((i+1)); done"
     )
 
