@@ -1,4 +1,4 @@
-"""The parts `whole_network` and `posterior` of a recipe: more than point estimates of adapters."""
+"""The parts `whole_network` and `posterior` of a recipe."""
 
 from typing import Annotated, Literal, Self
 
