@@ -77,10 +77,11 @@ def train(
     `state_file(out)`; `resume` continues from it, or with the evaluation if the checkpoint
     exists. recipe_folder: base of relative paths in the recipe. skip_bad: skip unusable images
     and list them on stderr and in the provenance. tracking: of the training curves, with a folder
-    outside of `out`. finish: changes the trained network before it is saved. Prints the data and
-    the run before the first step, and the test accuracy at the end. Raises SettingsError,
-    DataError, NonFiniteError or StorageError.
+    outside of `out`. finish: fits the posterior of the recipe to the trained network before it is
+    saved; needed if the recipe has one. Prints the data and the run before the first step, and the
+    test accuracy at the end. Raises SettingsError, DataError, NonFiniteError or StorageError.
     """
+    assert (recipe.posterior is None) == (finish is None)
     if tracking is not None and tracking.folder.resolve().is_relative_to(out.resolve()):
         raise SettingsError(f"expected a --track-dir outside of {out}, got {tracking.folder}")
     trained = resume and (out / CONFIG).exists()

@@ -112,7 +112,7 @@ def tracking(
 def resume_hint(hint: Callable[[], str]) -> Iterator[None]:
     """Adds `hint()` to the error of a block that ends early.
 
-    Applies to Ctrl-C, non-finite numbers and a full disk.
+    Applies to an interrupted run, non-finite numbers and a full disk.
     """
     try:
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -189,16 +190,15 @@ def train_command(
     # These import torch.
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.adaptation.train import state_file, train  # noqa: PLC0415
-    from training.bayesian.train import train_posterior  # noqa: PLC0415
+    from training.bayesian.bayesianise import fit_posterior  # noqa: PLC0415
     from training.whole_networks.members import member_folders  # noqa: PLC0415
     from training.whole_networks.train import train_whole_networks  # noqa: PLC0415
 
     settings = read_recipe(path, AdapterRecipe, overrides, variant)
     curves = tracking(trackers, track_dir, out, settings)
-    if settings.whole_network is not None:
-        fit = train_whole_networks
-    else:
-        fit = train if settings.posterior is None else train_posterior
+    fit = train if settings.whole_network is None else train_whole_networks
+    if settings.posterior is not None:
+        fit = partial(train, finish=partial(fit_posterior, settings.posterior))
     folders = member_folders(settings, out)
     states = [state_file(folder) for folder in folders]
     with resume_hint(lambda: checkpoint_hint(folders[-1], states)):

@@ -17,8 +17,8 @@ from eulerlora.model import EulerLoRA
 from tests.conftest import random_backbone
 from tests.training.conftest import RECIPE
 from training.adaptation.train import train
-from training.bayesian.train import train_posterior
 from training.commands.bayesianise import bayesianise_command
+from training.commands.train import train_command
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 
@@ -97,14 +97,17 @@ def test_a_recipe_with_a_posterior_gives_the_weights_of_a_fitted_checkpoint(
     source: Path, image_folder: Path, tmp_path: Path, case: str
 ) -> None:
     overrides = (*OVERRIDES, *(f"posterior.{setting}" for setting in POSTERIORS[case]))
-    recipe = read_recipe(source.parent / "tiny.toml", AdapterRecipe, overrides)
     out, method = tmp_path / "run", POSTERIORS[case][0].removeprefix("name=")
-    train_posterior(recipe, source.parent, image_folder, out, torch.device("cpu"))
+    sets = [part for override in overrides for part in ("--set", override)]
+    recipe = str(source.parent / "tiny.toml")
+    arguments = [recipe, "--data", str(image_folder), "--out", str(out), "--device", "cpu", *sets]
+    result = CliRunner().invoke(train_command, arguments)
+    assert result.exit_code == 0, result.output
     result = bayesianise(source, image_folder, tmp_path / "fit", "--method", method, *CASES[case])
     assert result.exit_code == 0, result.output
     trained, fitted = load_checkpoint(out), load_checkpoint(tmp_path / "fit")
     assert trained.config.method == fitted.config.method
-    assert trained.config.name == recipe.name
+    assert trained.config.name == "tiny-run"
     expected = dict(fitted.network.adapter_parameters())
     for name, weights in trained.network.adapter_parameters():
         torch.testing.assert_close(weights, expected[name], rtol=0, atol=0)
