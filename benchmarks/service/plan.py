@@ -25,13 +25,14 @@ class Plan(Settings):
     options: of `eulerlora serve`. real_images: a folder with HAM10000, to measure throughput on
     its images too. image_count: number of different images. batch_rows: rows per pass of the
     engine without a service. clients, responses, runs: of throughput. single_requests: number of
-    requests one after another. peer_clients, peer_responses, peer_runs, peer_trial_responses: of
-    the comparison with LitServe, with `peer_candidates` of its settings. deadline_s: maximum time
-    to a response; refusal_s: maximum time to a refusal. overload_s: duration of a load of
-    `overload` times the capacity, measured over `capacity_responses`. half_open: number of
-    stalled connections; probes: requests meanwhile. mixed_s: duration of mixed input; memory
-    growth is measured after `warmup_s`. terminations: number of servers terminated by SIGTERM.
-    victim_requests: of a client, with and without an attacker, in `attack_runs` alternating runs;
+    requests one after another; photographs: the same of 12 megapixels. peer_clients,
+    peer_responses, peer_runs, peer_trial_responses: of the comparison with LitServe, with
+    `peer_candidates` of its settings. deadline_s: maximum time to a response; refusal_s: maximum
+    time to a refusal. overload_s: duration of a load of `overload` times the capacity, measured
+    over `capacity_responses`. half_open: number of stalled connections; probes: requests
+    meanwhile. mixed_s: duration of mixed input; memory growth is measured after `warmup_s`.
+    terminations: number of servers terminated by SIGTERM. victim_requests: of a client, with and
+    without an attacker, in `attack_runs` alternating runs;
     slow_upload_s: duration of an upload. starts: of the service, after a first one.
     """
 
@@ -43,6 +44,7 @@ class Plan(Settings):
     responses: ResponseCounts = ResponseCounts(det=960, stoch=240)
     runs: PositiveInt = 5
     single_requests: PositiveInt = 200
+    photographs: PositiveInt = 40
     peer_clients: PositiveInt = 16
     peer_responses: PositiveInt = 320
     peer_runs: PositiveInt = 7
@@ -73,6 +75,7 @@ SMALL = Plan(
     responses=ResponseCounts(det=16, stoch=8),
     runs=2,
     single_requests=10,
+    photographs=2,
     peer_clients=4,
     peer_responses=12,
     peer_runs=2,

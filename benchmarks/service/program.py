@@ -18,7 +18,7 @@ from benchmarks.service.measurements.litserve import litserve_comparison
 from benchmarks.service.measurements.mixed_input import mixed_input
 from benchmarks.service.measurements.overload import overload
 from benchmarks.service.measurements.sigterm import sigterm
-from benchmarks.service.measurements.single_request import single_request
+from benchmarks.service.measurements.single_request import photograph, single_request
 from benchmarks.service.measurements.start import start
 from benchmarks.service.measurements.throughput import throughput
 from benchmarks.service.measurements.waiting import waiting
@@ -27,6 +27,7 @@ from benchmarks.service.plan import FULL, SMALL
 MEASUREMENTS: Mapping[str, Callable[..., Iterator[Record]]] = {
     "throughput": throughput,
     "lone-request": single_request,
+    "photograph": photograph,
     "plain-pass": backbone_pass,
     "litserve": litserve_comparison,
     "overload": overload,

@@ -1,4 +1,4 @@
-"""Overhead of the service for a single request, in addition to decoding and the model."""
+"""Time of a single request: what the service adds to it, and decoding of a large photograph."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.measurement.reading import Measurement, Reading
 from benchmarks.measurement.result import Target
+from benchmarks.service.inputs.attacks import PHONE_PHOTOGRAPH
 from benchmarks.service.inputs.images import synthetic_images
 from benchmarks.service.load.connection import Response
 from benchmarks.service.plan import LIBRARIES, Plan
@@ -16,6 +17,7 @@ from benchmarks.service.server.process import eulerlora_server, server_process
 
 CPU = torch.device("cpu")
 MAX_OVERHEAD_S = 0.002
+MAX_PHOTOGRAPH_S = 0.07
 WARMUP_REQUESTS = 20
 WHAT = "median of: wall time at the client, less decode and model of Server-Timing"
 
@@ -29,6 +31,21 @@ def single_request(plan: Plan) -> Iterator[Reading]:
     with server_process(["-m", "benchmarks.service.references.bare_route"], "/readyz") as server:
         rows = timings(server.port, images, plan.single_requests)
     yield reading("time that a bare FastAPI route adds to a lone request", rows, max_s=None)
+
+
+def photograph(plan: Plan) -> Iterator[Reading]:
+    """Returns the median time of decoding a photograph of 12 megapixels, one after another."""
+    image = synthetic_images(1, size=PHONE_PHOTOGRAPH)[0]
+    with eulerlora_server(plan.options) as server:
+        seconds = [row["decode"] for row in timings(server.port, [image], plan.photographs)]
+    measurement = Measurement(
+        name="a photograph of 12 megapixels: decode and resize",
+        what="decode of Server-Timing",
+        unit="seconds",
+        target=Target(bound="at most", value=MAX_PHOTOGRAPH_S),
+        libraries=LIBRARIES,
+    )
+    yield measurement.reading(median(seconds), seconds, CPU, {"bytes": len(image)})
 
 
 def reading(name: str, rows: Sequence[dict[str, float]], max_s: float | None) -> Reading:

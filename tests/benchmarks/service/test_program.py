@@ -9,8 +9,8 @@ from benchmarks.measurement.results_file import read
 from benchmarks.service.program import MEASUREMENTS, main
 
 ROWS = {
-    "throughput": 4, "lone-request": 2, "plain-pass": 2, "litserve": 2, "overload": 4,
-    "half-open": 4, "mixed-input": 3, "sigterm": 2,
+    "throughput": 4, "lone-request": 2, "photograph": 1, "plain-pass": 2, "litserve": 2,
+    "overload": 4, "half-open": 4, "mixed-input": 3, "sigterm": 2,
     "attackers": 18, "waiting": 2, "start": 4,
 }  # fmt: skip
 
