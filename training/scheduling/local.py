@@ -23,25 +23,30 @@ def train_all(runs: Sequence[TableRun], data: Path, devices: Sequence[str]) -> l
 
     devices: a device listed twice has two runs at a time; runs on "cpu" share its threads. Other
     runs continue if a run fails or is locked by another program. Returns one line for each such
-    run. KeyboardInterrupt and SystemExit, which Ctrl-C and SIGTERM raise in `eulerlora`, interrupt
-    all processes and wait until they have saved their state; then they are raised again.
+    run, unless the other program has finished it in the meantime. KeyboardInterrupt and SystemExit,
+    which Ctrl-C and SIGTERM raise in `eulerlora`, interrupt all processes and wait until they have
+    saved their state; then they are raised again.
     """
     pending = [run for run in runs if run.status != "finished"]
     total, started = len(pending), 0
     running: dict[int, TrainingProcess] = {}  # by index of the device
-    failures = []
+    failures: list[str] = []
+    locked: list[TableRun] = []
     try:
         while pending or running:
             for index, device in enumerate(devices):
                 if pending and index not in running:
                     started, run = started + 1, pending.pop(0)
+                    if run.status == "finished":
+                        report(f"run {started} of {total}: {run.name} done by another program")
+                        continue
                     report(f"run {started} of {total}: {run.name} on {device}")
                     training = training_of(run, data, device)
                     try:
                         running[index] = start_training(training, _threads(device, devices))
                     except BlockingIOError:
-                        failures.append(f"{run.name} failed: {LOCKED}")
-                        report(failures[-1])
+                        locked.append(run)
+                        report(f"{run.name} is {LOCKED}")
             for index, ending in list(running.items()):
                 if ending.process.poll() is not None:
                     del running[index]
@@ -55,7 +60,8 @@ def train_all(runs: Sequence[TableRun], data: Path, devices: Sequence[str]) -> l
         for interrupted in running.values():
             interrupted.process.wait()
         raise
-    return failures
+    unfinished = [run for run in locked if run.status != "finished"]
+    return failures + [f"{run.name} failed: {LOCKED}" for run in unfinished]
 
 
 def all_devices() -> list[str]:

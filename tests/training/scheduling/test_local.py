@@ -172,6 +172,32 @@ def test_a_run_locked_by_another_program_is_skipped(runs: list[TableRun], script
     assert [run.status for run in runs[:2]] == ["new", "finished"]
 
 
+def test_runs_that_another_program_finishes_meanwhile_are_neither_trained_nor_failures(
+    runs: list[TableRun],
+    script: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script.write_text("eval $finish")
+
+    def finish(seconds: float) -> None:
+        for run in (runs[0], runs[2]):
+            run.report_file.parent.mkdir(parents=True, exist_ok=True)
+            run.report_file.touch()
+        time.sleep(seconds)
+
+    monkeypatch.setattr(local, "time", _Sleeping(finish))
+    log_file(runs[0]).parent.mkdir(parents=True)
+    with log_file(runs[0]).open("a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        assert train_all(runs[:3], Path("data"), ["cpu"]) == []
+    assert [run.status for run in runs[:3]] == ["finished"] * 3
+    assert not log_file(runs[2]).exists()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == f"{runs[0].name} is locked by another program"
+    assert lines[-1] == f"run 3 of 3: {runs[2].name} done by another program"
+
+
 def test_a_run_survives_a_killed_program_and_is_not_started_twice(
     runs: list[TableRun], script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
