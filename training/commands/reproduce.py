@@ -80,8 +80,8 @@ def reproduce_command(
 
     Prints the cost of every method too, and metrics of the mean logits beside those of the mean
     probability. Skips the finished runs in --out and continues the interrupted ones. A table with
-    endpoints also prints their tests and writes TABLE.json to --out. An unknown TABLE lists the
-    names.
+    endpoints also prints their tests and writes TABLE.json to --out; with --variant, those between
+    the variants, to TABLE+VARIANT+VARIANT.json. An unknown TABLE lists the names.
     """
     set_openmp_wait_policy()
     # These import torch.
@@ -108,8 +108,9 @@ def reproduce_command(
     failures = train(runs, data)
     click.echo(markdown_table(selected, runs))
     click.echo(further_tables(selected, runs))
-    if selected.endpoints is not None:
-        _compare(selected, runs, out / f"{table}.json")
+    compared = selected.of_variants(variants) if variants else selected
+    if compared.endpoints is not None:
+        _compare(compared, runs, out / f"{'+'.join([table, *variants])}.json")
     if failures:
         raise DataError(f"{len(failures)} of {len(runs)} runs failed: {failures[0]}")
 

@@ -1,7 +1,7 @@
 """Tables of `eulerlora reproduce`: TOML files with rows, settings and published results."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -154,6 +154,30 @@ class Table(Settings):
             for row in self.rows
             if row.variant is not None and row.mode is not None
         )
+
+    def of_variants(self, variants: Collection[str]) -> Self:
+        """Returns the table with the rows of these variants, and with the endpoints among them.
+
+        It has no endpoints if none is left.
+        """
+
+        def left(difference: Difference) -> bool:
+            return {difference.arm.variant, difference.minus.variant} <= set(variants)
+
+        rows = tuple(row for row in self.rows if row.variant in variants)
+        limited = self.model_copy(update={"rows": rows, "endpoints": None})
+        if self.endpoints is None:
+            return limited
+        primary, reference = self.endpoints.primary, self.endpoints.reference
+        endpoints = Endpoints(
+            primary=primary if primary is not None and left(primary) else None,
+            secondary=tuple(filter(left, self.endpoints.secondary)),
+            reference=reference
+            if reference is not None and reference.minus.variant in variants
+            else None,
+        )
+        compared = limited.model_copy(update={"endpoints": endpoints})
+        return compared if endpoints.primary or compared.family else limited
 
     @property
     def family(self) -> Sequence[Difference]:

@@ -389,8 +389,9 @@ def test_a_study_tests_its_endpoints_and_writes_them_with_the_epochs(
     monkeypatch.setattr("training.reproduction.table.read_table", lambda _name: smaller)
     out = tmp_path / "runs"
     overrides = settings(data, "training.epochs=2", "data.at_most={train = 30}")
-    done = run("reproduce", "overfitting-1500", "--seeds", "0,42", "--data", data, "--out", out,
+    command = ("reproduce", "overfitting-1500", "--seeds", "0,42", "--data", data, "--out", out,
                "--device", "cpu", "--device", "cpu", *overrides)  # fmt: skip
+    done = run(*command)
     assert done.status == 0, done.err
     assert "30 of 48 train images" in table_of(done)
     assert "eulerlora-1-one-sample stoch - lora-20-dropout det** (primary)" in done.out
@@ -399,6 +400,13 @@ def test_a_study_tests_its_endpoints_and_writes_them_with_the_epochs(
     expected = by_seed["eulerlora-1-one-sample"] - by_seed["lora-20-dropout"]
     assert content["primary"]["by_seed"] == pytest.approx(expected.tolist(), abs=2e-5)
     epochs = content["validation_by_epoch"]
-    assert epochs["lora-20"].keys() == {"det"}
+    assert epochs["lora-20-dropout"].keys() == {"det"}
     assert epochs["eulerlora-1-one-sample"].keys() == {"det", "stoch"}
-    assert len(epochs["lora-20"]["det"]["ece"]) == 2
+    assert len(epochs["lora-20-dropout"]["det"]["ece"]) == 2
+
+    variants = ("eulerlora-1-one-sample", "lora-20-dropout")
+    limited = run(*command, *(part for name in variants for part in ("--variant", name)))
+    assert limited.status == 0, limited.err
+    written = json.loads((out / f"overfitting-1500+{'+'.join(variants)}.json").read_text())
+    assert written["primary"] == content["primary"]
+    assert {row["variant"] for row in written["rows"]} == set(variants)

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -238,6 +239,40 @@ def test_seeds_without_all_runs_are_left_out(tmp_path: Path) -> None:
     assert comparison is not None
     assert comparison.seeds == SEEDS[:2]
     assert compare(TABLE, runs[: len(TABLE.variants)]) is None
+
+
+def test_some_variants_of_a_table_have_the_endpoints_between_them(tmp_path: Path) -> None:
+    runs = finished_runs(tmp_path, shift=0.5)
+    whole = compare(TABLE, runs)
+    variants = ("lora-20-sampled", "eulerlora-1")
+    limited = TABLE.of_variants(variants)
+    chosen = [run for run in runs if run.recipe.variant in variants]
+    comparison = compare(limited, chosen)
+    assert whole is not None
+    assert comparison is not None
+    assert comparison.primary == whole.primary
+    assert len(comparison.secondary) == 19
+    unadjusted = [replace(result, adjusted_p=None) for result in whole.secondary]
+    assert all(replace(result, adjusted_p=None) in unadjusted for result in comparison.secondary)
+    adjusted = holm([result.p for result in comparison.secondary])
+    assert [result.adjusted_p for result in comparison.secondary] == adjusted
+    content = json.loads(comparison_json(limited, chosen, comparison))
+    assert {row["variant"] for row in content["rows"]} == set(variants)
+    assert set(content["validation_by_epoch"]) == set(variants)
+
+
+def test_variants_without_an_endpoint_between_them_have_none() -> None:
+    assert TABLE.of_variants(["lora-20-sampled", "eulerlora-1"]).endpoints is not None
+    assert TABLE.of_variants(["lora-20-best-epoch", "lora-20-dropout"]).endpoints is None
+    methods = read_table("ham10000-methods")
+    assert methods.of_variants(["single", "l2"]).endpoints is None
+    compared = {
+        (d.arm.name, d.minus.name) for d in methods.of_variants(["l2", "eulerlora-2"]).family
+    }
+    assert compared == {
+        ("l2 det", "eulerlora-2 stoch"),
+        ("eulerlora-2 det", "eulerlora-2 stoch"),
+    }
 
 
 def test_other_test_images_are_an_error(tmp_path: Path) -> None:
