@@ -20,6 +20,8 @@ MEAN_LOGITS = "_mean_logits"
 """Ending of the names of metrics of the mean logits."""
 ECE_BINS = 10
 TPR = 0.95
+ROUNDING = 1e-9
+"""Tolerance of a share of images that is compared with a limit."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,20 @@ def auroc(scores: Floats, positive: Bools, weights: Weights) -> Floats:
     return _pairwise_auroc(
         sums_by_score(scores, weights * positive), sums_by_score(scores, weights * ~positive)
     )
+
+
+def sensitivity_at(specificity: float, scores: Floats, positive: Bools, weights: Weights) -> Floats:
+    """Returns the greatest share of positives at or above a threshold with this specificity.
+
+    specificity: the least share of negatives below the threshold. scores, positive: (n,). Returns
+    (resamples,), NaN if there are no positives or no negatives.
+    """
+    positives = sums_by_score(scores, weights * positive).cumsum(axis=1)
+    negatives = sums_by_score(scores, weights * ~positive).cumsum(axis=1)
+    found = ratio(positives, positives[:, -1:])
+    spared = 1 - ratio(negatives, negatives[:, -1:])
+    best: Floats = np.where(spared >= specificity - ROUNDING, found, 0).max(axis=1)
+    return np.where(np.isnan(found[:, -1] + spared[:, -1]), np.nan, best)
 
 
 def calibration_error(probabilities: Floats, labels: Ints, weights: Weights) -> Floats:

@@ -3,10 +3,22 @@
 from dataclasses import dataclass
 
 from eulerlora.errors import DataError
-from training.metrics.intervals import Bools, clopper_pearson
+from training.metrics.classification import auroc, sensitivity_at
+from training.metrics.intervals import (
+    Bools,
+    Estimates,
+    Floats,
+    Weights,
+    bootstrap,
+    clopper_pearson,
+    cluster_indices,
+)
 from training.policy.fit import PolicyFit
 from training.policy.scores import ScoredImages
 from training.policy.threshold import Names, lesions_with_all
+
+SPECIFICITY = 0.9
+"""Share of images without melanoma below the threshold at which its sensitivity is stated."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +81,12 @@ class OtherCounts:
 
 @dataclass(frozen=True)
 class PolicyMeasurement:
-    """The dispositions of n images; image quality is not considered.
+    """The dispositions of n images, and how a model orders them; image quality is not considered.
 
     images, lesions: all of them. malignant: lesions of the policy's malignant classes. outside:
     malignant lesions of none of the model's classes; None without such. others: the other lesions.
     specificity: share of the images of others (other_images) that are neither urgent nor
-    unfamiliar. urgent, unfamiliar, refer, routine: shares of all images.
+    unfamiliar. urgent, unfamiliar, refer, routine: shares of all images. ranking: by `ranking`.
     """
 
     images: int
@@ -89,6 +101,7 @@ class PolicyMeasurement:
     unfamiliar: float
     refer: float
     routine: float
+    ranking: Estimates
 
     @property
     def referral_rate(self) -> float:
@@ -163,4 +176,27 @@ def measure_policy(images: ScoredImages, fit: PolicyFit) -> PolicyMeasurement:
         unfamiliar=float(images.unfamiliar.mean()),
         refer=float(refer.mean()),
         routine=float((~flags.seen & ~refer).mean()),
+        ranking=ranking(images),
     )
+
+
+def ranking(images: ScoredImages) -> Estimates:
+    """Returns how a model orders images, whatever the thresholds, with intervals over lesions.
+
+    melanoma_auroc: AUROC of the probability of melanoma, melanoma against all other classes.
+    melanoma_sensitivity: share of its images that this probability finds at `SPECIFICITY`.
+    malignant_auroc: AUROC of the summed probability of the malignant classes against the others.
+    Malignant lesions of none of the model's classes are left out.
+    """
+    kept = ~images.outside
+    melanoma, melanoma_scores = images.melanoma[kept], images.melanoma_scores[kept]
+    malignant, scores = images.malignant[kept], images.scores[kept]
+
+    def metrics(weights: Weights) -> dict[str, Floats]:
+        return {
+            "melanoma_auroc": auroc(melanoma_scores, melanoma, weights),
+            "melanoma_sensitivity": sensitivity_at(SPECIFICITY, melanoma_scores, melanoma, weights),
+            "malignant_auroc": auroc(scores, malignant, weights),
+        }
+
+    return bootstrap(metrics, cluster_indices(images.lesions[kept].tolist()))

@@ -21,14 +21,16 @@ from training.policy.threshold import Names
 class ScoredImages:
     """The inputs of a policy for n images.
 
-    scores: (n,) summed probability of the malignant classes. entropy: (n,) predictive entropy in
-    nats. unfamiliar: (n,) flag of the feature distance; all False without one. doubtful: (n,) True
-    if an image is referred whatever its entropy: out of distribution, no OOD threshold, or
-    trajectories with different labels. melanoma, malignant: (n,) by the true label. outside: (n,)
-    malignant lesions of none of the model's classes. lesions: (n,) names.
+    scores: (n,) summed probability of the malignant classes. melanoma_scores: (n,) probability of
+    melanoma. entropy: (n,) predictive entropy in nats. unfamiliar: (n,) flag of the feature
+    distance; all False without one. doubtful: (n,) True if an image is referred whatever its
+    entropy: out of distribution, no OOD threshold, or trajectories with different labels.
+    melanoma, malignant: (n,) by the true label. outside: (n,) malignant lesions of none of the
+    model's classes. lesions: (n,) names.
     """
 
     scores: Floats
+    melanoma_scores: Floats
     entropy: Floats
     unfamiliar: Bools
     doubtful: Bools
@@ -85,13 +87,15 @@ def score_outputs(
     labels = trajectories.argmax(dim=-1)  # (n, trajectories)
     disagree = (labels != labels[:, :1]).any(dim=1)
     group = [model.classes.index(name) for name in malignant]
+    melanoma = model.classes.index(MELANOMA)
     true_labels = torch.tensor([image.label for image in images])
     return ScoredImages(
         scores=summary.probabilities[:, group].sum(dim=1).numpy(),
+        melanoma_scores=summary.probabilities[:, melanoma].numpy(),
         entropy=summary.entropy.numpy(),
         unfamiliar=_flags(flags.get("feature_distance"), len(images), unknown=False),
         doubtful=_flags(flags["msp"], len(images), unknown=True) | disagree.numpy(),
-        melanoma=(true_labels == model.classes.index(MELANOMA)).numpy(),
+        melanoma=(true_labels == melanoma).numpy(),
         malignant=torch.isin(true_labels, torch.tensor(group)).numpy(),
         outside=(true_labels == OUTSIDE).numpy(),
         lesions=np.array([image.cluster or image.name for image in images]),

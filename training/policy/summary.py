@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from training.evaluation.report_schema import MELANOMA
+from training.metrics.intervals import Estimate
 from training.policy.evidence import MeasuredOn
 from training.policy.fit import PolicyFit
-from training.policy.measurement import MalignantCounts
+from training.policy.measurement import SPECIFICITY, MalignantCounts
 from training.policy.threshold import ThresholdCoverage, min_lesions
 
 
@@ -34,7 +35,7 @@ def _verdict(fit: PolicyFit) -> str:
 
 
 def measured_lines(measured: MeasuredOn) -> Iterator[str]:
-    """Yields sensitivities, specificity and dispositions."""
+    """Yields sensitivities, specificity, ranking and dispositions."""
     result = measured.measurement
     yield f"Measured on {measured.data}: {result.images:,} images of {result.lesions:,} lesions."
     yield from _malignant_lines(MELANOMA, result.melanoma)
@@ -51,6 +52,12 @@ def measured_lines(measured: MeasuredOn) -> Iterator[str]:
         f"{high:.3f}); by the threshold alone {1 - others.reached / others.lesions:.3f}"
     )
     yield f"  by image: {result.specificity:.3f} of {result.other_images:,} images"
+    yield (
+        f"ranking of images: melanoma, AUROC {_estimate(result.ranking['melanoma_auroc'])}, "
+        f"sensitivity {_estimate(result.ranking['melanoma_sensitivity'])} at a specificity of "
+        f"{SPECIFICITY:.2f}"
+    )
+    yield f"  malignant classes, AUROC {_estimate(result.ranking['malignant_auroc'])}"
     yield f"referral rate: {result.referral_rate:.3f} (all but routine, without image quality)"
     yield (
         f"urgent {result.urgent:.3f}, unfamiliar {result.unfamiliar:.3f}, "
@@ -68,6 +75,12 @@ def _malignant_lines(name: str, counts: MalignantCounts) -> Iterator[str]:
         f"  sensitivity: {counts.sensitivity:.3f} (urgent or unfamiliar; exact 95% interval "
         f"{low:.3f} to {high:.3f}); by the threshold alone {counts.reached / counts.lesions:.3f}"
     )
+
+
+def _estimate(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "not defined"
+    return f"{estimate.value:.3f} (95% interval {estimate.low:.3f} to {estimate.high:.3f})"
 
 
 def _row(coverage: ThresholdCoverage) -> str:

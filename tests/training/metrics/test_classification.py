@@ -8,7 +8,11 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from torchmetrics.functional import classification as reference
-from torchmetrics.functional.classification import binary_auroc, binary_average_precision
+from torchmetrics.functional.classification import (
+    binary_auroc,
+    binary_average_precision,
+    binary_sensitivity_at_specificity,
+)
 
 from training.metrics import classification
 from training.metrics.classification import (
@@ -16,6 +20,7 @@ from training.metrics.classification import (
     calibration_error,
     macro_auroc,
     macro_f1,
+    sensitivity_at,
 )
 from training.metrics.intervals import unit_weights
 
@@ -61,6 +66,30 @@ def test_classification_metrics_agree_with_torchmetrics(predictions: tuple[Tenso
         float(reference.multiclass_calibration_error(mean, labels, CLASSES, n_bins=10, norm="l1")),
         abs=1e-6,
     )
+
+
+@pytest.mark.parametrize("specificity", [0.0, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("levels", [5, 1000])  # with five, most scores are ties
+def test_sensitivity_at_a_specificity_agrees_with_torchmetrics(
+    specificity: float, levels: int
+) -> None:
+    generator = torch.Generator().manual_seed(levels)
+    positive = torch.rand(200, generator=generator) < 0.2
+    scores = (torch.rand(200, generator=generator) + 0.3 * positive).clamp_max(1)
+    scores = (scores * levels).round() / levels
+    expected, _ = binary_sensitivity_at_specificity(scores, positive.long(), specificity)
+    found = sensitivity_at(
+        specificity, scores.double().numpy(), positive.numpy(), unit_weights(200)
+    )
+    assert found.item() == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_sensitivity_counts_weights_and_needs_both_kinds() -> None:
+    scores, positive = np.array([0.9, 0.8, 0.7, 0.6]), np.array([True, False, True, False])
+    weights = np.array([[1.0, 1, 1, 1], [1, 0, 3, 2], [1, 9, 1, 1], [0, 1, 0, 1], [1, 0, 1, 0]])
+    found = sensitivity_at(0.5, scores, positive, weights)
+    assert found[:3].tolist() == [1, 1, 0.5]
+    assert np.isnan(found[3:]).all()
 
 
 def test_metrics_of_the_mean_logits_agree_with_torchmetrics_and_loops() -> None:

@@ -21,6 +21,7 @@ def scored(melanomas: int, malignant: int = 0, others: int = 100) -> ScoredImage
     index = np.arange(count)
     return ScoredImages(
         scores=scores,
+        melanoma_scores=scores,
         entropy=np.ones(count),
         unfamiliar=np.zeros(count, bool),
         doubtful=index % 10 == 0,

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.stats import binomtest
+from sklearn.metrics import roc_auc_score
 
 from eulerlora.errors import DataError
 from tests.training.policy.scored_images import scored
@@ -79,6 +80,28 @@ def test_an_other_lesion_is_spared_only_if_all_its_images_are(fit: PolicyFit) ->
     assert (others.lesions, others.urgent, others.unfamiliar, others.spared) == (3, 1, 1, 1)
     assert others.reached == 2
     assert others.specificity == pytest.approx(1 / 3)
+
+
+def test_ranking_uses_images_and_the_probability_of_each_group(fit: PolicyFit) -> None:
+    images = scored(melanomas=10, malignant=10, others=100)
+    outside = np.zeros(120, bool)
+    outside[-20:] = True  # scores of 0.8 and more
+    generator = np.random.default_rng(0)
+    changed = replace(images, outside=outside, melanoma_scores=generator.random(120))
+    actual = measure_policy(changed, fit).ranking
+    kept = slice(100)
+    expected = {
+        "melanoma_auroc": roc_auc_score(changed.melanoma[kept], changed.melanoma_scores[kept]),
+        "malignant_auroc": roc_auc_score(changed.malignant[kept], changed.scores[kept]),
+    }
+    negatives = np.sort(changed.melanoma_scores[10:100])
+    limit = negatives[81]  # 81 of 90 are below it, which is 0.9
+    expected["melanoma_sensitivity"] = (changed.melanoma_scores[:10] >= limit).mean()
+    for name, value in expected.items():
+        estimate = actual[name]
+        assert estimate is not None
+        assert estimate.value == pytest.approx(value)
+        assert estimate.low <= value <= estimate.high
 
 
 def test_malignant_lesions_without_a_class_count_in_no_other_group(fit: PolicyFit) -> None:

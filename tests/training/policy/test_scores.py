@@ -52,6 +52,7 @@ def test_scores_entropy_and_doubt_agree_with_predictions(
     mel = model.classes.index("mel")
     assert predicted.ood is not None
     assert actual.scores == pytest.approx(predicted.probabilities[:, mel].numpy(), abs=1e-6)
+    assert actual.melanoma_scores.tolist() == actual.scores.tolist()  # the group is melanoma alone
     assert actual.entropy == pytest.approx(predicted.entropy.numpy(), abs=1e-6)
     for index, rows in enumerate(predicted.trajectories.argmax(dim=-1).tolist()):
         assert actual.doubtful[index] == (predicted.ood[index] or len(set(rows)) > 1)
