@@ -112,6 +112,9 @@ def visiting(browser: Any, url: str, width: int, scheme: str) -> Iterator[Visit]
         yield visit
         visit.check()
     finally:
+        # The page abandons a request when its settings change; the handler of that request may
+        # still wait for its response, which the end of the context would take away.
+        page.unroute_all(behavior="wait")
         context.close()
 
 
