@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from training.data.datasets import checkpoint_dataset

@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 import torch
 
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint, sampled_from
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint, sampled_from
 from eulerlora.model import EulerLoRA, choose_device
-from eulerlora.uncertainty import summarise
+from eulerlora.scores.uncertainty import summarise
 from training.data.datasets import checkpoint_dataset
 from training.data.labelled_images import LabelledImage, evenly_spaced
 from training.evaluation.inference import SamplingOptions, predict_all

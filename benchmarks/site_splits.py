@@ -14,7 +14,7 @@ import click
 import numpy as np
 import torch
 
-from eulerlora.checkpoint import Checkpoint, load_checkpoint
+from eulerlora.checkpoint.files import Checkpoint, load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import DEFAULT_RUNTIME
 from eulerlora_client.commands.program import packaged_policy

@@ -7,16 +7,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from eulerlora.backbone import at_image_size, save_backbone, with_weights
-from eulerlora.backbone_network import VisionTransformer
 from eulerlora.backbones import preprocessing as stated
 from eulerlora.backbones import timm_models, transformers_models
 from eulerlora.backbones.layout import converted
 from eulerlora.backbones.source import Json, Source
 from eulerlora.backbones.transformers_models import Described
-from eulerlora.checkpoint import BACKBONE, CARD, check_free, new_folder
-from eulerlora.config import Provenance
+from eulerlora.checkpoint.backbone import at_image_size, save_backbone, with_weights
+from eulerlora.checkpoint.config import Provenance
+from eulerlora.checkpoint.files import BACKBONE, CARD, check_free, new_folder
 from eulerlora.errors import CheckpointError, SettingsError
+from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import Preprocessing
 
 KNOWN = (*transformers_models.MODELS, "timm's VisionTransformer", "open_clip with a timm trunk")

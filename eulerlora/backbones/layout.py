@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eulerlora.backbone import POSITIONS
+from eulerlora.checkpoint.backbone import POSITIONS
 from eulerlora.errors import SettingsError
 from eulerlora.settings import BackboneSettings
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.openmp import set_openmp_wait_policy
+from eulerlora.nn.openmp import set_openmp_wait_policy
 
 if TYPE_CHECKING:
     from eulerlora.exchange.peft_adapters import TransformersVersion
@@ -34,7 +34,7 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str) -> N
     """
     set_openmp_wait_policy()
     # These import torch.
-    from eulerlora.checkpoint import check_free, load_checkpoint, new_folder  # noqa: PLC0415
+    from eulerlora.checkpoint.files import check_free, load_checkpoint, new_folder  # noqa: PLC0415
     from eulerlora.exchange.onnx_models import export_onnx  # noqa: PLC0415
     from eulerlora.exchange.peft_export import export_peft  # noqa: PLC0415
     from eulerlora.exchange.torchvision_models import export_torchvision  # noqa: PLC0415
@@ -75,7 +75,7 @@ def import_command(
     Ranks may differ, and PEFT's scaling becomes part of the weights.
     """
     set_openmp_wait_policy()
-    from eulerlora.checkpoint import check_free  # noqa: PLC0415 - imports torch
+    from eulerlora.checkpoint.files import check_free  # noqa: PLC0415 - imports torch
     from eulerlora.exchange.peft_import import import_peft  # noqa: PLC0415
 
     check_free(out)

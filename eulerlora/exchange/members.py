@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from eulerlora.adapted_attention import AttentionAdapters
-from eulerlora.checkpoint import Checkpoint
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.errors import SettingsError
-from eulerlora.method_settings import ENSEMBLES, SNGPSettings
+from eulerlora.methods.settings import ENSEMBLES, SNGPSettings
+from eulerlora.nn.attention import AttentionAdapters
 from eulerlora.settings import BackboneSettings
 
 State = dict[str, Tensor]

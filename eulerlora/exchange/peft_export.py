@@ -7,10 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from eulerlora.backbone import POSITIONS
 from eulerlora.backbones.transformers_models import ACTIVATIONS, VIT
-from eulerlora.checkpoint import CARD, Checkpoint
-from eulerlora.config import CheckpointConfig
+from eulerlora.checkpoint.backbone import POSITIONS
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.files import CARD, Checkpoint
+from eulerlora.checkpoint.safetensor_files import write_tensors
 from eulerlora.exchange.members import (
     Member,
     State,
@@ -28,7 +29,6 @@ from eulerlora.exchange.peft_adapters import (
     TransformersVersion,
 )
 from eulerlora.exchange.readme import readme
-from eulerlora.safetensor_files import write_tensors
 
 BACKBONE = "backbone"
 USE = """```python

@@ -8,14 +8,15 @@ from torch import Tensor
 
 from eulerlora.backbones.importing import ImportedBackbone, read_source
 from eulerlora.backbones.source import Source, find_source
-from eulerlora.checkpoint import save_checkpoint
-from eulerlora.config import AdapterConfig, BackboneConfig, CheckpointConfig, ClassName
+from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig, ClassName
+from eulerlora.checkpoint.files import save_checkpoint
+from eulerlora.checkpoint.safetensor_files import tensors_sha256
 from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.exchange.peft_adapters import ImportedAdapter, adapter_config, read_adapter
-from eulerlora.safetensor_files import tensors_sha256
+from eulerlora.methods.registry import build_network
+from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import AdapterSettings
 from eulerlora.validation import validated
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 
 def import_peft(
@@ -42,9 +43,7 @@ def import_peft(
     names = _class_names(classes, source, counts.pop())
     rank = max(adapter.rank for adapter in adapters)
     settings = AdapterSettings(adapters=len(adapters), rank=rank, min_rank=max(1, rank // 2))
-    network = AdaptedVisionTransformer(
-        imported.backbone, settings, len(names), imported.preprocessing
-    )
+    network = build_network(imported.backbone, settings, len(names), imported.preprocessing)
     _fill(network, adapters, heads)
     config = _checkpoint_config(network, imported, names, name, folders)
     save_checkpoint(out, network.eval(), config, _card(config))

@@ -2,7 +2,7 @@
 
 import json
 
-from eulerlora.checkpoint import Checkpoint
+from eulerlora.checkpoint.files import Checkpoint
 
 
 def readme(checkpoint: Checkpoint, library: str, use: str) -> str:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from eulerlora import ood_scores as scoring
-from eulerlora.inference import ImageOutput
-from eulerlora.ood_scores import ScoreName
+from eulerlora.nn.runtime import ImageOutput
+from eulerlora.scores import ood_scores as scoring
+from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.settings import AUTO, Draw
 from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
 from eulerlora_client.contract.scores import OodScore, OodScores

@@ -19,8 +19,8 @@ from benchmarks.feature_scores import (
     relative_distance,
     separation,
 )
+from eulerlora.images.preprocess import resize
 from eulerlora.model import EulerLoRA
-from eulerlora.preprocess import resize
 from training.data.labelled_images import LabelledImage
 from training.data.sources import read_image
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from eulerlora.backbone import at_image_size, load_backbone
-from eulerlora.backbone_network import VisionTransformer
-from eulerlora.checkpoint import BACKBONE, DEFAULT_CHECKPOINT
-from eulerlora.config import Provenance
+from eulerlora.checkpoint.backbone import at_image_size, load_backbone
+from eulerlora.checkpoint.config import Provenance
+from eulerlora.checkpoint.files import BACKBONE, DEFAULT_CHECKPOINT
+from eulerlora.checkpoint.published_weights import published_backbone
 from eulerlora.errors import SettingsError
-from eulerlora.published_weights import published_backbone
+from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import AUTO, Preprocessing
 from training.fit.run_state import round_parameters
 from training.recipe.schema import BackboneSource

@@ -16,10 +16,9 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.adapted_attention import AttentionAdapters
-from eulerlora.backbone_network import EncoderBlock
-from eulerlora.row_pass import BlockPart
-from eulerlora.self_attention import attend
+from eulerlora.nn.attention import AttentionAdapters, attend
+from eulerlora.nn.backbone import EncoderBlock
+from eulerlora.nn.network import BlockPart
 
 
 class ProjectedBlock(ABC):

@@ -8,11 +8,9 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.method_settings import IVONSettings
-from eulerlora.row_draws import RowDraws
-from eulerlora.row_pass import Block, adapted_block
-from eulerlora.rows import Rows
-from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.methods.settings import IVONSettings
+from eulerlora.nn.network import AdaptedVisionTransformer, Block, adapted_block
+from eulerlora.nn.rows import RowDraws, Rows
 from training.adaptation.dropout import DropoutBlock
 from training.adaptation.losses import Loss, image_weights, target_probabilities
 from training.adaptation.validation import EpochValidation
@@ -159,7 +157,7 @@ def _posterior(network: AdaptedVisionTransformer, image_count: int) -> Posterior
 
     The loss is a mean over adapters, each of which has a posterior from all images.
     """
-    method = network.method_settings
+    method = network.method.settings
     if not isinstance(method, IVONSettings):
         return None
     images = image_count * network.settings.adapters / method.kl_weight

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from eulerlora.config import Provenance
-from eulerlora.method_settings import is_sampled, law_text, members_text
-from eulerlora.precision import fastest_precision, missing_bfloat16
+from eulerlora.checkpoint.config import Provenance
+from eulerlora.methods.settings import is_sampled, law_text, members_text
+from eulerlora.prediction.precision import fastest_precision, missing_bfloat16
 from eulerlora.settings import PrecisionChoice
 from training.adaptation.backbone import FrozenBackbone
 from training.data.labelled_images import ImageParts, class_counts

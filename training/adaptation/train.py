@@ -8,15 +8,16 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.checkpoint import CONFIG, check_free, load_checkpoint, save_checkpoint
-from eulerlora.config import AdapterConfig, BackboneConfig, CheckpointConfig, Provenance
+from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig, Provenance
+from eulerlora.checkpoint.files import CONFIG, check_free, load_checkpoint, save_checkpoint
+from eulerlora.checkpoint.safetensor_files import tensors_sha256
 from eulerlora.errors import SettingsError
-from eulerlora.method_settings import is_sampled
+from eulerlora.methods.registry import build_network
+from eulerlora.methods.settings import is_sampled
+from eulerlora.methods.sngp import GaussianProcessHeads
 from eulerlora.model import EulerLoRA
+from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.printable import printable
-from eulerlora.safetensor_files import tensors_sha256
-from eulerlora.structured_methods.gaussian_process_heads import GaussianProcessHeads
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.adaptation.backbone import FrozenBackbone, available_source, read_backbone
 from training.adaptation.losses import (
     LOSSES,
@@ -203,7 +204,7 @@ def _train_network(
     """Returns the trained network, rounded to the stored type, and its configuration."""
     images, outliers = sets.images, sets.outliers
     frozen = read_backbone(recipe.backbone, recipe_folder, stored_dtype(recipe))
-    network = AdaptedVisionTransformer(
+    network = build_network(
         frozen.backbone,
         recipe.adapters,
         len(images.classes),

@@ -9,7 +9,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from eulerlora.preprocess import channels_first
+from eulerlora.images.preprocess import channels_first
 
 CROP_AREA, CROP_RATIO = (0.35, 1.0), (0.8, 1.8)
 LOG_GAIN = 0.3  # of a channel: factors from 0.74 to 1.35

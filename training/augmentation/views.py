@@ -7,7 +7,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from eulerlora.preprocess import network_input
+from eulerlora.images.preprocess import network_input
 from eulerlora.settings import Preprocessing
 from training.augmentation.cameras import camera_view
 from training.augmentation.random_state import CPU, seeded

@@ -4,18 +4,18 @@ from pathlib import Path
 
 import torch
 
-from eulerlora.checkpoint import Checkpoint, check_free, load_checkpoint, save_checkpoint
-from eulerlora.config import AdapterConfig, CheckpointConfig
+from eulerlora.checkpoint.config import AdapterConfig, CheckpointConfig
+from eulerlora.checkpoint.files import Checkpoint, check_free, load_checkpoint, save_checkpoint
+from eulerlora.checkpoint.safetensor_files import tensors_sha256
 from eulerlora.errors import CheckpointError, DataError
-from eulerlora.method_settings import (
+from eulerlora.methods.settings import (
     LaplaceSettings,
     MethodSettings,
     SWAGSettings,
     is_sampled,
 )
-from eulerlora.safetensor_files import tensors_sha256
+from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Auto
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.adaptation.losses import LOSSES
 from training.adaptation.objective import AdapterObjective
 from training.adaptation.train import class_weights

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eulerlora.openmp import set_openmp_wait_policy
+from eulerlora.nn.openmp import set_openmp_wait_policy
 from training.commands.options import (
     PATH,
     data_option,
@@ -86,7 +86,7 @@ def bayesianise_command(
     settings = _settings(method, options)
     set_openmp_wait_policy()
     # These import torch.
-    from eulerlora.checkpoint import check_free, read_config  # noqa: PLC0415
+    from eulerlora.checkpoint.files import check_free, read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.bayesian.bayesianise import bayesianise  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415

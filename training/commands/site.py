@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.openmp import set_openmp_wait_policy
+from eulerlora.nn.openmp import set_openmp_wait_policy
 from training.commands.options import (
     PATH,
     Coverages,
@@ -115,7 +115,7 @@ def fit_command(
     """
     set_openmp_wait_policy()
     # These import torch.
-    from eulerlora.checkpoint import check_free, read_config  # noqa: PLC0415
+    from eulerlora.checkpoint.files import check_free, read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.data.local_images import LabelNames, read_local_images  # noqa: PLC0415
     from training.data.sources import report_skipped  # noqa: PLC0415

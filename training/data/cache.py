@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from platformdirs import user_cache_path
 
-from eulerlora.image_files import image_files
+from eulerlora.images.files import image_files
 from training.data.sources import (
     Decoded,
     Source,

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from eulerlora.config import CheckpointConfig, ClassName
+from eulerlora.checkpoint.config import CheckpointConfig, ClassName
 from eulerlora.errors import DataError
-from eulerlora.image_files import EXTENSIONS, is_image_name
+from eulerlora.images.files import EXTENSIONS, is_image_name
 from training.data import ham10000
 from training.data.cache import DecodedImages, decoded_images
 from training.data.labelled_images import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.model_selection import StratifiedGroupKFold, train_test_split
 
-from eulerlora.config import ClassName
+from eulerlora.checkpoint.config import ClassName
 from eulerlora.errors import DataError
 from training.data.cache import DecodedImages, decoded_images
 from training.data.labelled_images import ImageParts, LabelledImage

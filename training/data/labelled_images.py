@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from eulerlora.config import ClassName
+from eulerlora.checkpoint.config import ClassName
 from training.augmentation.views import Transform
 from training.data.sources import Source, read_image
 from training.recipe.schema import OodGroup

@@ -20,7 +20,7 @@ from torch import Tensor
 from torchvision import datasets
 from torchvision.datasets.utils import check_integrity
 
-from eulerlora.config import ClassName
+from eulerlora.checkpoint.config import ClassName
 from eulerlora.errors import DataError
 from training.data.cache import decoded_images
 from training.data.labelled_images import ImageParts, LabelledImage

@@ -15,9 +15,9 @@ from typing import Protocol
 from torch import Tensor
 
 from eulerlora.errors import DataError, ImageError
-from eulerlora.image_files import EXTENSIONS, image_files, is_image_name
-from eulerlora.image_files import read_image as open_image
-from eulerlora.preprocess import Conversion, RgbImage
+from eulerlora.images.files import EXTENSIONS, image_files, is_image_name
+from eulerlora.images.files import read_image as open_image
+from eulerlora.images.preprocess import Conversion, RgbImage
 from eulerlora.printable import printable
 from training.data.progress import track
 

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eulerlora.calibration_schema import PredictionSetCalibration
 from eulerlora.errors import DataError, SettingsError
 from eulerlora.model import EulerLoRA
-from eulerlora.prediction_sets import (
+from eulerlora.prediction.answer import calibrations_for
+from eulerlora.scores.prediction_sets import (
     ALWAYS_INCLUDED,
+    PredictionSetCalibration,
     RunOptions,
-    calibrations_for,
     check_coverage,
     class_threshold,
     included_classes,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from eulerlora.errors import NonFiniteError, SettingsError
-from eulerlora.precision import fastest_precision
+from eulerlora.prediction.precision import fastest_precision
 from eulerlora.settings import AUTO, Auto
 from training.fit.batches import RunLength
 from training.fit.ivon import IVON

@@ -13,7 +13,7 @@ import torch
 import torchvision
 from accelerate import Accelerator
 
-from eulerlora.config import Provenance
+from eulerlora.checkpoint.config import Provenance
 from eulerlora.errors import SettingsError
 from eulerlora.settings import Precision
 from eulerlora.validation import Settings

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from eulerlora.atomic_files import storage_errors
+from eulerlora.checkpoint.safetensor_files import read_metadata, read_tensors, write_tensors
 from eulerlora.errors import CheckpointError, NonFiniteError, SettingsError
-from eulerlora.safetensor_files import read_metadata, read_tensors, write_tensors
 from eulerlora.validation import Settings
 
 

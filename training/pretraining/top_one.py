@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from eulerlora.preprocess import resize
+from eulerlora.images.preprocess import resize
 from training.data.labelled_images import ImageParts
 from training.pretraining.classifier import Classifier
 from training.pretraining.image_tensor import image_tensor

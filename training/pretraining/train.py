@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from eulerlora.backbone import save_backbone
-from eulerlora.config import Provenance
-from eulerlora.safetensor_files import tensors_sha256
+from eulerlora.checkpoint.backbone import save_backbone
+from eulerlora.checkpoint.config import Provenance
+from eulerlora.checkpoint.safetensor_files import tensors_sha256
 from training.data.datasets import read_dataset, read_unlabelled
 from training.data.labelled_images import ImageParts, OodSet
 from training.data.sources import report_skipped

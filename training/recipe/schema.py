@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora.method_settings import ENSEMBLES, EULERLORA, TrainedMethodSettings
+from eulerlora.methods.settings import ENSEMBLES, EULERLORA, TrainedMethodSettings
 from eulerlora.settings import (
     AUTO,
     AdapterSettings,
@@ -160,7 +160,7 @@ class AdapterRecipe(Recipe):
     outliers: None trains on the images of `data` only, as in the paper.
     backbone: the frozen network.
     colour_constancy: applied to all images, in training and prediction
-    (`eulerlora.colour_constancy`).
+    (`eulerlora.images.colour`).
     adapters: what is trained.
     method: how the adapters are sampled (docs/methods.md).
     whole_network: trains all weights instead; None trains adapters.

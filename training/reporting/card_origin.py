@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from eulerlora.config import CheckpointConfig, Provenance
+from eulerlora.checkpoint.config import CheckpointConfig, Provenance
 from training.data.progress import format_duration
 from training.evaluation.report_schema import Report
 from training.ood.sets import GENERATED

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from eulerlora.image_files import image_files
-from eulerlora.published_weights import absent_weights
+from eulerlora.checkpoint.published_weights import absent_weights
+from eulerlora.images.files import image_files
 from eulerlora.settings import AUTO
 from training.adaptation.backbone import EMBEDDED, read_backbone
 from training.data.datasets import read_dataset, read_ood_set, read_outliers

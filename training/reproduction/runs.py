@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from eulerlora.checkpoint import CONFIG, read_config
-from eulerlora.config import CheckpointConfig
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.files import CONFIG, read_config
 from eulerlora.errors import DataError, SettingsError
 from eulerlora.validation import validated
 from training.adaptation.train import REPORT, state_file

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from eulerlora.checkpoint import Checkpoint, check_free, load_checkpoint, revision_of
+from eulerlora.checkpoint.files import Checkpoint, check_free, load_checkpoint, revision_of
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
-from eulerlora.precision import decide_precision
+from eulerlora.prediction.precision import decide_precision
 from eulerlora.settings import PrecisionChoice, RuntimeSettings
 from training.data.labelled_images import LabelledImage
 from training.data.local_images import LocalImages

@@ -7,10 +7,11 @@ one of adapters on a backbone of its own.
 import torch
 from torch import Tensor
 
-from eulerlora.backbone import with_weights
-from eulerlora.backbone_network import VisionTransformer
+from eulerlora.checkpoint.backbone import with_weights
+from eulerlora.methods.registry import build_network
+from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Preprocessing
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.recipe.network import NO_ADAPTERS, WholeNetworkSettings
 
 PROJECTED = ("in_proj_weight", "in_proj_bias")
@@ -32,9 +33,7 @@ def whole_network(
     state = {name: tensor.detach().clone() for name, tensor in backbone.state_dict().items()}
     if settings.attention == "l2":
         state = {name: _tied(name, tensor) for name, tensor in state.items()}
-    network = AdaptedVisionTransformer(
-        with_weights(shape, state), NO_ADAPTERS, classes, preprocessing
-    )
+    network = build_network(with_weights(shape, state), NO_ADAPTERS, classes, preprocessing)
     return train_all_weights(network)
 
 

@@ -7,9 +7,9 @@ import torch
 from accelerate import Accelerator
 from torch import Generator
 
-from eulerlora.checkpoint import CONFIG, check_free, load_checkpoint, save_checkpoint
-from eulerlora.config import Provenance
-from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.checkpoint.config import Provenance
+from eulerlora.checkpoint.files import CONFIG, check_free, load_checkpoint, save_checkpoint
+from eulerlora.nn.network import AdaptedVisionTransformer
 from training.adaptation.backbone import FrozenBackbone, available_source, read_backbone
 from training.adaptation.probe import fit_heads, head_accuracy
 from training.adaptation.summary import data_lines

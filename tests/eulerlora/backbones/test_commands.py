@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from eulerlora.checkpoint.hub import Repository
 from eulerlora.errors import HubError
-from eulerlora.hub import Repository
 from eulerlora.settings import Preprocessing
 from tests.eulerlora.backbones.sources import of_timm
 from tests.program import run

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT, load_checkpoint
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint
 from eulerlora.errors import SettingsError
 from tests.conftest import random_backbone
 from training.adaptation import backbone

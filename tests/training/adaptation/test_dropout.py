@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Generator, nn
 
-from eulerlora.row_draws import RowDraws
-from eulerlora.rows import Rows
-from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import RowDraws, Rows
 from tests.conftest import random_network
 from training.adaptation.dropout import DropoutBlock
 

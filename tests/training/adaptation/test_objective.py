@@ -11,9 +11,8 @@ from accelerate import Accelerator
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
-from eulerlora.inference import predict_images
-from eulerlora.row_draws import COEFFICIENTS, RowDraws
-from eulerlora.rows import Rows
+from eulerlora.nn.rows import COEFFICIENTS, RowDraws, Rows
+from eulerlora.nn.runtime import predict_images
 from eulerlora.settings import Draw, Preprocessing
 from tests.conftest import random_network
 from training.adaptation.losses import target_probabilities, trajectory_loss

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from eulerlora import CheckpointError, EulerLoRA
-from eulerlora.backbone import load_backbone, save_backbone
-from eulerlora.checkpoint import load_checkpoint, read_config
+from eulerlora.checkpoint.backbone import load_backbone, save_backbone
+from eulerlora.checkpoint.files import load_checkpoint, read_config
 from tests.conftest import random_backbone, random_network
 from tests.program import run
 from tests.training.conftest import PER_CLASS, RECIPE, write_image

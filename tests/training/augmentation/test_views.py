@@ -7,7 +7,7 @@ import torch
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from eulerlora.preprocess import resize
+from eulerlora.images.preprocess import resize
 from eulerlora.settings import Preprocessing
 from training.augmentation.random_state import seeded
 from training.augmentation.views import (

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eulerlora.method_settings import SWAGSettings
-from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.methods.settings import SWAGSettings
+from eulerlora.nn.network import AdaptedVisionTransformer
 from tests.conftest import random_network
 from training.adaptation.losses import trajectory_loss
 from training.adaptation.objective import AdapterObjective

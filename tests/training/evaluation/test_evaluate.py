@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from eulerlora.config import ClassName
+from eulerlora.checkpoint.config import ClassName
 from eulerlora.model import EulerLoRA
 from training.data.labelled_images import ImageParts, LabelledImage, OodSet, evenly_spaced
 from training.data.sources import list_images, read_image

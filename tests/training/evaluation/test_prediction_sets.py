@@ -11,10 +11,10 @@ import torch
 from scipy import stats
 from torch import Generator, Tensor
 
-from eulerlora.calibration_schema import PredictionSetCalibration
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT, read_config
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from eulerlora.errors import DataError, SettingsError
 from eulerlora.model import EulerLoRA
+from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from tests.program import run
 from training.calibration.calibrate import calibrate
 from training.data.ham10000 import METADATA, lesion_split, read_metadata

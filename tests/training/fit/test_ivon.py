@@ -8,7 +8,7 @@ import torch
 from accelerate import Accelerator
 from torch import Generator, Tensor, nn
 
-from eulerlora.method_settings import IVONSettings
+from eulerlora.methods.settings import IVONSettings
 from tests.conftest import random_network
 from training.adaptation.losses import trajectory_loss
 from training.adaptation.objective import AdapterObjective

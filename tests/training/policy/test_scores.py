@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from eulerlora.calibration_schema import ScoreThreshold
-from eulerlora.checkpoint import load_checkpoint
+from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.errors import DataError
-from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
 from eulerlora.model import EulerLoRA
+from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
+from eulerlora.scores.ood_scores import ScoreThreshold
 from training.data.labelled_images import LabelledImage
 from training.data.sources import list_images
 from training.evaluation.inference import SamplingOptions, predict_all

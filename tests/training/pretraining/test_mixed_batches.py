@@ -12,7 +12,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from eulerlora.preprocess import resize
+from eulerlora.images.preprocess import resize
 from training.augmentation.random_state import CPU, seeded
 from training.fit.batches import Shard
 from training.fit.run import Run, accelerator_on

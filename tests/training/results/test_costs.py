@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora.method_settings import EULERLORA
+from eulerlora.methods.settings import EULERLORA
 from eulerlora.settings import AdapterSettings, BackboneSettings
 from tests.conftest import TINY_BACKBONE
 from tests.training.synthetic_runs import finish
