@@ -263,7 +263,7 @@ class ImageOutput:
     log_probabilities: (trajectories, classes), float64; a trajectory with a logit that is not
     finite is NaN. log_partition: (trajectories,), float64, log-sum-exp of the logits. features:
     (trajectories, 3 * width), float32. distance: the feature distance of their mean, () float64, if
-    it was computed with the batch (`eulerlora.scores.ood_scores.with_distances`).
+    it was computed with the batch (`eulerlora.prediction.answer.with_distances`).
     """
 
     log_probabilities: Tensor

@@ -123,7 +123,7 @@ def test_auto_is_float32_on_an_unknown_device() -> None:
 
 @pytest.mark.slow
 def test_kernels_without_avx512_give_float32() -> None:
-    code = "import torch; from eulerlora import precision as p; "
+    code = "import torch; from eulerlora.prediction import precision as p; "
     code += "print(p.missing_bfloat16(torch.device('cpu')))"
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": "avx2"}
     done = subprocess.run(
