@@ -1,7 +1,4 @@
-"""The parts of `config.json` that `eulerlora calibrate` fits.
-
-The schema of `config.json`, the description of a checkpoint.
-"""
+"""The schema of `config.json`, the description of a checkpoint."""
 
 from collections.abc import Hashable, Sequence
 from typing import Annotated, Any, Literal, Self, TypeVar

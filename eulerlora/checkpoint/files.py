@@ -1,13 +1,12 @@
-"""The known answer of a checkpoint: an image with the probabilities that an intact model returns.
-
-`known_answer.png` is a synthetic image of smooth random colours. `known_answer.json` has its
-SHA-256 and the probabilities that the network returns in float32 on a CPU.
-
-Checkpoint folders: weights, `config.json`, known answer and model card.
+"""Checkpoint folders: weights, `config.json`, known answer and model card.
 
 Files: `config.json`, `adapters.safetensors`, `README.md`, `known_answer.png`, `known_answer.json`,
 `backbone.safetensors` unless the backbone is one of torchvision's published weights, and
 `ood.safetensors` if feature statistics were fitted. No pickle in a checkpoint is ever read.
+
+The known answer is an image with the probabilities that an intact model returns in float32 on a
+CPU: `known_answer.png` has smooth random colours, and `known_answer.json` has its SHA-256 and the
+probabilities.
 """
 
 import hashlib

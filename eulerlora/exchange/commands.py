@@ -8,7 +8,7 @@ import click
 from eulerlora.nn.openmp import set_openmp_wait_policy
 
 if TYPE_CHECKING:
-    from eulerlora.exchange.peft_adapters import TransformersVersion
+    from eulerlora.exchange.peft_folders import TransformersVersion
 
 PATH = click.Path(path_type=Path)
 VERSIONS: "dict[str, TransformersVersion]" = {"4": 4, "5": 5}
@@ -36,7 +36,7 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str) -> N
     # These import torch.
     from eulerlora.checkpoint.files import check_free, load_checkpoint, new_folder  # noqa: PLC0415
     from eulerlora.exchange.onnx_models import export_onnx  # noqa: PLC0415
-    from eulerlora.exchange.peft_export import export_peft  # noqa: PLC0415
+    from eulerlora.exchange.peft_folders import export_peft  # noqa: PLC0415
     from eulerlora.exchange.torchvision_models import export_torchvision  # noqa: PLC0415
 
     check_free(out)
@@ -76,7 +76,7 @@ def import_command(
     """
     set_openmp_wait_policy()
     from eulerlora.checkpoint.files import check_free  # noqa: PLC0415 - imports torch
-    from eulerlora.exchange.peft_import import import_peft  # noqa: PLC0415
+    from eulerlora.exchange.peft_folders import import_peft  # noqa: PLC0415
 
     check_free(out)
     names = [part.strip() for part in classes.split(",")] if classes else []

@@ -12,8 +12,7 @@ from torch import Generator, Tensor, nn
 from eulerlora.checkpoint.backbone import with_weights
 from eulerlora.checkpoint.files import CARD, Checkpoint
 from eulerlora.errors import NonFiniteError, SettingsError
-from eulerlora.exchange.members import members, merged_state
-from eulerlora.exchange.readme import readme
+from eulerlora.exchange.members import members, merged_state, readme
 from eulerlora.images.preprocess import normalise
 
 FILE = "model.onnx"

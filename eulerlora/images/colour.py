@@ -1,6 +1,6 @@
-"""Conversion of images from their embedded ICC profile to sRGB, with LittleCMS.
+"""Colours of images: from their embedded ICC profile to sRGB, and without the colour of the light.
 
-Colour constancy: removes the colour of the light from an image.
+LittleCMS converts profiles. Colour constancy is an option of a backbone's preprocessing.
 """
 
 from functools import cache, lru_cache

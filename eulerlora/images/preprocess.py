@@ -1,7 +1,4 @@
-"""Images -> sRGB -> (3, size, size) in [0, 1]: the same for training, evaluation and service.
-
-Seeds derived from the image: the same image and model revision give the same draws.
-"""
+"""Images -> sRGB -> (3, size, size) in [0, 1]: the same for training, evaluation and service."""
 
 import hashlib
 import struct

@@ -1,12 +1,12 @@
-"""The adapted projection: a frozen projection plus coefficient-weighted rank-one directions.
+"""Self-attention with adapted projections.
+
+An adapted projection is a frozen one plus coefficient-weighted rank-one directions:
 
     y = W0 x + b0 + B (c * (A x))
 
 `down` holds the rows a_k of A, and `up` holds the columns b_k of B as rows: direction k is the pair
 (down[k], up[k]). Directions of several adapters are stacked along k; the coefficients c of a row
 are zero on the directions of other adapters.
-
-Multi-head self-attention by dot product or by distance, in the precision that suits the device.
 
 With queries q and keys k of a head of width d, token i attends to token j in proportion to
 exp(q_i k_j / sqrt(d)), or by distance in proportion to
@@ -15,10 +15,6 @@ exp(q_i k_j / sqrt(d)), or by distance in proportion to
 
 (L2 self-attention, Kim, Papamakarios and Mnih, "The Lipschitz Constant of Self-Attention", ICML
 2021). With equal weights for queries and keys a token attends most to tokens like itself.
-
-Multi-head self-attention with adapted Q, K, V and O, over packed weights.
-
-The self-attention of a frozen block, with factors of members or without any tensors.
 """
 
 import math

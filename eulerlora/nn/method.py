@@ -1,6 +1,4 @@
-"""The classification heads of the adapters.
-
-What a method consists of: tensors of each block, heads, and a law of the draws.
+"""What a method consists of: tensors of each block, heads, and a law of the draws.
 
     draws = method.draw(draw)                          # random input of one image, on the CPU
     block.attention(inputs, frozen, rows, queries)     # reads the draws of its rows

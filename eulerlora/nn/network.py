@@ -1,10 +1,7 @@
-"""The rows of a pass, block by block: rows of an image and adapter may share the first blocks.
+"""A frozen Vision Transformer with adapters: (images, rows, draws) -> logits and features of rows.
 
-A pass of rows through a frozen Vision Transformer, for one or several methods at a time.
-
-A frozen Vision Transformer with adapters.
-
-(images, rows, draws) -> logits and features of every row.
+One pass serves one or several networks on the same backbone. Rows of an image and adapter with
+equal draws share the first blocks, and rows with equal features share all blocks.
 """
 
 import itertools

@@ -1,12 +1,11 @@
-"""Images x adapters x samples as rows of a batch.
+"""Images x adapters x samples as rows of a batch, and the random input of rows.
 
 A trajectory is one (adapter, sample) pair; a row is one (image, trajectory) pair. The rows of an
 image are consecutive, adapter by adapter. Images of a batch may have different numbers of samples.
 
-The random input of rows: named tensors that a method draws and its network reads.
-
-A network is a deterministic function of images, rows and draws. Draws are on the CPU, come from one
-generator per image, and have no trained values: means and scales belong to the network.
+A network is a deterministic function of images, rows and draws: named tensors that a method draws
+and its network reads. Draws are on the CPU, come from one generator per image, and have no trained
+values: means and scales belong to the network.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
