@@ -33,7 +33,7 @@ from eulerlora_client.policy.policy import Policy, default_policy, disposition_f
 from service.prediction.request import FlagLimits, disposition_is_settled
 from training.calibration.outputs import CalibrationOutputs
 from training.data.datasets import checkpoint_dataset
-from training.data.labelled_images import evenly_spaced
+from training.data.images import evenly_spaced
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.reporting.tables import table
 

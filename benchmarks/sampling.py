@@ -22,9 +22,8 @@ from eulerlora.nn.runtime import predict_rows
 from eulerlora.sampling.masks import draw_balanced_trajectories, draw_trajectories
 from eulerlora.settings import SAMPLERS, AdapterSettings, BackboneSettings, Draw, Sampler
 from training.data.datasets import checkpoint_dataset
-from training.data.labelled_images import evenly_spaced
+from training.data.images import evenly_spaced, read_image
 from training.data.progress import track
-from training.data.sources import read_image
 from training.evaluation.report_schema import TEST
 
 PAPER = AdapterSettings()

@@ -21,8 +21,7 @@ from benchmarks.feature_scores import (
 )
 from eulerlora.images.preprocess import resize
 from eulerlora.model import EulerLoRA
-from training.data.labelled_images import LabelledImage
-from training.data.sources import read_image
+from training.data.images import LabelledImage, read_image
 
 SKIN = (210, 160, 150)
 

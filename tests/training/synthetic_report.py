@@ -5,7 +5,7 @@ import torch
 
 from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
 from eulerlora.scores.ood_scores import ScoreThreshold, Threshold
-from training.data.labelled_images import LabelledImage
+from training.data.images import LabelledImage
 from training.evaluation.evaluate import EvaluatedSet, EvaluatedSets, Evaluation
 from training.evaluation.evaluated_sets import set_predictions
 from training.evaluation.inference import ModelOutputs

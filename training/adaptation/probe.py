@@ -20,8 +20,7 @@ from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.settings import Preprocessing
-from training.data.labelled_images import ImageParts, LabelledImage
-from training.data.sources import read_image
+from training.data.images import ImageParts, LabelledImage, read_image
 from training.metrics.classification import macro_auroc
 from training.metrics.intervals import Floats, Ints, unit_weights
 

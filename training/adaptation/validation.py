@@ -11,8 +11,7 @@ from eulerlora.images.preprocess import network_input
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import predict_images
 from eulerlora.settings import Draw, Mode
-from training.data.labelled_images import LabelledImage
-from training.data.sources import read_image
+from training.data.images import LabelledImage, read_image
 from training.metrics.classification import classification_metrics
 from training.metrics.intervals import unit_weights
 

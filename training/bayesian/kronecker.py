@@ -24,7 +24,7 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import Rows
 from eulerlora.sampling.masks import PROJECTIONS
 from eulerlora.settings import Draw
-from training.adaptation.dropout import ProjectedBlock
+from training.adaptation.objective import ProjectedBlock
 
 BATCH = 8
 

@@ -14,8 +14,7 @@ from eulerlora.nn.attention import AttentionAdapters
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import predict_images
 from eulerlora.settings import Draw
-from training.data.labelled_images import ImageParts, LabelledImage, evenly_spaced
-from training.data.sources import read_image
+from training.data.images import ImageParts, LabelledImage, evenly_spaced, read_image
 
 BATCH = 32
 SAMPLES = 4

@@ -29,7 +29,7 @@ from eulerlora.scores.feature_distance import (
 from eulerlora.settings import Auto, PrecisionChoice, RuntimeSettings, Sampler
 from training.calibration.outputs import CalibrationOutputs
 from training.calibration.thresholds import compute_margins, compute_thresholds
-from training.data.labelled_images import ImageParts, evenly_spaced
+from training.data.images import ImageParts, evenly_spaced
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.prediction_sets import (
     NO_COVERAGE,

@@ -11,7 +11,7 @@ from eulerlora.sampling.decision_margins import DET_ROUND, RoundAnswers
 from eulerlora.scores.feature_distance import FeatureDistance
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.settings import Auto, Precision
-from training.data.labelled_images import LabelledImage
+from training.data.images import LabelledImage
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
 
 

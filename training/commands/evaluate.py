@@ -92,7 +92,7 @@ def evaluate_command(
     from eulerlora.checkpoint.files import load_checkpoint, sampled_from  # noqa: PLC0415
     from eulerlora.model import EulerLoRA  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
-    from training.data.sources import report_skipped  # noqa: PLC0415
+    from training.data.images import report_skipped  # noqa: PLC0415
     from training.evaluation.evaluate import evaluate  # noqa: PLC0415
     from training.evaluation.inference import SamplingOptions  # noqa: PLC0415
     from training.evaluation.report_schema import TEST  # noqa: PLC0415
@@ -181,7 +181,7 @@ def calibrate_command(
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.calibration.calibrate import calibrate  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
-    from training.data.sources import report_skipped  # noqa: PLC0415
+    from training.data.images import report_skipped  # noqa: PLC0415
     from training.evaluation.prediction_sets import CoverageSettings  # noqa: PLC0415
 
     if always_include_rare and not coverage:

@@ -14,8 +14,7 @@ from eulerlora.nn.openmp import set_openmp_wait_policy
 from training.commands.options import PATH
 
 if TYPE_CHECKING:
-    from training.recipe.network import PosteriorFit, WholeNetworkSettings
-    from training.recipe.optimisation import AdapterTraining
+    from training.recipe.schema import AdapterTraining, PosteriorFit, WholeNetworkSettings
     from training.reproduction.estimate import RunEstimate
     from training.reproduction.runs import TableRun
     from training.reproduction.table import Table

@@ -23,7 +23,7 @@ import torch
 from platformdirs import user_cache_path
 
 from eulerlora.images.files import image_files
-from training.data.sources import (
+from training.data.images import (
     Decoded,
     Source,
     decode_all,

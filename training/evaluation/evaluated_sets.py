@@ -11,7 +11,7 @@ from torch import Tensor
 from eulerlora.scores.feature_distance import FeatureDistance
 from eulerlora.scores.ood_scores import OodScore, OodScores, ScoreName, Threshold, ood_scores
 from eulerlora.scores.uncertainty import Uncertainty, summarise
-from training.data.labelled_images import LabelledImage
+from training.data.images import LabelledImage
 from training.evaluation.inference import ModelOutputs
 from training.evaluation.report_schema import ScoreMetrics
 from training.metrics.classification import ood_metrics

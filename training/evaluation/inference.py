@@ -15,9 +15,8 @@ from eulerlora.scores.feature_distance import FeatureDistance
 from eulerlora.scores.ood_scores import ScoreName, score_values
 from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw, Mode, Sampler
-from training.data.labelled_images import LabelledImage
+from training.data.images import LabelledImage, read_image
 from training.data.progress import track
-from training.data.sources import read_image
 
 BATCH_ROWS = 256
 

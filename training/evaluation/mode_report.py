@@ -8,7 +8,7 @@ from torch import Tensor
 
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.scores.uncertainty import Uncertainty
-from training.data.labelled_images import ImageParts
+from training.data.images import ImageParts
 from training.evaluation.evaluated_sets import SetPredictions
 from training.evaluation.report_schema import (
     CLEAN,

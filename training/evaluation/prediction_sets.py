@@ -25,7 +25,7 @@ from eulerlora.scores.prediction_sets import (
     unit_scores,
 )
 from eulerlora.settings import Precision, Sampler
-from training.data.labelled_images import LabelledImage
+from training.data.images import LabelledImage
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.report_schema import ClassCoverage, SetCoverage
 from training.metrics.intervals import Proportion, proportion

@@ -10,9 +10,8 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
 from eulerlora.images.preprocess import content_seed
-from training.augmentation.random_state import seeded
-from training.data.labelled_images import LabelledImage
-from training.data.sources import read_image
+from training.data.augmentation import seeded
+from training.data.images import LabelledImage, read_image
 
 CPU = torch.device("cpu")
 

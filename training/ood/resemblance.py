@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from eulerlora.checkpoint.config import CheckpointConfig
-from training.data.labelled_images import OodSet
+from training.data.images import OodSet
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "everyday photographs": (

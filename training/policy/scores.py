@@ -10,7 +10,7 @@ from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.ood_scores import OodScore, ood_scores
 from eulerlora.scores.uncertainty import summarise
-from training.data.labelled_images import OUTSIDE, LabelledImage
+from training.data.images import OUTSIDE, LabelledImage
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
 from training.evaluation.report_schema import MELANOMA
 from training.metrics.intervals import Bools, Floats

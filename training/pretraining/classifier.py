@@ -14,8 +14,8 @@ from torchvision.ops import StochasticDepth
 from eulerlora.checkpoint.backbone import POSITIONS, resized_positions
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import BackboneSettings
-from training.augmentation.random_state import seeded
-from training.fit.objective import Objective, RecomputedBlocks
+from training.data.augmentation import seeded
+from training.fit.optimisation import Objective, RecomputedBlocks
 from training.recipe.pretraining import PretrainingStage
 
 EMBEDDING_WIDTH = 128

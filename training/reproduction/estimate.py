@@ -21,14 +21,11 @@ from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.prediction.precision import fastest_precision
 from eulerlora.sampling.adaptive import MAX_SAMPLES
 from eulerlora.settings import AUTO, AdapterSettings, BackboneSettings, Precision
-from training.adaptation.backbone import DOWNLOADED, EMBEDDED
-from training.adaptation.losses import trajectory_loss
-from training.adaptation.objective import AdapterObjective
+from training.adaptation.network import DOWNLOADED, EMBEDDED, train_all_weights
+from training.adaptation.objective import AdapterObjective, trajectory_loss
 from training.fit.batches import RunLength
-from training.recipe.network import NO_ADAPTERS
-from training.recipe.schema import AdapterRecipe, BackboneSource
+from training.recipe.schema import NO_ADAPTERS, AdapterRecipe, BackboneSource
 from training.reproduction.prerequisites import ImageCounts
-from training.whole_networks.network import train_all_weights
 
 MEASURED_BLOCKS = (2, 4)
 SAMPLES, CLASSES, REPEATS = 4, 10, 2

@@ -12,11 +12,10 @@ from eulerlora.methods.registry import build_network
 from eulerlora.methods.settings import BatchEnsembleSettings, MethodSettings
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import AdapterSettings, BackboneSettings, Mode
-from training.adaptation.losses import trajectory_loss
-from training.adaptation.objective import AdapterObjective
+from training.adaptation.network import count_trained, train_all_weights
+from training.adaptation.objective import AdapterObjective, trajectory_loss
 from training.fit.optimisation import attention_kernels
 from training.recipe.schema import AdapterRecipe
-from training.whole_networks.network import count_trained, train_all_weights
 
 COUNTED_BLOCKS = (3, 4)
 """Blocks of the networks that are counted: the first and the last block differ from the others."""

@@ -12,7 +12,7 @@ from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from eulerlora.prediction.precision import decide_precision
 from eulerlora.settings import PrecisionChoice, RuntimeSettings
-from training.data.labelled_images import LabelledImage
+from training.data.images import LabelledImage
 from training.data.local_images import LocalImages
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.prediction_sets import Lesions, data_sha256

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
 from training.calibration.thresholds import threshold_at_tpr
-from training.labels.splits import SPLIT_SEED
+from training.data.splits import SPLIT_SEED
 from training.metrics.intervals import Ints
 
 FOLDS = 2

@@ -19,7 +19,7 @@ from eulerlora.scores.prediction_sets import PredictionSetCalibration, threshold
 from eulerlora.settings import RuntimeSettings
 from training.calibration.outputs import CalibrationOutputs
 from training.calibration.thresholds import compute_margins, compute_thresholds
-from training.data.labelled_images import LabelledImage
+from training.data.images import LabelledImage
 from training.evaluation.inference import ModelOutputs, SamplingOptions
 from training.evaluation.prediction_sets import CoverageSettings, fit_prediction_sets
 from training.recipe.schema import SAMPLES

@@ -10,7 +10,7 @@ from eulerlora.errors import HubError
 from eulerlora.settings import Preprocessing
 from tests.eulerlora.backbones.sources import of_timm
 from tests.program import run
-from training.adaptation.backbone import read_backbone
+from training.adaptation.network import read_backbone
 from training.recipe.schema import BackboneSource
 
 

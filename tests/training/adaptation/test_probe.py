@@ -20,7 +20,7 @@ from eulerlora.settings import AdapterSettings, Draw, Preprocessing
 from tests.conftest import random_backbone
 from training.adaptation.probe import INVERSE_PENALTY, fit_heads, head_accuracy, linear_probe
 from training.commands.train import probe_command
-from training.data.labelled_images import ImageParts, LabelledImage
+from training.data.images import ImageParts, LabelledImage
 
 CPU = torch.device("cpu")
 

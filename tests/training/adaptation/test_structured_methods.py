@@ -16,8 +16,7 @@ from eulerlora.nn.rows import Rows
 from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import Draw
 from tests.conftest import random_network
-from training.adaptation.losses import trajectory_loss
-from training.adaptation.objective import AdapterObjective
+from training.adaptation.objective import AdapterObjective, trajectory_loss
 from training.adaptation.probe import fit_covariance
 from training.adaptation.train import train
 from training.fit.batches import IGNORED

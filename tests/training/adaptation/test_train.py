@@ -20,7 +20,7 @@ from tests.training.conftest import PER_CLASS, RECIPE, write_image
 from training.adaptation.objective import AdapterDraw, AdapterObjective
 from training.adaptation.train import train_adapters
 from training.data.datasets import read_dataset
-from training.data.labelled_images import ImageParts
+from training.data.images import ImageParts
 from training.fit.run import Run, accelerator_on
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe

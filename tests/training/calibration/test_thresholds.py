@@ -22,8 +22,7 @@ from training.calibration.thresholds import (
     stochastic_thresholds,
     threshold_at_tpr,
 )
-from training.data.labelled_images import ImageParts, LabelledImage
-from training.data.sources import list_images
+from training.data.images import ImageParts, LabelledImage, list_images
 from training.evaluation.inference import ModelOutputs
 from training.evaluation.prediction_sets import CoverageSettings
 from training.recipe.schema import SAMPLES

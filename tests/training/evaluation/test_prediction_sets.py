@@ -18,8 +18,7 @@ from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from tests.program import run
 from training.calibration.calibrate import calibrate
 from training.data.ham10000 import METADATA, lesion_split, read_metadata
-from training.data.labelled_images import ImageParts, LabelledImage
-from training.data.sources import list_images
+from training.data.images import ImageParts, LabelledImage, list_images
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.prediction_sets import (
     CoverageSettings,

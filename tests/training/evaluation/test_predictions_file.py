@@ -17,8 +17,7 @@ from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
 from eulerlora.scores.ood_scores import SCORES, ScoreThreshold
-from training.data.labelled_images import ImageParts, LabelledImage
-from training.data.sources import list_images
+from training.data.images import ImageParts, LabelledImage, list_images
 from training.evaluation.evaluate import Evaluation, evaluate
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.predictions_file import predictions_csv

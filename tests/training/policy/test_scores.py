@@ -11,8 +11,7 @@ from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
 from eulerlora.scores.ood_scores import ScoreThreshold
-from training.data.labelled_images import LabelledImage
-from training.data.sources import list_images
+from training.data.images import LabelledImage, list_images
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.policy.scores import score_images
 

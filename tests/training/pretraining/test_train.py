@@ -15,7 +15,7 @@ from eulerlora.checkpoint.safetensor_files import tensors_sha256
 from eulerlora.errors import DataError, NonFiniteError, SettingsError
 from tests.program import run
 from training.fit.loop import RunPaused
-from training.fit.run_state import stored_steps
+from training.fit.run import stored_steps
 from training.pretraining.classifier import ClassifierObjective
 from training.pretraining.train import pretrain, state_file
 from training.recipe.file import read_recipe

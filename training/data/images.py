@@ -1,25 +1,34 @@
-"""Images in folders and tar archives, by relative name; decoding; unusable images."""
+"""Images in folders and tar archives, by relative name; decoding; unusable images.
+
+Labelled images, their parts, and sets of out-of-distribution images.
+"""
 
 import os
 import sys
 import tarfile
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from io import BytesIO
 from lzma import LZMAError
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
+from eulerlora.checkpoint.config import ClassName
 from eulerlora.errors import DataError, ImageError
 from eulerlora.images.files import EXTENSIONS, image_files, is_image_name
 from eulerlora.images.files import read_image as open_image
 from eulerlora.images.preprocess import Conversion, RgbImage
 from eulerlora.printable import printable
+from training.data.augmentation import Transform
 from training.data.progress import track
+from training.recipe.schema import OodGroup
 
 Encoded = Path | bytes
 """An image file on disk, or its bytes in memory."""
@@ -151,3 +160,83 @@ def report_skipped(*sets: Skipped) -> None:
         print(f"skipped {len(skipped):,} {noun}:", file=sys.stderr)
     for name, reason in skipped.items():
         print(f"  {name}: {reason}", file=sys.stderr)
+
+
+OUTSIDE = -1
+"""Label of images that belong to none of the classes."""
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, eq=False)  # comparing tensors gives no single truth value
+class LabelledImage:
+    """An image with its name, source and class index.
+
+    cluster: identifier of the subject that several images share, such as a lesion, if known.
+    groups: the image's group by attribute, such as "female" by "sex".
+    """
+
+    name: str
+    source: Source
+    label: int
+    cluster: str | None = None
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ImageParts:
+    """A labelled data set, split.
+
+    name: title in reports, with the split. parts: images of train, validation and calibration (not
+    in every split) and test. skipped: reasons by name for skipped images or rows. target: classes
+    whose joint sensitivity matters most, if the data set has any. notes: remarks for the user.
+    """
+
+    name: str
+    classes: tuple[ClassName, ...]
+    parts: Mapping[str, Sequence[LabelledImage]]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    target: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OodSet:
+    """Images that differ from the data set; `name` and `skipped` as in ImageParts.
+
+    Images of none of the classes are labelled OUTSIDE. group: how they differ (`OodSettings`).
+    generated: True for pictures of `training.ood`, False for those of a folder or archive.
+    """
+
+    name: str
+    images: Sequence[LabelledImage]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    group: OodGroup = "far"
+    generated: bool = False
+
+
+class ImageDataset(Dataset[tuple[Tensor, int]]):
+    """A torch data set of transformed images and their labels."""
+
+    def __init__(self, images: Sequence[LabelledImage], transform: Transform) -> None:
+        self.images = images
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image = self.images[index]
+        return self.transform(index, read_image(image.name, image.source)), image.label
+
+
+def class_counts(images: Sequence[LabelledImage], classes: int) -> Tensor:
+    """Returns (classes,) int64, the number of images per class."""
+    return torch.bincount(torch.tensor([image.label for image in images]), minlength=classes)
+
+
+def evenly_spaced(items: Sequence[Item], count: int | None) -> Sequence[Item]:
+    """Returns `count` items at equal distances, beginning with the first; all if fewer or None."""
+    if count is None or count >= len(items):
+        return items
+    return [items[index * len(items) // count] for index in range(count)]

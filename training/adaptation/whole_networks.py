@@ -10,12 +10,20 @@ from torch import Generator
 from eulerlora.checkpoint.config import Provenance
 from eulerlora.checkpoint.files import CONFIG, check_free, load_checkpoint, save_checkpoint
 from eulerlora.nn.network import AdaptedVisionTransformer
-from training.adaptation.backbone import FrozenBackbone, available_source, read_backbone
+from training.adaptation.network import (
+    FrozenBackbone,
+    available_source,
+    member_folders,
+    member_recipe,
+    read_backbone,
+    starts_from_previous,
+    whole_network,
+)
 from training.adaptation.probe import fit_heads, head_accuracy
-from training.adaptation.summary import data_lines
 from training.adaptation.train import (
     TrainingImages,
     checkpoint_config,
+    data_lines,
     evaluate_checkpoints,
     print_lines,
     print_run,
@@ -25,13 +33,17 @@ from training.adaptation.train import (
     train_adapters,
     without_auto,
 )
-from training.data.sources import report_skipped
-from training.fit.run import Run, Tracking, accelerator_on, data_provenance, run_provenance
-from training.fit.run_state import round_parameters
+from training.data.images import report_skipped
+from training.fit.run import (
+    Run,
+    Tracking,
+    accelerator_on,
+    data_provenance,
+    round_parameters,
+    run_provenance,
+)
 from training.recipe.schema import AdapterRecipe
 from training.reporting.model_card import model_card
-from training.whole_networks.members import member_folders, member_recipe, starts_from_previous
-from training.whole_networks.network import whole_network
 
 
 @dataclass(frozen=True)
