@@ -1,6 +1,6 @@
 """Colours of a picture in sRGB, so that its quality and its thumbnail are those of what is shown.
 
-The service and `eulerlora` convert alike (eulerlora/colour_profiles.py).
+The service and `eulerlora` convert alike (eulerlora/images/colour.py).
 """
 
 from io import BytesIO

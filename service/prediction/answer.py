@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from eulerlora.adaptive_sampling import standard_errors
-from eulerlora.uncertainty import summarise
+from eulerlora.sampling.adaptive import standard_errors
+from eulerlora.scores.uncertainty import summarise
 from eulerlora_client.contract.fields import item_id
 from eulerlora_client.contract.predictions import Prediction, PredictionWarning, ProblemDocument
 from eulerlora_client.contract.problems import InternalError, ModelFailure, Problem

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora.errors import DataError, SettingsError
-from eulerlora.openmp import set_openmp_wait_policy
+from eulerlora.nn.openmp import set_openmp_wait_policy
 from training.commands.options import PATH
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ import torch
 from scipy.special import stdtr, stdtrit
 
 from eulerlora.errors import DataError
-from eulerlora.ood_scores import ScoreName
+from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.settings import Mode
 from training.adaptation.train import REPORT
 from training.evaluation.predictions_file import PREDICTIONS

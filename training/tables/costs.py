@@ -9,26 +9,23 @@ from statistics import mean
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from eulerlora.backbone_network import VisionTransformer
-from eulerlora.checkpoint import BACKBONE, DEFAULT_CHECKPOINT
-from eulerlora.config import CheckpointConfig
-from eulerlora.image_files import image_files
-from eulerlora.method_settings import MethodSettings
-from eulerlora.published_weights import PUBLISHED, absent_weights, from_torchvision
-from eulerlora.safetensor_files import read_metadata
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.files import BACKBONE, DEFAULT_CHECKPOINT
+from eulerlora.checkpoint.published_weights import PUBLISHED, absent_weights, from_torchvision
+from eulerlora.checkpoint.safetensor_files import read_metadata
+from eulerlora.images.files import image_files
+from eulerlora.methods.registry import build_network
+from eulerlora.methods.settings import MethodSettings
+from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import AUTO, AdapterSettings, BackboneSettings, Mode
-from eulerlora.vision_transformer import AdaptedVisionTransformer
-from training.adaptation.backbone import DOWNLOADED, EMBEDDED
-from training.adaptation.losses import trajectory_loss
-from training.adaptation.objective import AdapterObjective
+from training.adaptation.network import DOWNLOADED, EMBEDDED, count_trained, train_all_weights
+from training.adaptation.objective import AdapterObjective, trajectory_loss
+from training.data.labels import LABELS, folder_labels
+from training.data.splits import CALIBRATION_SHARE, TEST_SHARE, VALIDATION_SHARE
 from training.fit.batches import RunLength
 from training.fit.optimisation import attention_kernels
-from training.labels.folders import folder_labels
-from training.labels.splits import CALIBRATION_SHARE, TEST_SHARE, VALIDATION_SHARE
-from training.labels.table import LABELS
 from training.recipe.schema import AdapterRecipe, BackboneSource, DataSettings
 from training.tables.runs import TableRun
-from training.whole_networks.network import count_trained, train_all_weights
 
 PUBLISHED_TRAINING_IMAGES = {
     "ham10000": 8_012,
@@ -69,7 +66,7 @@ class RowOperations:
 def trained_parameters(config: CheckpointConfig, recipe: AdapterRecipe) -> int:
     """Returns the number of trained parameters of a checkpoint, its heads included."""
     with torch.device("meta"):
-        network = AdaptedVisionTransformer(
+        network = build_network(
             VisionTransformer(config.backbone.settings),
             config.adapters.settings,
             len(config.classes),
@@ -129,7 +126,7 @@ def _operations(
     samples: int,
 ) -> RowOperations:
     """Counts the operations of a step and a prediction of a network with new weights."""
-    network = AdaptedVisionTransformer(VisionTransformer(shape), adapters, classes, method=method)
+    network = build_network(VisionTransformer(shape), adapters, classes, method=method)
     network = train_all_weights(network) if whole else network
     objective = AdapterObjective(network, samples, trajectory_loss, torch.ones(classes))
     images = torch.zeros(1, 3, shape.image_size, shape.image_size)

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 import torch
 
-from eulerlora.checkpoint import CONFIG, read_config
-from eulerlora.config import CheckpointConfig
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.files import CONFIG, read_config
+from eulerlora.checkpoint.published_weights import absent_weights
 from eulerlora.errors import DataError, SettingsError
-from eulerlora.published_weights import absent_weights
 from eulerlora.settings import AUTO
 from eulerlora.validation import validated
-from training.adaptation.backbone import EMBEDDED, read_backbone
+from training.adaptation.network import EMBEDDED, member_folders, read_backbone
 from training.adaptation.train import REPORT, state_file
 from training.data.datasets import read_dataset, read_ood_set, read_outliers
 from training.data.ham10000 import ARCHIVES, FOLDERS, METADATA, image_paths
@@ -23,7 +23,6 @@ from training.evaluation.report_schema import JSON
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe, BackboneSource, DataSettings, OodSettings
 from training.tables.table import Table, TableRow
-from training.whole_networks.members import member_folders
 
 Status = Literal["new", "begun", "trained", "finished"]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from eulerlora.preprocess import upright_rgb
+from eulerlora.images.preprocess import upright_rgb
 from eulerlora_client.policy.colours import in_srgb
 from eulerlora_client.policy.quality import measure_quality
 from eulerlora_client.report.thumbnails import thumbnail_of
