@@ -164,7 +164,7 @@ def estimated_hours(
     """
     same = [other for other in finished if other.recipe.variant == run.recipe.variant]
     if same:
-        seconds = [
+        seconds: list[float] = [
             sum(config.provenance["training"]["seconds"] for config in other.configs())
             for other in same
         ]
