@@ -24,7 +24,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.round_answer import RoundAnswer
 from eulerlora.settings import ADAPTIVE, AUTO, RequestMode
 from eulerlora.stopping_rule import check_adaptive, stopping_rule
-from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason
+from eulerlora_client.contract.answers import Disposition, ImageQuality, Reason
 from eulerlora_client.policy.policy import Policy, default_policy, disposition_for
 from service.prediction.request import FlagLimits, disposition_is_settled
 from training.calibration.outputs import CalibrationOutputs

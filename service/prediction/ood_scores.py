@@ -9,8 +9,7 @@ from eulerlora import ood_scores as scoring
 from eulerlora.inference import ImageOutput
 from eulerlora.ood_scores import ScoreName
 from eulerlora.settings import AUTO, Draw
-from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
-from eulerlora_client.contract.scores import OodScore, OodScores
+from eulerlora_client.contract.answers import OodScore, OodScores, PredictionWarning, WarningCode
 from service.prediction.request import PredictRequest
 
 

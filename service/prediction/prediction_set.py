@@ -12,8 +12,7 @@ from eulerlora.prediction_sets import (
     prediction_sets,
 )
 from eulerlora.settings import AUTO, Draw
-from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
-from eulerlora_client.contract.scores import PredictionSet
+from eulerlora_client.contract.answers import PredictionSet, PredictionWarning, WarningCode
 from service.prediction.request import PredictRequest
 
 

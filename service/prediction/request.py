@@ -11,11 +11,10 @@ from eulerlora.adaptive_sampling import ROUNDS
 from eulerlora.round_answer import SettledDecisions
 from eulerlora.settings import ADAPTIVE, AUTO, Auto, Draw
 from eulerlora.stopping_rule import StoppingRule, stopping_rule
-from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
+from eulerlora_client.contract.answers import ImageQuality, PredictionWarning, Reason, WarningCode
 from eulerlora_client.contract.problems import InvalidParameter
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
-from eulerlora_client.contract.triage import ImageQuality, Reason
 from eulerlora_client.policy.policy import Policy, disposition_for
 from service.inference.models import ServedModel
 from service.scheduling.clients import Flow

@@ -8,7 +8,7 @@ from fastapi.responses import PlainTextResponse
 
 from eulerlora.calibration_schema import PredictionSetCalibration
 from eulerlora.prediction_sets import ALWAYS_INCLUDED
-from eulerlora_client.contract.models import (
+from eulerlora_client.contract.answers import (
     ClassName,
     ImageLimits,
     ModelDetails,

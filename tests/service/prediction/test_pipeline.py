@@ -11,7 +11,7 @@ from PIL import Image
 from eulerlora.calibration_schema import Threshold
 from eulerlora.checkpoint import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora_client.contract.predictions import WarningCode
+from eulerlora_client.contract.answers import WarningCode
 from eulerlora_client.contract.problems import (
     AuditUnavailable,
     NotReady,
