@@ -20,8 +20,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from eulerlora.preprocess import network_input
-from eulerlora.seeds import content_seed
+from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.answers import ImageQuality, PredictionWarning
 from eulerlora_client.contract.problems import UnusableImage

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from eulerlora.adaptive_sampling import standard_errors
-from eulerlora.uncertainty import summarise
+from eulerlora.sampling.adaptive import standard_errors
+from eulerlora.scores.uncertainty import summarise
 from eulerlora_client.contract.answers import (
     ImageQuality,
     Prediction,

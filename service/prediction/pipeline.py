@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fastapi import Request
 
-from eulerlora.stopping_rule import StoppingRule
+from eulerlora.sampling.adaptive import StoppingRule
 from eulerlora_client.contract.answers import Disposition, Prediction, ProblemDocument
 from eulerlora_client.contract.problems import DeadlinePassed, Overloaded, Problem
 from eulerlora_client.contract.queries import PredictQuery

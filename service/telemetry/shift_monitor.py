@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Self
 
-from eulerlora.calibration_schema import Threshold
 from eulerlora.model import EulerLoRA
+from eulerlora.scores.ood_scores import Threshold
 from eulerlora.settings import AUTO, Auto
 from eulerlora_client.contract.answers import (
     ModelShift,

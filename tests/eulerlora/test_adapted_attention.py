@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
-from eulerlora.adapted_attention import AttentionAdapters, adapted_attention
+from eulerlora.nn.attention import AttentionAdapters, adapted_attention
 from eulerlora.settings import AdapterSettings
 
 ROWS, TOKENS, WIDTH, HEADS = 3, 5, 12, 3

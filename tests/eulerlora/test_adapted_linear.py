@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.adapted_linear import adapted_linear
-from eulerlora.coefficients import draw_masks, terminal_coefficients
+from eulerlora.nn.attention import adapted_linear
+from eulerlora.sampling.masks import draw_masks, terminal_coefficients
 
 ROWS, TOKENS, WIDTH, OUT, RANK = 3, 5, 8, 6, 4
 

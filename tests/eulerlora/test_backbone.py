@@ -1,4 +1,4 @@
-"""eulerlora.backbone: shapes, image sizes and files of backbones."""
+"""eulerlora.checkpoint.backbone: shapes, image sizes and files of backbones."""
 
 import json
 from pathlib import Path
@@ -9,10 +9,10 @@ from safetensors.torch import save_file
 from torch import nn
 from torchvision import models
 
-from eulerlora.backbone import at_image_size, load_backbone, save_backbone
-from eulerlora.backbone_network import VisionTransformer
+from eulerlora.checkpoint.backbone import at_image_size, load_backbone, save_backbone
+from eulerlora.checkpoint.published_weights import from_torchvision
 from eulerlora.errors import CheckpointError, SettingsError
-from eulerlora.published_weights import from_torchvision
+from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import BackboneSettings, Preprocessing
 
 SETTINGS = BackboneSettings(image_size=24, patch_size=8, layers=3, heads=3, width=12, mlp_width=20)

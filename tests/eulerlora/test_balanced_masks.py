@@ -1,4 +1,4 @@
-"""eulerlora.balanced_masks: law of each sample by enumeration, and variance of the mean."""
+"""eulerlora.sampling.masks: law of each sample by enumeration, and variance of the mean."""
 
 import itertools
 import math
@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 from torch import Generator, Tensor
 
-from eulerlora.balanced_masks import (
+from eulerlora.sampling.masks import (
     GROUP,
     balanced_ranks,
     consecutive_masks,

@@ -1,4 +1,4 @@
-"""eulerlora.checkpoint: round trips, damaged folders, and saves that fail."""
+"""eulerlora.checkpoint.files: round trips, damaged folders, and saves that fail."""
 
 import hashlib
 import json
@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from eulerlora.checkpoint import (
+from eulerlora.checkpoint.config import BackboneConfig
+from eulerlora.checkpoint.files import (
     check_free,
     load_checkpoint,
     read_config,
@@ -23,12 +24,11 @@ from eulerlora.checkpoint import (
     stored_revision,
     write_config,
 )
-from eulerlora.config import BackboneConfig
+from eulerlora.checkpoint.safetensor_files import tensors_sha256
 from eulerlora.errors import CheckpointError
-from eulerlora.inference import predict_rows
-from eulerlora.safetensor_files import tensors_sha256
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.damaged_checkpoints import (
     BACKBONE,
     CONFIG,

@@ -1,4 +1,4 @@
-"""eulerlora.coefficients: moments, special cases, independence and stacking."""
+"""eulerlora.sampling.masks: moments, special cases, independence and stacking."""
 
 import itertools
 import math
@@ -10,7 +10,11 @@ import torch
 from scipy import stats
 from torch import Generator, Tensor
 
-from eulerlora.coefficients import (
+from eulerlora.methods.masks import EulerLoRAMethod
+from eulerlora.methods.settings import EULERLORA
+from eulerlora.nn.method import NetworkShape
+from eulerlora.nn.rows import COEFFICIENTS
+from eulerlora.sampling.masks import (
     PROJECTIONS,
     draw_balanced_trajectories,
     draw_masks,
@@ -18,10 +22,6 @@ from eulerlora.coefficients import (
     on_stacked_ranks,
     terminal_coefficients,
 )
-from eulerlora.method_settings import EULERLORA
-from eulerlora.methods.contract import NetworkShape
-from eulerlora.methods.masks import EulerLoRAMethod
-from eulerlora.row_draws import COEFFICIENTS
 from eulerlora.settings import SAMPLERS, AdapterSettings, BackboneSettings, Draw, Sampler
 
 DRAWS = 40_000

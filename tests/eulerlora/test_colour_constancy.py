@@ -4,12 +4,11 @@ from pathlib import Path
 
 import torch
 
-from eulerlora.checkpoint import load_checkpoint, save_checkpoint
-from eulerlora.colour_constancy import colour_constant, shades_of_gray
-from eulerlora.row_draws import RowDraws
-from eulerlora.rows import Rows
+from eulerlora.checkpoint.files import load_checkpoint, save_checkpoint
+from eulerlora.images.colour import colour_constant, shades_of_gray
+from eulerlora.methods.registry import build_network
+from eulerlora.nn.rows import RowDraws, Rows
 from eulerlora.settings import Preprocessing
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import TINY_ADAPTERS, config_of, random_network
 
 IMAGES = 0.2 + 0.4 * torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -44,7 +43,7 @@ def test_a_saturated_result_is_clipped_to_the_unit_range() -> None:
 
 def test_the_network_applies_the_method_first() -> None:
     plain = random_network()
-    network = AdaptedVisionTransformer(plain.backbone, TINY_ADAPTERS, 3, GRAY)
+    network = build_network(plain.backbone, TINY_ADAPTERS, 3, GRAY)
     network.load_state_dict(plain.state_dict())
     rows = Rows.of([1] * len(IMAGES), TINY_ADAPTERS.adapters)
     ranks = TINY_ADAPTERS.adapters * TINY_ADAPTERS.rank

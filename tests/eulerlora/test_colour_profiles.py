@@ -1,4 +1,4 @@
-"""eulerlora.colour_profiles: colours of embedded profiles against a computation by hand."""
+"""eulerlora.images.colour: colours of embedded profiles against a computation by hand."""
 
 import io
 import zlib
@@ -9,9 +9,9 @@ import torch
 from PIL import Image, ImageCms
 from torch import Tensor
 
-from eulerlora import colour_profiles
-from eulerlora.colour_profiles import is_srgb
-from eulerlora.preprocess import Conversion, RgbImage, is_upright_srgb, upright_rgb
+from eulerlora.images import colour as colour_profiles
+from eulerlora.images.colour import is_srgb
+from eulerlora.images.preprocess import Conversion, RgbImage, is_upright_srgb, upright_rgb
 from tests.icc_profiles import (
     ADOBE_RGB,
     D50,

@@ -1,4 +1,4 @@
-"""eulerlora.config: valid and invalid contents of config.json."""
+"""eulerlora.checkpoint.config: valid and invalid contents of config.json."""
 
 import json
 from collections.abc import Callable
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from eulerlora.calibration_schema import Threshold
-from eulerlora.config import CheckpointConfig
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.scores.ood_scores import Threshold
 
 Fields = dict[str, Any]
 

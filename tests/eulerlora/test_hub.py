@@ -11,9 +11,9 @@ from torch import Tensor
 
 from eulerlora import EulerLoRA, HubError
 from eulerlora.backbones.source import find_source
-from eulerlora.checkpoint import load_checkpoint
+from eulerlora.checkpoint.files import load_checkpoint
+from eulerlora.checkpoint.hub import Repository, download
 from eulerlora.errors import SettingsError
-from eulerlora.hub import Repository, download
 from tests.eulerlora.backbones.sources import MODELS
 from tests.fake_hub import COMMIT, NAME, FakeHub, fake_hub
 

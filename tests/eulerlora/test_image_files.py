@@ -1,4 +1,4 @@
-"""eulerlora.image_files: listing of image files, and their pixels."""
+"""eulerlora.images.files: listing of image files, and their pixels."""
 
 from io import BytesIO
 from pathlib import Path
@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 
 from eulerlora.errors import ImageError
-from eulerlora.image_files import image_files, jpeg_reduction, read_pixels, unread_file
+from eulerlora.images.files import image_files, jpeg_reduction, read_pixels, unread_file
+from eulerlora.images.preprocess import resize
 from eulerlora.model import EulerLoRA, rgb_images
-from eulerlora.preprocess import resize
 from tests.damaged_images import contradictory_images, png_chunks
 
 EXAMPLE = Path(__file__).parents[2] / "docs/images/example-lesion.jpg"

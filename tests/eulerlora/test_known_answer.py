@@ -1,4 +1,4 @@
-"""eulerlora.known_answer: what is stored, what is refused, and what counts as a wrong model."""
+"""eulerlora.checkpoint.files: what is stored, what is refused, and what counts as a wrong model."""
 
 import hashlib
 import json
@@ -10,26 +10,24 @@ import pytest
 import torch
 from PIL import Image
 
-from eulerlora.checkpoint import (
-    Checkpoint,
-    load_checkpoint,
-    read_config,
-    save_checkpoint,
-    write_config,
-)
-from eulerlora.errors import CheckpointError
-from eulerlora.known_answer import (
+from eulerlora.checkpoint.files import (
     DRAWS,
     EXPECTED_FILE,
     IMAGE_FILE,
     TOLERANCES,
+    Checkpoint,
     KnownAnswer,
+    load_checkpoint,
     predict_known_answer,
+    read_config,
     read_known_answer,
+    save_checkpoint,
     synthetic_image,
+    write_config,
 )
+from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
-from eulerlora.runtime import Runtime
+from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import RuntimeSettings
 
 Damage = Callable[[Path], object]

@@ -1,4 +1,4 @@
-"""eulerlora.preprocess: orientation, modes, transparency and resizing of images."""
+"""eulerlora.images.preprocess: orientation, modes, transparency and resizing of images."""
 
 import io
 
@@ -11,7 +11,7 @@ from torch.nn import functional
 from torchvision.transforms import v2
 
 from eulerlora.errors import ImageError
-from eulerlora.preprocess import (
+from eulerlora.images.preprocess import (
     RgbImage,
     is_upright_srgb,
     network_input,

@@ -1,4 +1,4 @@
-"""eulerlora.published_weights: torchvision's weights, from its cache, a file or a download."""
+"""Torchvision's published weights, from its cache, a file or a download."""
 
 import errno
 import hashlib
@@ -13,8 +13,8 @@ from torch import nn
 from torchvision import models
 from torchvision.models import Weights, WeightsEnum
 
+from eulerlora.checkpoint.published_weights import PUBLISHED, published_backbone
 from eulerlora.errors import EulerLoRAError, SettingsError
-from eulerlora.published_weights import PUBLISHED, published_backbone
 
 
 def test_all_weights_of_torchvisions_five_families_are_listed() -> None:

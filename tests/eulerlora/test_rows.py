@@ -1,8 +1,8 @@
-"""eulerlora.rows against nested loops over images, adapters and samples."""
+"""eulerlora.nn.rows against nested loops over images, adapters and samples."""
 
 import torch
 
-from eulerlora.rows import Rows
+from eulerlora.nn.rows import Rows
 
 
 def test_rows_run_over_images_then_adapters_then_samples() -> None:

@@ -1,4 +1,4 @@
-"""eulerlora.safetensor_files: written files, and all kinds of files that are refused."""
+"""eulerlora.checkpoint.safetensor_files: written files, and all kinds of files that are refused."""
 
 import json
 import struct
@@ -10,8 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from eulerlora.checkpoint.safetensor_files import (
+    read_metadata,
+    read_tensors,
+    tensors_sha256,
+    write_tensors,
+)
 from eulerlora.errors import CheckpointError
-from eulerlora.safetensor_files import read_metadata, read_tensors, tensors_sha256, write_tensors
 
 Tensors = dict[str, Tensor]
 

@@ -1,4 +1,4 @@
-"""eulerlora.seeds: the seed derived from an image and a revision."""
+"""eulerlora.images.preprocess: the seed derived from an image and a revision."""
 
 import io
 
@@ -7,8 +7,7 @@ import torch
 from PIL import Image
 from torch import Generator, Tensor
 
-from eulerlora.preprocess import upright_rgb
-from eulerlora.seeds import content_seed
+from eulerlora.images.preprocess import content_seed, upright_rgb
 from eulerlora.settings import Draw
 
 REVISION = "sha256:" + "0" * 64

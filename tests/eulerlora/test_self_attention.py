@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.row_draws import RowDraws
-from eulerlora.rows import Rows
-from eulerlora.self_attention import DistanceAttention, SelfAttention, attend
+from eulerlora.nn.attention import DistanceAttention, SelfAttention, attend
+from eulerlora.nn.rows import RowDraws, Rows
 from tests.conftest import TINY_BACKBONE, random_backbone, random_network
 
 BY_DISTANCE = TINY_BACKBONE.model_copy(update={"attention": "l2"})

@@ -13,14 +13,13 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torchvision import models
 
-from eulerlora.adapter_heads import AdapterHeads
-from eulerlora.backbone_network import VisionTransformer
-from eulerlora.published_weights import from_torchvision
-from eulerlora.row_draws import COEFFICIENTS, RowDraws
-from eulerlora.row_pass import adapted_block
-from eulerlora.rows import Rows
+from eulerlora.checkpoint.published_weights import from_torchvision
+from eulerlora.methods.registry import build_network
+from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.method import AdapterHeads
+from eulerlora.nn.network import AdaptedVisionTransformer, adapted_block
+from eulerlora.nn.rows import COEFFICIENTS, RowDraws, Rows
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, Preprocessing
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 DET = Draw()
 TINY = BackboneSettings(image_size=32, patch_size=8, layers=2, heads=2, width=16, mlp_width=24)
@@ -162,11 +161,9 @@ def naive_logits(
 def test_images_are_normalised_before_the_backbone(make_backbone, images: Tensor) -> None:
     backbone, adapters = make_backbone(), AdapterSettings(adapters=1, rank=2, min_rank=1)
     mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
-    normalised = AdaptedVisionTransformer(
-        backbone, adapters, 3, Preprocessing(size=32, mean=mean, std=std)
-    )
+    normalised = build_network(backbone, adapters, 3, Preprocessing(size=32, mean=mean, std=std))
     normalised.initialise(Generator().manual_seed(0))
-    plain = AdaptedVisionTransformer(backbone, adapters, 3)
+    plain = build_network(backbone, adapters, 3)
     plain.load_state_dict(normalised.state_dict())
     shifted = (images - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
     expected, actual = answer(plain, shifted, DET), answer(normalised, images, DET)
@@ -342,7 +339,7 @@ def test_the_networks_of_the_paper_have_the_stated_number_of_trainable_parameter
 ) -> None:
     with torch.device("meta"):
         backbone = VisionTransformer(BackboneSettings())
-        network = AdaptedVisionTransformer(backbone, AdapterSettings(adapters=adapters), classes)
+        network = build_network(backbone, AdapterSettings(adapters=adapters), classes)
     assert sum(p.numel() for p in network.parameters() if p.requires_grad) == expected
 
 
@@ -351,7 +348,7 @@ def test_one_adapter_on_vit_b_32_has_73728_parameters_for_each_rank(rank: int) -
     with torch.device("meta"):
         backbone = VisionTransformer(BackboneSettings())
         settings = AdapterSettings(adapters=1, rank=rank, min_rank=1)
-        network = AdaptedVisionTransformer(backbone, settings, 2)
+        network = build_network(backbone, settings, 2)
     assert sum(p.numel() for p in network.blocks.parameters()) == 73_728 * rank
 
 

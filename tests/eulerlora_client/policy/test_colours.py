@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from eulerlora.preprocess import upright_rgb
+from eulerlora.images.preprocess import upright_rgb
 from eulerlora_client.policy.quality import in_srgb, measure_quality
 from eulerlora_client.report.html import thumbnail_of
 from tests.damaged_images import PNG_SIGNATURE, contradictory_images, png_chunks

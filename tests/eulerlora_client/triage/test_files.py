@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora.image_files import EXTENSIONS as MODEL_EXTENSIONS
+from eulerlora.images.files import EXTENSIONS as MODEL_EXTENSIONS
 from eulerlora_client.errors import ImageFilesError
 from eulerlora_client.sdk.images import EXTENSIONS, select_files
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eulerlora.checkpoint import CARD, DEFAULT_CHECKPOINT, read_config
+from eulerlora.checkpoint.files import CARD, DEFAULT_CHECKPOINT, read_config
 from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.policy.results import WARNING, performance
 from tests.server_process import serving

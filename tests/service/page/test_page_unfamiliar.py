@@ -2,7 +2,7 @@
 
 import pytest
 
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT, read_config
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from eulerlora_client.policy.results import PATHWAYS, REASONS, TITLES
 from tests.damaged_checkpoints import edited
 from tests.server_process import serving

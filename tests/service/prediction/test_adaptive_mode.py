@@ -8,10 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from eulerlora.calibration_schema import DecisionMargins, RoundMargins, Threshold
-from eulerlora.checkpoint import Checkpoint
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora.round_answer import RoundAnswer, SettledDecisions
+from eulerlora.sampling.adaptive import DecisionMargins, RoundAnswer, RoundMargins, SettledDecisions
+from eulerlora.scores.ood_scores import Threshold
 from eulerlora_client.contract.answers import ImageQuality, Prediction
 from eulerlora_client.contract.problems import InvalidParameter
 from eulerlora_client.contract.queries import PredictQuery

@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from eulerlora.calibration_schema import Threshold
-from eulerlora.checkpoint import Checkpoint
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
+from eulerlora.scores.ood_scores import Threshold
 from eulerlora_client.contract.answers import WarningCode
 from eulerlora_client.contract.problems import (
     AuditUnavailable,

@@ -10,11 +10,11 @@ import torch
 from PIL import Image
 from starlette.testclient import TestClient
 
-from eulerlora.calibration_schema import ScoreThreshold
-from eulerlora.checkpoint import Checkpoint
-from eulerlora.config import ClassName
-from eulerlora.feature_distance import FEATURES_PER_WIDTH, FeatureDistance, FeatureStatistics
+from eulerlora.checkpoint.config import ClassName
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
+from eulerlora.scores.feature_distance import FEATURES_PER_WIDTH, FeatureDistance, FeatureStatistics
+from eulerlora.scores.ood_scores import ScoreThreshold
 from eulerlora_client.contract.answers import PolicyDescription
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
 from eulerlora_client.policy.policy import Policy, default_policy, policy_of
