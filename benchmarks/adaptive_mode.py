@@ -28,7 +28,7 @@ from eulerlora.sampling.adaptive import (
 from eulerlora.sampling.decision_margins import DET_ROUND, MARGIN_ROUNDS, RoundAnswers, last_rounds
 from eulerlora.scores.ood_scores import Threshold
 from eulerlora.settings import ADAPTIVE, AUTO, RequestMode
-from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason
+from eulerlora_client.contract.answers import Disposition, ImageQuality, Reason
 from eulerlora_client.policy.policy import Policy, default_policy, disposition_for
 from service.prediction.request import FlagLimits, disposition_is_settled
 from training.calibration.outputs import CalibrationOutputs

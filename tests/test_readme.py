@@ -11,8 +11,8 @@ from fastapi.testclient import TestClient
 
 from eulerlora import EulerLoRA
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, stored_revision
-from eulerlora_client.policy.performance import performance
 from eulerlora_client.policy.policy import default_policy
+from eulerlora_client.policy.results import performance
 from service.app import create_service
 from service.inference.models import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle

@@ -103,7 +103,7 @@ def predict_command(
     if as_json and csv_file is not None:
         raise click.UsageError("expected one of --json and --csv, got both")
 
-    from eulerlora.commands.file_predictions import (  # noqa: PLC0415  # noqa: PLC0415
+    from eulerlora.commands.file_predictions import (  # noqa: PLC0415
         check_output,
         expand_folders,
         json_line,

@@ -10,8 +10,7 @@ from eulerlora.prediction import answer
 from eulerlora.scores import ood_scores as scoring
 from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.settings import AUTO, Draw
-from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
-from eulerlora_client.contract.scores import OodScore, OodScores
+from eulerlora_client.contract.answers import OodScore, OodScores, PredictionWarning, WarningCode
 from service.prediction.request import PredictRequest
 
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from eulerlora.scores.prediction_sets import ALWAYS_INCLUDED, PredictionSetCalibration
-from eulerlora_client.contract.models import (
+from eulerlora_client.contract.answers import (
     ClassName,
     ImageLimits,
     ModelDetails,

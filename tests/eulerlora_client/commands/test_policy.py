@@ -11,8 +11,8 @@ from PIL import Image
 from eulerlora_client.commands import program
 from eulerlora_client.commands.policy import check_command, policy_command, show_command
 from eulerlora_client.errors import ImageFilesError, SettingsError
-from eulerlora_client.policy.performance import UNKNOWN, performance
 from eulerlora_client.policy.policy import default_policy, default_policy_text
+from eulerlora_client.policy.results import UNKNOWN, performance
 
 
 def test_show_prints_the_packaged_policy_unchanged() -> None:
@@ -77,7 +77,7 @@ def test_check_refuses_a_file_that_is_no_image(tmp_path: Path) -> None:
 def test_the_group_lists_the_commands_of_its_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     group = "eulerlora.policy_commands"
     show = EntryPoint("show", "eulerlora_client.commands.policy:show_command", group)
-    serve = EntryPoint("serve", "service.commands:serve_command", "eulerlora.commands.predict")
+    serve = EntryPoint("serve", "service.commands:serve_command", "eulerlora.commands")
     declared = EntryPoints((show, serve))
     monkeypatch.setattr(program, "entry_points", declared.select)
     done = CliRunner().invoke(policy_command, ["--help"])

@@ -11,7 +11,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.nn.runtime import ImageOutput
 from eulerlora.scores.ood_scores import Threshold
 from eulerlora.settings import Draw
-from eulerlora_client.contract.predictions import Prediction, PredictionWarning
+from eulerlora_client.contract.answers import Prediction, PredictionWarning
 from eulerlora_client.contract.problems import ModelFailure
 from eulerlora_client.contract.queries import PredictQuery
 from service.inference.models import ServedModel

@@ -19,7 +19,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import MAX_SAMPLES, ROUNDS
 from eulerlora.scores.ood_scores import Threshold
 from eulerlora.settings import Draw
-from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.contract.problems import DeadlinePassed, Overloaded
 from eulerlora_client.contract.queries import PredictQuery
 from service.audit.log import AuditEntry

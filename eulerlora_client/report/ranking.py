@@ -1,4 +1,4 @@
-"""Ranks triage rows for review, the most urgent first.
+"""Rows of a triage run in order of urgency, and the queue of a clinic that they make.
 
 A row that is to be retaken ranks directly below urgent rows if its malignant probability reaches
 the urgent threshold.
@@ -7,14 +7,43 @@ the urgent threshold.
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eulerlora_client.contract.triage import Disposition
-from eulerlora_client.policy.urgency import FAILED, TriageStatus, urgency
-from eulerlora_client.policy.wording import NOT_ASSESSED, TITLES
-from eulerlora_client.triage.result import TriageRow
+from eulerlora_client.contract.answers import (
+    Disposition,
+    TriageResult,
+)
+from eulerlora_client.policy.policy import (
+    FAILED,
+    Policy,
+    TriageStatus,
+    urgency,
+)
+from eulerlora_client.policy.results import (
+    NOT_ASSESSED,
+    TITLES,
+    decided,
+)
+
+
+@dataclass(frozen=True)
+class RowProblem:
+    """Why a file has no result: a code for programs, and a text for people."""
+
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class TriageRow:
+    """The outcome for one file: the result, or the problem that prevented it."""
+
+    path: Path
+    result: TriageResult | None = None
+    problem: RowProblem | None = None
+
 
 STATUS_TITLES: Mapping[TriageStatus, str] = dict([*TITLES.items(), (FAILED, NOT_ASSESSED)])
 """The title of each status, in the order of their counts."""
@@ -84,3 +113,60 @@ def _common_folder(paths: Sequence[Path]) -> Path | None:
         return Path(os.path.commonpath([path.parent for path in paths]))
     except ValueError:  # no paths, or absolute and relative ones
         return None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A row with what is known about its image.
+
+    source: name of its set. melanoma: the lesion is one. everyday: the image shows no lesion.
+    """
+
+    row: TriageRow
+    source: str
+    melanoma: bool
+    everyday: bool
+
+
+@dataclass(frozen=True)
+class QueuedPicture:
+    """A picture with its rank under a policy."""
+
+    picture: Picture
+    ranked: RankedRow
+
+
+def queue_of(
+    pictures: Iterable[Picture], policy: Policy, heed_unfamiliar: bool
+) -> list[QueuedPicture]:
+    """Returns the pictures as a policy ranks them, the most urgent first.
+
+    Earlier decisions in the rows do not count. heed_unfamiliar: False ignores the flag of the
+    feature distance, as if the checkpoint had no feature statistics. Raises as `Policy.decide`.
+    """
+    queued = []
+    for picture in pictures:
+        row = _decided_again(picture.row, policy, heed_unfamiliar)
+        queued.append(QueuedPicture(picture, ranked_row(row, str(row.path))))
+    return sorted(queued, key=lambda each: sort_key(each.ranked))
+
+
+def status_counts(queue: Iterable[QueuedPicture], source: str) -> Counter[TriageStatus]:
+    """Returns the number of pictures of a set by status."""
+    return Counter(each.ranked.status for each in queue if each.picture.source == source)
+
+
+def first_everyday(queue: Sequence[QueuedPicture]) -> int | None:
+    """Returns the position of the first everyday picture, from 1; None without one."""
+    places = (place for place, each in enumerate(queue, 1) if each.picture.everyday)
+    return next(places, None)
+
+
+def _decided_again(row: TriageRow, policy: Policy, heed_unfamiliar: bool) -> TriageRow:
+    result = row.result
+    if result is None:
+        return row
+    if not heed_unfamiliar:
+        prediction = result.prediction.model_copy(update={"unfamiliar": None})
+        result = result.model_copy(update={"prediction": prediction})
+    return replace(row, result=decided(result, policy))

@@ -14,7 +14,7 @@ from eulerlora.images.preprocess import resize
 from eulerlora.model import EulerLoRA, rgb_images
 from tests.damaged_images import contradictory_images, png_chunks
 
-EXAMPLE = Path(__file__).parents[2] / "docs/images/example-lesion.jpg"
+EXAMPLE = Path(__file__).parents[3] / "docs/images/example-lesion.jpg"
 MAX_PROBABILITY_CHANGE = 0.005
 
 

@@ -1,4 +1,4 @@
-"""The adapted network against torchvision, on a tiny backbone and on ViT-B/32."""
+"""The network against torchvision, on a tiny backbone and ViT-B/32; rows against loops."""
 
 import copy
 import math
@@ -421,3 +421,38 @@ def test_vit_b_32_in_deterministic_mode_equals_torchvision_on_merged_weights(
         expected = merged_torchvision(network, large_image, adapter)[0]
         torch.testing.assert_close(actual[adapter], expected, rtol=1e-4, atol=1e-4)
     assert (expected - frozen_with_head(network, large_image)[0, 1]).abs().mean() > 0.1
+
+
+def test_rows_run_over_images_then_adapters_then_samples() -> None:
+    samples, adapters = [1, 3, 2], 2
+    pairs = [
+        (image, adapter)
+        for image, count in enumerate(samples)
+        for adapter in range(adapters)
+        for _ in range(count)
+    ]
+    rows = Rows.of(samples, adapters)
+    assert list(zip(rows.image.tolist(), rows.adapter.tolist(), strict=True)) == pairs
+    assert rows.counts == (2, 6, 4)
+    assert len(rows) == 12
+
+
+def test_values_are_split_into_the_rows_of_each_image() -> None:
+    rows = Rows.of([1, 3, 2], 2)
+    values = rows.image.float()[:, None] * torch.ones(1, 5)
+    parts = rows.by_image(values)
+    assert [len(part) for part in parts] == [2, 6, 4]
+    for image, part in enumerate(parts):
+        assert torch.equal(part, torch.full_like(part, image))
+
+
+def test_parts_hold_whole_images_and_at_most_the_allowed_rows_or_one_image() -> None:
+    rows = Rows.of([1, 3, 1, 5, 1], adapters=2)
+    parts = list(rows.split(8))
+    assert [part.renumbered.counts for part in parts] == [(2, 6), (2,), (10,), (2,)]
+    assert [part.images for part in parts] == [slice(0, 2), slice(2, 3), slice(3, 4), slice(4, 5)]
+    for part in parts:
+        assert torch.equal(part.renumbered.image + part.images.start, rows.image[part.rows])
+        assert torch.equal(part.renumbered.adapter, rows.adapter[part.rows])
+        assert len(part.renumbered) == sum(part.renumbered.counts)
+    assert [part.rows.stop for part in parts] == [8, 10, 20, 22]

@@ -1,34 +1,45 @@
-"""eulerlora.checkpoint.files: round trips, damaged folders, and saves that fail."""
+"""Checkpoint folders: round trips, damaged folders, saves that fail, and the known answer."""
 
 import hashlib
 import json
 import os
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from eulerlora.checkpoint.config import BackboneConfig
 from eulerlora.checkpoint.files import (
+    DRAWS,
+    EXPECTED_FILE,
+    IMAGE_FILE,
+    TOLERANCES,
+    Checkpoint,
+    KnownAnswer,
     check_free,
     load_checkpoint,
+    predict_known_answer,
     read_config,
+    read_known_answer,
     revision_of,
     save_checkpoint,
     stored_revision,
+    synthetic_image,
     write_config,
 )
 from eulerlora.checkpoint.safetensor_files import tensors_sha256
 from eulerlora.errors import CheckpointError
+from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.nn.runtime import predict_rows
-from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
+from eulerlora.nn.runtime import Runtime, predict_rows
+from eulerlora.settings import BackboneSettings, Draw, RuntimeSettings
 from tests.damaged_checkpoints import (
     BACKBONE,
     CONFIG,
@@ -189,14 +200,6 @@ def peak_kilobytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def test_a_loaded_checkpoint_does_not_depend_on_its_files(checkpoint_copy: Path) -> None:
-    network = load_checkpoint(checkpoint_copy).network
-    before = outputs(network)
-    for file in checkpoint_copy.glob("*.safetensors"):
-        file.write_bytes(bytes(file.stat().st_size))  # in place: a mapping of it would change
-    assert torch.equal(outputs(network), before)
-
-
 @pytest.mark.parametrize("width", [16, 24])
 def test_the_file_of_another_backbone_is_refused(
     checkpoint_copy: Path, make_network, make_config, tmp_path: Path, make_backbone, width: int
@@ -224,13 +227,6 @@ def test_a_folder_with_files_is_refused_and_left_unchanged(
     assert caught.value.path == checkpoint_copy
     assert contents(checkpoint_copy) == before
     assert [path.name for path in checkpoint_copy.parent.iterdir()] == [checkpoint_copy.name]
-
-
-def test_a_file_at_the_path_of_the_folder_is_not_overwritten(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("content")
-    with pytest.raises(CheckpointError, match="expected an empty or new folder"):
-        check_free(path)
 
 
 def test_an_empty_or_new_folder_is_accepted_and_parents_are_created(
@@ -291,64 +287,222 @@ def test_a_published_backbone_is_loaded_from_torchs_cache_and_not_stored(
     assert torch.equal(backbone.class_token, tiny_published.state["class_token"])
 
 
-def test_other_weights_under_a_published_name_are_refused(
-    published_folder: Path, tiny_published
+Damage = Callable[[Path], object]
+
+
+def other_weights(published: Any) -> None:
+    torch.save(published.state | {"class_token": torch.ones(1, 1, 16)}, published.file)
+
+
+def downloads_other_weights(published: Any) -> None:
+    published.file.unlink()
+    published.source.parent.mkdir()
+    torch.save(published.state | {"class_token": torch.ones(1, 1, 16)}, published.source)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        other_weights,
+        downloads_other_weights,
+        lambda published: published.file.write_bytes(bytes(range(256)) * 40),
+        lambda published: os.truncate(published.file, published.file.stat().st_size // 2),
+        lambda published: published.file.unlink(),
+    ],
+)
+def test_damaged_or_other_published_weights_are_a_checkpoint_error(
+    published_folder: Path, tiny_published, damage: Callable[[Any], None]
 ) -> None:
-    torch.save(tiny_published.state | {"class_token": torch.ones(1, 1, 16)}, tiny_published.file)
-    with pytest.raises(CheckpointError, match=r"SHA-256|hash") as caught:
+    damage(tiny_published)
+    with pytest.raises(CheckpointError) as caught:
         load_checkpoint(published_folder)
     assert caught.value.path.parent == published_folder
 
 
-def test_published_weights_with_another_shape_than_in_the_config_are_refused(
+def test_published_weights_of_another_shape_than_in_the_config_are_refused(
     published_folder: Path,
 ) -> None:
     edited(CONFIG, lambda c: c["backbone"]["settings"].update(mlp_width=48))(published_folder)
-    with pytest.raises(CheckpointError, match=r"backbone\.settings do not match"):
-        load_checkpoint(published_folder)
-
-
-def test_a_damaged_file_in_torchs_cache_is_a_checkpoint_error(
-    published_folder: Path, tiny_published
-) -> None:
-    tiny_published.file.write_bytes(bytes(range(256)) * 40)
-    with pytest.raises(CheckpointError, match="backbone") as caught:
+    with pytest.raises(CheckpointError) as caught:
         load_checkpoint(published_folder)
     assert caught.value.path == published_folder / CONFIG
 
 
-def test_a_truncated_file_in_torchs_cache_is_a_checkpoint_error(
-    published_folder: Path, tiny_published
+@pytest.fixture
+def checkpoint(checkpoint_folder: Path) -> Checkpoint:
+    return load_checkpoint(checkpoint_folder)
+
+
+@pytest.fixture
+def known(checkpoint_folder: Path, checkpoint: Checkpoint) -> KnownAnswer:
+    return read_known_answer(checkpoint_folder, checkpoint.config)
+
+
+def test_the_stored_probabilities_are_those_that_the_model_predicts(
+    checkpoint_folder: Path, known: KnownAnswer
 ) -> None:
-    os.truncate(tiny_published.file, tiny_published.file.stat().st_size // 2)
-    with pytest.raises(CheckpointError, match="backbone"):
-        load_checkpoint(published_folder)
+    model = EulerLoRA.load(checkpoint_folder, "cpu")
+    for draw, stored in zip(DRAWS, known.expected, strict=True):
+        predicted = model.predict(
+            [checkpoint_folder / IMAGE_FILE],
+            draw.mode,
+            None if draw.mode == "det" else draw.samples,
+            draw.seed,
+            sampler=draw.sampler,
+        ).probabilities[0]
+        assert stored.draw == draw
+        assert stored.probabilities == pytest.approx(predicted.tolist(), abs=1e-5)
 
 
-def test_unavailable_published_weights_are_a_checkpoint_error(
-    published_folder: Path, tiny_published
+def test_both_modes_and_samplers_are_stored_and_their_probabilities_differ(
+    known: KnownAnswer,
 ) -> None:
-    tiny_published.file.unlink()
-    with pytest.raises(CheckpointError, match="backbone") as caught:
-        load_checkpoint(published_folder)
-    assert caught.value.path == published_folder / CONFIG
+    draws = [stored.draw for stored in known.expected]
+    assert [(draw.mode, draw.samples, draw.sampler) for draw in draws] == [
+        ("det", 1, "independent"), ("stoch", 4, "independent"), ("stoch", 4, "balanced")
+    ]  # fmt: skip
+    assert len({stored.probabilities for stored in known.expected}) == 3
 
 
-def test_a_download_with_another_hash_is_a_checkpoint_error(
-    published_folder: Path, tiny_published
+def test_the_image_is_reproducible_smooth_and_different_in_every_corner(
+    checkpoint_folder: Path,
 ) -> None:
-    tiny_published.file.unlink()
-    tiny_published.source.parent.mkdir()
-    torch.save(tiny_published.state | {"class_token": torch.ones(1, 1, 16)}, tiny_published.source)
-    with pytest.raises(CheckpointError, match="hash"):
-        load_checkpoint(published_folder)
-    assert not tiny_published.file.exists()
+    image = synthetic_image().int()
+    assert torch.equal(image, synthetic_image().int())
+    assert image.diff(dim=1).abs().max() < 16
+    assert image.diff(dim=2).abs().max() < 16
+    corners = {tuple(image[:, y, x].tolist()) for y in (0, -1) for x in (0, -1)}
+    assert len(corners) == 4
+    with Image.open(checkpoint_folder / IMAGE_FILE) as stored:
+        assert (stored.format, stored.mode) == ("PNG", "RGB")
 
 
-def test_the_sampling_law_of_a_checkpoint_is_the_one_in_its_config(
+def test_half_precision_weights_give_the_stored_probabilities(
     make_network, make_config, tmp_path: Path
 ) -> None:
-    settings = AdapterSettings(adapters=1, rank=4, min_rank=3, steps=5, scale=0.25)
-    network = make_network(settings)
-    save_checkpoint(tmp_path / "saved", network, make_config(network), CARD)
-    assert load_checkpoint(tmp_path / "saved").network.settings == settings
+    network = make_network()
+    config = make_config(network, torch.float16)
+    save_checkpoint(tmp_path / "saved", network, config, "# card\n", torch.float16)
+    known = read_known_answer(tmp_path / "saved", config)
+    loaded = load_checkpoint(tmp_path / "saved").network
+    assert known.fault(predict_known_answer(loaded, known.pixels), "float32") is None
+
+
+@pytest.mark.parametrize("precision", TOLERANCES)
+def test_an_intact_model_has_no_fault(
+    checkpoint: Checkpoint, known: KnownAnswer, precision
+) -> None:
+    settings = RuntimeSettings(precision=precision)
+    runtime = Runtime(checkpoint.network, torch.device("cpu"), settings)
+    assert known.fault(predict_known_answer(runtime, known.pixels), precision) is None
+
+
+def test_a_changed_weight_is_a_fault_that_names_mode_class_and_probabilities(
+    checkpoint: Checkpoint, known: KnownAnswer
+) -> None:
+    with torch.no_grad():
+        checkpoint.network.heads.bias[:, 1] += 0.1
+    fault = known.fault(predict_known_answer(checkpoint.network, known.pixels), "float32")
+    assert fault is not None
+    assert "mode det" in fault
+    assert "within 0.001" in fault
+    assert any(name in fault for name in known.classes)
+
+
+@pytest.mark.parametrize("draw", range(len(DRAWS)))
+def test_the_probabilities_of_every_draw_are_checked(
+    checkpoint: Checkpoint, known: KnownAnswer, draw: int
+) -> None:
+    outputs = predict_known_answer(checkpoint.network, known.pixels)
+    outputs[draw] = outputs[draw].roll(1, dims=1)
+    assert f"mode {DRAWS[draw].mode}" in str(known.fault(outputs, "float32"))
+
+
+def test_non_finite_outputs_are_a_fault(checkpoint: Checkpoint, known: KnownAnswer) -> None:
+    det, *stoch = predict_known_answer(checkpoint.network, known.pixels)
+    broken = [torch.full_like(output, torch.nan) for output in stoch]
+    assert "mode stoch: got NaN" in str(known.fault([det, *broken], "bfloat16"))
+
+
+def test_new_thresholds_do_not_change_the_known_answer(checkpoint_copy: Path) -> None:
+    config = read_config(checkpoint_copy)
+    before = read_known_answer(checkpoint_copy, config)
+    write_config(checkpoint_copy, config.model_copy(update={"thresholds": ()}))
+    checkpoint = load_checkpoint(checkpoint_copy)
+    after = read_known_answer(checkpoint_copy, checkpoint.config)
+    assert after.expected == before.expected
+    assert after.fault(predict_known_answer(checkpoint.network, after.pixels), "float32") is None
+
+
+def answers_edited(change: Callable[[dict[str, Any]], object]) -> Damage:
+    """Returns a function that applies `change` to the stored probabilities of a folder."""
+
+    def damage(folder: Path) -> None:
+        fields = json.loads((folder / EXPECTED_FILE).read_text())
+        change(fields)
+        (folder / EXPECTED_FILE).write_text(json.dumps(fields))
+
+    return damage
+
+
+def without_a_class(fields: dict[str, Any]) -> None:
+    for answer in fields["answers"]:
+        first, *rest = answer["probabilities"]
+        answer["probabilities"] = [first + rest[0], *rest[1:]]
+
+
+def replaced_image(content: bytes) -> Damage:
+    """Returns a function that replaces the image and its stored digest."""
+
+    def damage(folder: Path) -> None:
+        (folder / IMAGE_FILE).write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        answers_edited(lambda fields: fields.update(picture_sha256=digest))(folder)
+
+    return damage
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "no probabilities": (lambda folder: (folder / EXPECTED_FILE).unlink(), "cannot be read"),
+    "truncated": (lambda folder: (folder / EXPECTED_FILE).write_text('{"answers'), "JSON"),
+    "not UTF-8": (lambda folder: (folder / EXPECTED_FILE).write_bytes(b"\xff{}"), "JSON"),
+    "unknown key": (answers_edited(lambda f: f.update(more=1)), "more"),
+    "missing key": (answers_edited(lambda f: f.pop("picture_sha256")), "picture_sha256"),
+    "missing draw": (answers_edited(lambda f: f["answers"].pop()), "got other draws"),
+    "other draw": (
+        answers_edited(lambda f: f["answers"][1]["draw"].update(seed=1)),
+        "got other draws",
+    ),
+    "sum below 1": (answers_edited(lambda f: f["answers"][0]["probabilities"].pop()), "sum to 1"),
+    "above 1": (
+        answers_edited(lambda f: f["answers"][0]["probabilities"].append(2)),
+        "probabilities",
+    ),
+    "empty": (answers_edited(lambda f: f["answers"][0].update(probabilities=[])), "sum to 1"),
+    "missing class": (answers_edited(without_a_class), "expected 3 probabilities, got 2"),
+}
+IMAGE_DAMAGES: dict[str, tuple[Damage, str]] = {
+    "no image": (lambda folder: (folder / IMAGE_FILE).unlink(), "cannot be read"),
+    "other image": (lambda folder: (folder / IMAGE_FILE).write_bytes(b"x"), "its SHA-256 differs"),
+    "not an image": (replaced_image(b"not an image"), "cannot be opened as an image"),
+}
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason", "file"),
+    [
+        *((*damage, EXPECTED_FILE) for damage in DAMAGES.values()),
+        *((*damage, IMAGE_FILE) for damage in IMAGE_DAMAGES.values()),
+    ],
+    ids=[*DAMAGES, *IMAGE_DAMAGES],
+)
+def test_a_damaged_known_answer_is_an_error_that_names_the_file(
+    checkpoint_copy: Path, damage: Damage, reason: str, file: str
+) -> None:
+    config = read_config(checkpoint_copy)
+    read_known_answer(checkpoint_copy, config)
+    damage(checkpoint_copy)
+    with pytest.raises(CheckpointError, match=reason) as caught:
+        read_known_answer(checkpoint_copy, config)
+    assert caught.value.path == checkpoint_copy / file
+    assert "\n" not in str(caught.value)
