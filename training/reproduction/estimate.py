@@ -20,7 +20,8 @@ from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.prediction.precision import fastest_precision
 from eulerlora.sampling.adaptive import MAX_SAMPLES
-from eulerlora.settings import AUTO, AdapterSettings, BackboneSettings, Precision
+from eulerlora.settings import AdapterSettings, BackboneSettings
+from eulerlora_client.contract.sampling import AUTO, Precision
 from training.adaptation.network import DOWNLOADED, EMBEDDED, train_all_weights
 from training.adaptation.objective import AdapterObjective, trajectory_loss
 from training.fit.batches import RunLength

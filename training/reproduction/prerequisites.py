@@ -8,7 +8,7 @@ import torch
 
 from eulerlora.checkpoint.published_weights import absent_weights
 from eulerlora.images.files import image_files
-from eulerlora.settings import AUTO
+from eulerlora_client.contract.sampling import AUTO
 from training.adaptation.network import EMBEDDED, read_backbone
 from training.data.datasets import read_dataset, read_ood_set, read_outliers
 from training.data.ham10000 import ARCHIVES, FOLDERS, METADATA, image_paths

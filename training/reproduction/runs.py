@@ -9,7 +9,7 @@ from typing import Any, Literal
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import CONFIG, read_config
 from eulerlora.errors import DataError, SettingsError
-from eulerlora.validation import validated
+from eulerlora_client.settings import validated
 from training.adaptation.network import member_folders
 from training.adaptation.train import REPORT, state_file
 from training.evaluation.report_schema import JSON

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from eulerlora.atomic_files import atomic_write
+from eulerlora_client.output_files import atomic_write
 from training.reproduction.runs import TableRun
 from training.reproduction.table import Table
 from training.results.comparison import Comparison, EndpointResult

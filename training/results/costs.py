@@ -11,7 +11,8 @@ from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.methods.registry import build_network
 from eulerlora.methods.settings import BatchEnsembleSettings, MethodSettings
 from eulerlora.nn.backbone import VisionTransformer
-from eulerlora.settings import AdapterSettings, BackboneSettings, Mode
+from eulerlora.settings import AdapterSettings, BackboneSettings
+from eulerlora_client.contract.sampling import Mode
 from training.adaptation.network import count_trained, train_all_weights
 from training.adaptation.objective import AdapterObjective, trajectory_loss
 from training.fit.optimisation import attention_kernels

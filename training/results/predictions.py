@@ -15,7 +15,7 @@ import torch
 
 from eulerlora.errors import DataError
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora.settings import Mode
+from eulerlora_client.contract.sampling import Mode
 from training.evaluation.predictions_file import PREDICTIONS
 from training.evaluation.report_schema import TEST
 from training.metrics.classification import auroc, classification_metrics
