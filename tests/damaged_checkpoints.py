@@ -1,8 +1,8 @@
 """Damages to the folder of the tiny checkpoint.
 
 tests/eulerlora/checkpoint/test_files.py applies all damages of `LOADING`; tests of other packages
-take single ones to test how they handle the error. test_safetensor_files.py covers further damages
-of a file.
+take single ones to test how they handle the error. test_safetensor_files.py beside it covers
+further damages of a file.
 """
 
 import json

@@ -1,25 +1,43 @@
-"""What a method costs: trained parameters, rows of an answer, and operations of its training."""
+"""Costs of a method: trained parameters, rows of an answer, operations and hours of training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+from statistics import mean
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.files import BACKBONE, DEFAULT_CHECKPOINT
+from eulerlora.checkpoint.published_weights import PUBLISHED, absent_weights, from_torchvision
+from eulerlora.checkpoint.safetensor_files import read_metadata
+from eulerlora.images.files import image_files
 from eulerlora.methods.registry import build_network
-from eulerlora.methods.settings import BatchEnsembleSettings, MethodSettings
+from eulerlora.methods.settings import MethodSettings
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import AdapterSettings, BackboneSettings
-from eulerlora_client.contract.sampling import Mode
-from training.adaptation.network import count_trained, train_all_weights
+from eulerlora_client.contract.sampling import AUTO, Mode
+from training.adaptation.network import DOWNLOADED, EMBEDDED, count_trained, train_all_weights
 from training.adaptation.objective import AdapterObjective, trajectory_loss
+from training.data.labels import LABELS, folder_labels
+from training.data.splits import CALIBRATION_SHARE, TEST_SHARE, VALIDATION_SHARE
+from training.fit.batches import RunLength
 from training.fit.optimisation import attention_kernels
-from training.recipe.schema import AdapterRecipe
+from training.recipe.schema import AdapterRecipe, BackboneSource, DataSettings
+from training.tables.runs import TableRun
 
-COUNTED_BLOCKS = (3, 4)
-"""Blocks of the networks that are counted: the first and the last block differ from the others."""
+PUBLISHED_TRAINING_IMAGES = {
+    "ham10000": 8_012,
+    "cifar10": 50_000,
+    "cifar100": 50_000,
+    "svhn": 73_257,
+    "tiny-imagenet": 100_000,
+}
+"""Training images of the data sets as published."""
+OPERATIONS_PER_S = {"cpu": 3e10, "cuda": 5e13}
+"""Stated speed of a training, of one CPU thread and of a GPU."""
 
 
 @dataclass(frozen=True)
@@ -108,30 +126,6 @@ def _operations(
     whole: bool,
     samples: int,
 ) -> RowOperations:
-    """Extrapolates the operations of short networks, which are linear in the number of blocks
-    unless only some of them have factors.
-    """
-    if shape.layers <= max(COUNTED_BLOCKS) or isinstance(method, BatchEnsembleSettings):
-        return _counted(shape, adapters, classes, method, whole, samples)
-    first, second = (
-        _counted(shape.model_copy(update={"layers": n}), adapters, classes, method, whole, samples)
-        for n in COUNTED_BLOCKS
-    )
-    more = (shape.layers - COUNTED_BLOCKS[0]) / (COUNTED_BLOCKS[1] - COUNTED_BLOCKS[0])
-    return RowOperations(
-        first.training + more * (second.training - first.training),
-        first.prediction + more * (second.prediction - first.prediction),
-    )
-
-
-def _counted(
-    shape: BackboneSettings,
-    adapters: AdapterSettings,
-    classes: int,
-    method: MethodSettings,
-    whole: bool,
-    samples: int,
-) -> RowOperations:
     """Counts the operations of a step and a prediction of a network with new weights."""
     network = build_network(VisionTransformer(shape), adapters, classes, method=method)
     network = train_all_weights(network) if whole else network
@@ -157,3 +151,75 @@ def _product_flops(
 ) -> int:
     """Returns the operations of a matrix product. left, right: shapes."""
     return 2 * left[0] * left[1] * right[1]
+
+
+def estimated_hours(
+    run: TableRun, finished: Sequence[TableRun], data: Path, device: torch.device
+) -> float | None:
+    """Returns the hours of a run's training, without its evaluation.
+
+    They are those of finished runs of the same variant, if there are any, or follow from steps,
+    rows and a stated speed of the device: 2 operations per weight and token in the forward pass,
+    twice as many for gradients of activations and weights (Kaplan et al., arXiv 2001.08361), half
+    of them with a frozen backbone. None for a data set or backbone that is missing.
+    """
+    same = [other for other in finished if other.recipe.variant == run.recipe.variant]
+    if same:
+        seconds: list[float] = [
+            sum(config.provenance["training"]["seconds"] for config in other.configs())
+            for other in same
+        ]
+        return mean(seconds) / 3600
+    recipe = run.recipe
+    shape = backbone_shape(recipe.backbone, run.file.parent)
+    images = training_images(recipe.data, data)
+    if shape is None or images is None:
+        return None
+    training, whole = recipe.training, recipe.whole_network
+    length = RunLength.of(training, images)
+    rows = length.steps * length.batch_size * recipe.adapters.adapters * training.samples
+    weights = shape.layers * shape.width * (4 * shape.width + 2 * shape.mlp_width)
+    forward = 2 * weights * shape.tokens
+    operations = rows * forward * (2 if whole is None else 3)
+    if whole is not None and whole.ensemble != "snapshot":
+        operations *= whole.members
+    threads = torch.get_num_threads() if device.type == "cpu" else 1
+    return operations / (OPERATIONS_PER_S[device.type] * threads) / 3600
+
+
+def backbone_shape(source: BackboneSource, folder: Path) -> BackboneSettings | None:
+    """Returns the shape of a recipe's backbone without its weights; None for a missing file."""
+    name = source.weights
+    if name == AUTO:
+        name = EMBEDDED if absent_weights(DOWNLOADED) else DOWNLOADED
+    if name in PUBLISHED:
+        builder, weights = PUBLISHED[name]
+        with torch.device("meta"):
+            return from_torchvision(builder(image_size=weights.meta["min_size"][0])).settings
+    path = DEFAULT_CHECKPOINT / BACKBONE if name == EMBEDDED else folder / name
+    if not path.exists():
+        return None
+    shape = BackboneSettings.model_validate_json(read_metadata(path)["settings"])
+    return shape.model_copy(update={"image_size": source.image_size or shape.image_size})
+
+
+def training_images(settings: DataSettings, data: Path) -> int | None:
+    """Returns the number of training images, up to rounding, without opening an image.
+
+    None for a user's archive, or a folder that is missing or has the labels of a table.
+    """
+    folder = data / settings.path
+    if settings.kind in PUBLISHED_TRAINING_IMAGES:
+        images = PUBLISHED_TRAINING_IMAGES[settings.kind]
+    elif folder.is_dir() and not (folder / LABELS).exists():
+        names = [path.relative_to(folder).as_posix() for path in image_files(folder)]
+        labels = folder_labels(names).labels
+        tested = sum(row.part == "test" for row in labels)
+        images = len(labels) - (tested or round(len(labels) * TEST_SHARE))
+    else:
+        return settings.at_most.get("train")
+    if settings.split != "paper":
+        images -= round(images * CALIBRATION_SHARE)
+    if settings.split in ("lesion-validation", "lesion-best-epoch"):
+        images -= round(images * VALIDATION_SHARE)
+    return min(images, settings.at_most.get("train", images))

@@ -8,12 +8,10 @@ from statistics import mean
 from typing import Any
 
 from eulerlora_client.output_files import atomic_write
-from training.reproduction.runs import TableRun
-from training.reproduction.table import Table
-from training.results.comparison import Comparison, EndpointResult
-from training.results.further_tables import OOD_SCORES
-from training.results.metrics_table import METRIC_NAMES, row_results
-from training.results.predictions import GROUPS, ood_metric
+from training.tables.comparison import GROUPS, Comparison, EndpointResult, ood_metric
+from training.tables.results import METRIC_NAMES, OOD_SCORES, row_results
+from training.tables.runs import TableRun
+from training.tables.table import Table
 
 DIGITS = 5
 MARK = "primary"
@@ -34,6 +32,7 @@ def comparison_markdown(comparison: Comparison) -> str:
         *(_line(result, comparison.seeds) for result in comparison.secondary),
     ]
     seeds = len(comparison.seeds)
+    significant = sum((result.adjusted_p or 0.0) < LEVEL for result in comparison.secondary)
     notes = [
         "the difference is the mean over seeds of paired runs; its variance is that of the seeds "
         "plus that of a bootstrap of the lesions and, for the AUROC of scores (mean over the sets "
@@ -42,16 +41,9 @@ def comparison_markdown(comparison: Comparison) -> str:
         f"same sign: seeds whose difference has the sign of the mean; all {seeds} of {seeds} alone "
         f"have p = {2 * 0.5**seeds:.3f} (two-sided sign test)",
         f"Holm: over the {len(comparison.secondary)} endpoints without a mark together; "
-        f"{_significant(comparison)} of them have p < {LEVEL} after it",
+        f"{significant} of them have p < {LEVEL} after it",
     ]
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)]) + "\n"
-
-
-def _significant(comparison: Comparison) -> int:
-    return sum(
-        result.adjusted_p is not None and result.adjusted_p < LEVEL
-        for result in comparison.secondary
-    )
 
 
 def comparison_json(table: Table, runs: Sequence[TableRun], comparison: Comparison) -> str:
@@ -60,6 +52,10 @@ def comparison_json(table: Table, runs: Sequence[TableRun], comparison: Comparis
     The metrics by epoch are means over seeds, first those after the first epoch.
     """
     finished = [run for run in runs if run.recipe.seed in comparison.seeds]
+    of_variant = {
+        variant: [run for run in finished if run.recipe.variant == variant]
+        for variant in table.variants
+    }
     content = {
         "title": table.title,
         "data": finished[0].report()["data"],
@@ -74,19 +70,16 @@ def comparison_json(table: Table, runs: Sequence[TableRun], comparison: Comparis
                 "mode": row.mode,
                 "metrics_by_seed": {
                     metric: [
-                        row_results(table, row, run)[metric]
-                        for run in finished
-                        if run.recipe.variant == row.variant
+                        row_results(table, row, run)[metric] for run in of_variant[row.variant]
                     ]
                     for metric in table.metrics
                 },
             }
             for row in table.rows
-            if row.variant is not None
+            if row.variant is not None and of_variant[row.variant]
         ],
         "validation_by_epoch": {
-            variant: _mean_by_epoch([run for run in finished if run.recipe.variant == variant])
-            for variant in table.variants
+            variant: _mean_by_epoch(of_this) for variant, of_this in of_variant.items() if of_this
         },
     }
     return _compact(_rounded(content)) + "\n"

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from eulerlora.errors import SettingsError
-from tests.training.scheduling.test_local import runs, script, wait_for
-from training.reproduction.runs import TableRun
-from training.scheduling import ray_cluster
-from training.scheduling.process import log_file
-from training.scheduling.ray_cluster import RunResources, check_ray, train_on_cluster
+from tests.training.tables.test_local import runs, script, wait_for
+from training.tables import ray_cluster
+from training.tables.local import log_file
+from training.tables.ray_cluster import RunResources, check_ray, train_on_cluster
+from training.tables.runs import TableRun
 
 __all__ = ["runs", "script"]  # fixtures
 DATA = Path("data")

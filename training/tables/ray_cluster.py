@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from eulerlora.errors import SettingsError
-from training.scheduling.bound_process import bound
-from training.scheduling.process import (
+from training.tables.local import (
     LOCKED,
+    POLL_S,
     Training,
     TrainingProcess,
-    report,
+    bound,
+    print_progress,
     start_training,
     training_of,
 )
@@ -30,9 +31,8 @@ from training.scheduling.process import (
 if TYPE_CHECKING:  # an extra; imports torch
     from ray import ObjectRef
 
-    from training.reproduction.runs import TableRun
+    from training.tables.runs import TableRun
 
-POLL_S = 0.2
 MAX_RETRIES = 10
 LOCK_WAIT_S = 120.0
 """Wait for the lock of a run: a lost process saves its state first, and NFS keeps its lock."""
@@ -101,9 +101,9 @@ def _train(runs: "Sequence[TableRun]", data: Path, resources: RunResources) -> l
         "max_calls": 1,  # a worker process for each run
         "scheduling_strategy": "SPREAD",
     }
-    report(f"{len(runs)} runs on {len(machines)} machines of a Ray cluster, on {device}")
+    print_progress(f"{len(runs)} runs on {len(machines)} machines of a Ray cluster, on {device}")
     if not any(_fits(node, resources.cpus, device) for node in machines):
-        report(f"waiting for a machine with {resources.cpus} CPUs and the device {device}")
+        print_progress(f"waiting for a machine with {resources.cpus} CPUs and the device {device}")
     task = ray.remote(**options)(_train_run)
     trainings = [training_of(run, data, device) for run in runs]
     started = {
@@ -140,7 +140,7 @@ def _failures(started: "dict[ObjectRef[RunOutcome], str]") -> list[str]:
             outcome = RunOutcome("", f"{name} failed: {reason}")
         if outcome.failure is not None:
             failures.append(outcome.failure)
-        report(outcome.failure or f"{name} done on {outcome.host}")
+        print_progress(outcome.failure or f"{name} done on {outcome.host}")
     return failures
 
 

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.reproduction.runs import TableRun, runs_of
-from training.reproduction.table import read_table
-from training.scheduling import local, ray_cluster
-from training.scheduling.local import all_devices, train_all
-from training.scheduling.process import Training, log_file, training_of
+from training.tables import local, ray_cluster
+from training.tables.local import Training, all_devices, log_file, train_all, training_of
+from training.tables.runs import TableRun, runs_of
+from training.tables.table import read_table
 
 TABLE = "ham10000-scale-check"
 TIMEOUT_S = 300

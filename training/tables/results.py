@@ -1,16 +1,20 @@
-"""Results of a table over seeds, with the published results."""
+"""Results of a table over seeds, beside the published ones, as Markdown.
+
+The tables of costs, of metrics of the mean logits and of out-of-distribution sets follow it.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
 from eulerlora.checkpoint.config import Provenance
+from eulerlora.scores.ood_scores import ScoreName
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
-from training.reporting.tables import METRICS, OOD_METRICS
-from training.reproduction.runs import TableRun, ood_index
-from training.reproduction.table import PublishedResult, Table, TableRow
-from training.results.costs import trained_parameters
+from training.reporting.tables import MEAN_LOGITS_METRICS, METRICS, OOD_METRICS
+from training.tables.costs import answer_flops, rows_of_answer, trained_parameters, training_cost
+from training.tables.runs import TableRun, ood_index
+from training.tables.table import PublishedResult, Table, TableRow
 
 PERCENT = {
     "accuracy", "macro_f1", "macro_auroc", "accuracy_mean_logits", "auroc", "auprc",
@@ -18,6 +22,17 @@ PERCENT = {
 }  # fmt: skip
 """Metrics in percent."""
 METRIC_NAMES = METRICS | OOD_METRICS
+OOD_SCORES: Mapping[ScoreName, str] = {"msp": "MSP", "feature_distance": "feature distance"}
+COSTS_NOTE = (
+    "trained rows: an image in one trajectory, forward and backward. Operations are those of the "
+    "matrix products, a product and its addition are two; mean over seeds. The hours are those of "
+    "the run on its hardware, beside whatever else it did."
+)
+LOGITS_NOTE = (
+    "softmax of the mean logits instead of the mean probability, in methods with several answers. "
+    "The code behind the results that the paper quotes from LoRA-Ensemble computes accuracy and "
+    "ECE this way, and macro-F1, NLL and Brier score from the mean probability."
+)
 
 
 def markdown_table(table: Table, runs: Sequence[TableRun]) -> str:
@@ -37,12 +52,14 @@ def markdown_table(table: Table, runs: Sequence[TableRun]) -> str:
         "|---|---:|---|---|" + "---:|" * len(titles),
     ]
     for row in table.rows:
-        lines += _rows(table, row, [run for run in finished if run.recipe.variant == row.variant])
-    notes = [*_conditions(finished), *_row_notes(table), *_differences(table, runs, finished)]
+        of_row = [run for run in finished if run.recipe.variant == row.variant]
+        lines += _result_lines(table, row, of_row)
+    row_notes = [f"{row.method}: {row.note}" for row in table.rows if row.note]
+    notes = [*_conditions(finished), *row_notes, *_differences(table, runs, finished)]
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)]) + "\n"
 
 
-def _rows(table: Table, row: TableRow, runs: Sequence[TableRun]) -> list[str]:
+def _result_lines(table: Table, row: TableRow, runs: Sequence[TableRun]) -> list[str]:
     published = [_published(metric, row.paper.get(metric)) for metric in table.metrics]
     origin = f"paper, from {row.source}" if row.source else "paper"
     if row.variant is None:
@@ -50,19 +67,10 @@ def _rows(table: Table, row: TableRow, runs: Sequence[TableRun]) -> list[str]:
     results = [row_results(table, row, run) for run in runs]
     cells = [over_seeds(metric, [result[metric] for result in results]) for metric in table.metrics]
     seeds = f"{len(runs)} seed{'s' * (len(runs) != 1)}"
-    lines = [line([row.method, _parameters(runs), mode_title(row), seeds, *cells])]
+    lines = [line([row.method, _parameters(runs), row.mode_title, seeds, *cells])]
     if row.paper:
         lines.append(line(["", "", "", origin, *published]))
     return lines
-
-
-def mode_title(row: TableRow) -> str:
-    """Returns the mode of a row with its samples."""
-    return str(row.mode) if row.mode == "det" else f"stoch, {row.samples} samples"
-
-
-def _row_notes(table: Table) -> list[str]:
-    return [f"{row.method}: {row.note}" for row in table.rows if row.note]
 
 
 def _column_title(table: Table, metric: str) -> str:
@@ -75,22 +83,13 @@ def _column_title(table: Table, metric: str) -> str:
 
 def row_results(table: Table, row: TableRow, run: TableRun) -> Mapping[str, Any]:
     """Returns a run's metrics in the row's mode, with the MSP's on the table's OOD set."""
-    mode = mode_report(row, run)
+    mode = run.mode_report(row)
     metrics: Mapping[str, Any] = mode["metrics"]
     if table.ood is not None:
         index = ood_index(table.ood, run.recipe)
         assert index is not None  # checked by runs_of
         metrics = {**metrics, **list(mode["ood"].values())[index]["scores"]["msp"]["metrics"]}
     return {name: estimate and estimate["value"] for name, estimate in metrics.items()}
-
-
-def mode_report(row: TableRow, run: TableRun) -> Mapping[str, Any]:
-    """Returns the part of a run's report on the row's mode."""
-    return next(
-        mode
-        for mode in run.report()["modes"]
-        if mode["mode"] == row.mode and (row.mode == "det" or mode["samples"] == row.samples)
-    )
 
 
 def _parameters(runs: Sequence[TableRun]) -> str:
@@ -192,6 +191,99 @@ def _backbone(run: TableRun) -> str:
 def _listed(values: Iterable[str]) -> str:
     """Returns the distinct values in order, as text."""
     return ", ".join(dict.fromkeys(values))
+
+
+def further_tables(table: Table, runs: Sequence[TableRun]) -> str:
+    """Returns the tables as Markdown; empty without finished runs."""
+    finished = [run for run in runs if run.status == "finished"]
+    if not finished:
+        return ""
+    parts = [cost_table(table, finished), mean_logits_table(table, finished)]
+    if table.all_ood:
+        parts.append(ood_table(table, finished))
+    return "\n".join(part for part in parts if part)
+
+
+def cost_table(table: Table, runs: Sequence[TableRun]) -> str:
+    """Returns parameters, rows and operations of an answer, and the cost of training by row."""
+    columns = ["trained", "rows per answer", "GFLOP per answer", "steps", "trained rows", "PFLOP",
+               "hours"]  # fmt: skip
+    lines = []
+    for row, of_row in _finished_rows(table, runs):
+        costs = [training_cost(run.configs(), run.recipe) for run in of_row]
+        configs, recipe = of_row[0].configs(), of_row[0].recipe
+        assert row.mode is not None
+        flops = answer_flops(configs, recipe, row.mode, row.samples)
+        cells = [
+            f"{costs[0].parameters / 1e6:.2f} M",
+            f"{rows_of_answer(configs, row.mode, row.samples)}",
+            f"{flops / 1e9:.2f}",
+            f"{mean([cost.steps for cost in costs]):,.0f}",
+            f"{mean([cost.rows for cost in costs]):,.0f}",
+            f"{mean([cost.flops for cost in costs]) / 1e15:.3f}",
+            f"{mean([cost.seconds for cost in costs]) / 3600:.2f}",
+        ]
+        lines.append(line([row.method, row.mode_title, *cells]))
+    return _section("Cost", columns, lines, COSTS_NOTE)
+
+
+def mean_logits_table(table: Table, runs: Sequence[TableRun]) -> str:
+    """Returns the metrics of the mean logits of rows with several trajectories; may be empty.
+
+    Reports of versions without these metrics have dashes.
+    """
+    lines = []
+    for row, of_row in _finished_rows(table, runs):
+        reports = [run.mode_report(row) for run in of_row]
+        if reports[0]["trajectories"] == 1:
+            continue
+        cells = []
+        for metric in MEAN_LOGITS_METRICS:
+            estimates = [report["metrics"].get(metric) for report in reports]
+            cells.append(over_seeds(metric, [e and e["value"] for e in estimates]))
+        lines.append(line([row.method, row.mode_title, *cells]))
+    columns = [
+        f"{title} (%)" if metric in PERCENT else title
+        for metric, title in MEAN_LOGITS_METRICS.items()
+    ]
+    return _section("Mean logits", columns, lines, LOGITS_NOTE) if lines else ""
+
+
+def ood_table(table: Table, runs: Sequence[TableRun]) -> str:
+    """Returns the AUROC of MSP and feature distance for every out-of-distribution set."""
+    sets = runs[0].report()["ood_sets"]
+    columns = [
+        f"{name} ({facts['group']}), {title}"
+        for name, facts in sets.items()
+        for title in OOD_SCORES.values()
+    ]
+    lines = []
+    for row, of_row in _finished_rows(table, runs):
+        reports = [run.mode_report(row)["ood"] for run in of_row]
+        cells = []
+        for name in sets:
+            for score in OOD_SCORES:
+                scores = [report[name]["scores"].get(score) for report in reports]
+                values = [s and s["metrics"]["auroc"]["value"] for s in scores]
+                cells.append(over_seeds("auroc", values))
+        lines.append(line([row.method, row.mode_title, *cells]))
+    note = "in distribution is positive; the feature distance of an ensemble is the mean of its "
+    note += "members', each with its own statistics"
+    return _section("Out of distribution: AUROC (%)", columns, lines, note)
+
+
+def _finished_rows(table: Table, runs: Sequence[TableRun]) -> list[tuple[TableRow, list[TableRun]]]:
+    """Returns the rows with finished runs, and these runs."""
+    by_variant: dict[str | None, list[TableRun]] = {}
+    for run in runs:
+        by_variant.setdefault(run.recipe.variant, []).append(run)
+    return [(row, by_variant[row.variant]) for row in table.rows if row.variant in by_variant]
+
+
+def _section(title: str, columns: Sequence[str], lines: Sequence[str], note: str) -> str:
+    names = line(["method", "mode", *columns])
+    head = [f"### {title}", "", names, "|---|---|" + "---:|" * len(columns)]
+    return "\n".join([*head, *lines, "", f"- {note}"]) + "\n"
 
 
 def line(cells: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """Result tables over seeds, from synthetic runs."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,13 +14,18 @@ from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import AdapterSettings, BackboneSettings
 from tests.conftest import TINY_BACKBONE
 from tests.training.synthetic_runs import VIT_B_32, finish
+from training.adaptation.train import REPORT
+from training.evaluation.report_schema import JSON
 from training.reporting.tables import METRICS
-from training.reproduction.runs import TableRun, runs_of
-from training.reproduction.table import read_table
-from training.results.costs import trained_parameters
-from training.results.metrics_table import markdown_table
+from training.tables.costs import trained_parameters
+from training.tables.results import further_tables, markdown_table
+from training.tables.runs import TableRun, runs_of
+from training.tables.table import read_table
 
 ACCURACIES = {0: 0.901, 42: 0.913, 1206: 0.887}
+METHODS = read_table("ham10000-methods")
+TRAINING = {"steps": 10, "images_per_second": 8.0, "seconds": 7200.0}
+SETS = {"svhn": "far", "monkeypox": "near"}
 PAPER_SEEDS = (0, 42, 1206, 2205, 25008)
 
 
@@ -273,3 +279,73 @@ def test_overrides_are_noted_for_tables_that_the_paper_lacks(tmp_path: Path) -> 
         table_runs = runs(tmp_path / str(len(overrides)), table=name, overrides=overrides)
         finish(table_runs[0])
         assert notes(markdown_table(read_table(name), table_runs))[-1].startswith(printed)
+
+
+def finished_runs(folder: Path, variant: str, seeds: tuple[int, ...] = (0,)) -> list[TableRun]:
+    """Returns runs with reports of two OOD sets; the AUROC is 0.7, 0.9 for feature distance."""
+    runs = runs_of(METHODS, seeds, [], folder, [variant])
+    for run in runs:
+        of_logits = {f"{m}_mean_logits": 0.25 for m in ("accuracy", "ece", "nll", "brier")}
+        finish(run, backbone=TINY_BACKBONE, published=None, training=TRAINING)
+        path = run.out / REPORT / JSON
+        report = json.loads(path.read_text())
+        report["ood_sets"] = {name: {"group": group} for name, group in SETS.items()}
+        for mode in report["modes"]:
+            mode["trajectories"] = run.recipe.adapters.adapters * mode["samples"]
+            mode["metrics"] |= {name: {"value": value} for name, value in of_logits.items()}
+            mode["ood"] = {
+                name: {
+                    "scores": {
+                        "msp": {"metrics": {"auroc": {"value": 0.7}}},
+                        "feature_distance": {"metrics": {"auroc": {"value": 0.9}}},
+                    }
+                }
+                for name in SETS
+            }
+        path.write_text(json.dumps(report))
+    return runs
+
+
+def further(text: str) -> dict[str, list[dict[str, str]]]:
+    """Returns the rows of every table by its title."""
+    found = {}
+    for section in text.split("### ")[1:]:
+        title, *rest = section.splitlines()
+        cells = [[c.strip() for c in r.strip("|").split("|")] for r in rest if r.startswith("|")]
+        found[title] = [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
+    return found
+
+
+def test_the_cost_of_every_finished_row_is_shown(tmp_path: Path) -> None:
+    runs = finished_runs(tmp_path, "eulerlora-2") + finished_runs(tmp_path, "single")
+    rows = further(further_tables(METHODS, runs))["Cost"]
+    assert [(row["method"], row["mode"], row["rows per answer"]) for row in rows] == [
+        ("Single network", "det", "1"),
+        ("EulerLoRA, 2 adapters", "det", "2"),
+        ("EulerLoRA, 2 adapters", "stoch, 4 samples", "8"),
+    ]
+    assert (rows[0]["steps"], rows[0]["hours"], rows[0]["trained rows"]) == ("10", "2.00", "57,600")
+    assert rows[1]["trained rows"] == "115,200"
+    assert float(rows[2]["GFLOP per answer"]) >= float(rows[1]["GFLOP per answer"])
+
+
+def test_mean_logits_are_shown_for_methods_with_several_answers(tmp_path: Path) -> None:
+    runs = finished_runs(tmp_path, "eulerlora-2") + finished_runs(tmp_path, "single")
+    rows = further(further_tables(METHODS, runs))["Mean logits"]
+    assert {row["method"] for row in rows} == {"EulerLoRA, 2 adapters"}
+    assert (rows[0]["accuracy (%)"], rows[0]["NLL (nats)"]) == ("25.00", "0.250")
+    only_single = further_tables(METHODS, finished_runs(tmp_path / "single", "single"))
+    assert "Mean logits" not in further(only_single)
+
+
+def test_every_ood_set_has_a_column_for_each_score(tmp_path: Path) -> None:
+    runs = finished_runs(tmp_path, "single", (0, 42))
+    (row,) = further(further_tables(METHODS, runs))["Out of distribution: AUROC (%)"]
+    assert row["svhn (far), MSP"] == "70.00 ± 0.00"
+    assert row["monkeypox (near), feature distance"] == "90.00 ± 0.00"
+    without = METHODS.model_copy(update={"all_ood": False})
+    assert "Out of distribution: AUROC (%)" not in further(further_tables(without, runs))
+
+
+def test_no_finished_run_gives_no_further_table(tmp_path: Path) -> None:
+    assert further_tables(METHODS, runs_of(METHODS, [0], [], tmp_path)) == ""
