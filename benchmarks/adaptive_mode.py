@@ -26,9 +26,8 @@ from eulerlora.sampling.adaptive import (
     standard_errors,
 )
 from eulerlora.sampling.decision_margins import DET_ROUND, MARGIN_ROUNDS, RoundAnswers, last_rounds
-from eulerlora.scores.ood_scores import Threshold
-from eulerlora.settings import ADAPTIVE, AUTO, RequestMode
-from eulerlora_client.contract.answers import Disposition, ImageQuality, Reason
+from eulerlora_client.contract.answers import Disposition, ImageQuality, Reason, Threshold
+from eulerlora_client.contract.sampling import ADAPTIVE, AUTO, RequestMode
 from eulerlora_client.policy.policy import Policy, default_policy, disposition_for
 from service.prediction.request import FlagLimits, disposition_is_settled
 from training.calibration.outputs import CalibrationOutputs

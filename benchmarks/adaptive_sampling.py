@@ -24,7 +24,8 @@ from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from eulerlora.images.preprocess import network_input
 from eulerlora.model import EulerLoRA, choose_device
 from eulerlora.sampling.adaptive import MAX_SAMPLES
-from eulerlora.settings import SAMPLERS, Draw, Sampler
+from eulerlora.settings import Draw
+from eulerlora_client.contract.sampling import SAMPLERS, Sampler
 from training.data.datasets import checkpoint_dataset, read_ood_set
 from training.data.images import LabelledImage, evenly_spaced, read_image
 from training.data.progress import track

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from eulerlora.sampling.adaptive import ROUNDS, samples_until_converged
 from eulerlora.scores.uncertainty import summarise
-from eulerlora.settings import Sampler
+from eulerlora_client.contract.sampling import Sampler
 from training.calibration.thresholds import TARGET_TPR, threshold_at_tpr
 from training.metrics.classification import classification_metrics, ood_metrics
 from training.metrics.intervals import unit_weights

@@ -11,7 +11,7 @@ from benchmarks.adaptive_sampling_tables import (
     reference_means,
 )
 from eulerlora.sampling.adaptive import INTERVAL_ERRORS, ROUNDS, standard_errors
-from eulerlora.settings import Sampler
+from eulerlora_client.contract.sampling import Sampler
 
 
 def error_coverage_table(measured: Mapping[Sampler, SampledProbabilities]) -> str:

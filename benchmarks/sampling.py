@@ -20,7 +20,8 @@ from eulerlora.model import EulerLoRA
 from eulerlora.nn.method import NetworkShape
 from eulerlora.nn.runtime import predict_rows
 from eulerlora.sampling.masks import draw_balanced_trajectories, draw_trajectories
-from eulerlora.settings import SAMPLERS, AdapterSettings, BackboneSettings, Draw, Sampler
+from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
+from eulerlora_client.contract.sampling import SAMPLERS, Sampler
 from training.data.datasets import checkpoint_dataset
 from training.data.images import evenly_spaced, read_image
 from training.data.progress import track

@@ -9,7 +9,8 @@ from torch import Tensor
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import RowDraws, Rows
 from eulerlora.nn.runtime import Runtime
-from eulerlora.settings import Draw, Precision, RuntimeSettings
+from eulerlora.settings import Draw, RuntimeSettings
+from eulerlora_client.contract.sampling import Precision
 
 Engine = Callable[[Tensor, Rows, RowDraws], Tensor]
 

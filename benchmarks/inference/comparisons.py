@@ -15,7 +15,8 @@ from benchmarks.measurement.timing import Work, paired_seconds
 from benchmarks.measurement.workload import Plan, Workload, described
 from eulerlora.nn.rows import Rows
 from eulerlora.prediction.precision import missing_bfloat16
-from eulerlora.settings import AUTO, Draw, Precision, PrecisionChoice
+from eulerlora.settings import Draw, PrecisionChoice
+from eulerlora_client.contract.sampling import AUTO, Precision
 
 NAIVE_TARGETS: dict[PrecisionChoice, float] = {"float32": 0.60, "bfloat16": 0.30, AUTO: 0.15}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from eulerlora.validation import Settings
+from eulerlora_client.settings import Settings
 from training.fit.run import current_commit
 
 LIBRARIES = ("torchvision", "peft", "transformers")

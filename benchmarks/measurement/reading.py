@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.measurement.machine import Machine, commit, this_machine, versions
 from benchmarks.measurement.result import Spread, Target
-from eulerlora.validation import Settings
+from eulerlora_client.settings import Settings
 
 Unit = Literal["seconds", "bytes", "share", "count", "rows/s", "answers/s"]
 

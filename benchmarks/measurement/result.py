@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from benchmarks.measurement.machine import LIBRARIES, Machine, commit, this_machine, versions
-from eulerlora.validation import Settings
+from eulerlora_client.settings import Settings
 
 Unit = Literal["seconds", "bytes", "answers/s"]
 

@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 
 from benchmarks.measurement.reading import Reading
 from benchmarks.measurement.result import Check, Result
-from eulerlora.validation import Settings
+from eulerlora_client.settings import Settings
 
 Record = Result | Reading
 RECORD: TypeAdapter[Record] = TypeAdapter(Record)

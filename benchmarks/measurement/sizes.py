@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from eulerlora.settings import AdapterSettings, BackboneSettings, PositiveInt
-from eulerlora.validation import Settings
+from eulerlora.settings import AdapterSettings, BackboneSettings
+from eulerlora_client.settings import PositiveInt, Settings
 
 
 class NetworkSizes(Settings):

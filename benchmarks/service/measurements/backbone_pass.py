@@ -17,7 +17,7 @@ from benchmarks.service.measurements.throughput import parameters
 from benchmarks.service.plan import LIBRARIES, Plan
 from benchmarks.service.references.library import SAMPLES, default_model
 from benchmarks.service.server.process import eulerlora_server
-from eulerlora.settings import Mode
+from eulerlora_client.contract.sampling import Mode
 
 CPU = torch.device("cpu")
 MAX_RATIO: dict[Mode, float] = {"det": 2.5, "stoch": 8.0}

@@ -17,7 +17,7 @@ from benchmarks.service.measurements.throughput import parameters
 from benchmarks.service.plan import LIBRARIES, Plan
 from benchmarks.service.server.process import Server, eulerlora_server, server_process
 from benchmarks.service.server.process_tree import paused
-from eulerlora.settings import Mode
+from eulerlora_client.contract.sampling import Mode
 
 CPU = torch.device("cpu")
 MIN_THROUGHPUT_RATIO = 1.3

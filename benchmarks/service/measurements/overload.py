@@ -22,7 +22,7 @@ from benchmarks.service.server.memory_growth import growth, sampled
 from benchmarks.service.server.process import eulerlora_server
 from benchmarks.service.server.process_tree import resident
 from benchmarks.service.server.recovery import recovery_seconds
-from eulerlora.settings import Mode
+from eulerlora_client.contract.sampling import Mode
 
 CPU = torch.device("cpu")
 MODES: tuple[Mode, ...] = ("det", "stoch")

@@ -15,7 +15,7 @@ from benchmarks.service.plan import LIBRARIES, Plan
 from benchmarks.service.references.engine import Run, Source, engine_process
 from benchmarks.service.references.library import SAMPLES
 from benchmarks.service.server.process import eulerlora_server
-from eulerlora.settings import Mode
+from eulerlora_client.contract.sampling import Mode
 
 CPU = torch.device("cpu")
 MIN_RATIO = 0.90

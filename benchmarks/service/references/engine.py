@@ -16,7 +16,7 @@ from typing import Literal
 
 from benchmarks.service.references.library import InferenceInput, decode, default_model, predict
 from benchmarks.service.server.process import ROOT
-from eulerlora.settings import Mode
+from eulerlora_client.contract.sampling import Mode
 
 Source = Literal["decoded", "files"]
 Run = Callable[[Source], float]

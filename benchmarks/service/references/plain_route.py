@@ -11,7 +11,7 @@ import uvicorn
 from fastapi import FastAPI, File, Form
 
 from benchmarks.service.references.library import body, decode, default_model, predict
-from eulerlora.settings import Mode
+from eulerlora_client.contract.sampling import Mode
 
 
 def application() -> FastAPI:

@@ -21,7 +21,7 @@ from benchmarks.service.references.library import (
     default_model,
     predict,
 )
-from eulerlora.settings import Mode
+from eulerlora_client.contract.sampling import Mode
 
 BATCH_SIZE, BATCH_WAIT_S = 8, 0.005
 app = FastAPI()

@@ -27,7 +27,8 @@ from eulerlora.sampling.masks import (
     on_stacked_ranks,
     terminal_coefficients,
 )
-from eulerlora.settings import SAMPLERS, AdapterSettings, BackboneSettings, Draw, Sampler
+from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
+from eulerlora_client.contract.sampling import SAMPLERS, Sampler
 
 DRAWS = 40_000
 PAPER = AdapterSettings()
