@@ -26,9 +26,9 @@ from eulerlora.model import EulerLoRA, choose_device
 from eulerlora.sampling.adaptive import MAX_SAMPLES
 from eulerlora.settings import Draw
 from eulerlora_client.contract.sampling import SAMPLERS, Sampler
+from eulerlora_client.progress import track
 from training.data.datasets import checkpoint_dataset, read_ood_set
 from training.data.images import LabelledImage, evenly_spaced, read_image
-from training.data.progress import track
 from training.recipe.schema import OodSettings
 
 REPEATS = 5  # of 16 samples: every repeat is compared with the 64 samples of the other four

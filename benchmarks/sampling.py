@@ -22,9 +22,9 @@ from eulerlora.nn.runtime import predict_rows
 from eulerlora.sampling.masks import draw_balanced_trajectories, draw_trajectories
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
 from eulerlora_client.contract.sampling import SAMPLERS, Sampler
+from eulerlora_client.progress import track
 from training.data.datasets import checkpoint_dataset
 from training.data.images import evenly_spaced, read_image
-from training.data.progress import track
 from training.evaluation.report_schema import TEST
 
 PAPER = AdapterSettings()

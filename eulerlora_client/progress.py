@@ -4,8 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from tqdm import tqdm
 
@@ -79,26 +78,46 @@ class _Bar(tqdm):  # type: ignore[type-arg]  # not subscriptable at run time
     monitor_interval = 0
 
 
-def track(items: Iterable[Item], label: str, unit: str, total: int | None = None) -> Iterator[Item]:
-    """Yields the items; shows a bar on a terminal, elsewhere a line on stderr at intervals.
+class ProgressCounter:
+    """Shows a count on stderr: a bar on a terminal, lines at intervals elsewhere.
 
-    unit: plural noun of the items. total: the number of items, if known.
+    Used in a `with` block. unit: plural noun of what is counted. total: None if unknown.
     """
-    if on_terminal():
-        with closing(ProgressBar(label, unit, total)) as bar:
-            for item in items:
-                yield item
-                bar.advance()
-        return
-    timer, start_s = IntervalTimer(LINE_INTERVAL_S), time.monotonic()
-    for done, item in enumerate(items, start=1):
-        yield item
-        if timer.due():
-            line = f"{label}: {done:,} {unit}"
-            if total is not None:
-                left_s = (time.monotonic() - start_s) / done * (total - done)
-                line = f"{label}: {done:,}/{total:,} {unit}, {format_duration(left_s)} left"
-            print(line, file=sys.stderr, flush=True)
+
+    def __init__(self, label: str, unit: str, total: int | None = None) -> None:
+        self._label, self._unit, self._total, self._done = label, unit, total, 0
+        self._bar = ProgressBar(label, unit, total) if on_terminal() else None
+        self._timer, self._start_s = IntervalTimer(LINE_INTERVAL_S), time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def advance(self) -> None:
+        """Counts one more item, and updates the display."""
+        self._done += 1
+        if self._bar is not None:
+            self._bar.advance()
+        elif self._timer.due():
+            print(self._line(), file=sys.stderr, flush=True)
+
+    def _line(self) -> str:
+        if self._total is None:
+            return f"{self._label}: {self._done:,} {self._unit}"
+        left_s = (time.monotonic() - self._start_s) / self._done * (self._total - self._done)
+        counts = f"{self._done:,}/{self._total:,} {self._unit}"
+        return f"{self._label}: {counts}, {format_duration(left_s)} left"
+
+
+def track(items: Iterable[Item], label: str, unit: str, total: int | None = None) -> Iterator[Item]:
+    """Yields the items and shows their `ProgressCounter`."""
+    with ProgressCounter(label, unit, total) as progress:
+        for item in items:
+            yield item
+            progress.advance()
 
 
 def format_duration(seconds: float) -> str:
