@@ -60,11 +60,6 @@ def test_without_a_terminal_lines_appear_on_stderr_at_intervals(
     assert capsys.readouterr().err.splitlines() == ["test: 1 images", "test: 2 images"]
 
 
-def test_short_work_without_a_terminal_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    list(track("abc", "test", "batches", 3))
-    assert capsys.readouterr() == ("", "")
-
-
 def test_on_a_terminal_a_bar_counts_the_items_and_disappears(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,10 +89,3 @@ def test_lines_appear_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
         assert line == "a line"
         assert "1/3 batches" in last
     assert displayed(terminal) == ["a line", ""]
-
-
-def test_a_terminal_that_cannot_redraw_a_line_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = on_terminal(monkeypatch)
-    monkeypatch.setenv("TERM", "dumb")
-    list(track("abc", "test", "batches", 3))
-    assert terminal.getvalue() == ""

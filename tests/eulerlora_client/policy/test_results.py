@@ -1,12 +1,41 @@
-"""The tables of a policy's measured performance agree with its evidence."""
+"""Texts of decisions, and the tables of measured performance."""
 
 from typing import Any
 
 import pytest
 
+from eulerlora_client.contract.answers import Disposition, Reason
 from eulerlora_client.errors import SettingsError
-from eulerlora_client.policy.policy import Policy, default_policy
-from eulerlora_client.policy.results import Performance, performance
+from eulerlora_client.policy.policy import Decision, Policy, default_policy, disposition_for
+from eulerlora_client.policy.results import (
+    PATHWAYS,
+    Performance,
+    pathway,
+    performance,
+)
+
+
+def decision(*reasons: Reason) -> Decision:
+    return Decision(disposition_for(reasons), reasons, 1, "sha256:00")
+
+
+def test_the_pathway_of_a_retake_keeps_its_urgency() -> None:
+    assert pathway(decision(Reason.BLURRED)) == PATHWAYS[Disposition.RETAKE]
+    urgent = pathway(decision(Reason.BLURRED, Reason.MALIGNANT_GROUP))
+    assert "retake the image" in urgent
+    assert "urgent" in urgent
+
+
+def test_the_pathway_of_an_unfamiliar_image_suggests_a_retake_only_for_poor_quality() -> None:
+    text = pathway(decision(Reason.UNFAMILIAR, Reason.MALIGNANT_GROUP))
+    assert text == PATHWAYS[Disposition.UNFAMILIAR]
+    assert "a person must look" in text
+    assert "say nothing" in text
+    poor = pathway(decision(Reason.BLURRED, Reason.UNFAMILIAR, Reason.MALIGNANT_GROUP))
+    assert "a person must look" in poor
+    assert "retake the image" in poor
+    assert "urgent" not in poor
+
 
 SHARES = ("", "_low", "_high")
 SEEN = {"lesions": 40, "urgent": 13, "unfamiliar": 26, "reached": 30}
@@ -60,14 +89,6 @@ def test_the_details_state_what_the_threshold_alone_does() -> None:
         ("PH2: SCC, malignant without a class", "4", "1", "1", "2", "0.750"),
         ("PH2: other lesions", "1,200", "500", "400", "300", "0.250"),
     ]
-
-
-def test_the_markdown_has_both_tables_and_the_revision() -> None:
-    tables = shown(MEASURED)
-    revision = default_policy().model_dump()["evidence"]["revision"]
-    assert revision in tables.markdown
-    assert tables.markdown.count("| --- | ---: |") == 2
-    assert "| PH2: other lesions | 1,200 | 500 |" in tables.markdown
 
 
 def test_a_policy_without_measurement_has_no_tables() -> None:

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import Callable, Iterator
-from io import BytesIO, StringIO
+from contextlib import aclosing
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +30,10 @@ from eulerlora_client import (
     UnexpectedAnswer,
     UnknownModel,
     Unreachable,
-    UnreadableFile,
     UnusableImage,
 )
-from tests.eulerlora_client.conftest import (
-    Reply,
-    ScriptedServer,
-    prediction_reply,
-    problem_reply,
-)
+from eulerlora_client.sdk.client import PREFETCH_FACTOR, map_ordered, map_ordered_async
+from tests.eulerlora_client.conftest import Reply, ScriptedServer, prediction_reply, problem_reply
 from tests.eulerlora_client.runs import result_of, triage_reply
 
 Call = Callable[..., Any]
@@ -163,21 +160,6 @@ def test_the_name_of_a_model_is_quoted_in_the_path(call: Call, server: ScriptedS
     assert server.requests[0].path == "/models/a%2Fb%3F"
 
 
-@pytest.mark.parametrize("image", [Path("nowhere.png"), Path()], ids=repr)
-def test_an_unreadable_file_is_a_problem_before_a_request_is_sent(
-    call: Call, closed_url: str, image: object
-) -> None:
-    with pytest.raises(UnreadableFile) as raised:
-        call(closed_url, "predict", image)
-    assert (raised.value.code, raised.value.status) == ("unreadable_file", None)
-
-
-@pytest.mark.parametrize("image", [None, StringIO("text")])
-def test_another_type_of_image_is_a_type_error(call: Call, closed_url: str, image: object) -> None:
-    with pytest.raises(TypeError, match="expected an image as a path, bytes or a binary file"):
-        call(closed_url, "predict", image)
-
-
 def test_a_problem_has_all_fields_of_its_document(call: Call, server: ScriptedServer) -> None:
     server.reply(problem_reply(503, "not_ready", Retry_After="7"))
     with pytest.raises(NotReady) as raised:
@@ -270,6 +252,87 @@ def test_many_results_are_in_order_with_problems_in_their_positions(
     ]
 
 
-def test_an_unreachable_service_is_the_problem_of_every_image(call: Call, closed_url: str) -> None:
-    results = call(closed_url, "predict_many", [b"1", b"2"], retry=NO_RETRY)
-    assert [result.code for result in results] == ["unreachable"] * 2
+class CountedCalls:
+    """Counts concurrent calls; a call waits until `full` calls run."""
+
+    def __init__(self, full: int) -> None:
+        self.lock = threading.Lock()
+        self.barrier = threading.Barrier(full, timeout=60)
+        self.running = self.most = 0
+
+    def __call__(self, item: int) -> int:
+        with self.lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        self.barrier.wait()
+        with self.lock:
+            self.running -= 1
+        return -item
+
+
+def test_threads_return_results_in_order_with_bounded_concurrency() -> None:
+    calls = CountedCalls(3)
+    assert list(map_ordered(calls, range(12), 3, threading.Event())) == [-i for i in range(12)]
+    assert calls.most == 3
+
+
+def test_tasks_return_results_in_order_with_bounded_concurrency() -> None:
+    running, most = 0, 0
+
+    async def call(item: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(5 - item % 5):
+            await asyncio.sleep(0)
+        running -= 1
+        return -item
+
+    async def all_results() -> list[int]:
+        return [result async for result in map_ordered_async(call, range(12), 3)]
+
+    assert asyncio.run(all_results()) == [-i for i in range(12)]
+    assert most == 3
+
+
+def counted(taken: list[int]) -> Iterator[int]:
+    for item in range(1_000):
+        taken.append(item)
+        yield item
+
+
+def test_threads_consume_items_lazily_and_stop_with_the_caller() -> None:
+    taken: list[int] = []
+    cancelled = threading.Event()
+    results = map_ordered(lambda item: item, counted(taken), 2, cancelled)
+    assert next(results) == 0
+    assert len(taken) <= PREFETCH_FACTOR * 2
+    assert not cancelled.is_set()
+    results.close()
+    assert cancelled.is_set()
+
+
+def test_tasks_consume_items_lazily_and_end_with_the_caller() -> None:
+    taken: list[int] = []
+    ended: list[int] = []
+
+    async def call(item: int) -> int:
+        try:
+            if item:
+                await asyncio.Event().wait()  # forever
+            return item
+        finally:
+            ended.append(item)
+
+    async def first() -> int:
+        async with aclosing(map_ordered_async(call, counted(taken), 2)) as results:
+            return await anext(results)
+
+    assert asyncio.run(first()) == 0
+    assert len(taken) <= PREFETCH_FACTOR * 2
+    assert 1 in ended
+
+
+def test_a_concurrency_below_one_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        next(map_ordered(str, [1], 0, threading.Event()))

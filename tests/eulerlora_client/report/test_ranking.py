@@ -7,7 +7,7 @@ import pytest
 
 from eulerlora_client.contract.answers import Disposition, Prediction
 from eulerlora_client.policy.policy import Policy
-from eulerlora_client.report.ranking import TriageRow, counts_by_status, ranked
+from eulerlora_client.report.ranking import TriageRow, ranked
 from tests.eulerlora_client.triage_rows import (
     BLURRED,
     SHARP,
@@ -89,15 +89,3 @@ def test_equal_rows_are_sorted_by_name(policy: Policy) -> None:
 def test_names_start_below_the_common_folder(policy: Policy) -> None:
     rows = [row(policy, path) for path in ("/data/clinic/1/a.jpg", "/data/clinic/2/a.jpg")]
     assert names(rows) == ["1/a.jpg", "2/a.jpg"]
-
-
-def test_absolute_and_relative_paths_are_shown_complete(policy: Policy) -> None:
-    rows = [row(policy, path) for path in ("/data/a.jpg", "b.jpg")]
-    assert names(rows) == ["/data/a.jpg", "b.jpg"]
-
-
-def test_every_status_is_counted(policy: Policy) -> None:
-    rows = [row(policy, "a"), row(policy, "b"), failed(Path("c"), "timed_out", "no answer")]
-    assert counts_by_status(ranked(rows)) == {
-        "urgent": 0, "unfamiliar": 0, "refer": 0, "retake": 0, "routine": 2, "failed": 1
-    }  # fmt: skip
