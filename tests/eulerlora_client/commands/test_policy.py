@@ -1,7 +1,4 @@
-"""`eulerlora policy show` and `check`.
-
-`eulerlora monitor`: its report, its exit status and its options.
-"""
+"""`eulerlora policy show`, `check` and `eulerlora monitor`: outputs, exit status and options."""
 
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""The program: commands, exit status and one-line errors.
-
-Commands whose extra is not installed.
-"""
+"""The program: commands, missing extras, exit status and one-line errors."""
 
 import subprocess
 import sys
