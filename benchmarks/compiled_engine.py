@@ -14,8 +14,8 @@ from benchmarks.arithmetic import minimum_flops
 from benchmarks.results import Measurement, Result, Spread, at_least, at_most
 from benchmarks.timing import Work, alternating_seconds, synchronise
 from benchmarks.workload import Engine, NetworkSizes, Plan, Workload, described, random_network
-from eulerlora.rows import Rows
-from eulerlora.runtime import Runtime, row_counts
+from eulerlora.nn.rows import Rows
+from eulerlora.nn.runtime import Runtime, row_counts
 from eulerlora.settings import RuntimeSettings
 
 BYTES_PER_WEIGHT = 2  # bfloat16

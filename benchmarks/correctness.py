@@ -10,8 +10,7 @@ from benchmarks.baselines.naive import naive_logits, ordinary_members, vmap_ense
 from benchmarks.baselines.peft import PeftVisionTransformer
 from benchmarks.compiled_engine import engine_of
 from benchmarks.workload import Plan, Workload, build_engine
-from eulerlora.row_draws import RowDraws
-from eulerlora.rows import Rows
+from eulerlora.nn.rows import RowDraws, Rows
 from eulerlora.settings import Draw
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 3e-2}

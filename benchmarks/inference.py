@@ -17,7 +17,7 @@ from benchmarks.compiled_engine import engine_of
 from benchmarks.results import Measurement, Result, Target, at_least, at_most
 from benchmarks.timing import alternating_seconds
 from benchmarks.workload import Plan, Workload, build_engine, described, predict, random_network
-from eulerlora.precision import missing_bfloat16
+from eulerlora.prediction.precision import missing_bfloat16
 from eulerlora.settings import AUTO, BackboneSettings, Draw, Precision, PrecisionChoice
 
 NAIVE_TARGETS: dict[PrecisionChoice, Target] = {

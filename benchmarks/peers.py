@@ -26,10 +26,10 @@ from benchmarks.service.load import Load, Part, closed_loop, parameters, post_fo
 from benchmarks.service.server import Server, eulerlora_server, memory, paused, server_process
 from benchmarks.timing import Work, alternating_seconds, in_new_process, peak_growth
 from benchmarks.workload import FULL, SMALL, NetworkSizes, Sizes, random_network
-from eulerlora.rows import Rows
-from eulerlora.runtime import Runtime
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import Rows
+from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 CPU = torch.device("cpu")
 MEMBERS = 8

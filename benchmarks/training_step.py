@@ -17,8 +17,8 @@ from benchmarks.baselines.naive import ordinary_members
 from benchmarks.results import Measurement, Result, Target, at_most
 from benchmarks.timing import alternating_seconds, in_new_process, peak_growth
 from benchmarks.workload import NetworkSizes, Plan, Workload, described
-from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
-from eulerlora.row_draws import RowDraws
+from eulerlora.nn.rows import RowDraws
+from eulerlora.sampling.masks import draw_trajectories, on_stacked_ranks
 from training.fit.optimisation import attention_kernels
 
 Method = Literal["one-batch", "micro-batches", "naive"]

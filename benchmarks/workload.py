@@ -14,11 +14,12 @@ from torch import Generator, Tensor
 
 from benchmarks.results import Measurement, Result
 from benchmarks.timing import Work, alternating_seconds
-from eulerlora.backbone_network import VisionTransformer
-from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
-from eulerlora.row_draws import RowDraws
-from eulerlora.rows import Rows
-from eulerlora.runtime import Runtime
+from eulerlora.methods.registry import build_network
+from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import RowDraws, Rows
+from eulerlora.nn.runtime import Runtime
+from eulerlora.sampling.masks import draw_trajectories, on_stacked_ranks
 from eulerlora.settings import (
     AdapterSettings,
     BackboneSettings,
@@ -28,7 +29,6 @@ from eulerlora.settings import (
     RuntimeSettings,
 )
 from eulerlora.validation import Settings
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 
 class NetworkSizes(Settings):
@@ -174,7 +174,7 @@ def random_network(sizes: NetworkSizes, seed: int = 0) -> AdaptedVisionTransform
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         backbone = VisionTransformer(sizes.backbone)
-    network = AdaptedVisionTransformer(backbone, sizes.adapters, sizes.classes)
+    network = build_network(backbone, sizes.adapters, sizes.classes)
     generator = Generator().manual_seed(seed)
     network.initialise(generator)
     with torch.no_grad():

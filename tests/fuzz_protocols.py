@@ -18,7 +18,7 @@ from collections.abc import Callable
 import httpx
 
 from benchmarks.service.server import eulerlora_server, growth, sampled, status
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT, read_config
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from service.settings import PREFIX
 from tests.protocol_bodies import PROTOCOLS, Body
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-from eulerlora.adapted_attention import AttentionAdapters
-from eulerlora.backbone_network import EncoderBlock, VisionTransformer
-from eulerlora.coefficients import PROJECTIONS
-from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.nn.attention import AttentionAdapters
+from eulerlora.nn.backbone import EncoderBlock, VisionTransformer
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.sampling.masks import PROJECTIONS
 from training.fit.optimisation import attention_kernels
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 
-from eulerlora.inference import ImageOutput
+from eulerlora.nn.runtime import ImageOutput
 from eulerlora_client.contract.problems import Problem
 from service.inference.device_errors import DeviceFailed
 from service.inference.engine import CoreAllocation, Engine, InferenceItem

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eulerlora.inference import ImageOutput, ModelImages, predict_together
 from eulerlora.model import EulerLoRA
-from eulerlora.ood_scores import with_distances
+from eulerlora.nn.runtime import ImageOutput, ModelImages, predict_together
+from eulerlora.prediction.answer import with_distances
 from eulerlora.settings import Draw
 from service.inference.device_errors import with_device_errors
 

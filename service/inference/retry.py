@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from eulerlora.inference import ImageOutput
+from eulerlora.nn.runtime import ImageOutput
 from eulerlora_client.contract.problems import ModelFailure, OutOfMemory, Problem
 from service.inference.device_errors import DeviceFailed
 

@@ -5,7 +5,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from eulerlora.inference import ImageOutput
+from eulerlora.nn.runtime import ImageOutput
 from eulerlora_client.contract.problems import Problem
 from service.inference.engine import Engine, InferenceItem, infer_together
 from service.scheduling.clients import Flow

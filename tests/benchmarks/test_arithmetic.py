@@ -12,8 +12,7 @@ from benchmarks.arithmetic import minimum_flops
 from benchmarks.compiled_engine import CARDS, card_of, weight_bytes
 from benchmarks.inference import Ceiling, Product, best_ceiling, candidates
 from benchmarks.workload import SMALL, SMALL_NETWORK, NetworkSizes, Plan, random_network
-from eulerlora.row_draws import RowDraws
-from eulerlora.rows import Rows
+from eulerlora.nn.rows import RowDraws, Rows
 
 CPU = torch.device("cpu")
 SHAPE = SMALL_NETWORK.backbone

@@ -6,7 +6,7 @@ from torch import Generator
 
 from benchmarks.training_step import STEPS, MicroBatchStep, NaiveStep, OneBatchStep, peak_bytes
 from benchmarks.workload import SMALL_NETWORK, Workload, random_network
-from eulerlora.coefficients import draw_trajectories
+from eulerlora.sampling.masks import draw_trajectories
 from eulerlora.settings import BackboneSettings
 
 
