@@ -23,7 +23,7 @@ from benchmarks.service.references import (
     default_model,
     predict,
 )
-from eulerlora.settings import Mode
+from eulerlora_client.contract.sampling import Mode
 
 
 class EulerLoRAAPI(LitAPI):  # type: ignore[misc] # litserve ships no types

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from eulerlora.settings import Mode, PositiveInt
-from eulerlora.validation import Settings
+from eulerlora_client.contract.sampling import Mode
+from eulerlora_client.settings import PositiveInt, Settings
 
 
 class ResponseCounts(Settings):

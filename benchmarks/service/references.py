@@ -24,7 +24,8 @@ from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.model import EulerLoRA, rgb_images
 from eulerlora.nn.runtime import predict_rows
 from eulerlora.scores.uncertainty import summarise
-from eulerlora.settings import Draw, Mode
+from eulerlora.settings import Draw
+from eulerlora_client.contract.sampling import Mode
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from eulerlora_client.contract.answers import Prediction, TriageResult
 from eulerlora_client.errors import OutputPathError, RowsError
-from eulerlora_client.output_files import atomic_text_file, is_replaceable
+from eulerlora_client.output_files import is_replaceable, open_output
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.printable import csv_path, csv_text
 from eulerlora_client.report.ranking import RowProblem, TriageRow
@@ -107,7 +107,7 @@ def write_csv(path: Path, rows: Sequence[TriageRow]) -> None:
     On a terminal, the names of files are escaped like all other text.
     """
     # surrogateescape: file names that are not UTF-8 are written byte for byte
-    with atomic_text_file(path, newline="", errors="surrogateescape") as file:
+    with open_output(path, private=True) as file:
         write_csv_rows(file, rows)
 
 
@@ -129,7 +129,7 @@ def write_csv_rows(file: TextIO, rows: Sequence[TriageRow]) -> None:
 
 def write_json_lines(path: Path, rows: Sequence[TriageRow]) -> None:
     """Writes each row as one line of JSON: the file, and the answer of `/triage` or a problem."""
-    with atomic_text_file(path) as file:
+    with open_output(path, private=True) as file:
         file.writelines(json.dumps(_record(row), allow_nan=False) + "\n" for row in rows)
 
 

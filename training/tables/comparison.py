@@ -26,7 +26,7 @@ from scipy.special import stdtr, stdtrit
 
 from eulerlora.errors import DataError
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora.settings import Mode
+from eulerlora_client.contract.sampling import Mode
 from training.adaptation.train import REPORT
 from training.evaluation.predictions_file import PREDICTIONS
 from training.evaluation.report_schema import TEST

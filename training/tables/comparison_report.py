@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from eulerlora.atomic_files import atomic_write
+from eulerlora_client.output_files import atomic_write
 from training.tables.comparison import GROUPS, Comparison, EndpointResult, ood_metric
 from training.tables.results import METRIC_NAMES, OOD_SCORES, row_results
 from training.tables.runs import TableRun

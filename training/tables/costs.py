@@ -17,7 +17,8 @@ from eulerlora.images.files import image_files
 from eulerlora.methods.registry import build_network
 from eulerlora.methods.settings import MethodSettings
 from eulerlora.nn.backbone import VisionTransformer
-from eulerlora.settings import AUTO, AdapterSettings, BackboneSettings, Mode
+from eulerlora.settings import AdapterSettings, BackboneSettings
+from eulerlora_client.contract.sampling import AUTO, Mode
 from training.adaptation.network import DOWNLOADED, EMBEDDED, count_trained, train_all_weights
 from training.adaptation.objective import AdapterObjective, trajectory_loss
 from training.data.labels import LABELS, folder_labels

@@ -12,8 +12,8 @@ from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import CONFIG, read_config
 from eulerlora.checkpoint.published_weights import absent_weights
 from eulerlora.errors import DataError, SettingsError
-from eulerlora.settings import AUTO
-from eulerlora.validation import validated
+from eulerlora_client.contract.sampling import AUTO
+from eulerlora_client.settings import validated
 from training.adaptation.network import EMBEDDED, member_folders, read_backbone
 from training.adaptation.train import REPORT, state_file
 from training.data.datasets import read_dataset, read_ood_set, read_outliers

@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 
 from eulerlora.errors import SettingsError
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora.settings import Mode, PositiveInt
-from eulerlora.validation import Settings, validated
+from eulerlora_client.contract.sampling import Mode
+from eulerlora_client.settings import PositiveInt, Settings, validated
 from training.recipe.file import RECIPES
 
 DEFINITIONS = Path(__file__).parent / "definitions"

@@ -40,6 +40,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import Runtime, predict_rows
 from eulerlora.settings import BackboneSettings, Draw, RuntimeSettings
+from eulerlora_client.errors import StorageError
 from tests.damaged_checkpoints import (
     BACKBONE,
     CONFIG,
@@ -48,6 +49,7 @@ from tests.damaged_checkpoints import (
     config_edited,
     edited,
 )
+from tests.full_disk import file_size_limit
 
 CARD = "# A card, größer than ASCII\n"
 COMMON_FILES = {"README.md", "known_answer.png", "known_answer.json"}
@@ -506,3 +508,13 @@ def test_a_damaged_known_answer_is_an_error_that_names_the_file(
         read_known_answer(checkpoint_copy, config)
     assert caught.value.path == checkpoint_copy / file
     assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_leaves_no_checkpoint_and_the_error_names_its_folder(
+    make_network, make_config, tmp_path: Path
+) -> None:
+    network, folder = make_network(), tmp_path / "saved"
+    with file_size_limit(2_000), pytest.raises(StorageError) as caught:
+        save_checkpoint(folder, network, make_config(network), "# card\n")
+    assert caught.value.path == folder
+    assert list(tmp_path.iterdir()) == []

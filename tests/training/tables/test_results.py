@@ -9,14 +9,10 @@ import pytest
 import torch
 from torchvision.models import vit_b_32
 
-from eulerlora.methods.registry import build_network
-from eulerlora.nn.backbone import VisionTransformer
-from eulerlora.settings import AdapterSettings, BackboneSettings
 from tests.conftest import TINY_BACKBONE
 from tests.training.synthetic_runs import VIT_B_32, finish
 from training.adaptation.train import REPORT
 from training.evaluation.report_schema import JSON
-from training.reporting.tables import METRICS
 from training.tables.costs import trained_parameters
 from training.tables.results import further_tables, markdown_table
 from training.tables.runs import TableRun, runs_of
@@ -38,24 +34,21 @@ def runs(
     return runs_of(read_table(table), seeds, overrides, folder)
 
 
+def cells(text: str) -> list[dict[str, str]]:
+    """Returns the rows of the first table of a text by column title."""
+    rows = [[c.strip() for c in r.strip("|").split("|")] for r in text.splitlines() if "|" in r[:1]]
+    return [dict(zip(rows[0], row, strict=True)) for row in rows[2:]]
+
+
 def lines(text: str, method: str, mode: str = "det") -> list[dict[str, str]]:
-    """Returns the row of a method by column title, then the published row if there is one."""
-    table = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in text.splitlines()
-        if line.startswith("|")
-    ]
-    rows = [dict(zip(table[0], cells, strict=True)) for cells in table[2:]]
+    """Returns the row of a method, then the published row if there is one."""
+    rows = cells(text)
     index = next(
         index
         for index, row in enumerate(rows)
         if row["method"] == method and row["mode"].startswith(mode)
     )
-    following = rows[index + 1 : index + 2]
-    return [
-        rows[index],
-        *(row for row in following if row["from"].startswith("paper") and not row["method"]),
-    ]
+    return [rows[index], *(row for row in rows[index + 1 : index + 2] if not row["method"])]
 
 
 def run_of(table_runs: Sequence[TableRun], variant: str) -> TableRun:
@@ -66,9 +59,7 @@ def notes(text: str) -> list[str]:
     return [line.removeprefix("- ") for line in text.splitlines() if line.startswith("- ")]
 
 
-def test_results_over_seeds_are_mean_and_sample_standard_deviation(
-    tmp_path: Path,
-) -> None:
+def test_results_over_seeds_are_mean_and_sample_standard_deviation(tmp_path: Path) -> None:
     table_runs = runs(tmp_path, list(ACCURACIES))
     for run in table_runs:
         accuracy = ACCURACIES[run.recipe.seed]
@@ -81,99 +72,67 @@ def test_results_over_seeds_are_mean_and_sample_standard_deviation(
     assert ours["from"] == "3 seeds"
 
 
-def test_one_seed_has_no_spread(tmp_path: Path) -> None:
-    table_runs = runs(tmp_path)
-    finish(run_of(table_runs, "lora-20"), {"accuracy": 0.7142, "ece": 0.0274})
-    (ours, _) = lines(markdown_table(read_table("ham10000"), table_runs), "LoRA, rank 20")
-    assert (ours["accuracy (%)"], ours["ECE (10 bins)"]) == ("71.42", "0.027")
-    assert ours["from"] == "1 seed"
-
-
-def test_only_finished_runs_count(
-    tmp_path: Path,
-) -> None:
+def test_only_finished_runs_count(tmp_path: Path) -> None:
     table_runs = runs(tmp_path, [0, 42])
     empty = markdown_table(read_table("ham10000"), table_runs)
     assert notes(empty)[0] == "No run is finished yet."
-    assert not any(note.startswith("measured on") for note in notes(empty))
-    finish(run_of(table_runs, "lora-20"))
+    finish(run_of(table_runs, "lora-20"), {"accuracy": 0.7142, "ece": None})
     text = markdown_table(read_table("ham10000"), table_runs)
-    (row,) = lines(text, "LoRA-Ensemble, rank 20 x 2")
-    titles = list(row)[4:]
-    assert [row[title] for title in ("trained", *titles)] == ["-"] * (1 + len(titles))
-    assert row["from"] == "0 seeds"
-    assert lines(text, "LoRA, rank 20")[0]["from"] == "1 seed"
+    (unfinished,) = lines(text, "LoRA-Ensemble, rank 20 x 2")
+    titles = list(unfinished)[4:]
+    assert [unfinished[title] for title in ("trained", *titles)] == ["-"] * (1 + len(titles))
+    assert unfinished["from"] == "0 seeds"
+    finished, _ = lines(text, "LoRA, rank 20")
+    assert finished["from"] == "1 seed"
+    assert (finished["accuracy (%)"], finished["ECE (10 bins)"]) == ("71.42", "-")
 
 
-def test_every_row_shows_its_mode(tmp_path: Path) -> None:
+def test_every_row_shows_its_mode_and_the_published_results(tmp_path: Path) -> None:
     table_runs = runs(tmp_path)
     for run in table_runs:
         finish(run, {"macro_f1": 0.25}, {"macro_f1": 0.75})
     text = markdown_table(read_table("ham10000"), table_runs)
-    shown = [lines(text, "EulerLoRA, 2 adapters", mode)[0] for mode in ("det", "stoch")]
-    assert [row["macro-F1 (%)"] for row in shown] == ["25.00", "75.00"]
-    assert [row["mode"] for row in shown] == ["det", "stoch, 4 samples"]
-
-
-def test_an_ood_table_shows_the_metrics_of_its_set(tmp_path: Path) -> None:
-    table_runs = runs(tmp_path, table="ood")
-    for run in table_runs:
-        finish(run, {"auroc": 0.9312}, data="CIFAR-10, paper split")
-    ours, paper = lines(markdown_table(read_table("ood"), table_runs), "LoRA, rank 20")
-    assert ours["AUROC (%)"] == "93.12"
-    assert paper["AUROC (%)"] == "92.96 ± 3.50"
-
-
-def test_a_table_can_mix_metrics_of_the_test_part_and_of_an_ood_set(
-    tmp_path: Path,
-) -> None:
-    table_runs = runs(tmp_path, table="ham10000-compact")
-    for run in table_runs:
-        finish(run, {"accuracy": 0.75, "auroc": 0.9312}, data="HAM10000, lesion split")
-    (ours,) = lines(markdown_table(read_table("ham10000-compact"), table_runs), "LoRA, rank 20")
-    assert ours["accuracy (%)"] == "75.00"
-    assert ours["AUROC, cifar10-jpeg.tar.xz (%)"] == "93.12"
-
-
-def test_published_results_follow_their_row(tmp_path: Path) -> None:
-    text = markdown_table(read_table("ham10000"), runs(tmp_path))
-    _, paper = lines(text, "EulerLoRA, 2 adapters", "stoch")
-    assert paper["accuracy (%)"] == "89.10 ± 0.50"
-    assert paper["ECE (10 bins)"] == "0.021 ± 0.003"
+    det, stoch = (lines(text, "EulerLoRA, 2 adapters", mode) for mode in ("det", "stoch"))
+    assert [row["macro-F1 (%)"] for row in (det[0], stoch[0])] == ["25.00", "75.00"]
+    assert [row["mode"] for row in (det[0], stoch[0])] == ["det", "stoch, 4 samples"]
+    assert (stoch[1]["accuracy (%)"], stoch[1]["ECE (10 bins)"]) == (
+        "89.10 ± 0.50",
+        "0.021 ± 0.003",
+    )
     assert len(lines(text, "EulerLoRA, 1 adapter")) == 1
-
-
-def test_an_undefined_metric_is_a_dash(tmp_path: Path) -> None:
-    table = read_table("ham10000-scale-check")
-    table_runs = runs(tmp_path, table="ham10000-scale-check")
-    finish(table_runs[0], {"macro_auroc": None})
-    (row,) = lines(markdown_table(table, table_runs), "LoRA, rank 20")
-    assert row[f"{METRICS['macro_auroc']} (%)"] == "-"
+    others = markdown_table(read_table("cifar100"), runs(tmp_path, table="cifar100"))
+    (row,) = [line for line in others.splitlines() if line.startswith("| SNGP |")]
+    assert "| - | - | paper, from LoRA-Ensemble | 32.20 ± 0.40 |" in row
+    assert any(note.startswith("Snapshot ensemble: ") for note in notes(others))
 
 
 @pytest.mark.parametrize(
-    ("classes", "expected"), [(10, 2_964_500), (100, 3_102_920), (7, 2_959_886)]
+    ("name", "title"),
+    [("ood", "AUROC (%)"), ("ham10000-compact", "AUROC, cifar10-jpeg.tar.xz (%)")],
 )
-def test_parameter_counts_of_the_method_equal_those_of_its_network(
-    tmp_path: Path, classes: int, expected: int
-) -> None:
-    """Two adapters of rank 20 at Q, K, V and O of 12 blocks of width 768, and their heads."""
-    run = runs(tmp_path)[-1]
-    finish(run, classes=classes)
-    count = trained_parameters(run.config(), run.recipe)
-    assert count == expected == network_count(VIT_B_32, run, classes)
-    text = markdown_table(read_table("ham10000"), [run])
-    assert lines(text, "EulerLoRA, 2 adapters")[0]["trained"] == f"{expected / 1e6:.2f} M"
+def test_a_table_shows_the_metrics_of_its_ood_set(tmp_path: Path, name: str, title: str) -> None:
+    table_runs = runs(tmp_path, table=name)
+    for run in table_runs:
+        finish(run, {"accuracy": 0.75, "auroc": 0.9312})
+    ours, *_ = lines(markdown_table(read_table(name), table_runs), "LoRA, rank 20")
+    assert ours[title] == "93.12"
+    assert ours.get("accuracy (%)", "75.00") == "75.00"
 
 
-@pytest.mark.parametrize("variant", ["lora-20", "ensemble-4x16", "ensemble-20x2"])
-def test_parameter_counts_of_other_methods_equal_those_of_their_networks(
-    tmp_path: Path, variant: str
+@pytest.mark.parametrize(
+    ("variant", "classes", "expected"),
+    [("eulerlora-2", 10, 2_964_500), ("eulerlora-2", 100, 3_102_920), ("eulerlora-2", 7, 2_959_886),
+     ("ensemble-20x2", 7, 2_959_886), ("lora-20", 7, 1_479_943)],
+)  # fmt: skip
+def test_parameter_counts_are_those_of_the_network(
+    tmp_path: Path, variant: str, classes: int, expected: int
 ) -> None:
+    """Adapters of rank 20 at Q, K, V and O of 12 blocks of width 768, and their heads."""
     run = run_of(runs(tmp_path), variant)
-    finish(run, backbone=TINY_BACKBONE, published=None)
-    expected = network_count(TINY_BACKBONE, run, classes=7)
+    finish(run, classes=classes)
     assert trained_parameters(run.config(), run.recipe) == expected
+    rows = cells(markdown_table(read_table("ham10000"), [run]))
+    assert f"{expected / 1e6:.2f} M" in {row["trained"] for row in rows}
 
 
 def test_the_members_of_an_ensemble_of_whole_networks_count_together(tmp_path: Path) -> None:
@@ -193,34 +152,15 @@ def torchvision_parameters() -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_published_rows_without_a_method_here_name_their_source(tmp_path: Path) -> None:
-    text = markdown_table(read_table("cifar100"), runs(tmp_path, table="cifar100"))
-    (row,) = [line for line in text.splitlines() if line.startswith("| SNGP |")]
-    assert "| - | - | paper, from LoRA-Ensemble | 32.20 ± 0.40 |" in row
-    assert any(note.startswith("Snapshot ensemble: the quoted NLL and") for note in notes(text))
-
-
-def network_count(backbone: BackboneSettings, run: TableRun, classes: int) -> int:
-    adapters: AdapterSettings = run.recipe.adapters
-    with torch.device("meta"):
-        network = build_network(VisionTransformer(backbone), adapters, classes)
-    return sum(parameter.numel() for _, parameter in network.adapter_parameters())
-
-
 def test_runs_with_the_settings_of_the_paper_are_noted(tmp_path: Path) -> None:
-    for name, data in (
-        ("ham10000", "HAM10000, paper split"),
-        ("cifar10", "CIFAR-10, paper split"),
-        ("cifar100", "CIFAR-100, paper split"),
-    ):
-        table_runs = runs(tmp_path, PAPER_SEEDS, name)
-        for run in table_runs:
-            finish(run, data=data)
-        printed = notes(markdown_table(read_table(name), table_runs))
-        assert printed[-1] == "backbone, data, seeds and settings are the paper's"
-        assert not any("differs" in note for note in printed)
-        assert printed[0] == f"measured on {data}, test part"
-        assert printed[1].startswith("seeds 0, 42, 1206, 2205, 25008;")
+    table_runs = runs(tmp_path, PAPER_SEEDS, "cifar10")
+    for run in table_runs:
+        finish(run, data="CIFAR-10, paper split")
+    printed = notes(markdown_table(read_table("cifar10"), table_runs))
+    assert printed[-1] == "backbone, data, seeds and settings are the paper's"
+    assert not any("differs" in note for note in printed)
+    assert printed[0] == "measured on CIFAR-10, paper split, test part"
+    assert printed[1].startswith("seeds 0, 42, 1206, 2205, 25008;")
 
 
 @pytest.mark.parametrize(
@@ -308,12 +248,7 @@ def finished_runs(folder: Path, variant: str, seeds: tuple[int, ...] = (0,)) -> 
 
 def further(text: str) -> dict[str, list[dict[str, str]]]:
     """Returns the rows of every table by its title."""
-    found = {}
-    for section in text.split("### ")[1:]:
-        title, *rest = section.splitlines()
-        cells = [[c.strip() for c in r.strip("|").split("|")] for r in rest if r.startswith("|")]
-        found[title] = [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
-    return found
+    return {part.splitlines()[0]: cells(part) for part in text.split("### ")[1:]}
 
 
 def test_the_cost_of_every_finished_row_is_shown(tmp_path: Path) -> None:
@@ -336,6 +271,7 @@ def test_mean_logits_are_shown_for_methods_with_several_answers(tmp_path: Path) 
     assert (rows[0]["accuracy (%)"], rows[0]["NLL (nats)"]) == ("25.00", "0.250")
     only_single = further_tables(METHODS, finished_runs(tmp_path / "single", "single"))
     assert "Mean logits" not in further(only_single)
+    assert further_tables(METHODS, runs_of(METHODS, [0], [], tmp_path / "new")) == ""
 
 
 def test_every_ood_set_has_a_column_for_each_score(tmp_path: Path) -> None:
@@ -345,7 +281,3 @@ def test_every_ood_set_has_a_column_for_each_score(tmp_path: Path) -> None:
     assert row["monkeypox (near), feature distance"] == "90.00 ± 0.00"
     without = METHODS.model_copy(update={"all_ood": False})
     assert "Out of distribution: AUROC (%)" not in further(further_tables(without, runs))
-
-
-def test_no_finished_run_gives_no_further_table(tmp_path: Path) -> None:
-    assert further_tables(METHODS, runs_of(METHODS, [0], [], tmp_path)) == ""

@@ -4,7 +4,7 @@ import pytest
 
 from eulerlora.errors import SettingsError
 from eulerlora.methods.settings import is_sampled
-from eulerlora.validation import validated
+from eulerlora_client.settings import validated
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 from training.tables.results import METRIC_NAMES
