@@ -13,7 +13,7 @@ import click
 import numpy as np
 import torch
 
-from eulerlora.validation import Settings
+from eulerlora_client.settings import Settings
 from training.fit.run import current_commit
 
 LIBRARIES = ("torch", "torchvision", "peft", "transformers", "fastapi", "uvicorn", "h11", "pillow")

@@ -20,15 +20,9 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.rows import RowDraws, Rows
 from eulerlora.nn.runtime import Runtime
 from eulerlora.sampling.masks import draw_trajectories, on_stacked_ranks
-from eulerlora.settings import (
-    AdapterSettings,
-    BackboneSettings,
-    Draw,
-    PositiveInt,
-    Precision,
-    RuntimeSettings,
-)
-from eulerlora.validation import Settings
+from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, RuntimeSettings
+from eulerlora_client.contract.sampling import Precision
+from eulerlora_client.settings import PositiveInt, Settings
 
 
 class NetworkSizes(Settings):

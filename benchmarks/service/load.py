@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 import h11
 
-from eulerlora.settings import Mode
+from eulerlora_client.contract.sampling import Mode
 
 BOUNDARY = "a-boundary-of-the-benchmarks"
 NO_PARAMETERS: Mapping[str, object] = {}

@@ -25,7 +25,7 @@ from benchmarks.service.load import (
 from benchmarks.service.plan import Plan
 from benchmarks.service.references import InferenceInput, decode, default_model, predict
 from benchmarks.service.server import eulerlora_server
-from eulerlora.settings import Mode
+from eulerlora_client.contract.sampling import Mode
 
 Source = Literal["decoded", "files"]
 
