@@ -82,7 +82,8 @@ def comparison_json(table: Table, runs: Sequence[TableRun], comparison: Comparis
             variant: _mean_by_epoch(of_this) for variant, of_this in of_variant.items() if of_this
         },
     }
-    return _compact(_rounded(content)) + "\n"
+    rounded = json.loads(json.dumps(content), parse_float=lambda text: round(float(text), DIGITS))
+    return _compact(rounded) + "\n"
 
 
 def write_comparison(path: Path, text: str) -> None:
@@ -117,17 +118,6 @@ def _mean_by_epoch(runs: Sequence[TableRun]) -> Mapping[str, Mapping[str, list[f
         }
         for mode, metrics in recorded[0].items()
     }
-
-
-def _rounded(value: Any) -> Any:
-    """Returns the value with all numbers rounded."""
-    if isinstance(value, float):
-        return round(value, DIGITS)
-    if isinstance(value, Mapping):
-        return {key: _rounded(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(entry) for entry in value]
-    return value
 
 
 def _compact(content: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from training.recipe.schema import AdapterRecipe
 from training.reporting.tables import MEAN_LOGITS_METRICS, METRICS, OOD_METRICS
 from training.tables.costs import answer_flops, rows_of_answer, trained_parameters, training_cost
 from training.tables.runs import TableRun, ood_index
-from training.tables.table import PublishedResult, Table, TableRow
+from training.tables.table import Table, TableRow
 
 PERCENT = {
     "accuracy", "macro_f1", "macro_auroc", "accuracy_mean_logits", "auroc", "auprc",
@@ -60,7 +60,10 @@ def markdown_table(table: Table, runs: Sequence[TableRun]) -> str:
 
 
 def _result_lines(table: Table, row: TableRow, runs: Sequence[TableRun]) -> list[str]:
-    published = [_published(metric, row.paper.get(metric)) for metric in table.metrics]
+    published = [
+        _number(metric, *row.paper[metric]) if metric in row.paper else "-"
+        for metric in table.metrics
+    ]
     origin = f"paper, from {row.source}" if row.source else "paper"
     if row.variant is None:
         return [line([row.method, "-", "-", origin, *published])]
@@ -103,20 +106,16 @@ def _parameters(runs: Sequence[TableRun]) -> str:
 
 def over_seeds(metric: str, values: Sequence[float | None]) -> str:
     """Returns mean and standard deviation of a metric as text; a dash without values."""
-    defined = [value for value in values if value is not None]
+    defined = [100 * v if metric in PERCENT else v for v in values if v is not None]
     if not defined:
         return "-"
-    scaled = [100 * value if metric in PERCENT else value for value in defined]
-    digits = 2 if metric in PERCENT else 3
-    spread = f" ± {stdev(scaled):.{digits}f}" if len(scaled) > 1 else ""
-    return f"{mean(scaled):.{digits}f}{spread}"
+    return _number(metric, mean(defined), stdev(defined) if len(defined) > 1 else None)
 
 
-def _published(metric: str, result: PublishedResult | None) -> str:
-    if result is None:
-        return "-"
+def _number(metric: str, value: float, deviation: float | None) -> str:
     digits = 2 if metric in PERCENT else 3
-    return f"{result[0]:.{digits}f} ± {result[1]:.{digits}f}"
+    spread = "" if deviation is None else f" ± {deviation:.{digits}f}"
+    return f"{value:.{digits}f}{spread}"
 
 
 def _conditions(finished: Sequence[TableRun]) -> list[str]:
