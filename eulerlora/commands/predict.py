@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eulerlora.nn.openmp import set_openmp_wait_policy
-from eulerlora.printable import printable
+from eulerlora_client.printable import printable
 
 if TYPE_CHECKING:
-    from eulerlora.settings import Auto, PrecisionChoice, RequestMode
+    from eulerlora.settings import PrecisionChoice
+    from eulerlora_client.contract.sampling import Auto, RequestMode
 
 
 PRECISION_CHOICES = ("auto", "float32", "bfloat16")
@@ -103,7 +104,7 @@ def predict_command(
     if as_json and csv_file is not None:
         raise click.UsageError("expected one of --json and --csv, got both")
 
-    from eulerlora.commands.file_predictions import (  # noqa: PLC0415  # noqa: PLC0415
+    from eulerlora.commands.file_predictions import (  # noqa: PLC0415
         check_output,
         expand_folders,
         json_line,

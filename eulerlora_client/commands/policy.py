@@ -1,6 +1,6 @@
-"""The commands `eulerlora policy show` and `eulerlora policy check`.
+"""The commands `eulerlora policy show` and `check`, and `eulerlora monitor`.
 
-The training distribution adds `fit`; the group passes it `packaged_policy`.
+Modules of the policy are imported when a command runs, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from eulerlora_client.commands.program import Program, packaged_policy
 from eulerlora_client.printable import printable
 
 if TYPE_CHECKING:
+    from eulerlora_client.monitoring.outcomes import OutcomeSummary, Promise
     from eulerlora_client.policy.policy import Policy
+
+
+INPUT_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
 @click.group("policy", cls=Program, entry_group="eulerlora.policy_commands")
@@ -37,8 +42,8 @@ def policy_command(context: click.Context) -> None:
 )
 def show_command(file: Path | None, measured: bool) -> None:
     """Print the packaged policy, which is the default, or a policy file."""
-    from eulerlora_client.policy.performance import UNKNOWN, performance  # noqa: PLC0415
     from eulerlora_client.policy.policy import DEFAULT_FILE, parse_policy, read_text  # noqa: PLC0415
+    from eulerlora_client.policy.results import UNKNOWN, performance  # noqa: PLC0415
 
     text = packaged_policy() if file is None else read_text(file)
     if not measured:
@@ -72,7 +77,7 @@ def _rejected(policy: Policy, images: Sequence[Path]) -> Iterator[str]:
 
     from eulerlora_client.errors import ImageFilesError  # noqa: PLC0415
     from eulerlora_client.policy.quality import measure_quality  # noqa: PLC0415
-    from eulerlora_client.triage.files import select_files  # noqa: PLC0415
+    from eulerlora_client.sdk.images import select_files  # noqa: PLC0415
 
     files = select_files(images).files
     reasons = []
@@ -86,3 +91,97 @@ def _rejected(policy: Policy, images: Sequence[Path]) -> Iterator[str]:
     yield f"{rejected:,} of {len(files):,} images rejected ({rejected / len(files):.2%})"
     for reason, count in Counter(chain.from_iterable(reasons)).most_common():
         yield f"{reason}: {count:,}"
+
+
+@click.command("monitor")
+@click.argument("outcomes", type=INPUT_FILE)
+@click.option(
+    "--policy", "policy_file", type=INPUT_FILE, help="Policy file; default: the packaged policy."
+)
+@click.option(
+    "--confirmed",
+    default="confirmed",
+    show_default=True,
+    help="Column with the class that was confirmed.",
+)
+@click.option("--target", help="Class whose lesions count; default: that of the policy's evidence.")
+@click.option(
+    "--wanted", type=SHARE, help="Share not to be missed; default: that of the policy's evidence."
+)
+@click.option(
+    "--confidence", type=SHARE, default=0.95, show_default=True, help="Of the test and each bound."
+)
+def monitor_command(
+    outcomes: Path,
+    policy_file: Path | None,
+    confirmed: str,
+    target: str | None,
+    wanted: float | None,
+    confidence: float,
+) -> None:
+    """Test whether more lesions are missed than the policy's evidence allows.
+
+    OUTCOMES is the CSV file of `eulerlora triage --csv`, in order of time, with the column
+    `confirmed` and optionally `lesion`. The test may be repeated whenever the file grows. The exit
+    status is 1 after an alarm.
+    """
+    from eulerlora_client.monitoring.outcomes import (  # noqa: PLC0415
+        check_policy,
+        read_outcomes,
+        summarise,
+    )
+    from eulerlora_client.policy.policy import default_policy, read_policy  # noqa: PLC0415
+
+    policy = default_policy() if policy_file is None else read_policy(policy_file)
+    promise = promise_of(policy, target, wanted, confidence)
+    rows = read_outcomes(outcomes, confirmed)
+    check_policy(outcomes, rows, policy.hash)
+    summary = summarise(rows, promise)
+    for line in report_lines(summary, promise):
+        click.echo(line)
+    if summary.alarm_at is not None:
+        raise click.ClickException(
+            f"ALARM at lesion {summary.alarm_at}: more lesions confirmed as {promise.target} are "
+            f"missed than the tolerated share of {promise.tolerated:.3g}"
+        )
+
+
+def promise_of(
+    policy: Policy, target: str | None, wanted: float | None, confidence: float
+) -> Promise:
+    """Returns what is tested. Raises UsageError if neither options nor evidence say it."""
+    from eulerlora_client.monitoring.outcomes import Promise  # noqa: PLC0415 - fast --help
+
+    evidence = policy.evidence
+    if evidence is not None:
+        target = target or evidence.target
+        wanted = wanted or evidence.wanted
+    if target is None or wanted is None:
+        raise click.UsageError("the policy has no evidence: expected --target and --wanted")
+    if not 0 < wanted < 1:
+        raise click.UsageError(f"expected a wanted share between 0 and 1, got {wanted:g}")
+    return Promise(target, 1 - wanted, confidence)
+
+
+def report_lines(summary: OutcomeSummary, promise: Promise) -> list[str]:
+    """Returns the lines of the report."""
+    from eulerlora_client.monitoring.outcomes import LesionOutcome  # noqa: PLC0415 - fast --help
+
+    counts = summary.counts
+    if summary.alarm_at is not None:
+        verdict = f"ALARM: more than {promise.tolerated:.3g} are missed"
+    elif summary.upper <= promise.tolerated:
+        verdict = f"no alarm: at most {promise.tolerated:.3g} is established"
+    else:
+        verdict = f"no alarm: more than {promise.tolerated:.3g} is neither shown nor excluded"
+    return [
+        f"lesions confirmed as {promise.target}: {counts.total()}",
+        f"  urgent: {counts[LesionOutcome.URGENT]}",
+        f"  unfamiliar, seen by a person: {counts[LesionOutcome.UNFAMILIAR]}",
+        f"  missed: {counts[LesionOutcome.MISSED]}",
+        f"  not assessed (retake or no decision): {counts[LesionOutcome.NOT_ASSESSED]}",
+        f"miss rate: {counts[LesionOutcome.MISSED] / max(summary.assessed, 1):.4f}, at least "
+        f"{summary.lower:.4f} and at most {summary.upper:.4f}, each with a confidence of "
+        f"{promise.confidence:g} at all times",
+        f"verdict: {verdict}",
+    ]

@@ -6,9 +6,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from eulerlora_client.contract.fields import WireModel
-from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MAX_SEED, Auto, Mode
-from eulerlora_client.contract.triage import TriageResult
+from eulerlora_client.contract.answers import TriageResult, WireModel
+from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MAX_SEED, Auto, RequestMode
 
 
 def _plain_digits(value: object) -> object:
@@ -38,8 +37,6 @@ Coverage = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_plain_decimal)]
 Samples = Annotated[
     SampleCount | Auto, Field(union_mode="left_to_right"), BeforeValidator(_auto_or_digits)
 ]
-
-
 ReportFormat = Literal["html", "csv"]
 
 
@@ -49,7 +46,7 @@ class TriageQuery(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Annotated[
-        Mode | SkipJsonSchema[None],
+        RequestMode | SkipJsonSchema[None],
         Field(
             description="det: one pass per adapter; stoch: sampled passes; adaptive: as det, then "
             "sampled if the label, a flag or the disposition is not settled. Default: the mode "
@@ -96,7 +93,7 @@ class PredictQuery(TriageQuery):
     """Parameters of `/predict` and `/predict/batch`; any other parameter is an error."""
 
     mode: Annotated[
-        Mode,
+        RequestMode,
         Field(
             description="det: one pass per adapter; stoch: sampled passes; adaptive: as det, then "
             "sampled if the label or a flag is not settled, for a model with decision margins."

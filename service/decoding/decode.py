@@ -20,7 +20,7 @@ from eulerlora.images.preprocess import (
     upright_rgb,
     upright_transposition,
 )
-from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
+from eulerlora_client.contract.answers import PredictionWarning, WarningCode
 from eulerlora_client.contract.problems import UnusableImage
 from service.decoding import dicom
 from service.decoding.header import (

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from eulerlora_client.contract.fields import WireModel
+from eulerlora_client.contract.answers import WireModel
 
 DataType = Literal["BOOL", "BYTES", "FP64"]
 Parameter = bool | int | float | str

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.answers import Prediction
 from service.open_inference.body import ELEMENT_LENGTH
 from service.open_inference.messages import DataType, Parameter, ResponseOutput, Shape
 from service.routes.responses import rounded

@@ -9,12 +9,11 @@ from typing import Self
 
 from eulerlora.checkpoint.config import stopping_rule
 from eulerlora.sampling.adaptive import ROUNDS, SettledDecisions, StoppingRule
-from eulerlora.settings import ADAPTIVE, AUTO, Auto, Draw
-from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
+from eulerlora.settings import Draw
+from eulerlora_client.contract.answers import ImageQuality, PredictionWarning, Reason, WarningCode
 from eulerlora_client.contract.problems import InvalidParameter
 from eulerlora_client.contract.queries import PredictQuery
-from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
-from eulerlora_client.contract.triage import ImageQuality, Reason
+from eulerlora_client.contract.sampling import ADAPTIVE, AUTO, DEFAULT_SAMPLES, Auto
 from eulerlora_client.policy.policy import Policy, disposition_for
 from service.inference.models import ServedModel
 from service.scheduling.clients import Flow

@@ -7,6 +7,11 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
+from eulerlora_client.contract.answers import (
+    PolicyDescription,
+    TriageBatch,
+    TriageResult,
+)
 from eulerlora_client.contract.problems import NotAcceptable, PolicyNotApplicable
 from eulerlora_client.contract.queries import (
     PredictQuery,
@@ -15,15 +20,9 @@ from eulerlora_client.contract.queries import (
     ReportRequest,
     TriageQuery,
 )
-from eulerlora_client.contract.sampling import Mode
-from eulerlora_client.contract.triage import (
-    PolicyDescription,
-    TriageBatch,
-    TriageResult,
-)
-from eulerlora_client.policy.evidence import default_sampling
-from eulerlora_client.policy.policy import Policy
-from eulerlora_client.triage.result import policy_description, triage_result
+from eulerlora_client.contract.sampling import RequestMode
+from eulerlora_client.policy.policy import Policy, default_sampling
+from eulerlora_client.policy.results import policy_description, triage_result
 from service.fhir.bundle import triage_bundle
 from service.fhir.negotiation import FHIR_JSON, JSON, chosen_media_type
 from service.inference.models import ServedModel, ServedModels
@@ -166,7 +165,7 @@ def triage_query(policy: Policy) -> type[TriageQuery]:
     described = f"{TriageQuery.model_fields['mode'].description} Here: {sampling.mode}{samples}."
 
     class DocumentedQuery(TriageQuery):
-        mode: Annotated[Mode, Field(description=described)] = sampling.mode
+        mode: Annotated[RequestMode, Field(description=described)] = sampling.mode
 
     return DocumentedQuery
 

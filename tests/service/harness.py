@@ -13,7 +13,7 @@ from fastapi import Request
 from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Draw, Preprocessing
-from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.contract.queries import PredictQuery
 from service.decoding.decode import Declared, decode
 from service.decoding.pool import Decoded

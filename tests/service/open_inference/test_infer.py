@@ -11,7 +11,7 @@ import tritonclient.http as triton
 from starlette.testclient import TestClient
 from tritonclient.utils import InferenceServerException
 
-from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.answers import Prediction
 from service.open_inference.tensors import OUTPUTS, encoded
 from tests.service.conftest import app_of
 from tests.service.real_server import run_server
@@ -129,7 +129,7 @@ def test_a_version_is_the_revision_that_is_served(server, model, png) -> None:
         ({"mode": "stoch", "samples": True}, "422", "samples"),
         ({"mode": "stoch", "samples": 4.0}, "422", "samples"),
         ({"seed": "7"}, "422", "seed"),
-        ({"seed": -1}, "422", "seed: expected at least 0"),
+        ({"seed": -1}, "422", "seed: expected a number of at least 0"),
         ({"sample": 4}, "422", "sample: unknown parameter"),
         ({"model": "tiny"}, "422", "model: expected in the path"),
         ({"detail": "trajectories"}, "422", "detail: unknown parameter"),
@@ -160,7 +160,7 @@ def test_a_prediction_set_is_an_output_only_with_coverage(client, png) -> None:
         (b"", 400, "expected valid JSON"),
         (b"[]", 400, "malformed_body"),
         (b'{"inputs": [' + b"1," * 2000 + b"1]}", 400, "at most 1,000 items"),
-        (b'{"inputs": []}', 400, "inputs: expected at least 1 items"),
+        (b'{"inputs": []}', 400, "inputs: expected at least 1 item(s)"),
         (b'{"inputs": [{"name": "image"}]}', 400, "expected a value, got none"),
         (b"[" * 900, 400, "expected valid JSON"),
         (b"\xff\xfe", 400, "expected valid JSON"),

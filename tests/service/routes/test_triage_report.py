@@ -15,8 +15,8 @@ from PIL import Image
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
+from eulerlora_client.contract.answers import Disposition, Reason
 from eulerlora_client.contract.problems import MalformedBody, Overloaded
-from eulerlora_client.contract.triage import Disposition, Reason
 from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.report import submitted
 from eulerlora_client.report.exports import write_csv
@@ -112,8 +112,8 @@ def test_no_images_make_an_empty_report(client) -> None:
         ({"images": images(result=None)}, "images.0: expected either result or problem"),
         ({"images": images(result={"disposition": "secret"})}, "images.0.result: "),
         ({"images": images(file="")}, "images.0.file: "),
-        ({"images": images(thumbnail="A" * 32_001)}, "images.0.thumbnail: the text is too long"),
-        ({"images": [{"file": "a", "problem": {"code": "a"}}] * 1001}, "images: too many images"),
+        ({"images": images(thumbnail="A" * 32_001)}, "images.0.thumbnail: "),
+        ({"images": [{"file": "a", "problem": {"code": "a"}}] * 1001}, "images: "),
     ],
 )
 def test_another_body_is_refused_with_its_place_and_without_its_content(
