@@ -236,6 +236,4 @@ class Pipeline:
     ) -> SampledResult:
         if not request.adaptive:
             return await self._rounds.run(item, request.deadline, ticket)
-        return await self._rounds.run_adaptive(
-            item, rule, request.deadline, ticket, request.det_first
-        )
+        return await self._rounds.run_adaptive(item, rule, request.deadline, ticket)

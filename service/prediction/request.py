@@ -13,7 +13,7 @@ from eulerlora.settings import Draw
 from eulerlora_client.contract.answers import ImageQuality, PredictionWarning, Reason, WarningCode
 from eulerlora_client.contract.problems import InvalidParameter
 from eulerlora_client.contract.queries import PredictQuery
-from eulerlora_client.contract.sampling import ADAPTIVE, AUTO, DEFAULT_SAMPLES, Auto
+from eulerlora_client.contract.sampling import AUTO, DEFAULT_SAMPLES, Auto
 from eulerlora_client.policy.policy import Policy, disposition_for
 from service.inference.models import ServedModel
 from service.scheduling.clients import Flow
@@ -41,11 +41,6 @@ class PredictRequest:
     deadline: float = math.inf
     warnings: tuple[PredictionWarning, ...] = ()
     index: int | None = None
-
-    @property
-    def det_first(self) -> bool:
-        """True for mode adaptive."""
-        return self.query.mode == ADAPTIVE
 
     @property
     def adaptive(self) -> bool:
@@ -79,21 +74,20 @@ class PredictRequest:
 def requested_samples(query: PredictQuery) -> int | Auto:
     """Returns the samples per adapter: 1 in mode det, otherwise as requested or the default.
 
-    `auto` in mode adaptive. Raises InvalidParameter for a number of samples in another mode than
-    stoch.
+    Raises InvalidParameter for samples in mode det.
     """
     if query.mode == "stoch":
         return query.samples or DEFAULT_SAMPLES
     if query.samples is not None:
         raise InvalidParameter("samples: expected only with mode=stoch")
-    return AUTO if query.mode == ADAPTIVE else 1
+    return 1
 
 
 def check_mode(query: PredictQuery, served: ServedModel) -> None:
-    """Raises InvalidParameter if the model has no decision margins for mode adaptive."""
-    if query.mode == ADAPTIVE and served.model.config.margins is None:
+    """Raises InvalidParameter if the model has no decision margins for `samples=auto`."""
+    if query.samples == AUTO and served.model.config.margins is None:
         raise InvalidParameter(
-            "mode: expected det or stoch, because the model has no decision margins for adaptive; "
+            "samples: expected a number, because the model has no decision margins for auto; "
             "eulerlora calibrate fits them"
         )
 

@@ -101,7 +101,7 @@ class PredictionMetrics:
 
         by_mode = ("model", "mode")
         self._adaptive = Counter(
-            "eulerlora_adaptive", "Predictions in mode adaptive, by whether they were sampled.",
+            "eulerlora_adaptive", "Predictions with samples=auto, by whether they were sampled.",
             ["model", "sampled"], registry=registry,
         )  # fmt: skip
         self._predictions = Counter(

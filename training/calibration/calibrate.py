@@ -57,7 +57,7 @@ def calibrate(
     """Fits feature statistics, OOD thresholds, decision margins and prediction sets.
 
     Returns the new config. The thresholds and sets are those of `det`, and of `stoch` with
-    `samples`; there are no sets for `auto`. `auto` also fits margins, for it and mode `adaptive`,
+    `samples`; there are no sets for `auto`. `auto` also fits margins,
     if there are enough images (`eulerlora.sampling.decision_margins`). Earlier sets are removed,
     also without a new coverage.
 

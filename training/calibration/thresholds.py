@@ -8,15 +8,13 @@ import torch
 from torch import Tensor
 
 from eulerlora.sampling.adaptive import (
-    ROUNDS,
     DecisionMargins,
     StoppingRule,
-    samples_until_converged,
 )
-from eulerlora.sampling.decision_margins import MARGIN_ROUNDS, fit_margins, last_rounds
+from eulerlora.sampling.decision_margins import fit_margins, last_rounds
 from eulerlora.scores.feature_distance import FeatureDistance
 from eulerlora_client.contract.answers import ScoreThreshold, Threshold
-from eulerlora_client.contract.sampling import ADAPTIVE, AUTO, Auto, RequestMode
+from eulerlora_client.contract.sampling import AUTO, Auto, Mode
 from training.calibration.outputs import CalibrationOutputs, ScoredImages, scored_images
 from training.evaluation.inference import ModelOutputs
 from training.recipe.schema import SAMPLES
@@ -38,21 +36,17 @@ def compute_thresholds(
 
     All numbers of samples share one set of draws: the first s of the largest number, which have
     the distribution of s samples with both samplers. distance: None to leave out its thresholds.
-    margins: for `auto`, and for mode `adaptive`, which has no threshold without them.
+    margins: for `auto`, which has no threshold without them.
     """
     thresholds = [
         _threshold("det", 1, scored_images(outputs.det, distance, 1), data, tpr),
         *stochastic_thresholds(outputs.stoch, distance, samples, data, tpr),
     ]
     if AUTO in samples and margins is not None:
-        rule = replace(_rule(thresholds[1:-1]), margins=margins)
+        rule = replace(_rule(thresholds[1:]), margins=margins)
         answers, scored = outputs.answers(distance), outputs.scored(distance)
-        auto = _at_rounds(scored, last_rounds(answers, rule, MARGIN_ROUNDS[1:]))
-        adaptive = _at_rounds(scored, last_rounds(answers, rule, MARGIN_ROUNDS))
-        thresholds[-1:] = [
-            _threshold("stoch", AUTO, auto, data, tpr),
-            _threshold(ADAPTIVE, AUTO, adaptive, data, tpr),
-        ]
+        settled = _at_rounds(scored, last_rounds(answers, rule))
+        thresholds.append(_threshold("stoch", AUTO, settled, data, tpr))
     recorded = {"precision": outputs.precision}
     return tuple(threshold.model_copy(update=recorded) for threshold in thresholds)
 
@@ -64,14 +58,13 @@ def compute_margins(
     samples: Sequence[int | Auto] = SAMPLES,
     tpr: float = TARGET_TPR,
 ) -> DecisionMargins | None:
-    """Returns the margins of `auto` and mode `adaptive`; None without `auto` or enough images.
+    """Returns the margins of `auto`; None without `auto` or enough images.
 
     Arguments as in `compute_thresholds`.
     """
     if AUTO not in samples:
         return None
-    fixed = [count for count in samples if isinstance(count, int)]
-    rule = _rule(stochastic_thresholds(outputs.stoch, distance, fixed, data, tpr))
+    rule = _rule(stochastic_thresholds(outputs.stoch, distance, samples, data, tpr))
     return fit_margins(outputs.answers(distance), rule, data)
 
 
@@ -91,21 +84,15 @@ def stochastic_thresholds(
     data: str,
     tpr: float = TARGET_TPR,
 ) -> list[Threshold]:
-    """Returns thresholds for each number of samples, `auto` last; arguments as above.
+    """Returns thresholds for each number of samples but `auto`; arguments as above.
 
     outputs: with the largest of `samples`.
     """
     counts = [count for count in samples if isinstance(count, int)]
-    thresholds = {
-        count: _threshold("stoch", count, scored_images(outputs, distance, count), data, tpr)
+    return [
+        _threshold("stoch", count, scored_images(outputs, distance, count), data, tpr)
         for count in counts
-    }
-    if AUTO not in samples:
-        return list(thresholds.values())
-    # The same as CheckpointConfig.convergence_threshold, by which predictions decide.
-    convergence = thresholds[max(counts)].msp if counts else None
-    converged = _converged_images(outputs, distance, convergence)
-    return [*thresholds.values(), _threshold("stoch", AUTO, converged, data, tpr)]
+    ]
 
 
 def threshold_at_tpr(scores: Tensor, tpr: float) -> float:
@@ -125,15 +112,6 @@ def score_threshold(scores: Tensor, tpr: float = TARGET_TPR) -> ScoreThreshold:
         kept=_share(scores <= threshold),
         upper_quartile=-threshold_at_tpr(-scores, 1 - QUARTER),
     )
-
-
-def _converged_images(
-    outputs: ModelOutputs, distance: FeatureDistance | None, convergence_threshold: float | None
-) -> ScoredImages:
-    """Returns scores and labels over the samples that `auto` runs for each image."""
-    rounds = [scored_images(outputs, distance, count) for count in ROUNDS]
-    counts = samples_until_converged(outputs.log_probabilities.exp(), convergence_threshold)
-    return _at_rounds(dict(zip(ROUNDS, rounds, strict=True)), counts.tolist())
 
 
 def _at_rounds(scored: Mapping[int, ScoredImages], ends: Sequence[int]) -> ScoredImages:
@@ -156,7 +134,7 @@ def _at_rounds(scored: Mapping[int, ScoredImages], ends: Sequence[int]) -> Score
 
 
 def _threshold(
-    mode: RequestMode, samples: int | Auto, images: ScoredImages, data: str, tpr: float
+    mode: Mode, samples: int | Auto, images: ScoredImages, data: str, tpr: float
 ) -> Threshold:
     msp, distances = images.scores["msp"], images.scores.get("feature_distance")
     threshold = threshold_at_tpr(msp, tpr)

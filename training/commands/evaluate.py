@@ -206,7 +206,7 @@ def calibrate_command(
         )
     if (margins := config.margins) is not None:
         click.echo(
-            f"auto and mode adaptive: label and flags of {margins.compared_with} samples in "
+            f"auto: label and flags of {margins.compared_with} samples in "
             f"{margins.agreement:.1%} of {margins.images} images (margins at level "
             f"{margins.level:g})"
         )
