@@ -55,7 +55,8 @@ class Samples(click.ParamType[int | Auto]):
 @click.option(
     "--samples",
     type=Samples(),
-    help="Samples per adapter, with stoch; default: the number that the threshold was set for.",
+    help="Samples per adapter, with stoch, or auto: only as many as the decisions need; default: "
+    "the number that the threshold was set for.",
 )
 @click.option("--model", help="Name of a served model; default: the first one.")
 @click.option(

@@ -285,10 +285,10 @@ class Policy(Settings):
     def fitted_to(self, prediction: Prediction) -> bool:
         """Returns True if the urgent threshold was set for this model, revision, mode and samples.
 
-        False for samples="auto" and mode adaptive: a threshold is set for a fixed number.
+        False for samples="auto": a threshold is set for a fixed number.
         """
         evidence = self.evidence
-        if evidence is None or prediction.standard_error is not None:
+        if evidence is None or prediction.is_auto:
             return False
         fitted = (evidence.revision, evidence.mode, evidence.samples)
         return fitted == (prediction.revision, prediction.mode, prediction.samples)

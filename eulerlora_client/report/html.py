@@ -42,7 +42,7 @@ TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
 class ModelSettings:
     """The model and options of a prediction; most reports hold one combination.
 
-    trajectories: 0 for samples="auto" and mode adaptive, where the number differs between images.
+    trajectories: 0 for samples="auto", where the number differs between images.
     """
 
     model: str
@@ -239,13 +239,12 @@ def names_of_classes(rows: Sequence[RankedRow]) -> dict[str, str]:
 
 
 def _settings(prediction: Prediction) -> ModelSettings:
-    auto = prediction.standard_error is not None or prediction.mode == "adaptive"
     return ModelSettings(
         model=prediction.model,
         revision=prediction.revision,
         mode=prediction.mode,
-        samples=AUTO if auto else prediction.samples,
-        trajectories=0 if auto else prediction.trajectories,
+        samples=AUTO if prediction.is_auto else prediction.samples,
+        trajectories=0 if prediction.is_auto else prediction.trajectories,
     )
 
 

@@ -78,7 +78,7 @@ class TriageClient:
     ) -> Prediction:
         """Returns the prediction for an image: a path, the bytes of a file, or an open file.
 
-        samples: per adapter, with mode "stoch"; "auto" draws until the result has converged.
+        samples: per adapter, with mode "stoch"; "auto" draws only where a decision is open.
         detail: adds the probabilities of every trajectory. coverage: adds the prediction set with
         this probability, such as 0.9; None, with a warning, if the model is not calibrated for it.
         """

@@ -57,9 +57,9 @@ AnyBody = TypeVar("AnyBody", bound=WireModel)
 class PredictOptions:
     """Options of a prediction; None takes the default of the service.
 
-    mode: "det", "stoch" or "adaptive". samples: per adapter, with mode stoch; "auto" draws until
-    the result has converged. seed: of the draws. model: name of a served model. detail: adds the
-    probabilities of every trajectory. coverage: adds the prediction set.
+    mode: "det" or "stoch". samples: per adapter, with mode stoch; "auto" draws only if a pass in
+    det leaves a decision open, until it is settled. seed: of the draws. model: name of a served
+    model. detail: adds the probabilities of every trajectory. coverage: adds the prediction set.
     """
 
     mode: str = "det"
