@@ -455,7 +455,7 @@ class PolicyDescription(WireModel):
     warning: Annotated[str, Field(description="To be shown with every result.")]
 
 
-Source = Annotated[
+HubSource = Annotated[
     str | None,
     Field(
         description="The repository of the Hugging Face Hub at the commit that is served, "
@@ -473,7 +473,7 @@ class ModelSummary(WireModel):
 
     name: Annotated[str, Field(description="The value of the parameter `model`.")]
     revision: Revision
-    source: Source = None
+    source: HubSource = None
     classes: tuple[str, ...]
     precision: ServedPrecision = "float32"
     default: Annotated[bool, Field(description="It answers requests without `model`.")]
@@ -625,7 +625,7 @@ class ModelDetails(WireModel):
 
     name: str
     revision: Revision
-    source: Source = None
+    source: HubSource = None
     classes: tuple[ClassName, ...]
     adapters: Annotated[int, Field(description="Number of adapters.")]
     input_size: Annotated[int, Field(description="Side of the network's input, in pixels.")]

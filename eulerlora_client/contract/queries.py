@@ -31,11 +31,12 @@ def _plain_decimal(value: object) -> object:
     return value
 
 
-SampleCount = Annotated[int, Field(ge=1, le=MAX_SAMPLES)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED), BeforeValidator(_plain_digits)]
 Coverage = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_plain_decimal)]
 Samples = Annotated[
-    SampleCount | Auto, Field(union_mode="left_to_right"), BeforeValidator(_auto_or_digits)
+    Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | Auto,
+    Field(union_mode="left_to_right"),
+    BeforeValidator(_auto_or_digits),
 ]
 ReportFormat = Literal["html", "csv"]
 
