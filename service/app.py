@@ -16,35 +16,35 @@ from service.audit.log import AuditLog
 from service.auth.access import AccessMiddleware
 from service.auth.keys import Keys
 from service.decoding.pool import Decoder
-from service.http import problem_responses as problems
-from service.http.admission import AdmissionMiddleware
-from service.http.body_limits import BodyLimitsMiddleware
-from service.http.headers import HeadersMiddleware, HeadMiddleware, HostRules
-from service.inference.batcher import Batcher
-from service.inference.engine import InferenceItem
-from service.inference.models import ServedModel, ServedModels
-from service.inference.queue import RequestQueue
-from service.inference.throughput import ThroughputEstimate
+from service.decoding.slots import DecodingQuota, DecodingSlots
+from service.http import responses as problems
+from service.http.middleware import (
+    AdmissionMiddleware,
+    BodyLimitsMiddleware,
+    HeadersMiddleware,
+    HeadMiddleware,
+    HostRules,
+)
+from service.inference.engine import InferenceItem, ServedModel, ServedModels
+from service.inference.queue import RequestQueue, ThroughputEstimate
+from service.inference.workers import Batcher
 from service.lifecycle.phase import Lifecycle
 from service.lifecycle.supervisor import Service
 from service.open_inference.routes import PATHS as OPEN_INFERENCE_PATHS
 from service.open_inference.routes import InferencePaths, open_inference_routes
 from service.prediction.pipeline import Pipeline
-from service.prediction.report import ReportWriter
-from service.routes.documentation import documentation_routes
 from service.routes.openapi import API_KEY, DESCRIPTION
-from service.routes.page import page_routes
+from service.routes.page import documentation_routes, page_routes
 from service.routes.predict import BATCH_PATH, PREDICT_PATH, predict_routes
 from service.routes.system import check_ready, metrics_routes, model_routes, probe_routes
 from service.routes.triage import (
     TRIAGE_BATCH_PATH,
     TRIAGE_PATH,
+    ReportWriter,
     policy_routes,
     report_routes,
     triage_routes,
 )
-from service.scheduling.decoding_quota import DecodingQuota
-from service.scheduling.decoding_slots import DecodingSlots
 from service.settings import ServiceSettings
 from service.telemetry.events import Gauges
 from service.telemetry.metrics import Metrics

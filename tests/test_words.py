@@ -17,7 +17,7 @@ import pytest
 from eulerlora import EulerLoRA
 from eulerlora_client.commands.program import program
 from service.app import create_service
-from service.inference.models import ServedModel, ServedModels
+from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
 

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from eulerlora_client.contract.problems import NotAuthenticated, Problem, QuotaExceeded
 from service.auth.key_file import Client
 from service.auth.keys import Keys
-from service.http.problem_responses import problem_response
+from service.http.responses import problem_response
 from service.telemetry.observation import PROBES
 
 WINDOW_S = 60.0

@@ -1,21 +1,225 @@
-"""The request queue: reserved and waiting items, shared fairly between clients and requests."""
+"""The request queue: reserved rows, waiting items, and batches of them in fair order."""
 
 import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
-from eulerlora_client.contract.problems import DeadlinePassed, NotReady, Overloaded
-from service.inference.engine import Engine, InferenceItem
-from service.inference.throughput import ThroughputEstimate
-from service.inference.ticket import Batch, Ticket
-from service.scheduling.clients import Flow
-from service.scheduling.fair_queue import FairQueue
-from service.scheduling.recent_clients import RecentClients
-from service.scheduling.shared_capacity import SharedCapacity
+from eulerlora.inference import ImageOutput
+from eulerlora_client.contract.problems import DeadlinePassed, NotReady, Overloaded, Problem
+from service.inference.engine import Engine, InferenceItem, infer_together
+from service.inference.fair_sharing import FairQueue, Flow, RecentClients, SharedCapacity
 from service.settings import ServiceSettings
+
+
+@dataclass(frozen=True)
+class InferenceResult:
+    """The engine's output for one item and its times in seconds.
+
+    queued_s: in the queue. ran_s: of its batch.
+    """
+
+    output: ImageOutput
+    queued_s: float
+    ran_s: float
+
+
+@dataclass(eq=False, repr=False)  # a generated repr would print the item's tensor, which is slow
+class Ticket:
+    """A reservation of rows for one item, which is set once its image is decoded.
+
+    flow: the request that it belongs to. deadline: on the monotonic clock; the item does not start
+    after it. queued_at: the time when the item entered the queue; of a later round, the time when
+    the first round did. parent: the ticket of all rounds that this ticket of one round was split
+    from, or None.
+    """
+
+    engine: Engine
+    rows: int
+    flow: Flow = field(default_factory=Flow)
+    future: "Future[InferenceResult]" = field(default_factory=Future)
+    item: InferenceItem | None = None
+    deadline: float = 0.0
+    queued_at: float = 0.0
+    parent: "Ticket | None" = None
+
+    @property
+    def cost(self) -> float:
+        """The rows, which the fair queue charges to the client."""
+        return self.rows
+
+    def resolve(self, result: InferenceResult | Problem) -> None:
+        """Sets the future's result or exception, unless it is already done or cancelled."""
+        with suppress(InvalidStateError):
+            if isinstance(result, Problem):
+                self.future.set_exception(result)
+            else:
+                self.future.set_result(result)
+
+
+@dataclass(eq=False, repr=False)
+class Batch:
+    """Tickets that run together; their engines have equal `pass_key`s.
+
+    leaves_cores: True if cores must stay free for the passes of other clients.
+    """
+
+    tickets: list[Ticket]
+    leaves_cores: bool = False
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the first ticket, by which the run time of the batch is estimated."""
+        return self.tickets[0].engine
+
+    @property
+    def rows(self) -> int:
+        """The total number of rows."""
+        return sum(ticket.rows for ticket in self.tickets)
+
+    @property
+    def clients(self) -> set[str]:
+        """The clients that the tickets belong to."""
+        return {ticket.flow.client for ticket in self.tickets}
+
+    @property
+    def by_engine(self) -> dict[Engine, list[Ticket]]:
+        """The tickets of each engine."""
+        return tickets_by_engine(self.tickets)
+
+
+def tickets_by_engine(tickets: Sequence[Ticket]) -> dict[Engine, list[Ticket]]:
+    """Returns the tickets of each engine, in order."""
+    groups: dict[Engine, list[Ticket]] = {}
+    for ticket in tickets:
+        groups.setdefault(ticket.engine, []).append(ticket)
+    return groups
+
+
+def infer_tickets(tickets: Sequence[Ticket]) -> list[ImageOutput]:
+    """Returns the output for the item of each ticket, in order, from one batch.
+
+    The engines have equal `pass_key`s. Raises as `Engine.infer`.
+    """
+    groups = tickets_by_engine(tickets)
+    batch = [(engine, [_item(ticket) for ticket in group]) for engine, group in groups.items()]
+    if len(batch) == 1:
+        ((engine, items),) = batch
+        return engine.infer(items)
+    outputs = {
+        id(ticket): output
+        for group, results in zip(groups.values(), infer_together(batch), strict=True)
+        for ticket, output in zip(group, results, strict=True)
+    }
+    return [outputs[id(ticket)] for ticket in tickets]
+
+
+def _item(ticket: Ticket) -> InferenceItem:
+    assert ticket.item is not None
+    return ticket.item
+
+
+DECAY = 0.9  # weight of the past at each batch; the last 20 batches have 9/10 of the weight
+MAX_OVERRUN = 4.0  # a batch counts for at most this times its estimate; the machine may have paused
+
+
+class ThroughputEstimate:
+    """Estimates the device time of batches; batches that run at the same time share it equally.
+
+    now: a clock in seconds. Not thread-safe.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._costs: WeakKeyDictionary[Engine, LinearCost] = WeakKeyDictionary()
+        self._running: dict[Batch, float] = {}  # device seconds of each running batch so far
+        self._updated_at = now()
+
+    def start(self, batch: Batch) -> None:
+        """Records that the batch starts now."""
+        self._update()
+        self._running[batch] = 0.0
+
+    def finish(self, batch: Batch) -> None:
+        """Records that the batch ends now, and learns from its device time."""
+        self._update()
+        cost = self._costs.setdefault(batch.engine, LinearCost())
+        cost.add(batch.rows, self._running.pop(batch))
+
+    def seconds(self, engine: Engine, rows: int, batches: int) -> float:
+        """Returns the estimated time of `rows` rows in `batches` batches; 0 if none has run."""
+        cost = self._costs.get(engine)
+        return 0.0 if cost is None else cost.seconds(rows, batches)
+
+    def rows_within(self, engine: Engine, seconds: float) -> float:
+        """Returns the rows of a batch that runs for `seconds`; infinity if none has run."""
+        cost = self._costs.get(engine)
+        return math.inf if cost is None else cost.rows_within(seconds)
+
+    def remaining_s(self) -> float:
+        """Returns the estimated time until all running batches have ended."""
+        self._update()
+        return sum(
+            max(0.0, self.seconds(batch.engine, batch.rows, 1) - spent_s)
+            for batch, spent_s in self._running.items()
+        )
+
+    def _update(self) -> None:
+        now = self._now()
+        for batch in self._running:
+            self._running[batch] += (now - self._updated_at) / len(self._running)
+        self._updated_at = now
+
+
+@dataclass
+class LinearCost:
+    """Seconds of a batch as a linear function of its rows, fitted by weighted least squares.
+
+    Recent batches weigh most; intercept and slope are not negative. If all batches had the same
+    number of rows, the intercept is 0. The fields are weighted sums over the batches: their
+    number, rows, total_s (seconds), rows squared, and rows times seconds.
+    """
+
+    batches: float = 0.0
+    rows: float = 0.0
+    total_s: float = 0.0
+    rows_rows: float = 0.0
+    rows_seconds: float = 0.0
+
+    def add(self, rows: int, seconds: float) -> None:
+        """Adds an observed batch."""
+        if self.total_s > 0:
+            seconds = min(seconds, MAX_OVERRUN * self.seconds(rows, 1))
+        self.batches = DECAY * self.batches + 1
+        self.rows = DECAY * self.rows + rows
+        self.total_s = DECAY * self.total_s + seconds
+        self.rows_rows = DECAY * self.rows_rows + rows * rows
+        self.rows_seconds = DECAY * self.rows_seconds + rows * seconds
+
+    def seconds(self, rows: int, batches: int) -> float:
+        """Returns the estimated seconds of `rows` rows in `batches` batches."""
+        slope = self._slope()
+        intercept = (self.total_s - slope * self.rows) / self.batches
+        return intercept * batches + slope * rows
+
+    def rows_within(self, seconds: float) -> float:
+        """Returns the rows of one batch of `seconds`, at least 0; infinity without a slope."""
+        slope = self._slope()
+        return max(0.0, seconds - self.seconds(0, 1)) / slope if slope > 0 else math.inf
+
+    def _slope(self) -> float:
+        max_slope = self.total_s / self.rows  # a larger slope makes the intercept negative
+        spread = self.batches * self.rows_rows - self.rows**2
+        if math.isclose(spread, 0.0, abs_tol=1e-6 * self.rows**2):
+            return max_slope
+        slope = (self.batches * self.rows_seconds - self.rows * self.total_s) / spread
+        return min(max(slope, 0.0), max_slope)
+
 
 SMALLEST_ROWS = 2  # of a usual request; its real rows are not known yet
 

@@ -16,28 +16,26 @@ from eulerlora_client.contract.triage import Disposition
 from eulerlora_client.policy.policy import Policy
 from service.audit.log import AuditEntry, AuditLog
 from service.decoding.pool import Decoded, Decoder
-from service.http.disconnect import while_connected
-from service.http.upload import Upload, read_file, read_files
-from service.inference.engine import InferenceItem
-from service.inference.models import ServedModels
-from service.inference.queue import RequestQueue
-from service.inference.ticket import Ticket
+from service.decoding.slots import Charge, DecodingSlots
+from service.http.requests import Upload, read_file, read_files, while_connected
+from service.inference.engine import InferenceItem, ServedModels
+from service.inference.fair_sharing import Flow, client_of
+from service.inference.queue import RequestQueue, Ticket
 from service.prediction.answer import (
     Predicted,
     batch_result,
     prediction_of,
     triage_decision,
 )
-from service.prediction.images import RequestImage, images_of
 from service.prediction.request import (
     PredictRequest,
+    RequestImage,
     check_mode,
+    images_of,
     requested_samples,
     rule_of,
 )
 from service.prediction.rounds import AdaptiveRounds, SampledResult
-from service.scheduling.clients import Flow, client_of
-from service.scheduling.decoding_slots import Charge, DecodingSlots
 from service.settings import ServiceSettings
 from service.telemetry.events import Timing
 from service.telemetry.request_id import request_id_of

@@ -1,4 +1,4 @@
-"""A validated prediction request, with its settings for every image."""
+"""A validated prediction request and its images."""
 
 import itertools
 import math
@@ -12,13 +12,64 @@ from eulerlora.round_answer import SettledDecisions
 from eulerlora.settings import ADAPTIVE, AUTO, Auto, Draw
 from eulerlora.stopping_rule import StoppingRule, stopping_rule
 from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
-from eulerlora_client.contract.problems import InvalidParameter
+from eulerlora_client.contract.problems import (
+    BodyTooLarge,
+    InvalidParameter,
+    InvalidUpload,
+    Problem,
+)
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
 from eulerlora_client.contract.triage import ImageQuality, Reason
 from eulerlora_client.policy.policy import Policy, disposition_for
-from service.inference.models import ServedModel
-from service.scheduling.clients import Flow
+from service.decoding.decode import header_of
+from service.decoding.header import ImageHeader
+from service.http.requests import Upload
+from service.inference.engine import ServedModel
+from service.inference.fair_sharing import Flow
+from service.settings import ImageLimits
+
+
+@dataclass(frozen=True)
+class RequestImage:
+    """An uploaded file. header: of the image, or the problem of a file that has none."""
+
+    upload: Upload
+    header: ImageHeader | Problem
+
+    @property
+    def pixels(self) -> int:
+        """Width times height; 0 without a header."""
+        return 0 if isinstance(self.header, Problem) else self.header.pixels
+
+    @property
+    def estimated_s(self) -> float:
+        """Estimated CPU seconds to decode it; 0 without a header."""
+        return 0.0 if isinstance(self.header, Problem) else self.header.estimated_s
+
+
+def images_of(uploads: Sequence[Upload], limits: ImageLimits) -> list[RequestImage]:
+    """Returns the images of a request; nothing is decoded.
+
+    Raises BodyTooLarge if they have more than `limits.max_request_pixels` pixels together.
+    """
+    images = [RequestImage(upload, _header(upload, limits)) for upload in uploads]
+    pixels = sum(image.pixels for image in images)
+    if len(images) > 1 and pixels > limits.max_request_pixels:
+        raise BodyTooLarge(
+            f"expected images of at most {limits.max_request_pixels:,} pixels together; "
+            f"these have {pixels:,}"
+        )
+    return images
+
+
+def _header(upload: Upload, limits: ImageLimits) -> ImageHeader | Problem:
+    if not upload.content:
+        return InvalidUpload("the file is empty")
+    try:
+        return header_of(upload.content, limits)
+    except Problem as problem:
+        return problem
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from eulerlora_client.contract.predictions import Prediction
 from eulerlora_client.contract.problems import NotAuthenticated, Overloaded
 from eulerlora_client.contract.scores import StandardError
 from eulerlora_client.contract.triage import Disposition
-from service.http import problem_responses as problems
+from service.http import responses as problems
 from service.routes.system import metrics_routes
 from service.telemetry.events import CompletedPrediction, CompletedRequest, Gauges
 from service.telemetry.metrics import Metrics

@@ -15,8 +15,7 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
-from service.http.body_limits import BodyLimitsMiddleware
-from service.http.headers import MAX_HEADER_BYTES, HeadersMiddleware
+from service.http.middleware import MAX_HEADER_BYTES, BodyLimitsMiddleware, HeadersMiddleware
 from service.http.protocol import Protocol, protocol_of
 from service.settings import BodySettings, ConnectionSettings
 

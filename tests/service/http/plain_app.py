@@ -2,7 +2,7 @@
 
 from fastapi import FastAPI, Request
 
-from service.http import problem_responses as problems
+from service.http import responses as problems
 from service.telemetry.request_id import RequestIdMiddleware
 
 PROBES = ("/livez", "/readyz", "/metrics")

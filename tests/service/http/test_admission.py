@@ -10,11 +10,10 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from service.http.admission import AdmissionMiddleware
-from service.inference.queue import RequestQueue
-from service.inference.throughput import ThroughputEstimate
-from service.scheduling.clients import Flow
-from service.scheduling.decoding_quota import DecodingQuota
+from service.decoding.slots import DecodingQuota
+from service.http.middleware import AdmissionMiddleware
+from service.inference.fair_sharing import Flow
+from service.inference.queue import RequestQueue, ThroughputEstimate
 from service.settings import ServiceSettings
 from service.telemetry.request_id import RequestIdMiddleware
 from tests.service.fake_engine import FakeEngine

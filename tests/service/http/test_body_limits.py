@@ -9,8 +9,8 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request
 
-from service.http import problem_responses as problems
-from service.http.body_limits import BodyLimitsMiddleware, BodySettings
+from service.http import responses as problems
+from service.http.middleware import BodyLimitsMiddleware, BodySettings
 from service.telemetry.request_id import RequestIdMiddleware
 from tests.service.http.plain_app import plain_app
 from tests.service.real_server import (

@@ -6,8 +6,8 @@ import pytest
 from starlette.datastructures import Headers
 
 from service.app import Options, create_service
-from service.http.headers import HostRules, hostname
-from service.inference.models import ServedModel, ServedModels
+from service.http.middleware import HostRules, hostname
+from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
 from tests.service.real_server import connect, exchange, read_response, run_server

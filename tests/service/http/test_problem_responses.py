@@ -9,8 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 from eulerlora_client.contract.problems import SENT_BY_SERVICE, NotAuthenticated, Overloaded
-from service.http import problem_responses as problems
-from service.http.problem_responses import problem_headers
+from service.http import responses as problems
+from service.http.responses import problem_headers
 from service.telemetry.request_id import RequestIdMiddleware
 
 SECRET = "zz-secret-zz"

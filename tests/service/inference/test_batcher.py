@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from eulerlora_client.contract.problems import DeadlinePassed, ModelFailure, NotReady
-from service.inference.device_errors import DeviceFailed
-from service.scheduling.clients import Flow
+from service.inference.engine import DeviceFailed
+from service.inference.fair_sharing import Flow
 from tests.service.fake_engine import (
     NO_DEADLINE,
     TIMEOUT_S,

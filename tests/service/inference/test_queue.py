@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from eulerlora_client.contract.problems import NotReady, Overloaded
-from service.inference.queue import RequestQueue
-from service.inference.throughput import ThroughputEstimate
-from service.inference.ticket import Batch, Ticket
-from service.scheduling.clients import Flow
+from service.inference.fair_sharing import Flow
+from service.inference.queue import Batch, RequestQueue, ThroughputEstimate, Ticket
 from service.settings import ServiceSettings
 from tests.service.fake_engine import (
     MAX_PASS_MS,

@@ -16,7 +16,7 @@ from eulerlora.known_answer import predict_known_answer
 from eulerlora.model import EulerLoRA
 from eulerlora.precision import PrecisionDecision
 from eulerlora.settings import DEFAULT_RUNTIME, PRECISIONS, RuntimeSettings
-from service.inference.models import ServedModel
+from service.inference.engine import ServedModel
 from service.lifecycle.loading import (
     THREAD_NAME,
     CheckedModel,

@@ -9,7 +9,7 @@ from eulerlora_client.contract.predictions import ProblemDocument
 from eulerlora_client.contract.problems import Overloaded, QuotaExceeded
 from eulerlora_client.contract.queries import PredictQuery
 from service.decoding.pool import Decoded
-from service.http.upload import FILES_PART
+from service.http.requests import FILES_PART
 from tests.service.harness import DET, FakeRequest, PipelineHarness, predict_one
 
 BOUNDARY = "boundary"

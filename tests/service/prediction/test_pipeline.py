@@ -20,7 +20,7 @@ from eulerlora_client.contract.problems import (
 )
 from eulerlora_client.contract.queries import PredictQuery
 from service.audit.log import AuditEntry
-from service.inference.models import ServedModel
+from service.inference.engine import ServedModel
 from tests.conftest import ENERGY
 from tests.service.harness import PipelineHarness, predict_one
 

@@ -9,7 +9,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.problems import InvalidParameter
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
-from service.inference.models import ServedModel
+from service.inference.engine import ServedModel
 from service.prediction.request import fewer_samples, requested_samples
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from eulerlora_client.contract.fields import Nats, Probability, WireModel
-from service.routes.responses import json_response, rounded, server_timing
+from service.http.responses import json_response, rounded, server_timing
 from service.telemetry.events import Timing
 
 

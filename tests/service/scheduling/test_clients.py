@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.scheduling.clients import client_of, network_of
+from service.inference.fair_sharing import client_of, network_of
 
 
 def test_the_name_of_a_key_comes_before_the_address() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from eulerlora_client.contract.problems import QuotaExceeded
-from service.scheduling.decoding_quota import DecodingQuota
+from service.decoding.slots import DecodingQuota
 from tests.service.fake_engine import FakeClock
 
 

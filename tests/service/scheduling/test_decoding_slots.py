@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from eulerlora_client.contract.problems import QuotaExceeded
-from service.scheduling.clients import Flow
-from service.scheduling.decoding_quota import DecodingQuota
-from service.scheduling.decoding_slots import SHORT_S, Charge, DecodingSlots
+from service.decoding.slots import SHORT_S, Charge, DecodingQuota, DecodingSlots
+from service.inference.fair_sharing import Flow
 from tests.service.fake_engine import FakeClock
 
 LONG_S = 2 * SHORT_S

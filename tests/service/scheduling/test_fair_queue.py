@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from service.scheduling.clients import Flow
-from service.scheduling.fair_queue import FairQueue
+from service.inference.fair_sharing import FairQueue, Flow
 
 
 @dataclass(eq=False)

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from service.scheduling.clients import Flow
-from service.scheduling.shared_capacity import SharedCapacity
+from service.inference.fair_sharing import Flow, SharedCapacity
 
 
 def capacity_of(limit: float, **held: list[float]) -> tuple[SharedCapacity, dict[str, list[Flow]]]:
