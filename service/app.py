@@ -13,17 +13,17 @@ from torch import Tensor
 
 from eulerlora_client.policy.policy import Policy, default_policy
 from service.audit.log import AuditLog
-from service.auth.access import AccessMiddleware
+from service.auth.access import KeyCheck
 from service.auth.keys import Keys
 from service.decoding.pool import Decoder
 from service.decoding.slots import DecodingQuota, DecodingSlots
 from service.http import responses as problems
 from service.http.middleware import (
-    AdmissionMiddleware,
-    BodyLimitsMiddleware,
-    HeadersMiddleware,
-    HeadMiddleware,
+    AdmissionCheck,
+    BodyLimits,
+    HeaderChecks,
     HostRules,
+    RequestMiddleware,
 )
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.inference.queue import RequestQueue, ThroughputEstimate
@@ -189,24 +189,15 @@ def _add_middlewares(
     options: Options,
 ) -> None:
     """Adds the middlewares, innermost first; the routes must exist already."""
-    app.add_middleware(HeadMiddleware)
+    batches = dict.fromkeys((BATCH_PATH, TRIAGE_BATCH_PATH), settings.bodies.max_batch_bytes)
+    uploads = InferencePaths(PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH)
+    keys = [] if options.keys is None else [KeyCheck(options.keys)]
     app.add_middleware(
-        BodyLimitsMiddleware,
-        settings=settings.bodies,
-        max_bytes_by_path=dict.fromkeys(
-            (BATCH_PATH, TRIAGE_BATCH_PATH), settings.bodies.max_batch_bytes
-        ),
+        RequestMiddleware,
+        header_checks=HeaderChecks(settings.connections, options.host_rules),
+        checks=[*keys, AdmissionCheck(queue, quota, uploads)],
+        bodies=BodyLimits(settings.bodies, batches),
     )
-    app.add_middleware(
-        AdmissionMiddleware,
-        queue=queue,
-        quota=quota,
-        paths=InferencePaths(PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH),
-    )
-    if options.keys is not None:
-        app.add_middleware(AccessMiddleware, keys=options.keys)
-    app.add_middleware(HeadersMiddleware, settings=settings.connections, rules=options.host_rules)
-    app.add_middleware(problems.DefectMiddleware)
     paths = (*served_paths(app), *OPEN_INFERENCE_PATHS)
     app.add_middleware(ObservationMiddleware, observer=observer, paths=paths)
     if options.traces is not None:

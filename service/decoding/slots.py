@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from eulerlora_client.contract.problems import QuotaExceeded
-from service.inference.fair_sharing import FairQueue, Flow, RecentClients, SharedCapacity
+from service.inference.fair_sharing import FairQueue, RecentClients, SharedCapacity
 
 MINUTE_S = 60.0
 
@@ -76,7 +76,7 @@ SHORT_S = 0.05
 class _Job:
     """An image. cost: estimated CPU seconds. granted: done when a decoder is free for it."""
 
-    flow: Flow
+    client: str
     cost: float
     queued_at: float
     granted: "asyncio.Future[None]" = field(default_factory=asyncio.Future)
@@ -99,21 +99,21 @@ class DecodingSlots:
         self._now = now
         self._queue: FairQueue[_Job] = FairQueue()
         self._seconds = SharedCapacity(float("inf"))  # of waiting and running images
-        self._running: dict[_Job, tuple[str]] = {}  # with their clients
+        self._running: set[_Job] = set()
         self._recent = RecentClients(now)
 
-    def wait_s(self, flow: Flow, estimated_s: float) -> float:
+    def wait_s(self, client: str, estimated_s: float) -> float:
         """Returns the estimated seconds until more images of a request are decoded.
 
         estimated_s: their CPU seconds. The result is 0 if no other image waits or is decoded.
         """
         if not self._seconds.total:
             return 0.0
-        return self._seconds.finish_work(flow, estimated_s) / self._slots
+        return self._seconds.finish_work(client, estimated_s) / self._slots
 
     async def run(
         self,
-        flow: Flow,
+        client: str,
         estimated_s: float,
         decode: Callable[[Charge], Coroutine[Any, Any, Result]],
     ) -> Result:
@@ -123,14 +123,14 @@ class DecodingSlots:
         of every attempt to. If the caller is cancelled, an image that has started keeps its
         decoder until it ends. Raises QuotaExceeded if the client has used up its quota by then.
         """
-        job = _Job(flow, estimated_s, self._now())
-        self._recent.note(flow.client)
-        self._seconds.add(flow, estimated_s)
+        job = _Job(client, estimated_s, self._now())
+        self._recent.note(client)
+        self._seconds.add(client, estimated_s)
         self._queue.add(job)
         try:
             self._grant()
             await job.granted
-            self._quota.check(flow.client)
+            self._quota.check(client)
             decoding = asyncio.ensure_future(decode(self._charge_of(job)))
         except BaseException:
             self._release(job)
@@ -144,8 +144,8 @@ class DecodingSlots:
 
         def charge(cpu_s: float) -> None:
             nonlocal charged_s
-            self._quota.charge(job.flow.client, cpu_s)
-            self._queue.charge(job.flow, cpu_s - charged_s)
+            self._quota.charge(job.client, cpu_s)
+            self._queue.charge(job.client, cpu_s - charged_s)
             charged_s = 0.0
 
         return charge
@@ -157,22 +157,21 @@ class DecodingSlots:
 
     def _release(self, job: _Job) -> None:
         self._queue.remove(job)
-        self._running.pop(job, None)
-        self._seconds.add(job.flow, -job.cost)
+        self._running.discard(job)
+        self._seconds.add(job.client, -job.cost)
         self._grant()
 
     def _grant(self) -> None:
         while len(self._running) < self._slots:
-            job = self._queue.first(self._is_allowed)
+            running = [{job.client} for job in self._running]
+            is_last = len(running) == self._slots - 1 > 0
+            job = self._queue.first(
+                partial(self._recent.may_start, workers=self._slots, running=running),
+                lambda job: not is_last or job.cost <= SHORT_S,  # noqa: B023 - called at once
+            )
             if job is None:
                 return
             self._queue.take(job)
             if not job.granted.done():  # otherwise its caller was cancelled
-                self._running[job] = (job.flow.client,)
+                self._running.add(job)
                 job.granted.set_result(None)
-
-    def _is_allowed(self, job: _Job) -> bool:
-        if len(self._running) == self._slots - 1 > 0 and job.cost > SHORT_S:
-            return False
-        running = list(self._running.values())
-        return self._recent.may_start(job.flow.client, self._slots, running)

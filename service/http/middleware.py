@@ -1,20 +1,13 @@
-"""Checks of a request's target and headers, before its body is read.
-
-Admission: refuses requests from their headers if their client has used up its share.
-
-Limits on request bodies: size, upload time, and the total size of what has arrived.
-
-Violations that the headers show are refused before the body is read. Violations that occur while
-the body arrives are raised where it is read.
-"""
+"""The middleware that refuses requests by their headers, limits bodies, and answers defects."""
 
 import asyncio
 import time
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eulerlora_client.contract.problems import (
@@ -23,15 +16,13 @@ from eulerlora_client.contract.problems import (
     HeadersTooLarge,
     MalformedRequest,
     MisdirectedRequest,
-    NotReady,
     Overloaded,
     Problem,
-    QuotaExceeded,
     UploadTooSlow,
 )
 from service.decoding.slots import DecodingQuota
-from service.http.responses import problem_response
-from service.inference.fair_sharing import Flow, SharedCapacity, client_of
+from service.http.responses import defect_response, problem_response
+from service.inference.fair_sharing import SharedCapacity, client_of
 from service.inference.queue import RequestQueue
 from service.settings import BodySettings, ConnectionSettings
 from service.telemetry.observation import PROBES
@@ -40,6 +31,65 @@ OPEN_CONNECTIONS = "open_connections"  # key in the request state
 MAX_HEADER_BYTES = 16 * 1024  # of target, header names and header values
 TOO_LARGE = f"expected headers of at most {MAX_HEADER_BYTES:,} bytes"
 RETRY_AFTER_S = 1.0
+
+Check = Callable[[Scope], None]
+"""Raises a Problem if the headers of a request show that it must be refused."""
+
+
+class RequestMiddleware:
+    """Refuses requests before their body is read, limits bodies, and answers defects.
+
+    header_checks: refusals by them close the connection, because its next request may be part of
+    this one. checks: run after those. A defect is answered with a problem document; otherwise
+    Starlette would raise the exception again after its response, and uvicorn would log it a second
+    time and close the connection. An exception after the start of a response is still raised. HEAD
+    is answered as GET (RFC 9110, 9.3.2); the server omits the body. Must be the innermost
+    middleware: the others record the method that was sent.
+    """
+
+    def __init__(
+        self, app: ASGIApp, header_checks: Check, checks: Sequence[Check], bodies: "BodyLimits"
+    ) -> None:
+        self.app = app
+        self._header_checks = header_checks
+        self._checks = checks
+        self._bodies = bodies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id, closes = scope["state"]["request_id"], True
+        try:
+            self._header_checks(scope)
+            closes = False
+            for check in self._checks:
+                check(scope)
+            body = self._bodies.body_of(scope, receive)
+        except Problem as problem:
+            refusal = problem_response(problem, request_id, closes or None)
+            await refusal(scope, receive, send)
+            return
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        started = False
+
+        async def tracking_send(message: Message) -> None:
+            nonlocal started
+            started = True
+            if body.overloaded and message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["Connection"] = "close"
+            await send(message)
+
+        try:
+            await self.app(inner, body.receive, tracking_send)
+        except Exception as error:
+            if started:
+                raise
+            await defect_response(Request(scope), error)(scope, receive, send)
+        finally:
+            body.release()
+            if "route" in inner:
+                scope["route"] = inner["route"]  # for observation
 
 
 @dataclass(frozen=True)
@@ -53,72 +103,135 @@ class HostRules:
     hosts: Collection[str] | None = None
     same_origin: bool = False
 
-    def problem(self, headers: Headers) -> Problem | None:
-        """Returns the problem with the headers Host and Origin, or None."""
+    def check(self, headers: Headers) -> None:
+        """Raises MisdirectedRequest or ForeignOrigin for the headers Host and Origin."""
         host, origin = headers.get("host", "").lower(), headers.get("origin")
         if self.hosts is not None and hostname(host) not in self.hosts:
-            return MisdirectedRequest(
-                "expected a host name of this service (setting ALLOWED_HOSTS)"
-            )
+            raise MisdirectedRequest("expected a host name of this service (setting ALLOWED_HOSTS)")
         if self.same_origin and origin is not None and urlsplit(origin.lower()).netloc != host:
-            return ForeignOrigin("expected a request from the page of this service")
-        return None
+            raise ForeignOrigin("expected a request from the page of this service")
 
 
-class HeadersMiddleware:
-    """Refuses requests by their headers; must run inside RequestIdMiddleware.
+@dataclass(frozen=True)
+class HeaderChecks:
+    """Checks of what every request has: its headers, and the connection that it arrived on.
 
     431: too large; h11 limits only incomplete headers, so that headers that arrive in one piece are
     checked here. 400: two lengths of the body, of which a proxy may have used the other one (RFC
     9112, 6.3). 421 and 403: `HostRules`. 503: too many connections, except for probes.
     """
 
-    def __init__(
-        self, app: ASGIApp, settings: ConnectionSettings, rules: HostRules = HostRules()
-    ) -> None:
-        self.app = app
-        self._settings = settings
-        self._rules = rules
+    settings: ConnectionSettings
+    rules: HostRules = HostRules()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self.app
-        problem = self._problem(scope) if scope["type"] == "http" else None
-        if problem is not None:
-            app = problem_response(problem, scope["state"]["request_id"], closes=True)
-        await app(scope, receive, send)
-
-    def _problem(self, scope: Scope) -> Problem | None:
+    def __call__(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         if header_bytes(scope) > MAX_HEADER_BYTES:
-            return HeadersTooLarge(TOO_LARGE)
+            raise HeadersTooLarge(TOO_LARGE)
         if "content-length" in headers and "transfer-encoding" in headers:
-            return MalformedRequest("expected Content-Length or Transfer-Encoding, got both")
+            raise MalformedRequest("expected Content-Length or Transfer-Encoding, got both")
         if scope["path"] in PROBES:
-            return None
-        if scope["state"].get(OPEN_CONNECTIONS, 0) > self._settings.max_connections:
-            return Overloaded("too many open connections", RETRY_AFTER_S)
-        return self._rules.problem(headers)
+            return
+        if scope["state"].get(OPEN_CONNECTIONS, 0) > self.settings.max_connections:
+            raise Overloaded("too many open connections", RETRY_AFTER_S)
+        self.rules.check(headers)
 
 
-class HeadMiddleware:
-    """Answers HEAD as GET (RFC 9110, 9.3.2); the server omits the body.
+@dataclass(frozen=True)
+class AdmissionCheck:
+    """Refuses requests of `paths` whose client has no capacity for one more row.
 
-    Must be the innermost middleware: the others record the method that was sent.
+    The response is 503; it is 429 for a client that has used up its decoding time. Under overload
+    most requests end here, at minimal cost. The rows of an admitted request are reserved later, by
+    `RequestQueue.reserve`, when they are known. Must follow the check of the key.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    queue: RequestQueue
+    quota: DecodingQuota
+    paths: Container[str]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "HEAD":
-            await self.app(scope, receive, send)
-            return
-        inner = {**scope, "method": "GET"}
+    def __call__(self, scope: Scope) -> None:
+        if scope["path"] in self.paths:
+            client = client_of(scope)
+            self.quota.check(client)
+            self.queue.check_capacity(client)
+
+
+class BodyLimits:
+    """Limits on request bodies: size, upload time, and the total size of what has arrived.
+
+    Bytes in flight are those that have arrived, not those that are announced. Clients share their
+    limit as in SharedCapacity; a single body in flight may have any size within its limit.
+    max_bytes_by_path: size limits that replace the default limit of the settings.
+    """
+
+    def __init__(self, settings: BodySettings, max_bytes_by_path: Mapping[str, int]) -> None:
+        self._settings = settings
+        self._max_bytes_by_path = max_bytes_by_path
+        self._in_flight = SharedCapacity(settings.max_bytes_in_flight)
+
+    def body_of(self, scope: Scope, receive: Receive) -> "Body":
+        """Returns the body of a request. Raises BodyTooLarge if its announced size is too large."""
+        declared = _declared_bytes(scope)
+        max_bytes = self._max_bytes_by_path.get(scope["path"], self._settings.max_bytes)
+        if declared is not None and declared > max_bytes:
+            raise _too_large(max_bytes)
+        return Body(
+            receive,
+            client_of(scope),
+            max_bytes,
+            self._settings,
+            self._in_flight,
+            complete=declared == 0,
+        )
+
+
+@dataclass
+class Body:
+    """An arriving body.
+
+    complete: nothing of it is to come. overloaded: it was not read for lack of space, so that the
+    connection must end.
+    """
+
+    upstream: Receive
+    client: str
+    max_bytes: int
+    settings: BodySettings
+    in_flight: SharedCapacity
+    complete: bool = False
+    overloaded: bool = False
+    received: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    async def receive(self) -> Message:
+        """Returns the next message. Raises BodyTooLarge, Overloaded and UploadTooSlow."""
+        if self.complete:
+            return await self.upstream()  # waits for the disconnect
+        message = await self._receive_in_time()
+        arrived = len(message.get("body", b""))
+        if self.received + arrived > self.max_bytes:
+            raise _too_large(self.max_bytes)
+        is_alone = self.in_flight.total == self.received
+        if not is_alone and self.in_flight.utilization(self.client, arrived) > 1:
+            self.overloaded = True
+            raise Overloaded("too many uploads of this client at the same time", RETRY_AFTER_S)
+        self.received += arrived
+        self.in_flight.add(self.client, arrived)
+        self.complete = not message.get("more_body", False)
+        return message
+
+    def release(self) -> None:
+        """Frees the space of what has arrived."""
+        self.in_flight.add(self.client, -self.received)
+
+    async def _receive_in_time(self) -> Message:
+        remaining_s = self.started + self.settings.upload_timeout_s - time.monotonic()
         try:
-            await self.app(inner, receive, send)
-        finally:
-            if "route" in inner:
-                scope["route"] = inner["route"]  # for observation
+            async with asyncio.timeout(min(remaining_s, self.settings.stall_timeout_s)):
+                return await self.upstream()
+        except TimeoutError as error:
+            raise UploadTooSlow("the body did not arrive in time") from error
 
 
 def header_bytes(scope: Scope) -> int:
@@ -133,123 +246,8 @@ def hostname(host: str) -> str:
     return name.removeprefix("[").removesuffix(".")
 
 
-class AdmissionMiddleware:
-    """Refuses requests of `paths` whose client has no capacity for one more row.
-
-    The response is 503; it is 429 for a client that has used up its decoding time. The body is not
-    read. Under overload most requests end here, at minimal cost. The rows of an admitted request
-    are reserved later, by `RequestQueue.reserve`, when they are known. Must run inside
-    RequestIdMiddleware and AccessMiddleware.
-    """
-
-    def __init__(
-        self, app: ASGIApp, queue: RequestQueue, quota: DecodingQuota, paths: Container[str]
-    ) -> None:
-        self.app = app
-        self._queue = queue
-        self._quota = quota
-        self._paths = paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self.app
-        if scope["type"] == "http" and scope["path"] in self._paths:
-            client = client_of(scope)
-            try:
-                self._quota.check(client)
-                self._queue.check_capacity(Flow(client))
-            except (Overloaded, NotReady, QuotaExceeded) as problem:
-                app = problem_response(problem, scope["state"]["request_id"])
-        await app(scope, receive, send)
-
-
-class BodyLimitsMiddleware:
-    """Enforces the limits on request bodies.
-
-    Bytes in flight are those that have arrived, not those that are announced. Clients share their
-    limit as in SharedCapacity; a single body in flight may have any size within its limit. Must
-    run inside RequestIdMiddleware and AccessMiddleware. max_bytes_by_path: size limits that replace
-    the default limit of the settings.
-    """
-
-    def __init__(
-        self, app: ASGIApp, settings: BodySettings, max_bytes_by_path: Mapping[str, int]
-    ) -> None:
-        self.app = app
-        self._settings = settings
-        self._max_bytes_by_path = max_bytes_by_path
-        self._in_flight = SharedCapacity(settings.max_bytes_in_flight)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        declared = _declared_bytes(scope)
-        if declared == 0:
-            await self.app(scope, receive, send)
-            return
-        max_bytes = self._max_bytes_by_path.get(scope["path"], self._settings.max_bytes)
-        body = _Body(receive, Flow(client_of(scope)), max_bytes, self._settings, self._in_flight)
-        if declared is not None and declared > max_bytes:
-            response = problem_response(
-                _too_large(max_bytes), scope["state"]["request_id"], closes=True
-            )
-            await response(scope, receive, send)
-            return
-        try:
-            await self.app(scope, body.receive, body.closing(send))
-        finally:
-            self._in_flight.add(body.flow, -body.received)
-
-
-@dataclass
-class _Body:
-    """An arriving body; `receive` raises BodyTooLarge, Overloaded and UploadTooSlow."""
-
-    upstream: Receive
-    flow: Flow
-    max_bytes: int
-    settings: BodySettings
-    in_flight: SharedCapacity
-    started: float = field(default_factory=time.monotonic)
-    received: int = 0
-    complete: bool = False
-    overloaded: bool = False
-
-    async def receive(self) -> Message:
-        if self.complete:
-            return await self.upstream()  # waits for the disconnect
-        message = await self._receive_in_time()
-        arrived = len(message.get("body", b""))
-        if self.received + arrived > self.max_bytes:
-            raise _too_large(self.max_bytes)
-        if not self.in_flight.admits(self.flow, arrived):
-            self.overloaded = True
-            raise Overloaded("too many uploads of this client at the same time", RETRY_AFTER_S)
-        self.received += arrived
-        self.in_flight.add(self.flow, arrived)
-        self.complete = not message.get("more_body", False)
-        return message
-
-    def closing(self, send: Send) -> Send:
-        """Returns a `send` that ends the connection if the body was not read for lack of space."""
-
-        async def send_closing(message: Message) -> None:
-            if self.overloaded and message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["Connection"] = "close"
-            await send(message)
-
-        return send_closing
-
-    async def _receive_in_time(self) -> Message:
-        remaining_s = self.started + self.settings.upload_timeout_s - time.monotonic()
-        try:
-            async with asyncio.timeout(min(remaining_s, self.settings.stall_timeout_s)):
-                return await self.upstream()
-        except TimeoutError as error:
-            raise UploadTooSlow("the body did not arrive in time") from error
-
-
 def _declared_bytes(scope: Scope) -> int | None:
     """Returns the declared length of the body; 0 without a body, None if it is unknown."""
-    if scope["type"] != "http":
-        return 0
     headers = Headers(scope=scope)
     if "transfer-encoding" in headers:
         return None

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from eulerlora_client.contract.predictions import ProblemDocument
 from eulerlora_client.contract.problems import (
@@ -123,33 +123,6 @@ class _ProblemResponse(JSONResponse):
         await super().__call__(scope, receive, send)
 
 
-class DefectMiddleware:
-    """Responds to an unexpected exception with a problem document and keeps the connection open.
-
-    Without this middleware Starlette raises the exception again after the response, and uvicorn
-    logs it a second time and closes the connection. An exception after the start of a response is
-    still raised.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = scope["type"] != "http"
-
-        async def tracking_send(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            await self.app(scope, receive, tracking_send)
-        except Exception as error:
-            if started:
-                raise
-            await (await _on_defect(Request(scope), error))(scope, receive, send)
-
-
 async def _on_problem(request: Request, problem: Exception) -> JSONResponse:
     assert isinstance(problem, Problem)
     return problem_response(problem, request_id_of(request))
@@ -175,6 +148,11 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
 
 
 async def _on_defect(request: Request, error: Exception) -> JSONResponse:
+    return defect_response(request, error)
+
+
+def defect_response(request: Request, error: Exception) -> JSONResponse:
+    """Logs an unexpected exception, and returns the response to it."""
     logger.exception("request %s failed", request_id_of(request), exc_info=error)
     problem = InternalError("the failure was logged under the request id")
     document = problem_document(problem, request_id_of(request))

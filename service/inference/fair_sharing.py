@@ -1,36 +1,15 @@
-"""The clients that share the service, and their requests.
+"""Fair shares of decoders, inference, queue capacity and upload memory between clients."""
 
-Clients that were active recently, for whom a worker is kept free.
-
-Admission to a capacity that clients and their requests share: its size and its time.
-
-Self-clocked fair queueing: the order in which flows are served.
-
-S. J. Golestani, "A Self-Clocked Fair Queueing Scheme for Broadband Applications" (INFOCOM 1994),
-with equal weights.
-
-A queue that shares its service fairly between clients, and between the flows of a client.
-"""
-
-import heapq
 import ipaddress
-import itertools
 import time
 from bisect import insort
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-INTERNAL = "internal"  # health checks and warm-up
+INTERNAL = "internal"  # the client of health checks and warm-up
 IPV6_PREFIX = 64  # a site gets at least this prefix (RFC 6177), and can use all of its addresses
-
-
-@dataclass(frozen=True, eq=False)
-class Flow:
-    """The work of one request. Clients have equal shares, and so have the flows of a client."""
-
-    client: str = INTERNAL
+ACTIVE_S = 10.0
+NEGLIGIBLE = 1e-9  # a rounding error of released fractions
 
 
 def client_of(scope: Mapping[str, Any]) -> str:
@@ -58,11 +37,165 @@ def network_of(address: str) -> str:
     return str(ipaddress.IPv6Network((int(parsed), IPV6_PREFIX), strict=False))
 
 
-WINDOW_S = 10.0
+class Queued(Protocol):
+    """An item of a fair queue. cost: in the unit of the shared service, for example rows."""
+
+    @property
+    def client(self) -> str: ...
+
+    @property
+    def cost(self) -> float: ...
+
+    @property
+    def queued_at(self) -> float: ...
+
+
+Item = TypeVar("Item", bound=Queued)
+
+
+class FairQueue(Generic[Item]):
+    """Self-clocked fair queueing of clients; the items of a client are ordered by `queued_at`.
+
+    The client with the lowest finish tag is served next: its previous tag, or virtual time if that
+    was later when the client got an item, plus the cost of its next item. Virtual time is the tag
+    of the item in service. So a client earns no credit while it is idle, and waits for about one
+    item of every other client. S. J. Golestani, "A Self-Clocked Fair Queueing Scheme for Broadband
+    Applications" (INFOCOM 1994), with equal weights. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._virtual_time = 0.0
+        self._starts: dict[str, float] = {}  # finish tag of the last item of every client
+        self._waiting: dict[str, list[Item]] = {}  # by client, oldest first
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def __iter__(self) -> Iterator[Item]:
+        """Yields all items in no particular order."""
+        for items in self._waiting.values():
+            yield from items
+
+    def add(self, item: Item) -> None:
+        """Adds an item."""
+        items = self._waiting.get(item.client)
+        if items is None:
+            self._starts[item.client] = self._start_of(item.client)
+            items = self._waiting[item.client] = []
+        insort(items, item, key=lambda other: other.queued_at)
+
+    def first(
+        self,
+        may_start: Callable[[str], bool] = lambda _: True,
+        is_allowed: Callable[[Item], bool] = lambda _: True,
+    ) -> Item | None:
+        """Returns the next item in fair order, or None.
+
+        may_start, is_allowed: of a client and an item; others are skipped and keep their turn.
+        """
+        candidates = (
+            next(filter(is_allowed, items), None)
+            for client, items in self._waiting.items()
+            if may_start(client)
+        )
+        return min(filter(None, candidates), key=self._tag_of, default=None)
+
+    def take(self, item: Item) -> None:
+        """Removes an item that `first` returned, and charges its cost to its client."""
+        tag = self._tag_of(item)
+        self._virtual_time = max(self._virtual_time, tag)
+        self._starts[item.client] = tag
+        self.remove(item)
+
+    def remove(self, item: Item) -> None:
+        """Removes an item without a charge, if it is in the queue."""
+        items = self._waiting.get(item.client, [])
+        if item not in items:
+            return
+        items.remove(item)
+        if not items:
+            del self._waiting[item.client]
+            self._forget_idle()
+
+    def charge(self, client: str, cost: float) -> None:
+        """Adds a cost to a client; a negative one is a refund."""
+        self._starts[client] = self._start_of(client) + cost
+
+    def clear(self) -> None:
+        """Removes all items."""
+        self._waiting.clear()
+        self._forget_idle()
+
+    def _tag_of(self, item: Item) -> float:
+        return self._starts[item.client] + item.cost
+
+    def _start_of(self, client: str) -> float:
+        start = self._starts.get(client, 0.0)
+        return start if client in self._waiting else max(self._virtual_time, start)
+
+    def _forget_idle(self) -> None:
+        """Removes the tags of idle clients that virtual time has reached."""
+        if len(self._starts) > 2 * len(self._waiting) + 64:
+            self._starts = {
+                client: start
+                for client, start in self._starts.items()
+                if client in self._waiting or start > self._virtual_time
+            }
+
+
+class SharedCapacity:
+    """Amounts that clients hold of a limited capacity, for example rows or bytes.
+
+    Dynamic thresholds (A. K. Choudhury, E. L. Hahne, "Dynamic Queue Length Thresholds for
+    Shared-Memory Packet Switches", 1998): a client may hold as much as remains free after it. A
+    client below an equal share is admitted even if others, which came before it, have left too
+    little: the total may then exceed the limit until they release what they hold beyond their
+    share. Not thread-safe.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._held: dict[str, float] = {}
+
+    @property
+    def total(self) -> float:
+        """The amount that all clients hold."""
+        return sum(self._held.values())
+
+    def add(self, client: str, amount: float) -> None:
+        """Adds an amount that the client holds; negative to release it."""
+        self._held[client] = self._held.get(client, 0.0) + amount
+        if self._held[client] <= NEGLIGIBLE:
+            del self._held[client]
+
+    def utilization(self, client: str, amount: float) -> float:
+        """Returns the used fraction of what the client may hold, with `amount` more.
+
+        A client that was admitted alone and exceeds its part counts as one that just fits, so that
+        others are admitted as usual.
+        """
+        held = {name: min(amount, self._limit / 2) for name, amount in self._held.items()}
+        mine = held.get(client, 0.0)
+        equal_share = self._limit / (len(held.keys() | {client}) + 1)
+        return min(
+            (mine + amount) / equal_share,
+            (mine + sum(held.values()) + 2 * amount) / self._limit,
+        )
+
+    def finish_work(self, client: str, amount: float) -> float:
+        """Returns the work that all clients get until the client has got `amount` more.
+
+        Under fair sharing without arrivals: until then every other client has got the same or is
+        done.
+        """
+        needed = self._held.get(client, 0.0) + amount
+        return needed + sum(
+            min(held, needed) for other, held in self._held.items() if other != client
+        )
 
 
 class RecentClients:
-    """Remembers the last activity of every client.
+    """Clients that were active in the last ten seconds, for whom a worker is kept free.
 
     Work in a worker cannot be interrupted. If one client occupied all workers, every other client
     would first wait for one of them. So while several clients are active, the last free worker
@@ -88,322 +221,8 @@ class RecentClients:
         return not all(client in clients for clients in running)
 
     def has_other(self, client: str) -> bool:
-        """Returns whether another client was active in the last ten seconds."""
-        oldest_s = self._now() - WINDOW_S
+        """Returns whether another client is active."""
+        oldest_s = self._now() - ACTIVE_S
         while self._last_s and self._last_s[first := next(iter(self._last_s))] < oldest_s:
             del self._last_s[first]
         return len(self._last_s) > (client in self._last_s)
-
-
-NEGLIGIBLE = 1e-9  # a rounding error of released fractions
-
-
-class SharedCapacity:
-    """Amounts that flows hold of a limited capacity, for example rows or bytes.
-
-    Dynamic thresholds (A. K. Choudhury, E. L. Hahne, "Dynamic Queue Length Thresholds for
-    Shared-Memory Packet Switches", 1998) in two levels: a client may hold as much as remains free
-    after it, and a request as much as remains for its client. A client below an equal share is
-    admitted even if others, which came before it, have left too little: the total may then exceed
-    the limit until they release what they hold beyond their share. Not thread-safe.
-    """
-
-    def __init__(self, limit: float) -> None:
-        self._limit = limit
-        self._held: dict[str, Counter[Flow]] = {}
-
-    @property
-    def total(self) -> float:
-        """The amount that all flows hold."""
-        return sum(sum(flows.values()) for flows in self._held.values())
-
-    def add(self, flow: Flow, amount: float) -> None:
-        """Adds an amount that the flow holds; negative to release it."""
-        flows = self._held.setdefault(flow.client, Counter())
-        flows[flow] += amount  # type: ignore[assignment]  # amounts may be fractions
-        if flows[flow] <= NEGLIGIBLE:
-            del flows[flow]
-        if not flows:
-            del self._held[flow.client]
-
-    def admits(self, flow: Flow, amount: float) -> bool:
-        """Returns whether the flow may hold `amount` more; if no other holds any, it may."""
-        return self.utilization(flow, amount) <= 1 or not any(
-            other != flow for flows in self._held.values() for other in flows
-        )
-
-    def utilization(self, flow: Flow, amount: float) -> float:
-        """Returns the used fraction of what the flow may hold, with `amount` more.
-
-        A request that was admitted alone and exceeds its part counts as one that just fits, so
-        that others are admitted as usual.
-        """
-        clients = {name: self._capped(flows.values()) for name, flows in self._held.items()}
-        client = clients.get(flow.client, 0.0)
-        total = sum(min(held, self._limit / 2) for held in clients.values())
-        request = self._held.get(flow.client, Counter())[flow]
-        needed = request + client + 2 * amount
-        equal_share = self._limit / (len(clients.keys() | {flow.client}) + 1)
-        return min(needed / equal_share, (needed + total + amount) / self._limit)
-
-    def finish_work(self, flow: Flow, amount: float) -> float:
-        """Returns the work that all flows get until the flow has got `amount` more than it holds.
-
-        Under fair sharing without arrivals: until then every other request of the client has got
-        the same or is done, and so has every other client.
-        """
-        own_flows = self._held.get(flow.client, Counter())
-        needed = own_flows[flow] + amount
-        own = needed + sum(min(held, needed) for other, held in own_flows.items() if other != flow)
-        return own + sum(
-            min(sum(flows.values()), own)
-            for name, flows in self._held.items()
-            if name != flow.client
-        )
-
-    def _capped(self, requests: Iterable[float]) -> float:
-        return sum(min(held, self._limit / 3) for held in requests)
-
-
-Key = TypeVar("Key")
-
-SPARE_TAGS = 64  # tags of flows without items that are kept before they are checked
-
-
-@dataclass(frozen=True)
-class _Active:
-    """A flow with items. number: of its valid entry in the heap."""
-
-    start: float
-    cost: float
-    number: int
-
-    @property
-    def tag(self) -> float:
-        return self.start + self.cost
-
-
-class FinishTags(Generic[Key]):
-    """The finish tags of the flows at one server; the flow with the lowest is served next.
-
-    The tag of a flow's next item is its previous tag, or virtual time if that is later when the
-    flow becomes active, plus the cost of the item. Virtual time is the tag of the item in service.
-    So a flow earns no credit while it is idle, and it waits for about one item of every other flow.
-    """
-
-    def __init__(self) -> None:
-        self._virtual_time = 0.0
-        self._last: dict[Key, float] = {}  # tags of served items
-        self._active: dict[Key, _Active] = {}
-        self._heap: list[tuple[float, int, Key]] = []
-        self._numbers = itertools.count()
-
-    def activate(self, key: Key, cost: float) -> None:
-        """Makes a flow active, or changes the cost of its next item."""
-        active = self._active.get(key)
-        if active is None:
-            self._push(key, max(self._virtual_time, self._last.get(key, 0.0)), cost)
-        elif active.cost != cost:
-            self._push(key, active.start, cost)
-
-    def deactivate(self, key: Key) -> None:
-        """Removes a flow that has no items; a tag ahead of virtual time is kept."""
-        self._active.pop(key, None)
-        if not self._active:
-            self._heap.clear()
-        if len(self._last) > 2 * len(self._active) + SPARE_TAGS:
-            self._last = {key: tag for key, tag in self._last.items() if tag > self._virtual_time}
-
-    def first(self, allowed: Callable[[Key], bool]) -> Key | None:
-        """Returns the active flow with the lowest tag among those allowed, or None.
-
-        Of equal tags, the flow that got its tag first.
-        """
-        skipped = []
-        chosen = None
-        while self._heap and chosen is None:
-            _, number, key = self._heap[0]
-            active = self._active.get(key)
-            if active is None or active.number != number:
-                heapq.heappop(self._heap)  # outdated
-            elif allowed(key):
-                chosen = key
-            else:
-                skipped.append(heapq.heappop(self._heap))
-        for entry in skipped:
-            heapq.heappush(self._heap, entry)
-        return chosen
-
-    def serve(self, key: Key, next_cost: float | None) -> None:
-        """Starts the next item of an active flow. next_cost: of the item after it, if any."""
-        tag = self._active.pop(key).tag
-        self._last[key] = tag
-        self._virtual_time = max(self._virtual_time, tag)
-        if next_cost is None:
-            self.deactivate(key)
-        else:
-            self._push(key, tag, next_cost)
-
-    def charge(self, key: Key, cost: float) -> None:
-        """Adds a cost that a flow has not paid, negative for a refund.
-
-        A refund reduces the tag of an idle flow at most to virtual time.
-        """
-        active = self._active.get(key)
-        if active is not None:
-            self._push(key, active.start + cost, active.cost)
-        else:
-            self._last[key] = max(self._virtual_time, self._last.get(key, 0.0)) + cost
-
-    def _push(self, key: Key, start: float, cost: float) -> None:
-        self._active[key] = active = _Active(start, cost, next(self._numbers))
-        heapq.heappush(self._heap, (active.tag, active.number, key))
-
-
-class Queued(Protocol):
-    """An item of a fair queue.
-
-    cost: in the unit of the shared service, for example rows. queued_at: orders the items of jobs
-    that have started.
-    """
-
-    @property
-    def flow(self) -> Flow: ...
-
-    @property
-    def cost(self) -> float: ...
-
-    @property
-    def queued_at(self) -> float: ...
-
-
-Item = TypeVar("Item", bound=Queued)
-Allowed = Callable[[Item], bool]
-
-
-@dataclass
-class _Client(Generic[Item]):
-    """The items of a client. continued: of jobs that have started, oldest first."""
-
-    tags: FinishTags[Flow] = field(default_factory=FinishTags)
-    flows: dict[Flow, deque[Item]] = field(default_factory=dict)
-    continued: list[Item] = field(default_factory=list)
-
-    def first(self, allowed: Allowed[Item]) -> Item | None:
-        """Returns the next item that is allowed, or None."""
-        for item in self.continued:
-            if allowed(item):
-                return item
-        flow = self.tags.first(lambda flow: allowed(self.flows[flow][0]))
-        return None if flow is None else self.flows[flow][0]
-
-    def remove(self, item: Item) -> None:
-        """Removes an item; charges nothing."""
-        if item in self.continued:
-            self.continued.remove(item)
-            return
-        items = self.flows[item.flow]
-        items.remove(item)
-        if items:
-            self.tags.activate(item.flow, items[0].cost)
-        else:
-            del self.flows[item.flow]
-            self.tags.deactivate(item.flow)
-
-    def take(self, item: Item) -> None:
-        """Removes an item that is first in its flow, and charges its cost to the flow."""
-        if item in self.continued:
-            self.continued.remove(item)
-            self.tags.charge(item.flow, item.cost)
-            return
-        items = self.flows[item.flow]
-        items.popleft()
-        self.tags.serve(item.flow, items[0].cost if items else None)
-        if not items:
-            del self.flows[item.flow]
-
-
-class FairQueue(Generic[Item]):
-    """Self-clocked fair queueing in two levels: clients, and the flows (requests) of each client.
-
-    Items of one flow are first in, first out. Not thread-safe.
-    """
-
-    def __init__(self) -> None:
-        self._tags: FinishTags[str] = FinishTags()
-        self._clients: dict[str, _Client[Item]] = {}
-        self._items: set[Item] = set()
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __iter__(self) -> Iterator[Item]:
-        """Yields all items in no particular order."""
-        return iter(self._items)
-
-    def add(self, item: Item, continued: bool = False) -> None:
-        """Adds an item.
-
-        continued: the item belongs to a job that has started; it precedes the other items of its
-        client, but not those of other clients.
-        """
-        self._items.add(item)
-        client = self._clients.setdefault(item.flow.client, _Client())
-        if continued:
-            insort(client.continued, item, key=lambda other: other.queued_at)
-        else:
-            items = client.flows.setdefault(item.flow, deque())
-            items.append(item)
-            client.tags.activate(item.flow, items[0].cost)
-        self._set_next_cost(item.flow.client)
-
-    def first(self, allowed: Allowed[Item] = lambda _: True) -> Item | None:
-        """Returns the next item in fair order, or None; skips items that are not allowed."""
-        chosen: Item | None = None
-
-        def has_item(client: str) -> bool:
-            nonlocal chosen
-            chosen = self._clients[client].first(allowed)
-            return chosen is not None
-
-        self._tags.first(has_item)
-        return chosen
-
-    def take(self, item: Item) -> None:
-        """Removes an item that `first` returned, and charges its cost to its flow and client."""
-        name = item.flow.client
-        client = self._clients[name]
-        self._items.remove(item)
-        client.take(item)
-        self._tags.activate(name, item.cost)
-        following = client.first(lambda _: True)
-        self._tags.serve(name, None if following is None else following.cost)
-        if following is None:
-            del self._clients[name]
-
-    def remove(self, item: Item) -> None:
-        """Removes an item without a charge, if it is in the queue."""
-        if item not in self._items:
-            return
-        self._items.remove(item)
-        self._clients[item.flow.client].remove(item)
-        self._set_next_cost(item.flow.client)
-
-    def charge(self, flow: Flow, cost: float) -> None:
-        """Adds a cost to a flow and its client, negative for a refund."""
-        self._tags.charge(flow.client, cost)
-        if flow.client in self._clients:
-            self._clients[flow.client].tags.charge(flow, cost)
-
-    def clear(self) -> None:
-        """Removes all items."""
-        for item in tuple(self._items):
-            self.remove(item)
-
-    def _set_next_cost(self, name: str) -> None:
-        following = self._clients[name].first(lambda _: True)
-        if following is None:
-            del self._clients[name]
-            self._tags.deactivate(name)
-        else:
-            self._tags.activate(name, following.cost)

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from eulerlora.inference import ImageOutput
 from eulerlora_client.contract.problems import DeadlinePassed, NotReady, Overloaded, Problem
 from service.inference.engine import Engine, InferenceItem, infer_together
-from service.inference.fair_sharing import FairQueue, Flow, RecentClients, SharedCapacity
+from service.inference.fair_sharing import INTERNAL, FairQueue, RecentClients, SharedCapacity
 from service.settings import ServiceSettings
 
 
@@ -33,7 +33,7 @@ class InferenceResult:
 class Ticket:
     """A reservation of rows for one item, which is set once its image is decoded.
 
-    flow: the request that it belongs to. deadline: on the monotonic clock; the item does not start
+    client: who sent it. deadline: on the monotonic clock; the item does not start
     after it. queued_at: the time when the item entered the queue; of a later round, the time when
     the first round did. parent: the ticket of all rounds that this ticket of one round was split
     from, or None.
@@ -41,7 +41,7 @@ class Ticket:
 
     engine: Engine
     rows: int
-    flow: Flow = field(default_factory=Flow)
+    client: str = INTERNAL
     future: "Future[InferenceResult]" = field(default_factory=Future)
     item: InferenceItem | None = None
     deadline: float = 0.0
@@ -85,7 +85,7 @@ class Batch:
     @property
     def clients(self) -> set[str]:
         """The clients that the tickets belong to."""
-        return {ticket.flow.client for ticket in self.tickets}
+        return {ticket.client for ticket in self.tickets}
 
     @property
     def by_engine(self) -> dict[Engine, list[Ticket]]:
@@ -260,13 +260,13 @@ class RequestQueue:
             return sum(ticket.parent is None for ticket in self._tickets)
 
     def wait_s(
-        self, flow: Flow | None = None, engine: Engine | None = None, rows: int = 0
+        self, client: str | None = None, engine: Engine | None = None, rows: int = 0
     ) -> float:
         """Returns the estimated seconds until all accepted work has run.
 
-        flow: until that of this request has run, with `rows` more rows of `engine`; without an
-        engine, with those of a small request. Other requests and clients then count only as far
-        as fair sharing lets them run before.
+        client: until that of this client has run, with `rows` more rows of `engine`; without an
+        engine, with those of a small request. Other clients then count only as far as fair
+        sharing lets them run before.
         """
         with self._changed:
             rows_by_engine = self._rows.copy()
@@ -274,26 +274,26 @@ class RequestQueue:
                 rows_by_engine[engine] += rows
             total = rows_by_engine.total()
             before: float = total
-            if flow is not None:
+            if client is not None:
                 needed = SMALLEST_ROWS if engine is None else rows
-                before = min(total, self._capacity.finish_work(flow, needed))
+                before = min(total, self._capacity.finish_work(client, needed))
             return self._throughput.remaining_s() + sum(
                 self._estimate_s(queued, math.ceil(waiting * before / total))
                 for queued, waiting in rows_by_engine.items()
             )
 
-    def utilization(self, flow: Flow, rows: int = 0, engine: Engine | None = None) -> float:
-        """Returns the used fraction of what a request may use with `rows` more rows.
+    def utilization(self, client: str, rows: int = 0, engine: Engine | None = None) -> float:
+        """Returns the used fraction of what a client may use with `rows` more rows.
 
-        Above 1 it is refused.
+        Above 1 a request is refused.
         """
         with self._changed:
             return max(
-                self._capacity.utilization(flow, rows),
-                self.wait_s(flow, engine, rows) / self._settings.deadline_s,
+                self._capacity.utilization(client, rows),
+                self.wait_s(client, engine, rows) / self._settings.deadline_s,
             )
 
-    def check_capacity(self, flow: Flow, rows: int = 1, engine: Engine | None = None) -> None:
+    def check_capacity(self, client: str, rows: int = 1, engine: Engine | None = None) -> None:
         """Raises Overloaded if `rows` more rows exceed the capacity, NotReady if it is closed.
 
         engine: the engine of the rows, to include their run time.
@@ -301,22 +301,22 @@ class RequestQueue:
         with self._changed:
             if self._refusal is not None:
                 raise NotReady(self._refusal)
-            if self._tickets and self.utilization(flow, rows, engine) > 1:
+            if self._tickets and self.utilization(client, rows, engine) > 1:
                 detail = "the accepted requests take longer than the deadline allows"
-                raise Overloaded(detail, self.wait_s(flow))
+                raise Overloaded(detail, self.wait_s(client))
 
     @contextmanager
     def reserve(
-        self, flow: Flow, engine: Engine, rows: int, count: int = 1
+        self, client: str, engine: Engine, rows: int, count: int = 1
     ) -> Iterator[list[Ticket]]:
         """Yields `count` tickets of `rows` rows each, and releases them on exit.
 
         Raises Overloaded if there is no capacity for all of them, and NotReady.
         """
         with self._changed:
-            self.check_capacity(flow, rows * count, engine)
-            self._recent.note(flow.client)
-            tickets = [Ticket(engine, rows, flow) for _ in range(count)]
+            self.check_capacity(client, rows * count, engine)
+            self._recent.note(client)
+            tickets = [Ticket(engine, rows, client) for _ in range(count)]
             for ticket in tickets:
                 self._add(ticket)
         try:
@@ -333,7 +333,7 @@ class RequestQueue:
         with self._changed:
             self._remove(ticket)
             ticket.rows = max(0, ticket.rows - rows)
-            part = Ticket(ticket.engine, rows, ticket.flow, parent=ticket)
+            part = Ticket(ticket.engine, rows, ticket.client, parent=ticket)
             self._add(ticket)
             self._add(part)
             return part
@@ -352,7 +352,7 @@ class RequestQueue:
             ticket.item, ticket.deadline = item, deadline
             ticket.queued_at = time.monotonic() if queued_at is None else queued_at
             self._add(ticket)
-            self._waiting.add(ticket, continued=queued_at is not None)
+            self._waiting.add(ticket)
             self._changed.notify()
 
     def release(self, ticket: Ticket) -> None:
@@ -406,12 +406,12 @@ class RequestQueue:
         if ticket not in self._tickets:
             self._tickets.add(ticket)
             self._rows[ticket.engine] += ticket.rows
-            self._capacity.add(ticket.flow, ticket.rows)
+            self._capacity.add(ticket.client, ticket.rows)
 
     def _remove(self, ticket: Ticket) -> None:
         if ticket in self._tickets:
             self._tickets.remove(ticket)
-            self._capacity.add(ticket.flow, -ticket.rows)
+            self._capacity.add(ticket.client, -ticket.rows)
             self._rows[ticket.engine] -= ticket.rows
             if not self._rows[ticket.engine]:
                 del self._rows[ticket.engine]  # do not keep a replaced engine in memory
@@ -420,11 +420,12 @@ class RequestQueue:
         """Returns whether a worker has something to run, or nothing any more."""
         if self._refusal is not None and not self._waiting:
             return True
-        return self._waiting.first(self._is_allowed) is not None
+        return self._waiting.first(self._may_start()) is not None
 
-    def _is_allowed(self, ticket: Ticket) -> bool:
+    def _may_start(self) -> Callable[[str], bool]:
+        """Returns a function that says whether a free worker may take work of a client now."""
         running = [batch.clients for batch in self._running]
-        return self._recent.may_start(ticket.flow.client, self._workers, running)
+        return lambda client: self._recent.may_start(client, self._workers, running)
 
     def _leaves_cores(self, tickets: list[Ticket]) -> bool:
         """Returns whether a pass belongs to clients with more work, while others are active.
@@ -432,8 +433,8 @@ class RequestQueue:
         More threads than cores slow all passes down many times, so these passes do not take the
         cores that the next pass of another client needs.
         """
-        busy = {ticket.flow.client for ticket in self._tickets}
-        clients = {ticket.flow.client for ticket in tickets}
+        busy = {ticket.client for ticket in self._tickets}
+        clients = {ticket.client for ticket in tickets}
         return clients <= busy and any(map(self._recent.has_other, clients))
 
     def _take_first(self) -> list[Ticket]:
@@ -442,7 +443,8 @@ class RequestQueue:
         A batch takes at most one worker's part of the waiting rows that can share it, so that no
         worker is idle.
         """
-        chosen = self._waiting.first(self._is_allowed)
+        may_start = self._may_start()
+        chosen = self._waiting.first(may_start)
         assert chosen is not None
         engine = chosen.engine
         sharing_rows = sum(
@@ -460,9 +462,7 @@ class RequestQueue:
                 batch.append(chosen)
                 rows += chosen.rows
             chosen = self._waiting.first(
-                lambda ticket: (
-                    ticket.engine.pass_key == engine.pass_key and self._is_allowed(ticket)
-                )
+                may_start, lambda ticket: ticket.engine.pass_key == engine.pass_key
             )
         return batch
 

@@ -287,7 +287,8 @@ def _add_model_routes(
         served = requested_model(request, models)  # may have been replaced since
         query = query_of(served.name, body.request.parameters)
         outputs = requested_outputs(body.request)
-        predicted = await pipeline.predict_upload(request, query, Upload(body.image, UNDECLARED))
+        upload = Upload(body.image, UNDECLARED)
+        predicted = await pipeline.predict(request, query, upload=upload)
         return infer_response(predicted, body.request.id, outputs)
 
 
