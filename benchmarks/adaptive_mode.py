@@ -15,21 +15,25 @@ import click
 import torch
 from torch import Tensor
 
-from eulerlora.adaptive_sampling import INTERVAL_ERRORS, MAX_SAMPLES, ROUNDS, standard_errors
-from eulerlora.calibration_schema import Threshold
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT
-from eulerlora.config import CheckpointConfig
-from eulerlora.decision_margins import DET_ROUND, MARGIN_ROUNDS, RoundAnswers, last_rounds
+from eulerlora.checkpoint.config import CheckpointConfig, check_adaptive, stopping_rule
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from eulerlora.model import EulerLoRA
-from eulerlora.round_answer import RoundAnswer
+from eulerlora.sampling.adaptive import (
+    INTERVAL_ERRORS,
+    MAX_SAMPLES,
+    ROUNDS,
+    RoundAnswer,
+    standard_errors,
+)
+from eulerlora.sampling.decision_margins import DET_ROUND, MARGIN_ROUNDS, RoundAnswers, last_rounds
+from eulerlora.scores.ood_scores import Threshold
 from eulerlora.settings import ADAPTIVE, AUTO, RequestMode
-from eulerlora.stopping_rule import check_adaptive, stopping_rule
-from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason
+from eulerlora_client.contract.answers import Disposition, ImageQuality, Reason
 from eulerlora_client.policy.policy import Policy, default_policy, disposition_for
 from service.prediction.request import FlagLimits, disposition_is_settled
 from training.calibration.outputs import CalibrationOutputs
 from training.data.datasets import checkpoint_dataset
-from training.data.labelled_images import evenly_spaced
+from training.data.images import evenly_spaced
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.reporting.tables import table
 

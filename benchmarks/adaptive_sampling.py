@@ -20,15 +20,14 @@ from benchmarks.adaptive_sampling_tables import (
 )
 from benchmarks.error_coverage import error_coverage_table
 from benchmarks.sampling import predict
-from eulerlora.adaptive_sampling import MAX_SAMPLES
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
+from eulerlora.images.preprocess import network_input
 from eulerlora.model import EulerLoRA, choose_device
-from eulerlora.preprocess import network_input
+from eulerlora.sampling.adaptive import MAX_SAMPLES
 from eulerlora.settings import SAMPLERS, Draw, Sampler
 from training.data.datasets import checkpoint_dataset, read_ood_set
-from training.data.labelled_images import LabelledImage, evenly_spaced
+from training.data.images import LabelledImage, evenly_spaced, read_image
 from training.data.progress import track
-from training.data.sources import read_image
 from training.recipe.schema import OodSettings
 
 REPEATS = 5  # of 16 samples: every repeat is compared with the 64 samples of the other four

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 from torch import Tensor
 
-from eulerlora.adaptive_sampling import ROUNDS, samples_until_converged
+from eulerlora.sampling.adaptive import ROUNDS, samples_until_converged
+from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Sampler
-from eulerlora.uncertainty import summarise
 from training.calibration.thresholds import TARGET_TPR, threshold_at_tpr
 from training.metrics.classification import classification_metrics, ood_metrics
 from training.metrics.intervals import unit_weights

@@ -10,7 +10,7 @@ from benchmarks.adaptive_sampling_tables import (
     adaptive_samples,
     reference_means,
 )
-from eulerlora.adaptive_sampling import INTERVAL_ERRORS, ROUNDS, standard_errors
+from eulerlora.sampling.adaptive import INTERVAL_ERRORS, ROUNDS, standard_errors
 from eulerlora.settings import Sampler
 
 

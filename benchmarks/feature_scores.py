@@ -16,16 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eulerlora.coefficients import PROJECTIONS
-from eulerlora.feature_distance import FeatureDistance, fit_feature_statistics
+from eulerlora.images.preprocess import network_input
 from eulerlora.model import EulerLoRA
-from eulerlora.preprocess import network_input
-from eulerlora.row_draws import RowDraws
-from eulerlora.rows import Rows
+from eulerlora.nn.rows import RowDraws, Rows
+from eulerlora.sampling.masks import PROJECTIONS
+from eulerlora.scores.feature_distance import FeatureDistance, fit_feature_statistics
 from training.calibration.thresholds import score_threshold
 from training.data.datasets import checkpoint_dataset, read_outliers
-from training.data.labelled_images import LabelledImage, evenly_spaced
-from training.data.sources import read_image
+from training.data.images import LabelledImage, evenly_spaced, read_image
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.metrics.classification import auroc
 from training.ood.corruptions import Corruption, with_corruption

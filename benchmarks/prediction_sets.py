@@ -10,11 +10,11 @@ from pathlib import Path
 
 import click
 
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from training.data.datasets import checkpoint_dataset
-from training.data.labelled_images import LabelledImage
+from training.data.images import LabelledImage
 from training.data.local_images import LabelNames, read_local_images
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.prediction_sets import set_coverages

@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 import torch
 
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint, sampled_from
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint, sampled_from
 from eulerlora.model import EulerLoRA, choose_device
-from eulerlora.uncertainty import summarise
+from eulerlora.scores.uncertainty import summarise
 from training.data.datasets import checkpoint_dataset
-from training.data.labelled_images import LabelledImage, evenly_spaced
+from training.data.images import LabelledImage, evenly_spaced
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.metrics.classification import classification_metrics
 from training.metrics.intervals import unit_weights

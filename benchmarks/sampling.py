@@ -12,19 +12,18 @@ import click
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT
-from eulerlora.coefficients import draw_balanced_trajectories, draw_trajectories
-from eulerlora.inference import predict_rows
-from eulerlora.method_settings import EULERLORA
-from eulerlora.methods.contract import NetworkShape
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
+from eulerlora.images.preprocess import network_input
 from eulerlora.methods.masks import EulerLoRAMethod
+from eulerlora.methods.settings import EULERLORA
 from eulerlora.model import EulerLoRA
-from eulerlora.preprocess import network_input
+from eulerlora.nn.method import NetworkShape
+from eulerlora.nn.runtime import predict_rows
+from eulerlora.sampling.masks import draw_balanced_trajectories, draw_trajectories
 from eulerlora.settings import SAMPLERS, AdapterSettings, BackboneSettings, Draw, Sampler
 from training.data.datasets import checkpoint_dataset
-from training.data.labelled_images import evenly_spaced
+from training.data.images import evenly_spaced, read_image
 from training.data.progress import track
-from training.data.sources import read_image
 from training.evaluation.report_schema import TEST
 
 PAPER = AdapterSettings()

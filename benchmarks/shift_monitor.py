@@ -14,8 +14,8 @@ from pathlib import Path
 
 import click
 
-from eulerlora.checkpoint import read_config
-from eulerlora.config import CheckpointConfig
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.files import read_config
 from eulerlora.settings import AUTO, Auto, Mode
 from eulerlora_client.monitoring.shift import ShiftMonitor
 from service.telemetry.shift_monitor import FEATURE_DISTANCE, MSP, Reference

@@ -14,12 +14,12 @@ import click
 import numpy as np
 import torch
 
-from eulerlora.checkpoint import Checkpoint, load_checkpoint
+from eulerlora.checkpoint.files import Checkpoint, load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import DEFAULT_RUNTIME
 from eulerlora_client.commands.program import packaged_policy
 from training.calibration.outputs import CalibrationOutputs
-from training.data.labelled_images import LabelledImage
+from training.data.images import LabelledImage
 from training.data.local_images import LabelNames, LocalImages, read_local_images
 from training.evaluation.inference import ModelOutputs, SamplingOptions
 from training.policy.file import read_rules

@@ -19,7 +19,7 @@ from eulerlora.errors import (
 
 if TYPE_CHECKING:
     from eulerlora.model import EulerLoRA
-    from eulerlora.prediction import Prediction
+    from eulerlora.prediction.answer import Prediction
 
 __all__ = [
     "CheckpointError",

@@ -12,19 +12,24 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from eulerlora.adaptive_sampling import ROUNDS
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
-from eulerlora.config import CheckpointConfig
+from eulerlora.checkpoint.config import CheckpointConfig, check_adaptive, stopping_rule
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, Checkpoint, load_checkpoint
+from eulerlora.checkpoint.hub import client
 from eulerlora.errors import ImageError, SettingsError
-from eulerlora.hub import client
-from eulerlora.image_files import read_image, unread_file
-from eulerlora.inference import ImageOutput, predict_adaptively, predict_images
-from eulerlora.precision import REQUESTED, decide_precision
-from eulerlora.prediction import Prediction, prediction_of, with_prediction_sets
-from eulerlora.prediction_sets import RunOptions, check_coverage
-from eulerlora.preprocess import RgbImage, channels_first, network_input, upright_rgb
-from eulerlora.runtime import Runtime
-from eulerlora.seeds import content_seed
+from eulerlora.images.files import read_image, unread_file
+from eulerlora.images.preprocess import (
+    RgbImage,
+    channels_first,
+    content_seed,
+    network_input,
+    upright_rgb,
+)
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.runtime import ImageOutput, Runtime, predict_adaptively, predict_images
+from eulerlora.prediction.answer import Prediction, prediction_of, with_prediction_sets
+from eulerlora.prediction.precision import REQUESTED, decide_precision
+from eulerlora.sampling.adaptive import ROUNDS
+from eulerlora.scores.prediction_sets import RunOptions, check_coverage
 from eulerlora.settings import (
     ADAPTIVE,
     AUTO,
@@ -38,9 +43,7 @@ from eulerlora.settings import (
     RuntimeSettings,
     Sampler,
 )
-from eulerlora.stopping_rule import check_adaptive, stopping_rule
 from eulerlora.validation import validated
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 RgbArray = npt.NDArray[np.uint8]
 """(height, width, 3), RGB."""
@@ -119,7 +122,7 @@ class EulerLoRA:
 
         device: a torch device, or `auto` for CUDA if available and the CPU otherwise.
         precision, compiler: as in `RuntimeSettings`; they change results by rounding only. The
-        precision `auto` is decided by `eulerlora.precision`.
+        precision `auto` is decided by `eulerlora.prediction.precision`.
         Raises CheckpointError if the checkpoint is not intact.
         """
         return cls.of(load_checkpoint(Path(folder)), device, precision, compiler)
@@ -163,7 +166,7 @@ class EulerLoRA:
         commit. Other arguments as in `load`. Raises HubError and CheckpointError.
         """
         client()  # raises HubError without the extra
-        from eulerlora.hub_checkpoint import load_folder  # noqa: PLC0415
+        from eulerlora.checkpoint.hub_checkpoint import load_folder  # noqa: PLC0415
 
         return cls.load(load_folder(repository, revision), device, precision, compiler)
 
@@ -176,7 +179,7 @@ class EulerLoRA:
         if self.folder is None:
             raise SettingsError("expected a model that was loaded from a folder")
         client()  # raises HubError without the extra
-        from eulerlora.hub_checkpoint import push_folder  # noqa: PLC0415
+        from eulerlora.checkpoint.hub_checkpoint import push_folder  # noqa: PLC0415
 
         return push_folder(self.folder, repository, **options)
 

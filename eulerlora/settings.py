@@ -13,7 +13,7 @@ RequestMode = Literal["det", "stoch", "adaptive"]
 """Of a prediction; `adaptive` is a pass in mode det, then samples where a decision is unsettled."""
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
-"""Instead of a number of samples: adaptive sampling (`eulerlora.adaptive_sampling`)."""
+"""Instead of a number of samples: adaptive sampling (`eulerlora.sampling.adaptive`)."""
 
 DEFAULT_SAMPLES = 4
 
@@ -23,11 +23,14 @@ ColourConstancy = Literal["none", "shades-of-gray"]
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 PrecisionChoice = Precision | Auto
-"""A precision, or `auto`: bfloat16 where `eulerlora.precision` allows it."""
+"""A precision, or `auto`: bfloat16 where `eulerlora.prediction.precision` allows it."""
 PositiveInt = Annotated[int, Field(ge=1)]
 Activation = Literal["gelu", "gelu-tanh", "quick-gelu", "swiglu"]
 Channels = tuple[float, float, float]
 Positive = Annotated[float, Field(gt=0)]
+Margin = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 def optional(default: Any, **constraints: Any) -> Any:
@@ -72,7 +75,7 @@ class BackboneSettings(Settings):
     first block. layer_scale: learned factors of both branches of a block. registers: number of
     register tokens (Darcet et al., ICLR 2024).
     pooling: the features are those of the class token, or the mean over the patches.
-    attention: by dot product, or `l2` by distance (`eulerlora.self_attention`).
+    attention: by dot product, or `l2` by distance (`eulerlora.nn.attention`).
     final_norm: after the last block, applied to the tokens or to the pooled features.
     positions: for another image size, the grid of position embeddings is interpolated with its
     corner points (torchvision) or its cells (transformers) aligned, or also with antialiasing

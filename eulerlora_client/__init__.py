@@ -8,22 +8,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from eulerlora_client.contract.models import (
+    from eulerlora_client.contract.answers import (
         ClassName,
+        Disposition,
+        DispositionText,
         ImageLimits,
+        ImageQuality,
+        MalignantGroup,
         ModelDetails,
         ModelShift,
         ModelSummary,
-        PredictionSetOptions,
-        ScoreThreshold,
-        ShiftSignal,
-        Threshold,
-    )
-    from eulerlora_client.contract.predictions import (
+        OodScore,
+        OodScores,
+        PolicyDescription,
+        PolicyPerformance,
+        PolicyReference,
         Prediction,
         PredictionBatch,
+        PredictionSet,
+        PredictionSetOptions,
         PredictionWarning,
         ProblemDocument,
+        Reason,
+        ScoreThreshold,
+        ShiftSignal,
+        StandardError,
+        Threshold,
+        TriageBatch,
+        TriageReason,
+        TriageResult,
         WarningCode,
     )
     from eulerlora_client.contract.problems import (
@@ -66,25 +79,10 @@ if TYPE_CHECKING:
         UnusableImage,
         UploadTooSlow,
     )
-    from eulerlora_client.contract.scores import OodScore, OodScores, PredictionSet, StandardError
-    from eulerlora_client.contract.triage import (
-        Disposition,
-        DispositionText,
-        ImageQuality,
-        MalignantGroup,
-        PolicyDescription,
-        PolicyPerformance,
-        PolicyReference,
-        Reason,
-        TriageBatch,
-        TriageReason,
-        TriageResult,
-    )
     from eulerlora_client.errors import ClientError, SettingsError
-    from eulerlora_client.sdk.async_client import AsyncTriageClient
-    from eulerlora_client.sdk.client import TriageClient
+    from eulerlora_client.sdk.client import AsyncTriageClient, TriageClient
     from eulerlora_client.sdk.images import ImageFile
-    from eulerlora_client.sdk.retry import RetryPolicy, Timeouts
+    from eulerlora_client.sdk.requests import RetryPolicy, Timeouts
 
 __all__ = [
     "AsyncTriageClient",
@@ -164,9 +162,13 @@ __all__ = [
 ]
 
 MODULES = (
-    "contract.models", "contract.predictions", "contract.problems", "contract.scores",
-    "contract.triage", "errors", "sdk.async_client", "sdk.client", "sdk.images", "sdk.retry",
-)  # fmt: skip
+    "contract.answers",
+    "contract.problems",
+    "errors",
+    "sdk.client",
+    "sdk.images",
+    "sdk.requests",
+)
 
 
 def __getattr__(name: str) -> object:

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import click
 
-from eulerlora.commands import PRECISION_CHOICES
-from eulerlora.openmp import set_openmp_wait_policy
+from eulerlora.commands.predict import PRECISION_CHOICES
+from eulerlora.nn.openmp import set_openmp_wait_policy
 
 PATH = click.Path(path_type=Path)
 LOG_FORMATS = ("auto", "json", "text")
@@ -73,7 +73,7 @@ def serve_command(checkpoints: tuple[str, ...], **options: Any) -> None:
     start_fork_server()
     signal.signal(signal.SIGINT, _exit_cleanly)
     gc.disable()  # nearly all objects of the imports exist until exit
-    from eulerlora.checkpoint import DEFAULT_CHECKPOINT  # noqa: PLC0415 - imports torch
+    from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT  # noqa: PLC0415 - imports torch
     from service.process import ServeOptions, run  # noqa: PLC0415 - imports torch and uvicorn
 
     gc.freeze()

@@ -17,10 +17,10 @@ import click
 import uvicorn
 from starlette.routing import Router
 
-from eulerlora.checkpoint import read_config
+from eulerlora.checkpoint.files import read_config
 from eulerlora.errors import SettingsError
 from eulerlora.model import choose_device
-from eulerlora.precision import decide_precision
+from eulerlora.prediction.precision import decide_precision
 from eulerlora.settings import PrecisionChoice, RuntimeSettings
 from eulerlora.validation import validated
 from eulerlora_client.policy.policy import default_policy, read_policy

@@ -14,15 +14,16 @@ from torch import nn
 from torchvision import models
 from torchvision.models import Weights, WeightsEnum
 
-from eulerlora.backbone_network import VisionTransformer
-from eulerlora.calibration_schema import ScoreThreshold, Threshold
-from eulerlora.checkpoint import save_checkpoint
-from eulerlora.config import AdapterConfig, BackboneConfig, CheckpointConfig, ClassName
-from eulerlora.method_settings import EULERLORA, MethodSettings
-from eulerlora.published_weights import PUBLISHED
-from eulerlora.safetensor_files import tensors_sha256
+from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig, ClassName
+from eulerlora.checkpoint.files import save_checkpoint
+from eulerlora.checkpoint.published_weights import PUBLISHED
+from eulerlora.checkpoint.safetensor_files import tensors_sha256
+from eulerlora.methods.registry import build_network
+from eulerlora.methods.settings import EULERLORA, MethodSettings
+from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.scores.ood_scores import ScoreThreshold, Threshold
 from eulerlora.settings import AdapterSettings, BackboneSettings
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 TINY_BACKBONE = BackboneSettings(
     image_size=32, patch_size=8, layers=2, heads=2, width=16, mlp_width=24
@@ -160,7 +161,7 @@ def random_network(
     method: MethodSettings = EULERLORA,
 ) -> AdaptedVisionTransformer:
     """Returns a network whose random adapters change the output of the backbone strongly."""
-    network = AdaptedVisionTransformer(
+    network = build_network(
         random_backbone(seed=seed) if backbone is None else backbone,
         adapters,
         classes,
@@ -192,7 +193,7 @@ def config_of(
         "adapters": AdapterConfig(
             settings=network.settings, sha256=digest(dict(network.adapter_parameters()))
         ),
-        "method": network.method_settings,
+        "method": network.method.settings,
         "classes": tuple(ClassName(name=name, description=name.upper()) for name in CLASSES),
         "preprocessing": network.preprocessing,
         "provenance": {"recipe": "random weights", "seed": 0},

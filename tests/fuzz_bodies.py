@@ -25,8 +25,8 @@ from PIL import Image
 from pydicom.encaps import encapsulate
 
 with atheris.instrument_imports(include=["service", "eulerlora", "python_multipart", "imagesize"]):
-    from eulerlora.checkpoint import save_checkpoint
-    from eulerlora.config import ClassName
+    from eulerlora.checkpoint.config import ClassName
+    from eulerlora.checkpoint.files import save_checkpoint
     from eulerlora.model import EulerLoRA
     from eulerlora.settings import Preprocessing
     from service import app as service_app

@@ -19,7 +19,7 @@ import httpx
 
 from benchmarks.service.server.memory_growth import growth, sampled
 from benchmarks.service.server.process import eulerlora_server, status
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT, read_config
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from service.settings import PREFIX
 from tests.protocol_bodies import PROTOCOLS, Body
 

@@ -10,9 +10,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from eulerlora import EulerLoRA
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT, stored_revision
-from eulerlora_client.policy.performance import performance
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, stored_revision
 from eulerlora_client.policy.policy import default_policy
+from eulerlora_client.policy.results import performance
 from service.app import create_service
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle

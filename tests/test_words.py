@@ -56,7 +56,7 @@ def test_text_for_clinicians_and_patients_makes_no_claim(path: Path) -> None:
 
 def test_the_clinical_files_include_policy_page_and_card() -> None:
     names = {path.relative_to(ROOT).as_posix() for path in clinical_files()}
-    assert {"eulerlora_client/policy/wording.py", "eulerlora_client/policy/policy.toml"} <= names
+    assert {"eulerlora_client/policy/results.py", "eulerlora_client/policy/policy.toml"} <= names
     assert {"eulerlora/default/README.md", "docs/triage-policy.md"} <= names
     assert "service/page/index.html" in names
 

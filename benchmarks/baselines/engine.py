@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from eulerlora.row_draws import RowDraws
-from eulerlora.rows import Rows
-from eulerlora.runtime import Runtime
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import RowDraws, Rows
+from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw, Precision, RuntimeSettings
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 Engine = Callable[[Tensor, Rows, RowDraws], Tensor]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from eulerlora.adapted_attention import AttentionAdapters
-from eulerlora.backbone_network import EncoderBlock
-from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.nn.attention import AttentionAdapters
+from eulerlora.nn.backbone import EncoderBlock
+from eulerlora.nn.network import AdaptedVisionTransformer
 
 
 @torch.no_grad()

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.adapted_attention import AttentionAdapters
-from eulerlora.backbone_network import EncoderBlock, VisionTransformer
-from eulerlora.coefficients import PROJECTIONS
-from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.nn.attention import AttentionAdapters
+from eulerlora.nn.backbone import EncoderBlock, VisionTransformer
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.sampling.masks import PROJECTIONS
 
 
 class LoRALinear(nn.Module):

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import ViTConfig, ViTModel
 
 from benchmarks.baselines.naive import separate_projections
-from eulerlora.adapted_attention import AttentionAdapters
-from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.nn.attention import AttentionAdapters
+from eulerlora.nn.network import AdaptedVisionTransformer
 
 PROJECTION_NAMES = ("q_proj", "k_proj", "v_proj", "o_proj")
 

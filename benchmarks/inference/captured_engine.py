@@ -14,7 +14,7 @@ from benchmarks.measurement.result import Target
 from benchmarks.measurement.sizes import NetworkSizes
 from benchmarks.measurement.timing import synchronise
 from benchmarks.measurement.workload import Plan, Workload, described, random_network
-from eulerlora.runtime import Runtime, row_counts
+from eulerlora.nn.runtime import Runtime, row_counts
 from eulerlora.settings import RuntimeSettings
 
 

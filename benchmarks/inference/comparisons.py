@@ -13,8 +13,8 @@ from benchmarks.inference.ceiling import best_ceiling, candidates
 from benchmarks.measurement.result import Comparison, Result, Target
 from benchmarks.measurement.timing import Work, paired_seconds
 from benchmarks.measurement.workload import Plan, Workload, described
-from eulerlora.precision import missing_bfloat16
-from eulerlora.rows import Rows
+from eulerlora.nn.rows import Rows
+from eulerlora.prediction.precision import missing_bfloat16
 from eulerlora.settings import AUTO, Draw, Precision, PrecisionChoice
 
 NAIVE_TARGETS: dict[PrecisionChoice, float] = {"float32": 0.60, "bfloat16": 0.30, AUTO: 0.15}

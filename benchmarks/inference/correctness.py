@@ -12,8 +12,7 @@ from benchmarks.baselines.vmap_ensemble import vmap_ensemble
 from benchmarks.inference.captured_engine import captured_engine
 from benchmarks.measurement.result import Check
 from benchmarks.measurement.workload import Plan, Workload
-from eulerlora.row_draws import RowDraws
-from eulerlora.rows import Rows
+from eulerlora.nn.rows import RowDraws, Rows
 from eulerlora.settings import Draw
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 3e-2}

@@ -23,10 +23,10 @@ from benchmarks.measurement.sizes import NetworkSizes, Sizes
 from benchmarks.measurement.timing import Work, alternating_seconds
 from benchmarks.measurement.workload import random_network
 from benchmarks.training.peak_memory import ROOT
-from eulerlora.rows import Rows
-from eulerlora.runtime import Runtime
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import Rows
+from eulerlora.nn.runtime import Runtime
 from eulerlora.settings import Draw
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 MEMBERS = 8
 OURS = "ours"

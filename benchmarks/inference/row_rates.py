@@ -14,7 +14,7 @@ from benchmarks.measurement.result import Spread
 from benchmarks.measurement.sizes import NetworkSizes
 from benchmarks.measurement.timing import Work, alternating_seconds
 from benchmarks.measurement.workload import Plan, Workload, described
-from eulerlora.rows import Rows
+from eulerlora.nn.rows import Rows
 
 BYTES_PER_WEIGHT = 2  # bfloat16
 

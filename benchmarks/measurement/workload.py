@@ -7,11 +7,11 @@ import torch
 from torch import Generator, Tensor
 
 from benchmarks.measurement.sizes import NetworkSizes, Sizes
-from eulerlora.backbone_network import VisionTransformer
-from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
-from eulerlora.row_draws import RowDraws
-from eulerlora.rows import Rows
-from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.methods.registry import build_network
+from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import RowDraws, Rows
+from eulerlora.sampling.masks import draw_trajectories, on_stacked_ranks
 
 UP_STD = 0.005  # adapters and image then change a logit by similar amounts
 
@@ -71,7 +71,7 @@ def random_network(sizes: NetworkSizes, seed: int = 0) -> AdaptedVisionTransform
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         backbone = VisionTransformer(sizes.backbone)
-    network = AdaptedVisionTransformer(backbone, sizes.adapters, sizes.classes)
+    network = build_network(backbone, sizes.adapters, sizes.classes)
     generator = Generator().manual_seed(seed)
     network.initialise(generator)
     with torch.no_grad():

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from benchmarks.baselines.engine import training_logits
 from benchmarks.baselines.naive import ordinary_members
 from benchmarks.measurement.workload import Workload
-from eulerlora.coefficients import draw_trajectories, on_stacked_ranks
-from eulerlora.row_draws import RowDraws
+from eulerlora.nn.rows import RowDraws
+from eulerlora.sampling.masks import draw_trajectories, on_stacked_ranks
 from training.fit.optimisation import attention_kernels
 
 Side = Literal["one-batch", "micro-batches", "naive"]

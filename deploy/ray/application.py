@@ -18,7 +18,7 @@ from ray.serve.config import AutoscalingConfig
 from starlette.routing import Router
 from starlette.types import ASGIApp
 
-from eulerlora.openmp import set_openmp_wait_policy
+from eulerlora.nn.openmp import set_openmp_wait_policy
 from eulerlora.settings import AUTO, PrecisionChoice
 from eulerlora.validation import Settings
 
@@ -89,7 +89,7 @@ def create_replica(arguments: Arguments) -> Router:
     """
     set_openmp_wait_policy()
     # These import torch.
-    from eulerlora.checkpoint import DEFAULT_CHECKPOINT  # noqa: PLC0415
+    from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT  # noqa: PLC0415
     from service.lifecycle.gate import Gate  # noqa: PLC0415
     from service.lifecycle.phase import Lifecycle  # noqa: PLC0415
     from service.lifecycle.supervisor import Parts, Supervisor  # noqa: PLC0415

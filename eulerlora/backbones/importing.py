@@ -2,24 +2,114 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isclose
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from eulerlora.backbone import at_image_size, save_backbone, with_weights
-from eulerlora.backbone_network import VisionTransformer
-from eulerlora.backbones import preprocessing as stated
-from eulerlora.backbones import timm_models, transformers_models
-from eulerlora.backbones.layout import converted
+from eulerlora.backbones.libraries import (
+    TRANSFORMERS_MODELS,
+    Described,
+    converted,
+    describe_timm,
+    describe_transformers,
+    is_timm,
+    timm_trunk,
+)
 from eulerlora.backbones.source import Json, Source
-from eulerlora.backbones.transformers_models import Described
-from eulerlora.checkpoint import BACKBONE, CARD, check_free, new_folder
-from eulerlora.config import Provenance
+from eulerlora.checkpoint.backbone import at_image_size, save_backbone, with_weights
+from eulerlora.checkpoint.config import Provenance
+from eulerlora.checkpoint.files import BACKBONE, CARD, check_free, new_folder
 from eulerlora.errors import CheckpointError, SettingsError
+from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import Preprocessing
+from eulerlora.validation import validated
 
-KNOWN = (*transformers_models.MODELS, "timm's VisionTransformer", "open_clip with a timm trunk")
+BILINEAR, BICUBIC = "bilinear-antialias", "bicubic-antialias"
+PILLOW_FILTERS = {2: BILINEAR, 3: BICUBIC}
+"""By Pillow's numbers, which `preprocessor_config.json` has."""
+LEVELS = 255
+
+
+def of_image_processor(config: Json, image_size: int) -> Preprocessing:
+    """Returns the preprocessing of a `preprocessor_config.json` of transformers.
+
+    image_size: of the model, if the file states no size. Raises SettingsError for a filter or a
+    size that cannot be expressed.
+    """
+    size, filter_ = config.get("size", image_size), config.get("resample", 2)
+    if filter_ not in PILLOW_FILTERS:
+        raise SettingsError(f"expected resample 2 (bilinear) or 3 (bicubic), got {filter_}")
+    values: Json = {"interpolation": PILLOW_FILTERS[filter_], "size": _side(size)}
+    if isinstance(size, dict) and "shortest_edge" in size:
+        cropped = config.get("do_center_crop", False)
+        crop = config.get("crop_size", image_size) if cropped else values["size"]
+        values |= {"resize": "crop", "shorter_side": values["size"], "size": _side(crop)}
+    return validated(Preprocessing, values | _colours(config))
+
+
+def of_timm(config: Json, image_size: int) -> Preprocessing:
+    """Returns the preprocessing of `pretrained_cfg` in a `config.json` of timm."""
+    given = config.get("pretrained_cfg") or config
+    size = (given.get("input_size") or (3, image_size, image_size))[-1]
+    squash = given.get("crop_mode") == "squash"
+    shorter_side = int(size / given.get("crop_pct", 1.0))
+    return validated(
+        Preprocessing, _given(given, squash) | {"size": size} | _crop(squash, shorter_side)
+    )
+
+
+def of_open_clip(config: Json, image_size: int) -> Preprocessing:
+    """Returns the preprocessing of `preprocess_cfg` in an `open_clip_config.json`."""
+    given = config.get("preprocess_cfg") or {}
+    squash = given.get("resize_mode") == "squash"
+    defaults = {"interpolation": "bicubic"}
+    return validated(
+        Preprocessing,
+        _given(defaults | given, squash) | {"size": image_size} | _crop(squash, image_size),
+    )
+
+
+def _given(given: Json, squash: bool) -> Json:
+    """Returns filter, mean and standard deviation in the words of timm."""
+    filter_ = given.get("interpolation", "bicubic")
+    if filter_ not in ("bilinear", "bicubic"):
+        raise SettingsError(f"expected interpolation bilinear or bicubic, got {filter_}")
+    values: Json = {
+        "interpolation": f"{filter_}-antialias",
+        "resize": "squash" if squash else "crop",
+    }
+    return values | {key: given[key] for key in ("mean", "std") if given.get(key)}
+
+
+def _crop(squash: bool, shorter_side: int) -> Json:
+    return {} if squash else {"shorter_side": shorter_side}
+
+
+def _side(size: object) -> object:
+    """Returns the side in pixels of a size, which may be a number or a dictionary."""
+    if isinstance(size, dict):
+        sides = {size[key] for key in ("height", "width", "shortest_edge") if key in size}
+        return sides.pop() if len(sides) == 1 else size
+    return size
+
+
+def _colours(config: Json) -> Json:
+    """Returns mean and standard deviation for pixels in [0, 1]."""
+    factor = config.get("rescale_factor", 1 / LEVELS) if _does(config, "rescale") else 1.0
+    scale = 1.0 if isclose(LEVELS * factor, 1) else LEVELS * factor
+    mean, std = [0.0] * 3, [1.0] * 3
+    if _does(config, "normalize"):
+        mean, std = config.get("image_mean", mean), config.get("image_std", std)
+    return {"mean": [value / scale for value in mean], "std": [value / scale for value in std]}
+
+
+def _does(config: Json, step: str) -> bool:
+    return bool(config.get(f"do_{step}", True))
+
+
+KNOWN = (*TRANSFORMERS_MODELS, "timm's VisionTransformer", "open_clip with a timm trunk")
 
 
 @dataclass(frozen=True)
@@ -111,8 +201,8 @@ def card(imported: ImportedBackbone) -> str:
 def _describe(source: Source, config: Json) -> Described:
     """Returns the model of a source. Raises SettingsError for an unknown one."""
     architecture = config.get("model_type")
-    if architecture in transformers_models.MODELS:
-        return transformers_models.describe(config, source.tensors)
+    if architecture in TRANSFORMERS_MODELS:
+        return describe_transformers(config, source.tensors)
     if architecture is None or "architecture" in config:
         model = _timm_model(source, config)
         if model is not None:
@@ -122,14 +212,14 @@ def _describe(source: Source, config: Json) -> Described:
 
 
 def _timm_model(source: Source, config: Json) -> Described | None:
-    if timm_models.is_timm(source.tensors):
-        return timm_models.describe(config, source.tensors)
-    trunk = timm_models.trunk(source.tensors)
-    if not timm_models.is_timm(trunk):
+    if is_timm(source.tensors):
+        return describe_timm(config, source.tensors)
+    trunk = timm_trunk(source.tensors)
+    if not is_timm(trunk):
         return None
     vision = _vision(source.json("open_clip_config.json") or {})
     named = {"architecture": vision.get("timm_model_name", ""), "global_pool": _pool(vision)}
-    return timm_models.describe(named, trunk)
+    return describe_timm(named, trunk)
 
 
 def _vision(config: Json) -> Json:
@@ -146,12 +236,12 @@ def _preprocessing(source: Source, config: Json, model: Described) -> Preprocess
     size = model.settings.image_size
     processor = source.json("preprocessor_config.json")
     if processor is not None:
-        return stated.of_image_processor(processor, size)
+        return of_image_processor(processor, size)
     open_clip = source.json("open_clip_config.json")
     if open_clip is not None:
-        return stated.of_open_clip(open_clip, size)
+        return of_open_clip(open_clip, size)
     if "pretrained_cfg" in config or ("mean" in config and "std" in config):
-        return stated.of_timm(config, size)
+        return of_timm(config, size)
     return None
 
 

@@ -15,9 +15,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from eulerlora.checkpoint.hub import PREFIX, Repository, download
+from eulerlora.checkpoint.safetensor_files import STORED_DTYPES
 from eulerlora.errors import CheckpointError
-from eulerlora.hub import PREFIX, Repository, download
-from eulerlora.safetensor_files import STORED_DTYPES
 
 Json = dict[str, Any]
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.openmp import set_openmp_wait_policy
+from eulerlora.nn.openmp import set_openmp_wait_policy
 
 if TYPE_CHECKING:
-    from eulerlora.exchange.peft_adapters import TransformersVersion
+    from eulerlora.exchange.peft_folders import TransformersVersion
 
 PATH = click.Path(path_type=Path)
 VERSIONS: "dict[str, TransformersVersion]" = {"4": 4, "5": 5}
@@ -34,9 +34,9 @@ def export_command(checkpoint: Path, format_: str, out: Path, version: str) -> N
     """
     set_openmp_wait_policy()
     # These import torch.
-    from eulerlora.checkpoint import check_free, load_checkpoint, new_folder  # noqa: PLC0415
+    from eulerlora.checkpoint.files import check_free, load_checkpoint, new_folder  # noqa: PLC0415
     from eulerlora.exchange.onnx_models import export_onnx  # noqa: PLC0415
-    from eulerlora.exchange.peft_export import export_peft  # noqa: PLC0415
+    from eulerlora.exchange.peft_folders import export_peft  # noqa: PLC0415
     from eulerlora.exchange.torchvision_models import export_torchvision  # noqa: PLC0415
 
     check_free(out)
@@ -75,8 +75,8 @@ def import_command(
     Ranks may differ, and PEFT's scaling becomes part of the weights.
     """
     set_openmp_wait_policy()
-    from eulerlora.checkpoint import check_free  # noqa: PLC0415 - imports torch
-    from eulerlora.exchange.peft_import import import_peft  # noqa: PLC0415
+    from eulerlora.checkpoint.files import check_free  # noqa: PLC0415 - imports torch
+    from eulerlora.exchange.peft_folders import import_peft  # noqa: PLC0415
 
     check_free(out)
     names = [part.strip() for part in classes.split(",")] if classes else []

@@ -1,19 +1,20 @@
-"""The adapters of a network as separate members, for libraries without coefficients.
+"""What every exported format has in common: the adapters as separate members, and a README.
 
 In mode det, all coefficients of an adapter are 1: member a computes W0 + B_a A_a in each adapted
 projection, and its own head. The answer of the checkpoint is the mean of the members'
 probabilities.
 """
 
+import json
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from eulerlora.adapted_attention import AttentionAdapters
-from eulerlora.checkpoint import Checkpoint
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.errors import SettingsError
-from eulerlora.method_settings import ENSEMBLES, SNGPSettings
+from eulerlora.methods.settings import ENSEMBLES, SNGPSettings
+from eulerlora.nn.attention import AttentionAdapters
 from eulerlora.settings import BackboneSettings
 
 State = dict[str, Tensor]
@@ -139,3 +140,41 @@ def _head(checkpoint: Checkpoint, adapter: int) -> nn.Linear:
     head.weight.copy_(heads.weight[adapter] / temperature)
     head.bias.copy_(heads.bias[adapter] / temperature)
     return head.requires_grad_(False)
+
+
+def readme(checkpoint: Checkpoint, library: str, use: str) -> str:
+    """Returns Markdown: origin, what the export lacks, use and preprocessing. use: Markdown."""
+    config = checkpoint.config
+    preprocessing = config.preprocessing.model_dump(mode="json")
+    colours = (
+        "\n`colour_constancy` is applied after the resize and before the mean (eulerlora's "
+        "`colour_constancy` module); this folder does not contain it.\n"
+        if config.preprocessing.colour_constancy != "none"
+        else ""
+    )
+    count = config.adapters.settings.adapters
+    classes = "\n".join(f"{i}. `{label.name}`" for i, label in enumerate(config.classes))
+    return f"""# {config.name} for {library}
+
+Exported from the EulerLoRA checkpoint `{config.name}`, revision {checkpoint.revision}:
+mode det, with {count} adapter(s), whose probabilities are averaged.
+
+**The stochastic mode cannot be expressed here.** {library} has no random coefficients, so this
+folder gives neither sampled probabilities nor their mutual information. Thresholds,
+out-of-distribution scores and prediction sets of the checkpoint are not exported either. Use the
+checkpoint itself for those.
+
+## Use
+
+{use}
+
+## Classes
+
+{classes}
+
+## Preprocessing
+
+```json
+{json.dumps(preprocessing, indent=2)}
+```
+{colours}"""

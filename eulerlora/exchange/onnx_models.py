@@ -9,12 +9,11 @@ from pathlib import Path
 import torch
 from torch import Generator, Tensor, nn
 
-from eulerlora.backbone import with_weights
-from eulerlora.checkpoint import CARD, Checkpoint
+from eulerlora.checkpoint.backbone import with_weights
+from eulerlora.checkpoint.files import CARD, Checkpoint
 from eulerlora.errors import NonFiniteError, SettingsError
-from eulerlora.exchange.members import members, merged_state
-from eulerlora.exchange.readme import readme
-from eulerlora.preprocess import normalise
+from eulerlora.exchange.members import members, merged_state, readme
+from eulerlora.images.preprocess import normalise
 
 FILE = "model.onnx"
 TOLERANCE = 1e-4

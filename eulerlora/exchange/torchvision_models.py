@@ -10,10 +10,9 @@ from torch import nn
 from torchvision import models
 from torchvision.models.vision_transformer import ConvStemConfig
 
-from eulerlora.checkpoint import CARD, Checkpoint
-from eulerlora.exchange.members import Member, check_options, members, merged_state
-from eulerlora.exchange.readme import readme
-from eulerlora.safetensor_files import write_tensors
+from eulerlora.checkpoint.files import CARD, Checkpoint
+from eulerlora.checkpoint.safetensor_files import write_tensors
+from eulerlora.exchange.members import Member, check_options, members, merged_state, readme
 from eulerlora.settings import BackboneSettings
 
 USE = """```python

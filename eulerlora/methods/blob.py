@@ -5,11 +5,11 @@ import math
 import torch
 from torch import Generator, Tensor, nn
 
-from eulerlora.adapted_attention import BlockAdapters, initial_bound
-from eulerlora.method_settings import BLoBSettings
-from eulerlora.methods.contract import NetworkShape
 from eulerlora.methods.gaussian import divergence
 from eulerlora.methods.gaussian_weights import GaussianAdapters, GaussianWeightsMethod
+from eulerlora.methods.settings import BLoBSettings
+from eulerlora.nn.attention import BlockAdapters, initial_bound
+from eulerlora.nn.method import NetworkShape
 from eulerlora.settings import AdapterSettings
 
 
@@ -44,8 +44,7 @@ class BLoBMethod(GaussianWeightsMethod):
     noise_per_image = True
 
     def __init__(self, settings: BLoBSettings, shape: NetworkShape) -> None:
-        super().__init__(settings.weights, shape)
-        self.settings = settings
+        super().__init__(settings, shape)
 
     def block(self) -> BlockAdapters:
         return BLoBAdapters(self.shape.backbone.width, self.adapters, self.settings)

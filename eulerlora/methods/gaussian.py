@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.coefficients import det_coefficients
-from eulerlora.methods.contract import Method
-from eulerlora.row_draws import RowDraws
+from eulerlora.nn.method import Method
+from eulerlora.nn.rows import RowDraws
+from eulerlora.sampling.masks import det_coefficients
 
 
 class NoiseMethod(Method):

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 import torch
 from torch import Generator, Tensor, nn
 
-from eulerlora.adapted_attention import AttentionAdapters, BlockAdapters
-from eulerlora.coefficients import PROJECTIONS, on_stacked_ranks
 from eulerlora.errors import SettingsError
-from eulerlora.method_settings import GaussianCoefficientsSettings
-from eulerlora.methods.contract import NetworkShape
 from eulerlora.methods.gaussian import NoiseMethod, divergence
-from eulerlora.row_draws import COEFFICIENTS, BlockRows, RowDraws
+from eulerlora.methods.settings import GaussianCoefficientsSettings
+from eulerlora.nn.attention import AttentionAdapters, BlockAdapters
+from eulerlora.nn.method import NetworkShape
+from eulerlora.nn.rows import COEFFICIENTS, BlockRows, RowDraws
+from eulerlora.sampling.masks import PROJECTIONS, on_stacked_ranks
 from eulerlora.settings import AdapterSettings
 
 NOISE = "coefficient_noise"
@@ -74,11 +74,10 @@ class GaussianCoefficientsMethod(NoiseMethod):
     """Coefficients with noise; the noise of a row is zero on the directions of other adapters."""
 
     def __init__(self, settings: GaussianCoefficientsSettings, shape: NetworkShape) -> None:
-        super().__init__(shape)
+        super().__init__(settings, shape)
         width, rank = shape.backbone.width, shape.adapters.rank
         if rank > width:
             raise SettingsError(f"adapters.rank: expected a rank of at most {width}, got {rank}")
-        self.settings = settings
         self.noise = {NOISE: (self.depth, len(PROJECTIONS), self.adapters.rank)}
 
     def block(self) -> BlockAdapters:

@@ -15,14 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.adapted_attention import AttentionAdapters, BlockAdapters
-from eulerlora.adapter_heads import AdapterHeads
-from eulerlora.coefficients import PROJECTIONS
-from eulerlora.method_settings import Weight
-from eulerlora.methods.contract import NetworkShape
 from eulerlora.methods.gaussian import NoiseMethod
-from eulerlora.row_draws import COEFFICIENTS, BlockRows, RowDraws
-from eulerlora.self_attention import attend
+from eulerlora.methods.settings import GaussianWeightsSettings, Weight
+from eulerlora.nn.attention import AttentionAdapters, BlockAdapters, attend
+from eulerlora.nn.method import AdapterHeads, NetworkShape
+from eulerlora.nn.rows import COEFFICIENTS, BlockRows, RowDraws
+from eulerlora.sampling.masks import PROJECTIONS
 from eulerlora.settings import AdapterSettings
 
 
@@ -108,13 +106,16 @@ class GaussianWeightsMethod(NoiseMethod):
     """
 
     def __init__(
-        self, weights: Collection[Weight], shape: NetworkShape, rotated: bool = False
+        self, settings: GaussianWeightsSettings, shape: NetworkShape, rotated: bool = False
     ) -> None:
-        super().__init__(shape)
+        super().__init__(settings, shape)
+        weights = settings.weights
         self.weights, self.rotated = weights, rotated
         width, rank = shape.backbone.width, self.adapters.rank
         element: tuple[int, ...] = (self.depth, len(PROJECTIONS), rank, width)
-        self._block_noise = {name: element for name in ("down", "up") if name in weights}
+        self._block_noise: dict[str, tuple[int, ...]] = {
+            name: element for name in ("down", "up") if name in weights
+        }
         head: dict[str, tuple[int, ...]] = {
             "weight": (shape.classes, width),
             "bias": (shape.classes,),

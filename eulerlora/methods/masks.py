@@ -3,26 +3,26 @@
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.adapted_attention import AttentionAdapters, BlockAdapters
-from eulerlora.balanced_masks import GROUP, consecutive_masks
-from eulerlora.coefficients import (
+from eulerlora.methods.settings import EulerLoRASettings, RankDropoutSettings
+from eulerlora.nn.attention import AttentionAdapters, BlockAdapters
+from eulerlora.nn.method import Method, NetworkShape
+from eulerlora.nn.rows import RowDraws
+from eulerlora.sampling.masks import (
+    GROUP,
     INPUTS,
     PROJECTIONS,
+    consecutive_masks,
     draw_balanced_trajectories,
     draw_trajectories,
     on_stacked_ranks,
 )
-from eulerlora.method_settings import EulerLoRASettings, RankDropoutSettings
-from eulerlora.methods.contract import Method, NetworkShape
-from eulerlora.row_draws import RowDraws
 
 
 class EulerLoRAMethod(Method):
-    """The paper's coefficients (`eulerlora.coefficients`), at all projections or at one side."""
+    """The paper's coefficients (`eulerlora.sampling.masks`), at all projections or at one side."""
 
     def __init__(self, settings: EulerLoRASettings, shape: NetworkShape) -> None:
-        super().__init__(shape)
-        self.settings = settings
+        super().__init__(settings, shape)
 
     def block(self) -> BlockAdapters:
         return AttentionAdapters(self.shape.backbone.width, self.adapters)
@@ -54,8 +54,7 @@ class RankDropoutMethod(Method):
     """
 
     def __init__(self, settings: RankDropoutSettings, shape: NetworkShape) -> None:
-        super().__init__(shape)
-        self.settings = settings
+        super().__init__(settings, shape)
         self.active = max(1, round(settings.kept * self.adapters.rank))
 
     def block(self) -> BlockAdapters:

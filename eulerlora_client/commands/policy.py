@@ -1,12 +1,13 @@
-"""The commands `eulerlora policy show` and `eulerlora policy check`.
+"""The commands `eulerlora policy show`, `check` and `queue`, and `eulerlora monitor`.
 
-The training distribution adds `fit`; the group passes it `packaged_policy`.
+Modules of the policy are imported when a command runs, so that `--help` is fast.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatch
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,13 @@ from eulerlora_client.commands.program import Program, packaged_policy
 from eulerlora_client.printable import printable
 
 if TYPE_CHECKING:
+    from eulerlora_client.monitoring.outcomes import OutcomeSummary, Promise
     from eulerlora_client.policy.policy import Policy
+    from eulerlora_client.report.ranking import Picture, QueuedPicture
+
+
+INPUT_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
 @click.group("policy", cls=Program, entry_group="eulerlora.policy_commands")
@@ -37,8 +44,8 @@ def policy_command(context: click.Context) -> None:
 )
 def show_command(file: Path | None, measured: bool) -> None:
     """Print the packaged policy, which is the default, or a policy file."""
-    from eulerlora_client.policy.performance import UNKNOWN, performance  # noqa: PLC0415
     from eulerlora_client.policy.policy import DEFAULT_FILE, parse_policy, read_text  # noqa: PLC0415
+    from eulerlora_client.policy.results import UNKNOWN, performance  # noqa: PLC0415
 
     text = packaged_policy() if file is None else read_text(file)
     if not measured:
@@ -72,7 +79,7 @@ def _rejected(policy: Policy, images: Sequence[Path]) -> Iterator[str]:
 
     from eulerlora_client.errors import ImageFilesError  # noqa: PLC0415
     from eulerlora_client.policy.quality import measure_quality  # noqa: PLC0415
-    from eulerlora_client.triage.files import select_files  # noqa: PLC0415
+    from eulerlora_client.sdk.images import select_files  # noqa: PLC0415
 
     files = select_files(images).files
     reasons = []
@@ -86,3 +93,186 @@ def _rejected(policy: Policy, images: Sequence[Path]) -> Iterator[str]:
     yield f"{rejected:,} of {len(files):,} images rejected ({rejected / len(files):.2%})"
     for reason, count in Counter(chain.from_iterable(reasons)).most_common():
         yield f"{reason}: {count:,}"
+
+
+@click.command("queue")
+@click.argument("lesions", nargs=-1, required=True, type=INPUT_FILE)
+@click.option(
+    "--everyday", multiple=True, type=INPUT_FILE, help="Rows of pictures that show no lesion."
+)
+@click.option(
+    "--melanoma",
+    multiple=True,
+    metavar="PATTERN",
+    help="Paths of the pictures of melanoma, such as '*/mel/*'.",
+)
+@click.option(
+    "--policy", "policy_file", type=INPUT_FILE, help="Policy file; default: the packaged policy."
+)
+def queue_command(
+    lesions: tuple[Path, ...],
+    everyday: tuple[Path, ...],
+    melanoma: tuple[str, ...],
+    policy_file: Path | None,
+) -> None:
+    """Show what a policy makes of triaged pictures, with and without the flag `unfamiliar`.
+
+    LESIONS and --everyday are files of `eulerlora triage --json-lines`, one for each set. The
+    policy decides again on every row; for "before", it ignores the flag of the feature distance.
+    """
+    from eulerlora_client.policy.policy import default_policy, read_policy  # noqa: PLC0415
+
+    policy = default_policy() if policy_file is None else read_policy(policy_file)
+    pictures = [*_pictures(lesions, melanoma, False), *_pictures(everyday, (), True)]
+    click.echo("\n".join(_lines(pictures, policy)))
+
+
+def _pictures(files: Sequence[Path], melanoma: Sequence[str], everyday: bool) -> Iterator[Picture]:
+    from eulerlora_client.report.exports import read_json_lines  # noqa: PLC0415 - fast --help
+    from eulerlora_client.report.ranking import Picture  # noqa: PLC0415
+
+    for file in files:
+        for row in read_json_lines(file):
+            is_melanoma = any(fnmatch(row.path.as_posix(), pattern) for pattern in melanoma)
+            yield Picture(row, file.stem, is_melanoma, everyday)
+
+
+def _lines(pictures: Sequence[Picture], policy: Policy) -> Iterator[str]:
+    from eulerlora_client.report.ranking import first_everyday, queue_of  # noqa: PLC0415
+
+    before = queue_of(pictures, policy, heed_unfamiliar=False)
+    after = queue_of(pictures, policy, heed_unfamiliar=True)
+    yield f"Policy version {policy.version}, {policy.hash}."
+    yield "\nPictures by disposition, in per cent:"
+    yield _table(before, after, lambda count, total: f"{100 * count / total:.1f}")
+    if any(picture.melanoma for picture in pictures):
+        yield "\nPictures of melanoma; a person looks at those that are unfamiliar:"
+        yield _table(_melanomas(before), _melanomas(after), lambda count, _: str(count))
+    places = first_everyday(before), first_everyday(after)
+    if None not in places:
+        yield (
+            f"\nThe first everyday picture is number {places[0]:,} of {len(before):,} before, and "
+            f"number {places[1]:,} after."
+        )
+
+
+def _melanomas(queue: Sequence[QueuedPicture]) -> Sequence[QueuedPicture]:
+    return [each for each in queue if each.picture.melanoma]
+
+
+def _table(
+    before: Sequence[QueuedPicture],
+    after: Sequence[QueuedPicture],
+    cell: Callable[[int, int], str],
+) -> str:
+    """Returns two rows for each set, as a table in Markdown. cell: text for (count, total)."""
+    from tabulate import tabulate  # noqa: PLC0415 - fast --help
+
+    from eulerlora_client.policy.policy import BY_URGENCY  # noqa: PLC0415
+    from eulerlora_client.report.ranking import status_counts  # noqa: PLC0415
+
+    statuses = BY_URGENCY[::-1]
+    rows = []
+    for source in dict.fromkeys(each.picture.source for each in after):
+        for name, queue in (("before", before), ("after", after)):
+            counts = status_counts(queue, source)
+            total = counts.total()
+            cells = (cell(counts[status], total) for status in statuses)
+            rows.append([printable(source), name, f"{total:,}", *cells])
+    align = ["left", "left", *["right"] * (1 + len(statuses))]
+    header = ["set", "", "pictures", *statuses]
+    return tabulate(rows, header, tablefmt="github", colalign=align, disable_numparse=True)
+
+
+@click.command("monitor")
+@click.argument("outcomes", type=INPUT_FILE)
+@click.option(
+    "--policy", "policy_file", type=INPUT_FILE, help="Policy file; default: the packaged policy."
+)
+@click.option(
+    "--confirmed",
+    default="confirmed",
+    show_default=True,
+    help="Column with the class that was confirmed.",
+)
+@click.option("--target", help="Class whose lesions count; default: that of the policy's evidence.")
+@click.option(
+    "--wanted", type=SHARE, help="Share not to be missed; default: that of the policy's evidence."
+)
+@click.option(
+    "--confidence", type=SHARE, default=0.95, show_default=True, help="Of the test and each bound."
+)
+def monitor_command(
+    outcomes: Path,
+    policy_file: Path | None,
+    confirmed: str,
+    target: str | None,
+    wanted: float | None,
+    confidence: float,
+) -> None:
+    """Test whether more lesions are missed than the policy's evidence allows.
+
+    OUTCOMES is the CSV file of `eulerlora triage --csv`, in order of time, with the column
+    `confirmed` and optionally `lesion`. The test may be repeated whenever the file grows. The exit
+    status is 1 after an alarm.
+    """
+    from eulerlora_client.monitoring.outcomes import (  # noqa: PLC0415
+        check_policy,
+        read_outcomes,
+        summarise,
+    )
+    from eulerlora_client.policy.policy import default_policy, read_policy  # noqa: PLC0415
+
+    policy = default_policy() if policy_file is None else read_policy(policy_file)
+    promise = promise_of(policy, target, wanted, confidence)
+    rows = read_outcomes(outcomes, confirmed)
+    check_policy(outcomes, rows, policy.hash)
+    summary = summarise(rows, promise)
+    for line in report_lines(summary, promise):
+        click.echo(line)
+    if summary.alarm_at is not None:
+        raise click.ClickException(
+            f"ALARM at lesion {summary.alarm_at}: more lesions confirmed as {promise.target} are "
+            f"missed than the tolerated share of {promise.tolerated:.3g}"
+        )
+
+
+def promise_of(
+    policy: Policy, target: str | None, wanted: float | None, confidence: float
+) -> Promise:
+    """Returns what is tested. Raises UsageError if neither options nor evidence say it."""
+    from eulerlora_client.monitoring.outcomes import Promise  # noqa: PLC0415 - fast --help
+
+    evidence = policy.evidence
+    if evidence is not None:
+        target = target or evidence.target
+        wanted = wanted or evidence.wanted
+    if target is None or wanted is None:
+        raise click.UsageError("the policy has no evidence: expected --target and --wanted")
+    if not 0 < wanted < 1:
+        raise click.UsageError(f"expected a wanted share between 0 and 1, got {wanted:g}")
+    return Promise(target, 1 - wanted, confidence)
+
+
+def report_lines(summary: OutcomeSummary, promise: Promise) -> list[str]:
+    """Returns the lines of the report."""
+    from eulerlora_client.monitoring.outcomes import LesionOutcome  # noqa: PLC0415 - fast --help
+
+    counts = summary.counts
+    if summary.alarm_at is not None:
+        verdict = f"ALARM: more than {promise.tolerated:.3g} are missed"
+    elif summary.upper <= promise.tolerated:
+        verdict = f"no alarm: at most {promise.tolerated:.3g} is established"
+    else:
+        verdict = f"no alarm: more than {promise.tolerated:.3g} is neither shown nor excluded"
+    return [
+        f"lesions confirmed as {promise.target}: {counts.total()}",
+        f"  urgent: {counts[LesionOutcome.URGENT]}",
+        f"  unfamiliar, seen by a person: {counts[LesionOutcome.UNFAMILIAR]}",
+        f"  missed: {counts[LesionOutcome.MISSED]}",
+        f"  not assessed (retake or no decision): {counts[LesionOutcome.NOT_ASSESSED]}",
+        f"miss rate: {counts[LesionOutcome.MISSED] / max(summary.assessed, 1):.4f}, at least "
+        f"{summary.lower:.4f} and at most {summary.upper:.4f}, each with a confidence of "
+        f"{promise.confidence:g} at all times",
+        f"verdict: {verdict}",
+    ]

@@ -102,12 +102,12 @@ def triage_command(
     """
     if mode not in (None, "stoch") and samples is not None:
         raise click.UsageError(f"expected --samples only with --mode stoch, got --mode {mode}")
-    from eulerlora_client.commands.triage_session import (  # noqa: PLC0415
+    from eulerlora_client.commands.session import (  # noqa: PLC0415
         Session,
         read_key,
         run_session,
     )
-    from eulerlora_client.report.outputs import Outputs  # noqa: PLC0415
+    from eulerlora_client.report.exports import Outputs  # noqa: PLC0415
     from eulerlora_client.sdk.requests import TriageOptions  # noqa: PLC0415
 
     options = TriageOptions(mode, samples, model=model, coverage=coverage)

@@ -6,9 +6,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from eulerlora_client.contract.fields import WireModel
+from eulerlora_client.contract.answers import TriageResult, WireModel
 from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MAX_SEED, Auto, Mode
-from eulerlora_client.contract.triage import TriageResult
 
 
 def _plain_digits(value: object) -> object:
@@ -38,8 +37,6 @@ Coverage = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_plain_decimal)]
 Samples = Annotated[
     SampleCount | Auto, Field(union_mode="left_to_right"), BeforeValidator(_auto_or_digits)
 ]
-
-
 ReportFormat = Literal["html", "csv"]
 
 

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from eulerlora_client.monitoring.bounds import calibration_upper_bound
-from eulerlora_client.monitoring.change import ChangeTest, log_add_exp
+from eulerlora_client.monitoring.betting import ChangeTest, calibration_upper_bound, log_add_exp
 
 PICTURES_PER_FALSE_ALARM = 1_000_000
 """Mean number of pictures to an alarm without a shift, at least."""

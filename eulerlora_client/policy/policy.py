@@ -9,6 +9,8 @@ beyond it. A decision lists all reasons that apply.
 An unfamiliar image is never urgent: its malignant probability carries no information. Training on
 outliers makes the probabilities of such images nearly equal, so that the malignant classes, three
 of seven, add up to about 3/7 = 0.43, which is above any threshold that finds most melanomas.
+
+A policy is a TOML file; the classes below from `QualityRules` to `Policy` are its schema.
 """
 
 import hashlib
@@ -19,20 +21,38 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, model_validator
 
-from eulerlora_client.contract.fields import PositiveInt
-from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason
+from eulerlora_client.contract.answers import (
+    Disposition,
+    ImageQuality,
+    PositiveInt,
+    Prediction,
+    Probability,
+    Reason,
+)
+from eulerlora_client.contract.sampling import DEFAULT_SAMPLES, Auto, Mode
 from eulerlora_client.errors import PolicyError, SettingsError
-from eulerlora_client.policy.evidence import Evidence
-from eulerlora_client.policy.rules import MalignantRules, QualityRules, UncertaintyRules
-from eulerlora_client.policy.urgency import urgency
 from eulerlora_client.settings import Settings, first_error, validated
 
-DEFAULT_FILE = "policy.toml"
+FAILED: Literal["failed"] = "failed"
+"""The status of a file without a disposition."""
+
+TriageStatus = Disposition | Literal["failed"]
+
+BY_URGENCY: tuple[TriageStatus, ...] = (
+    Disposition.ROUTINE, FAILED, Disposition.RETAKE, Disposition.REFER, Disposition.UNFAMILIAR,
+    Disposition.URGENT,
+)  # fmt: skip
+"""The least urgent first. A failed file may show anything, so it precedes routine ones."""
+
+
+def urgency(status: TriageStatus) -> int:
+    """Returns the rank of a status: 0 for routine, higher is more urgent."""
+    return BY_URGENCY.index(status)
+
 
 SUGGESTED_DISPOSITIONS: Mapping[Reason, Disposition] = {
     Reason.TOO_SMALL: Disposition.RETAKE,
@@ -48,6 +68,166 @@ SUGGESTED_DISPOSITIONS: Mapping[Reason, Disposition] = {
     Reason.TRAJECTORIES_UNKNOWN: Disposition.REFER,
 }
 """The disposition that a reason suggests if no other reason applies."""
+
+Name = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class QualityRules(Settings):
+    """Thresholds for retaking an image; a value equal to its threshold counts as beyond it.
+
+    too_small_px: shorter side in pixels, at most. too_dark, too_bright: mean luma, 0 to 1.
+    too_dark_share, too_bright_share: share of clipped pixels. blurred: variance of the Laplacian,
+    at most (`eulerlora_client.policy.quality`).
+    """
+
+    too_small_px: Annotated[int, Field(ge=0)]
+    too_dark: Probability
+    too_bright: Probability
+    too_dark_share: Probability
+    too_bright_share: Probability
+    blurred: Annotated[float, Field(ge=0)]
+
+    @model_validator(mode="after")
+    def _dark_below_bright(self) -> Self:
+        if self.too_dark >= self.too_bright:
+            raise ValueError(
+                f"expected too_dark below too_bright={self.too_bright}, got {self.too_dark}"
+            )
+        return self
+
+
+class MalignantRules(Settings):
+    """An image is urgent if the summed probability of `classes` is at least `urgent`."""
+
+    classes: Annotated[tuple[Name, ...], Field(min_length=1)]
+    urgent: Annotated[float, Field(gt=0, le=1)]
+
+    @model_validator(mode="after")
+    def _unique_classes(self) -> Self:
+        if len(set(self.classes)) != len(self.classes):
+            raise ValueError(f"expected unique classes, got {', '.join(self.classes)}")
+        return self
+
+
+class UncertaintyRules(Settings):
+    """An image is referred if its predictive entropy, in nats, is at least `entropy_nats`."""
+
+    entropy_nats: Annotated[float, Field(gt=0)]
+
+
+class FitEvidence(Settings):
+    """The images on which `eulerlora policy fit` set the thresholds.
+
+    images: all images. lesions: those of class `target`; found: those with all images at or above
+    `malignant.urgent`; lower_bound: one-sided exact bound of found / lesions; established: whether
+    it is at least `wanted`. uncertain: share of the images with an entropy of at least
+    `uncertainty.entropy_nats`.
+    """
+
+    data: Name
+    images: PositiveInt
+    lesions: PositiveInt
+    found: Count
+    lower_bound: Probability
+    established: bool
+    uncertain: Probability
+
+
+class LesionCounts(Settings):
+    """Lesions by what happens to their images. reached: those of them at the urgent threshold.
+
+    `reached` ignores whether an image is unfamiliar: it is what the threshold alone does.
+    """
+
+    lesions: PositiveInt
+    urgent: Count
+    unfamiliar: Count
+    reached: Count
+
+    @model_validator(mode="after")
+    def _parts_within_all(self) -> Self:
+        if max(self.urgent + self.unfamiliar, self.reached) > self.lesions:
+            raise ValueError(f"expected counts of at most lesions={self.lesions}, got more")
+        return self
+
+    @property
+    def neither(self) -> int:
+        """Lesions that are neither urgent nor unfamiliar."""
+        return self.lesions - self.urgent - self.unfamiliar
+
+
+class MalignantEvidence(LesionCounts):
+    """Malignant lesions.
+
+    urgent: all images are urgent; unfamiliar: all are urgent or unfamiliar, at least one of them
+    unfamiliar; reached: all have a malignant probability of at least `malignant.urgent`.
+    sensitivity: (urgent + unfamiliar) / lesions, with its two-sided exact interval from
+    sensitivity_low to sensitivity_high.
+    """
+
+    sensitivity: Probability
+    sensitivity_low: Probability
+    sensitivity_high: Probability
+
+
+class OutsideEvidence(MalignantEvidence):
+    """Malignant lesions of none of the model's classes. labels: their labels in the data."""
+
+    labels: Annotated[tuple[Name, ...], Field(min_length=1)]
+
+
+class OtherEvidence(LesionCounts):
+    """Lesions that are not malignant.
+
+    urgent: at least one image is urgent; unfamiliar: none is urgent, at least one is unfamiliar;
+    reached: at least one has a malignant probability of at least `malignant.urgent`. specificity:
+    share of the lesions that are neither, with its two-sided exact interval from specificity_low
+    to specificity_high.
+    """
+
+    specificity: Probability
+    specificity_low: Probability
+    specificity_high: Probability
+
+
+class MeasuredEvidence(Settings):
+    """The performance of the thresholds on other images; image quality is not considered.
+
+    images, lesions: all of them. referral_rate: share of all images that are urgent, unfamiliar or
+    referred. target: lesions of `Evidence.target`. malignant: lesions of the policy's malignant
+    classes. other_malignant: malignant lesions of none of the model's classes, if there are any.
+    """
+
+    data: Name
+    images: PositiveInt
+    lesions: PositiveInt
+    referral_rate: Probability
+    target: MalignantEvidence
+    malignant: MalignantEvidence
+    other_malignant: OutsideEvidence | None = None
+    others: OtherEvidence
+
+
+class Evidence(Settings):
+    """What is known about the thresholds, written by `eulerlora policy fit`.
+
+    model, revision, mode, samples: what the thresholds apply to. precision: of the predictions of
+    the fit and of all measurements. target: the class whose
+    sensitivity is to be at least `wanted`. confidence: of all bounds and intervals. measured: one
+    for each data set besides that of the fit.
+    """
+
+    model: Name
+    revision: Name
+    precision: Literal["float32", "bfloat16"]
+    mode: Literal["det", "stoch"]
+    samples: PositiveInt
+    target: Name
+    wanted: Probability
+    confidence: Probability
+    fit: FitEvidence
+    measured: tuple[MeasuredEvidence, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +257,19 @@ class Policy(Settings):
             self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=True
         )
         return "sha256:" + hashlib.sha256(content.encode()).hexdigest()
+
+    def refitted(self, urgent: float, entropy_nats: float, evidence: Evidence) -> Self:
+        """Returns the next version, with fitted thresholds and their evidence.
+
+        Raises SettingsError for a threshold out of its range.
+        """
+        fitted = {
+            "version": self.version + 1,
+            "malignant": {"classes": self.malignant.classes, "urgent": urgent},
+            "uncertainty": {"entropy_nats": entropy_nats},
+            "evidence": evidence.model_dump(),
+        }
+        return validated(type(self), self.model_dump() | fitted)
 
     def decide(self, prediction: Prediction, quality: ImageQuality) -> Decision:
         """Returns the decision on an image. Raises PolicyError as `malignant_probability`."""
@@ -148,6 +341,34 @@ def disposition_for(reasons: Sequence[Reason]) -> Disposition:
         if overriding in suggested:
             return overriding
     return max(suggested, key=urgency, default=Disposition.ROUTINE)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The mode of a request, and its samples per adapter; None for modes without samples."""
+
+    mode: Mode
+    samples: int | Auto | None
+
+
+def default_sampling(
+    evidence: Evidence | None, mode: Mode | None = None, samples: int | Auto | None = None
+) -> Sampling:
+    """Returns the mode and samples of a triage request: given values, or those of the evidence.
+
+    Without evidence, the default is mode det, as for predictions.
+    """
+    if mode is None:
+        mode = "det" if evidence is None else evidence.mode
+    if mode == "stoch" and samples is None:
+        if evidence is not None and evidence.mode == mode:
+            samples = evidence.samples
+        else:
+            samples = DEFAULT_SAMPLES
+    return Sampling(mode, samples)
+
+
+DEFAULT_FILE = "policy.toml"
 
 
 def default_policy() -> Policy:

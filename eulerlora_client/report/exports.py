@@ -1,29 +1,90 @@
-"""Triage rows as CSV and as JSON Lines, one row per file."""
+"""The output files of a triage run: CSV, JSON Lines and the HTML report, one row per file."""
 
 import csv
 import json
+import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.contract.triage import TriageResult
-from eulerlora_client.errors import RowsError
-from eulerlora_client.output_files import atomic_text_file
+from eulerlora_client.contract.answers import Prediction, TriageResult
+from eulerlora_client.errors import OutputPathError, RowsError
+from eulerlora_client.output_files import atomic_text_file, is_replaceable
+from eulerlora_client.policy.policy import Policy
 from eulerlora_client.printable import csv_path, csv_text
-from eulerlora_client.triage.result import RowProblem, TriageRow
+from eulerlora_client.report.ranking import RowProblem, TriageRow
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The paths of the output files; None for an output that was not requested."""
+
+    csv: Path | None
+    json_lines: Path | None
+    report: Path | None
+
+    def check(self, inputs: Sequence[Path]) -> None:
+        """Raises OutputPathError for a path that cannot be written or that would be overwritten.
+
+        inputs: the files that the run reads.
+        """
+        taken = {os.path.realpath(path): f"{path} is an input file" for path in inputs}
+        for path in (self.csv, self.json_lines, self.report):
+            if path is None:
+                continue
+            _check_writable(path)
+            real = os.path.realpath(path)  # unlike Path.resolve, accepts broken links
+            if real in taken:
+                raise OutputPathError(f"{path}: {taken[real]}")
+            taken[real] = "another output has the same path"
+
+    def write(self, rows: Sequence[TriageRow], policy: Policy) -> None:
+        """Writes the requested files; a file that fails does not prevent the others.
+
+        Raises the last StorageError or OSError after all files were tried.
+        """
+        with ExitStack() as writers:  # calls all of them in reverse order, also after an error
+            if self.report is not None:
+                writers.callback(_write_report, self.report, rows, policy)
+            if self.json_lines is not None:
+                writers.callback(write_json_lines, self.json_lines, rows)
+            if self.csv is not None:
+                writers.callback(write_csv, self.csv, rows)
+
+
+def _check_writable(path: Path) -> None:
+    if not is_replaceable(path):
+        if not os.access(path, os.W_OK):
+            raise OutputPathError(f"{path}: expected a writable file")
+        return
+    folder = Path(os.path.realpath(path)).parent
+    if not folder.is_dir():
+        raise OutputPathError(f"{path}: the folder {folder} does not exist")
+    if not os.access(folder, os.W_OK):
+        raise OutputPathError(f"{path}: the folder {folder} is not writable")
+
+
+def _write_report(path: Path, rows: Sequence[TriageRow], policy: Policy) -> None:
+    from eulerlora_client.report.html import write_report  # noqa: PLC0415 - slow to import
+
+    write_report(path, rows, policy, datetime.now(UTC))
+
 
 PREDICTION_COLUMNS = (
     "msp", "entropy", "expected_entropy", "mutual_information", "ood", "ood_threshold",
     "unfamiliar", "mode", "samples", "sampled", "rows", "trajectories", "seed", "model", "revision",
     "request_id",
 )  # fmt: skip
+
 OOD_SCORES = ("energy", "feature_distance")
 """Columns of scores beside the MSP; the threshold of each follows it."""
 
 STANDARD_ERRORS = ("msp", "entropy")
 QUALITY_FIELDS = ("width", "height", "brightness", "dark_share", "bright_share", "sharpness")
+
 COLUMNS = (
     "file", "disposition", "reasons", "problem", "problem_detail", "malignant_probability",
     "urgent_threshold", "malignant_classes", "label", "label_name", *PREDICTION_COLUMNS,

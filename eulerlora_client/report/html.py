@@ -1,37 +1,87 @@
 """The HTML report of a triage run: one self-contained file without external resources."""
 
-from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+import binascii
+import math
+import struct
+from base64 import b64decode, b64encode
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
+from warnings import catch_warnings
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from PIL import Image, ImageOps
 
-from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.contract.sampling import AUTO
+from eulerlora_client.contract.answers import OodScore, Prediction, TriageResult
+from eulerlora_client.contract.sampling import AUTO, Auto
 from eulerlora_client.output_files import atomic_text_file
-from eulerlora_client.policy import wording
-from eulerlora_client.policy.performance import EXPLANATION, UNKNOWN, performance
+from eulerlora_client.policy import results
 from eulerlora_client.policy.policy import Policy
+from eulerlora_client.policy.quality import in_srgb
+from eulerlora_client.policy.results import EXPLANATION, UNKNOWN, performance
 from eulerlora_client.printable import NO_BREAK, printable
-from eulerlora_client.report.charts import class_bars, entropy_split, relative_distance
-from eulerlora_client.report.rows import (
-    ModelSettings,
-    counts_by_settings,
-    names_of_classes,
-    ranks_by_name,
-    sort_keys,
+from eulerlora_client.report.ranking import (
+    STATUS_TITLES,
+    RankedRow,
+    TriageRow,
+    counts_by_status,
+    ranked,
 )
-from eulerlora_client.report.thumbnails import Thumbnail, thumbnail_of
-from eulerlora_client.triage.ranking import STATUS_TITLES, counts_by_status, ranked
-from eulerlora_client.triage.result import TriageRow
 
 PACKAGE, FOLDER = "eulerlora_client.report", "parts"
 TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The model and options of a prediction; most reports hold one combination.
+
+    trajectories: 0 for samples="auto" and mode adaptive, where the number differs between images.
+    """
+
+    model: str
+    revision: str
+    mode: str
+    samples: int | Auto
+    trajectories: int
+
+
+MAX_SIDE_PX = 320
+MAX_BYTES = 15_000  # a report with a thousand thumbnails can still be opened by a browser
+MAX_PIXELS = 64_000_000  # of a JPEG that the service accepts by default
+MAX_SENT_SIDE_PX = 1024
+FORMATS = ("JPEG", "PNG", "WEBP")
+SENT = {"JPEG": "image/jpeg", "PNG": "image/png"}
+QUALITIES = (82, 70, 55, 40, 25, 10)
+DECODED_SIDE_PX = 2 * MAX_SIDE_PX  # lets the JPEG decoder downscale; resizing stays smooth
+
+
+# Errors of Pillow's parsers for hostile bytes; the header reveals a decompression bomb.
+DECODING_ERRORS = (
+    OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, OverflowError, TypeError,
+    struct.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """A picture with its size in pixels."""
+
+    width: int
+    height: int
+    content: bytes
+    media_type: str = "image/jpeg"
+
+    @property
+    def uri(self) -> str:
+        """The complete picture as a `data:` URI."""
+        return f"data:{self.media_type};base64,{b64encode(self.content).decode()}"
 
 
 @dataclass(frozen=True)
@@ -132,7 +182,7 @@ def _environment() -> Environment:
         STATUS_TITLES=STATUS_TITLES,
         describe_settings=describe_settings,
         counted=counted,
-        wording=wording,
+        texts=results,
         EXPLANATION=EXPLANATION,
         UNKNOWN=UNKNOWN,
         class_bars=class_bars,
@@ -152,3 +202,219 @@ def _inline(name: str) -> InlineResource:
     text = files(PACKAGE).joinpath(FOLDER, name).read_text(encoding="utf-8")
     digest = b64encode(sha256(text.encode()).digest()).decode()
     return InlineResource(Markup(text), f"'sha256-{digest}'")
+
+
+def sort_keys(ranked_row: RankedRow, name_ranks: Mapping[str, int]) -> dict[str, float | None]:
+    """Returns the value that each column sorts a row by; None for a missing value."""
+    prediction = ranked_row.row.result and ranked_row.row.result.prediction
+    return {
+        "name": name_ranks[ranked_row.name],
+        "urgency": ranked_row.urgency,
+        "malignant": ranked_row.malignant,
+        "entropy": prediction.entropy if prediction else None,
+        "mutual": prediction.mutual_information if prediction else None,
+    }
+
+
+def ranks_by_name(rows: Sequence[RankedRow]) -> dict[str, int]:
+    """Returns the alphabetical rank of each name, ignoring case."""
+    names = sorted({row.name for row in rows}, key=lambda name: (name.casefold(), name))
+    return {name: rank for rank, name in enumerate(names)}
+
+
+def counts_by_settings(rows: Sequence[RankedRow]) -> dict[ModelSettings, int]:
+    """Returns the number of predictions per model and options, the most frequent first."""
+    results = (row.row.result for row in rows)
+    counts = Counter(_settings(result.prediction) for result in results if result is not None)
+    return dict(counts.most_common())
+
+
+def names_of_classes(rows: Sequence[RankedRow]) -> dict[str, str]:
+    """Returns the name of every class for people, by its code, as all results state them."""
+    names: dict[str, str] = {}
+    for row in rows:
+        if row.row.result is not None:
+            names |= row.row.result.class_names
+    return names
+
+
+def _settings(prediction: Prediction) -> ModelSettings:
+    auto = prediction.standard_error is not None or prediction.mode == "adaptive"
+    return ModelSettings(
+        model=prediction.model,
+        revision=prediction.revision,
+        mode=prediction.mode,
+        samples=AUTO if auto else prediction.samples,
+        trajectories=0 if auto else prediction.trajectories,
+    )
+
+
+FULL = 100.0
+TOP, SPREAD = 20.0, 60.0  # vertical range of points, so that none is cut off
+GOLDEN_RATIO = 0.618  # spreads points over their row, deterministically
+
+
+@dataclass(frozen=True)
+class ClassBar:
+    """One class: its probability as a bar, the probability of each trajectory as a point.
+
+    probability, lowest, highest: in [0, 1]; the last two over trajectories, None without them.
+    malignant: whether the class is in the malignant group. points: SVG path data, "" for none.
+    """
+
+    name: str
+    malignant: bool
+    probability: float
+    lowest: float | None
+    highest: float | None
+    points: str
+
+    @property
+    def length(self) -> float:
+        """The length of the bar."""
+        return round(FULL * self.probability, 2)
+
+
+@dataclass(frozen=True)
+class EntropySplit:
+    """The two parts of the entropy as lengths, relative to the maximum entropy.
+
+    expected: within trajectories. mutual: between trajectories. Their sum is at most 100.
+    """
+
+    expected: float
+    mutual: float
+
+
+def class_bars(result: TriageResult) -> tuple[ClassBar, ...]:
+    """Returns a bar per class, the most probable first; ties are in the model's order."""
+    prediction, malignant = result.prediction, result.malignant.classes
+    trajectories = prediction.trajectory_probabilities or ()
+    bars = [
+        _bar(
+            result.name_of(code),
+            code in malignant,
+            probability,
+            [row[index] for row in trajectories],
+        )
+        for index, (code, probability) in enumerate(prediction.probabilities.items())
+    ]
+    return tuple(sorted(bars, key=lambda bar: -bar.probability))
+
+
+def entropy_split(prediction: Prediction) -> EntropySplit:
+    """Returns the two parts of the entropy of a prediction; 0 for a model of one class."""
+    maximum = math.log(len(prediction.probabilities))
+    if maximum == 0:
+        return EntropySplit(0.0, 0.0)
+    expected = _percent(prediction.expected_entropy / maximum)
+    mutual = min(_percent(prediction.mutual_information / maximum), FULL - expected)
+    return EntropySplit(expected, round(mutual, 2))
+
+
+def relative_distance(distance: OodScore) -> float:
+    """Returns a score of at least 0 as a share of twice its threshold, at most 1."""
+    if not distance.threshold:
+        return 1.0
+    return min(max(distance.value, 0.0) / (2 * distance.threshold), 1.0)
+
+
+def points_path(values: Sequence[float]) -> str:
+    """Returns SVG path data with one dot per value in [0, 1], to be stroked with round caps.
+
+    The dots have different heights, so that dots of equal values do not overlap.
+    """
+    return "".join(
+        f"M{_percent(value):g} {TOP + SPREAD * (GOLDEN_RATIO * (index + 0.5) % 1):.4g}h0"
+        for index, value in enumerate(values)
+    )
+
+
+def _bar(name: str, malignant: bool, probability: float, values: Sequence[float]) -> ClassBar:
+    return ClassBar(
+        name=name,
+        malignant=malignant,
+        probability=probability,
+        lowest=min(values, default=None),
+        highest=max(values, default=None),
+        points=points_path(values),
+    )
+
+
+def _percent(share: float) -> float:
+    """Returns a share in per cent, clamped: rounding may move a sum slightly out of [0, 1]."""
+    return round(FULL * min(max(share, 0.0), 1.0), 2)
+
+
+def thumbnail_of(path: Path) -> Thumbnail | None:
+    """Returns the thumbnail of an image, at most 320 pixels per side and 15 kB.
+
+    It is upright by its EXIF orientation, in sRGB, over white where it is transparent, and has no
+    metadata. Returns None for a file that cannot be decoded, for more than 64 megapixels by the
+    header, and for anything that is not a regular file.
+    """
+    if not path.is_file():
+        return None
+    try:
+        with catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as image:
+            if image.width * image.height > MAX_PIXELS:
+                return None
+            image.draft("RGB", (DECODED_SIDE_PX, DECODED_SIDE_PX))
+            small = _plain_rgb(_scaled(in_srgb(_upright(image))))
+    except DECODING_ERRORS:
+        return None
+    return Thumbnail(small.width, small.height, _jpeg(small))
+
+
+def sent_thumbnail(text: str) -> Thumbnail | None:
+    """Returns the picture in a base64 text, unchanged, by its header.
+
+    Returns None for other than a JPEG or PNG of at most 1,024 pixels per side.
+    """
+    try:
+        content = b64decode(text, validate=True)
+        with (
+            catch_warnings(action="ignore"),
+            Image.open(BytesIO(content), formats=list(SENT)) as image,
+        ):
+            if max(image.size) > MAX_SENT_SIDE_PX:
+                return None
+            return Thumbnail(image.width, image.height, content, SENT[image.format or ""])
+    except (*DECODING_ERRORS, binascii.Error):
+        return None
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except DECODING_ERRORS:  # a malformed EXIF block is ignored
+        return image
+
+
+def _scaled(image: Image.Image) -> Image.Image:
+    """Returns the image at the size of the thumbnail, as L, RGB or RGBA."""
+    if image.mode.startswith("I"):  # 16-bit gray: a plain conversion would clip it at 255
+        image = image.convert("F").point(lambda level: level * (1 / 257) + 0).convert("L")
+    elif image.mode not in ("RGB", "L"):
+        image = image.convert("RGBA" if image.has_transparency_data else "RGB")
+    image.thumbnail((MAX_SIDE_PX, MAX_SIDE_PX), Image.Resampling.LANCZOS)
+    return image
+
+
+def _plain_rgb(image: Image.Image) -> Image.Image:
+    """Returns a new image with the RGB pixels and without metadata."""
+    plain = Image.new("RGB", image.size, "white")
+    plain.paste(image, mask=image if image.mode == "RGBA" else None)
+    return plain
+
+
+def _jpeg(image: Image.Image) -> bytes:
+    """Returns the JPEG of the highest quality that is small enough; noise needs the lowest."""
+    content = b""
+    for quality in QUALITIES:
+        file = BytesIO()
+        image.save(file, "JPEG", quality=quality, optimize=True)
+        content = file.getvalue()
+        if len(content) <= MAX_BYTES:
+            break
+    return content

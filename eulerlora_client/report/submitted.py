@@ -24,10 +24,9 @@ from eulerlora_client.contract.queries import (
 )
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.report.exports import write_csv_rows
-from eulerlora_client.report.html import report_html
-from eulerlora_client.report.thumbnails import sent_thumbnail
+from eulerlora_client.report.html import report_html, sent_thumbnail
+from eulerlora_client.report.ranking import RowProblem, TriageRow
 from eulerlora_client.settings import EXPECTED, Settings
-from eulerlora_client.triage.result import RowProblem, TriageRow
 
 NICENESS = 10
 MEMORY_BYTES = 2 * 1024**3

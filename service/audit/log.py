@@ -12,7 +12,7 @@ from typing import Self
 from eulerlora.errors import EulerLoRAError
 from eulerlora.settings import Auto
 from eulerlora.validation import Settings
-from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.contract.problems import AuditUnavailable
 from eulerlora_client.policy import policy
 from service.audit.chain import DECISION, ChainEnd, Record

@@ -11,8 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 from eulerlora.errors import ImageError
-from eulerlora.image_files import check_sample_range, jpeg_reduction
-from eulerlora.preprocess import (
+from eulerlora.images.files import check_sample_range, jpeg_reduction
+from eulerlora.images.preprocess import (
     PARSER_ERRORS,
     RgbImage,
     channels_first,
@@ -20,7 +20,7 @@ from eulerlora.preprocess import (
     upright_rgb,
     upright_transposition,
 )
-from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
+from eulerlora_client.contract.answers import PredictionWarning, WarningCode
 from eulerlora_client.contract.problems import UnusableImage
 from service.decoding import dicom
 from service.decoding.header import (

@@ -25,9 +25,8 @@ from PIL import Image
 from torch import Tensor
 
 from eulerlora.settings import Preprocessing
-from eulerlora_client.contract.predictions import PredictionWarning
+from eulerlora_client.contract.answers import ImageQuality, PredictionWarning
 from eulerlora_client.contract.problems import NotReady, Problem, UnusableImage
-from eulerlora_client.contract.triage import ImageQuality
 from service.decoding.decode import Declared
 from service.decoding.worker import (
     READY,

@@ -24,12 +24,10 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from eulerlora.preprocess import network_input
-from eulerlora.seeds import content_seed
+from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.settings import Preprocessing
-from eulerlora_client.contract.predictions import PredictionWarning
+from eulerlora_client.contract.answers import ImageQuality, PredictionWarning
 from eulerlora_client.contract.problems import UnusableImage
-from eulerlora_client.contract.triage import ImageQuality
 from eulerlora_client.policy.quality import measure_quality
 from service.decoding.decode import Declared, DecodedImage, decode
 from service.decoding.dicom import load_library

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from eulerlora_client.contract.triage import TriageResult
+from eulerlora_client.contract.answers import TriageResult
 from service.fhir.elements import AI_ASSERTED, Element, full_url, identifier
 from service.fhir.resources import device, observation, provenance
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from eulerlora_client.contract.triage import TriageResult
+from eulerlora_client.contract.answers import TriageResult
 from service.fhir.elements import (
     AI_ASSERTED,
     TERMINOLOGY,

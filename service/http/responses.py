@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from eulerlora_client.contract.predictions import ProblemDocument
+from eulerlora_client.contract.answers import ProblemDocument
 from eulerlora_client.contract.problems import (
     BodyTooLarge,
     HeadersTooLarge,

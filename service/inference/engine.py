@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from eulerlora.errors import SettingsError
-from eulerlora.inference import ImageOutput, ModelImages, predict_together
 from eulerlora.model import EulerLoRA
-from eulerlora.ood_scores import with_distances
+from eulerlora.nn.runtime import ImageOutput, ModelImages, predict_together
+from eulerlora.prediction.answer import with_distances
 from eulerlora.settings import Draw
 from eulerlora_client.contract.problems import OutOfMemory, UnknownModel
 

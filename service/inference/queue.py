@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from eulerlora.inference import ImageOutput
+from eulerlora.nn.runtime import ImageOutput
 from eulerlora_client.contract.problems import DeadlinePassed, NotReady, Overloaded, Problem
 from service.inference.engine import Engine, InferenceItem, infer_together
 from service.inference.fair_sharing import INTERNAL, FairQueue, RecentClients, SharedCapacity

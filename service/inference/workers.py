@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
-from eulerlora.inference import ImageOutput
+from eulerlora.nn.runtime import ImageOutput
 from eulerlora_client.contract.problems import ModelFailure, OutOfMemory, Problem
 from service.inference.engine import CoreAllocation, DeviceFailed, Engine, InferenceItem
 from service.inference.queue import Batch, InferenceResult, RequestQueue, Ticket, infer_tickets

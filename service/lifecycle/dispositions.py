@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from eulerlora.precision import Dispositions
-from eulerlora.prediction import Prediction
-from eulerlora_client.contract import predictions as contract
-from eulerlora_client.contract.triage import ImageQuality, Reason
+from eulerlora.prediction.answer import Prediction
+from eulerlora.prediction.precision import Dispositions
+from eulerlora_client.contract import answers as contract
+from eulerlora_client.contract.answers import ImageQuality, Reason
 from eulerlora_client.errors import PolicyError
 from eulerlora_client.policy.policy import Policy
 

@@ -7,7 +7,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eulerlora_client.contract.models import ServiceStatus
+from eulerlora_client.contract.answers import ServiceStatus
 from eulerlora_client.contract.problems import NotReady
 from service.http.responses import problem_response
 from service.lifecycle.phase import Lifecycle

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from torch import Tensor
 
-from eulerlora.known_answer import DRAWS
+from eulerlora.checkpoint.files import DRAWS
 from eulerlora.settings import Draw
 from eulerlora_client.contract.problems import OutOfMemory
 from service.inference.engine import InferenceItem

@@ -13,18 +13,21 @@ from typing import TypeVar
 
 import torch
 
-from eulerlora.checkpoint import CARD, CONFIG, Checkpoint, load_checkpoint
-from eulerlora.errors import CheckpointError
-from eulerlora.hub import PREFIX, Repository, download
-from eulerlora.known_answer import (
+from eulerlora.checkpoint.files import (
+    CARD,
+    CONFIG,
     EXPECTED_FILE,
+    Checkpoint,
     KnownAnswer,
+    load_checkpoint,
     predict_known_answer,
     read_known_answer,
 )
+from eulerlora.checkpoint.hub import PREFIX, Repository, download
+from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
-from eulerlora.precision import PrecisionDecision, calibration_mismatch
-from eulerlora.runtime import Runtime
+from eulerlora.nn.runtime import Runtime
+from eulerlora.prediction.precision import PrecisionDecision, calibration_mismatch
 from eulerlora.settings import Precision, RuntimeSettings
 
 THREAD_NAME = "loading"

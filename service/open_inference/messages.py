@@ -15,7 +15,7 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from eulerlora_client.contract.fields import WireModel
+from eulerlora_client.contract.answers import WireModel
 from eulerlora_client.contract.problems import (
     InvalidParameter,
     InvalidUpload,

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from fastapi import APIRouter, Request, Response
 from pydantic_core import to_json
 
-from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.contract.problems import InvalidParameter, UnknownModel
 from service.decoding.decode import UNDECLARED
 from service.http.requests import Upload

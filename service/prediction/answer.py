@@ -6,13 +6,17 @@ from typing import Any
 
 from torch import Tensor
 
-from eulerlora.adaptive_sampling import standard_errors
-from eulerlora.uncertainty import summarise
-from eulerlora_client.contract.fields import item_id
-from eulerlora_client.contract.predictions import Prediction, PredictionWarning, ProblemDocument
+from eulerlora.sampling.adaptive import standard_errors
+from eulerlora.scores.uncertainty import summarise
+from eulerlora_client.contract.answers import (
+    ImageQuality,
+    Prediction,
+    PredictionWarning,
+    ProblemDocument,
+    StandardError,
+    item_id,
+)
 from eulerlora_client.contract.problems import InternalError, ModelFailure, Problem
-from eulerlora_client.contract.scores import StandardError
-from eulerlora_client.contract.triage import ImageQuality
 from eulerlora_client.policy.policy import Decision, Policy
 from service.http.responses import problem_document
 from service.inference.engine import ServedModel

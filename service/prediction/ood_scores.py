@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from eulerlora import ood_scores as scoring
-from eulerlora.inference import ImageOutput
-from eulerlora.ood_scores import ScoreName
+from eulerlora.nn.runtime import ImageOutput
+from eulerlora.prediction import answer
+from eulerlora.scores import ood_scores as scoring
+from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.settings import AUTO, Draw
-from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
-from eulerlora_client.contract.scores import OodScore, OodScores
+from eulerlora_client.contract.answers import OodScore, OodScores, PredictionWarning, WarningCode
 from service.prediction.request import PredictRequest
 
 
@@ -38,7 +38,7 @@ def image_scores(
     model, mode = request.served.model, request.query.mode
     samples = AUTO if request.adaptive else draw.samples
     thresholds = model.config.threshold(mode, samples, draw.sampler)
-    values = scoring.image_scores([output], msp, model.feature_distance)
+    values = answer.image_scores([output], msp, model.feature_distance)
     scores = {
         name: OodScore(
             value=score.value.item(),

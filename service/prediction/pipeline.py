@@ -7,10 +7,9 @@ from functools import partial
 
 from fastapi import Request
 
-from eulerlora_client.contract.predictions import Prediction, ProblemDocument
+from eulerlora_client.contract.answers import Disposition, Prediction, ProblemDocument
 from eulerlora_client.contract.problems import DeadlinePassed, Overloaded, Problem
 from eulerlora_client.contract.queries import PredictQuery
-from eulerlora_client.contract.triage import Disposition
 from eulerlora_client.policy.policy import Policy
 from service.audit.log import AuditEntry, AuditLog
 from service.decoding.pool import Decoded, Decoder

@@ -4,16 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from eulerlora.prediction_sets import (
-    RunOptions,
-    calibration_for,
-    missing_calibration,
-    precision_mismatch,
-    prediction_sets,
-)
+from eulerlora.prediction.answer import calibration_for, missing_calibration, precision_mismatch
+from eulerlora.scores.prediction_sets import RunOptions, prediction_sets
 from eulerlora.settings import AUTO, Draw
-from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
-from eulerlora_client.contract.scores import PredictionSet
+from eulerlora_client.contract.answers import PredictionSet, PredictionWarning, WarningCode
 from service.prediction.request import PredictRequest
 
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from eulerlora.adaptive_sampling import ROUNDS
-from eulerlora.round_answer import SettledDecisions
+from eulerlora.checkpoint.config import stopping_rule
+from eulerlora.sampling.adaptive import ROUNDS, SettledDecisions, StoppingRule
 from eulerlora.settings import ADAPTIVE, AUTO, Auto, Draw
-from eulerlora.stopping_rule import StoppingRule, stopping_rule
-from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
+from eulerlora_client.contract.answers import ImageQuality, PredictionWarning, Reason, WarningCode
 from eulerlora_client.contract.problems import (
     BodyTooLarge,
     InvalidParameter,
@@ -19,7 +18,6 @@ from eulerlora_client.contract.problems import (
 )
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
-from eulerlora_client.contract.triage import ImageQuality, Reason
 from eulerlora_client.policy.policy import Policy, disposition_for
 from service.decoding.decode import header_of
 from service.decoding.header import ImageHeader

@@ -6,10 +6,9 @@ import time
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
-from eulerlora.adaptive_sampling import MAX_SAMPLES, AdaptiveSampling
-from eulerlora.inference import join_rounds
+from eulerlora.nn.runtime import join_rounds
+from eulerlora.sampling.adaptive import MAX_SAMPLES, AdaptiveSampling, StoppingRule
 from eulerlora.settings import AUTO, Auto, Draw
-from eulerlora.stopping_rule import StoppingRule
 from eulerlora_client.contract.problems import DeadlinePassed
 from service.inference.engine import Engine, InferenceItem
 from service.inference.queue import InferenceResult, RequestQueue, Ticket

@@ -12,7 +12,7 @@ from fastapi import Depends, params
 from fastapi.security import APIKeyHeader, HTTPBearer
 
 from eulerlora_client.contract import problems
-from eulerlora_client.contract.predictions import ProblemDocument
+from eulerlora_client.contract.answers import ProblemDocument
 from eulerlora_client.contract.problems import Problem
 from service.http.responses import MEDIA_TYPE, problem_document, problem_headers
 from service.telemetry.request_id import HEADER

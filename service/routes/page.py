@@ -12,10 +12,9 @@ from typing import Self
 from fastapi import APIRouter, HTTPException, Request, Response
 from jinja2 import Environment, StrictUndefined
 
-from eulerlora_client.policy import performance as texts
-from eulerlora_client.policy.evidence import MeasuredEvidence
-from eulerlora_client.policy.policy import Policy
-from eulerlora_client.policy.wording import WARNING
+from eulerlora_client.policy import results as texts
+from eulerlora_client.policy.policy import MeasuredEvidence, Policy
+from eulerlora_client.policy.results import WARNING
 
 INDEX = "index.html"
 IMAGES = {

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from eulerlora.calibration_schema import PredictionSetCalibration
-from eulerlora.prediction_sets import ALWAYS_INCLUDED
-from eulerlora_client.contract.models import (
+from eulerlora.scores.prediction_sets import ALWAYS_INCLUDED, PredictionSetCalibration
+from eulerlora_client.contract.answers import (
     ClassName,
     ImageLimits,
     ModelDetails,

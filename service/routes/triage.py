@@ -11,6 +11,11 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from pydantic import Field
 
+from eulerlora_client.contract.answers import (
+    PolicyDescription,
+    TriageBatch,
+    TriageResult,
+)
 from eulerlora_client.contract.problems import (
     BodyTooLarge,
     DeadlinePassed,
@@ -28,16 +33,10 @@ from eulerlora_client.contract.queries import (
     TriageQuery,
 )
 from eulerlora_client.contract.sampling import Mode
-from eulerlora_client.contract.triage import (
-    PolicyDescription,
-    TriageBatch,
-    TriageResult,
-)
-from eulerlora_client.policy.evidence import default_sampling
-from eulerlora_client.policy.policy import Policy
+from eulerlora_client.policy.policy import Policy, default_sampling
+from eulerlora_client.policy.results import policy_description, triage_result
 from eulerlora_client.report import submitted
 from eulerlora_client.report.submitted import INVALID_REQUEST, ReportJob
-from eulerlora_client.triage.result import policy_description, triage_result
 from service.fhir.bundle import triage_bundle
 from service.fhir.negotiation import FHIR_JSON, JSON, chosen_media_type
 from service.http.requests import strict_query_route, while_connected

@@ -4,9 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from eulerlora_client.contract.models import ModelShift
-from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.contract.triage import Disposition
+from eulerlora_client.contract.answers import Disposition, ModelShift, Prediction
 
 ClientClass = Literal["anonymous", "keyed"]
 """The class of a client in the metrics, which do not contain names."""

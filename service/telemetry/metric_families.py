@@ -14,7 +14,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from eulerlora.adaptive_sampling import ROUNDS as AUTO_SAMPLES
+from eulerlora.sampling.adaptive import ROUNDS as AUTO_SAMPLES
 from eulerlora_client.contract.problems import SENT_BY_SERVICE
 from service.telemetry.events import (
     BatchRun,

@@ -16,9 +16,8 @@ from fastapi import FastAPI
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.answers import Disposition, Prediction
 from eulerlora_client.contract.problems import InternalError
-from eulerlora_client.contract.triage import Disposition
 from service.telemetry.events import (
     CLIENT_CLOSED_REQUEST,
     CompletedPrediction,

@@ -8,11 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Self
 
-from eulerlora.calibration_schema import Threshold
 from eulerlora.model import EulerLoRA
+from eulerlora.scores.ood_scores import Threshold
 from eulerlora.settings import AUTO, Auto
-from eulerlora_client.contract.models import ModelShift, ShiftSignal
-from eulerlora_client.contract.predictions import Prediction, PredictionWarning, WarningCode
+from eulerlora_client.contract.answers import (
+    ModelShift,
+    Prediction,
+    PredictionWarning,
+    ShiftSignal,
+    WarningCode,
+)
 from eulerlora_client.monitoring.shift import EventRate, ShiftMonitor, SignalState
 
 FEATURE_DISTANCE = "feature_distance"

@@ -16,7 +16,7 @@ from benchmarks.adaptive_sampling_tables import (
     convergence_threshold,
     metrics_table,
 )
-from eulerlora.adaptive_sampling import MAX_SAMPLES, ROUNDS, is_converged
+from eulerlora.sampling.adaptive import MAX_SAMPLES, ROUNDS, is_converged
 
 REPEATS, IMAGES, CLASSES = 5, 60, 3
 

@@ -6,7 +6,7 @@ from torch import Generator, Tensor
 
 from benchmarks.adaptive_sampling_tables import SampledProbabilities, adaptive_samples
 from benchmarks.error_coverage import error_coverage_table
-from eulerlora.adaptive_sampling import MAX_SAMPLES, ROUNDS
+from eulerlora.sampling.adaptive import MAX_SAMPLES, ROUNDS
 from eulerlora.settings import Sampler
 
 REPEATS, IMAGES, CLASSES = 8, 80, 3

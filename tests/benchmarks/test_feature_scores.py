@@ -19,10 +19,9 @@ from benchmarks.feature_scores import (
     relative_distance,
     separation,
 )
+from eulerlora.images.preprocess import resize
 from eulerlora.model import EulerLoRA
-from eulerlora.preprocess import resize
-from training.data.labelled_images import LabelledImage
-from training.data.sources import read_image
+from training.data.images import LabelledImage, read_image
 
 SKIN = (210, 160, 150)
 

@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 from benchmarks.prediction_sets import main
-from eulerlora.calibration_schema import PredictionSetCalibration
-from eulerlora.checkpoint import read_config, write_config
+from eulerlora.checkpoint.files import read_config, write_config
+from eulerlora.scores.prediction_sets import PredictionSetCalibration
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import torch
 from torch import Generator
 
 from benchmarks import sampling
-from eulerlora.checkpoint import Checkpoint
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 
 SPREAD = 20 / 11 * sum(1 / k for k in range(10, 21)) - 1

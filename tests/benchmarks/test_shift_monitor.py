@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.shift_monitor import main, replay
-from eulerlora.checkpoint import read_config
+from eulerlora.checkpoint.files import read_config
 from service.telemetry.shift_monitor import MSP, Reference
 
 

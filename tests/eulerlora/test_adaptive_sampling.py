@@ -1,4 +1,4 @@
-"""eulerlora.adaptive_sampling on synthetic trajectories: clear, ambiguous, near the threshold."""
+"""eulerlora.sampling.adaptive on synthetic trajectories: clear, ambiguous, near the threshold."""
 
 import math
 
@@ -7,21 +7,21 @@ import torch
 from scipy.stats import multivariate_normal, norm, t
 from torch import Generator, Tensor
 
-from eulerlora.adaptive_sampling import (
+from eulerlora.nn.runtime import ImageOutput
+from eulerlora.sampling.adaptive import (
     INTERVAL_ERRORS,
+    MAX_ENTROPY_ERROR_NATS,
     MAX_SAMPLES,
     REPEATED_Z,
     ROUNDS,
     AdaptiveSampling,
+    StoppingRule,
     is_converged,
     round_draws,
     samples_until_converged,
     standard_errors,
 )
-from eulerlora.inference import ImageOutput
-from eulerlora.round_answer import MAX_ENTROPY_ERROR_NATS
 from eulerlora.settings import Draw
-from eulerlora.stopping_rule import StoppingRule
 
 ADAPTERS, CLASSES = 2, 3
 DRAW = Draw(mode="stoch", samples=1, seed=9, sampler="balanced")

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from eulerlora.atomic_files import atomic_write, storage_errors
-from eulerlora.checkpoint import save_checkpoint
+from eulerlora.checkpoint.files import save_checkpoint
+from eulerlora.checkpoint.safetensor_files import write_tensors
 from eulerlora.errors import StorageError
-from eulerlora.safetensor_files import write_tensors
 from tests.full_disk import file_size_limit
 
 LARGE = {"a": torch.zeros(30_000)}  # 120 kB

@@ -1,4 +1,4 @@
-"""eulerlora.commands and the modules behind it: `eulerlora predict`."""
+"""eulerlora.commands.predict and the modules behind it: `eulerlora predict`."""
 
 import csv
 import json
@@ -12,12 +12,17 @@ import torch
 from PIL import Image
 
 from eulerlora import EulerLoRA, SettingsError
-from eulerlora.calibration_schema import PredictionSetCalibration
-from eulerlora.checkpoint import read_config, write_config
-from eulerlora.commands import PRECISION_CHOICES
-from eulerlora.file_predictions import FilePrediction, images_per_batch, predict_files
+from eulerlora.checkpoint.files import read_config, write_config
+from eulerlora.commands.file_predictions import (
+    FIELDS,
+    FilePrediction,
+    images_per_batch,
+    predict_files,
+    write_csv,
+)
+from eulerlora.commands.predict import PRECISION_CHOICES
 from eulerlora.model import PredictOptions
-from eulerlora.prediction_outputs import FIELDS, write_csv
+from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora.settings import PRECISIONS
 from tests.damaged_images import PNG_SIGNATURE, png_chunks
 from tests.icc_profiles import DISPLAY_P3, rgb_profile

@@ -6,9 +6,17 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.adaptive_sampling import MAX_SAMPLES, ROUNDS, AdaptiveSampling
-from eulerlora.calibration_schema import DecisionMargins
-from eulerlora.decision_margins import (
+from eulerlora.nn.runtime import ImageOutput
+from eulerlora.sampling.adaptive import (
+    MAX_SAMPLES,
+    ROUNDS,
+    AdaptiveSampling,
+    DecisionMargins,
+    StoppingRule,
+    log_odds,
+    round_answers,
+)
+from eulerlora.sampling.decision_margins import (
     DET_ROUND,
     MARGIN_ROUNDS,
     MIN_IMAGES,
@@ -18,10 +26,7 @@ from eulerlora.decision_margins import (
     last_rounds,
     margins_at,
 )
-from eulerlora.inference import ImageOutput
-from eulerlora.round_answer import log_odds, round_answers
 from eulerlora.settings import Draw
-from eulerlora.stopping_rule import StoppingRule
 
 IMAGES, ADAPTERS, CLASSES = 400, 2, 3
 DRAW = Draw(mode="stoch", seed=3)

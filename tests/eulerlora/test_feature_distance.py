@@ -10,17 +10,20 @@ from scipy.spatial.distance import cdist
 from sklearn.covariance import empirical_covariance
 from torch import Tensor
 
-from eulerlora.calibration_schema import FeatureConfig
-from eulerlora.checkpoint import load_checkpoint, write_config
+from eulerlora.checkpoint.files import (
+    FEATURES,
+    load_checkpoint,
+    write_config,
+    write_feature_statistics,
+)
+from eulerlora.checkpoint.safetensor_files import tensors_sha256
 from eulerlora.errors import CheckpointError
-from eulerlora.feature_distance import (
-    FILE,
+from eulerlora.scores.feature_distance import (
+    FeatureConfig,
     FeatureDistance,
     FeatureStatistics,
     fit_feature_statistics,
-    write_feature_statistics,
 )
-from eulerlora.safetensor_files import tensors_sha256
 
 CLASSES = 3
 WIDTH = 6
@@ -125,14 +128,14 @@ def test_a_checkpoint_without_statistics_loads(checkpoint_folder: Path) -> None:
 
 
 def test_a_missing_file_is_refused(fitted_folder: Path) -> None:
-    (fitted_folder / FILE).unlink()
+    (fitted_folder / FEATURES).unlink()
     with pytest.raises(CheckpointError, match=r"ood\.safetensors.*no such file"):
         load_checkpoint(fitted_folder)
 
 
 def test_a_truncated_file_is_refused(fitted_folder: Path) -> None:
-    content = (fitted_folder / FILE).read_bytes()
-    (fitted_folder / FILE).write_bytes(content[: len(content) // 2])
+    content = (fitted_folder / FEATURES).read_bytes()
+    (fitted_folder / FEATURES).write_bytes(content[: len(content) // 2])
     with pytest.raises(CheckpointError, match=r"ood\.safetensors.*damaged or truncated"):
         load_checkpoint(fitted_folder)
 

@@ -1,4 +1,4 @@
-"""eulerlora.inference: log-probabilities, and batches of images with different draws."""
+"""eulerlora.nn.runtime: log-probabilities, and batches of images with different draws."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,9 @@ import torch
 from scipy import special
 from torch import Generator, Tensor
 
-from eulerlora.inference import log_probabilities, predict_rows
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.runtime import log_probabilities, predict_rows
 from eulerlora.settings import Draw
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 DRAWS = (
     Draw(),

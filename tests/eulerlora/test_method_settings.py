@@ -1,10 +1,10 @@
-"""eulerlora.method_settings: which methods draw, their text, and wrong names."""
+"""eulerlora.methods.settings: which methods draw, their text, and wrong names."""
 
 import pytest
 from pydantic import TypeAdapter
 
 from eulerlora.errors import SettingsError
-from eulerlora.method_settings import (
+from eulerlora.methods.settings import (
     EULERLORA,
     BatchEnsembleSettings,
     DropKeySettings,

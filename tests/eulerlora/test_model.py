@@ -12,9 +12,7 @@ from PIL import Image
 from torch import Generator, Tensor
 
 import eulerlora
-from eulerlora.adaptive_sampling import standard_errors
-from eulerlora.calibration_schema import Threshold
-from eulerlora.checkpoint import (
+from eulerlora.checkpoint.files import (
     DEFAULT_CHECKPOINT,
     Checkpoint,
     load_checkpoint,
@@ -22,10 +20,11 @@ from eulerlora.checkpoint import (
     write_config,
 )
 from eulerlora.errors import CheckpointError, ImageError, NonFiniteError, SettingsError
+from eulerlora.images.preprocess import content_seed, upright_rgb
 from eulerlora.model import EulerLoRA, Prediction, choose_device
-from eulerlora.preprocess import upright_rgb
-from eulerlora.seeds import content_seed
-from eulerlora.uncertainty import summarise
+from eulerlora.sampling.adaptive import standard_errors
+from eulerlora.scores.ood_scores import Threshold
+from eulerlora.scores.uncertainty import summarise
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 
 COUNT, ADAPTERS, CLASSES = 5, 2, 3

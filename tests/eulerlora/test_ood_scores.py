@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from eulerlora.calibration_schema import ScoreThreshold, Threshold
-from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
-from eulerlora.inference import ImageOutput
-from eulerlora.ood_scores import image_scores, ood_scores, with_distances
+from eulerlora.nn.runtime import ImageOutput
+from eulerlora.prediction.answer import image_scores, with_distances
+from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
+from eulerlora.scores.ood_scores import ScoreThreshold, Threshold, ood_scores
 
 LOGITS = torch.tensor([[[2.0, 0.0], [1.0, 1.0]], [[5.0, -1.0], [4.0, 0.0]]], dtype=torch.float64)
 FEATURES = torch.tensor([[[1.0, 0.0], [3.0, 0.0]], [[0.0, 4.0], [0.0, 4.0]]])

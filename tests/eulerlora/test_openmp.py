@@ -1,4 +1,4 @@
-"""eulerlora.openmp: the wait policy that OpenMP reads when it is loaded."""
+"""eulerlora.nn.openmp: the wait policy that OpenMP reads when it is loaded."""
 
 import ast
 import inspect
@@ -12,7 +12,7 @@ from textwrap import dedent
 
 import pytest
 
-from eulerlora.openmp import WAIT_POLICY, set_openmp_wait_policy
+from eulerlora.nn.openmp import WAIT_POLICY, set_openmp_wait_policy
 
 SERVICE_AND_TRAINING = ("serve", "train", "pretrain", "evaluate", "calibrate", "probe", "reproduce")
 NETWORK_COMMANDS = [
@@ -64,7 +64,7 @@ def test_the_openmp_library_of_torch_reads_the_policy_when_it_is_loaded() -> Non
         pytest.skip("this build of torch has no library of GNU OpenMP")
     program = (
         "import ctypes\n"
-        "from eulerlora.openmp import set_openmp_wait_policy\n"
+        "from eulerlora.nn.openmp import set_openmp_wait_policy\n"
         "set_openmp_wait_policy()\n"
         f"ctypes.CDLL({str(libraries[0])!r})\n"
     )

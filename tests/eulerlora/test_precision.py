@@ -1,4 +1,4 @@
-"""eulerlora.precision: where bfloat16 is tried, and what its gate refuses."""
+"""eulerlora.prediction.precision: where bfloat16 is tried, and what its gate refuses."""
 
 import os
 import subprocess
@@ -10,20 +10,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from eulerlora.checkpoint import Checkpoint, load_checkpoint
-from eulerlora.drawn_pictures import HEIGHT, WIDTH, drawn_pictures
+from eulerlora.checkpoint.files import Checkpoint, load_checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora.precision import (
+from eulerlora.prediction.answer import Prediction
+from eulerlora.prediction.precision import (
+    HEIGHT,
     MAX_CHANGE,
     REQUESTED,
+    WIDTH,
     calibration_mismatch,
     change_of,
     decide_precision,
+    drawn_pictures,
     fastest_precision,
     gate_fault,
     missing_bfloat16,
 )
-from eulerlora.prediction import Prediction
 from eulerlora.settings import Precision
 
 CPU = torch.device("cpu")
@@ -63,7 +65,7 @@ def test_a_chosen_precision_has_no_gate(
     slow: str,
 ) -> None:
     set_cpu(monkeypatch, capabilities)
-    monkeypatch.setattr("eulerlora.precision.MAX_CHANGE", -1.0)
+    monkeypatch.setattr("eulerlora.prediction.precision.MAX_CHANGE", -1.0)
     decision = decide_precision(precision, checkpoint, CPU)
     assert (decision.precision, decision.reason) == (precision, REQUESTED + slow)
 
@@ -74,7 +76,7 @@ def test_auto_is_bfloat16_on_a_cpu_that_has_it(
 ) -> None:
     set_cpu(monkeypatch, {name: True})
     before = {key: values.clone() for key, values in checkpoint.network.state_dict().items()}
-    monkeypatch.setattr("eulerlora.precision.MAX_CHANGE", 1.0)
+    monkeypatch.setattr("eulerlora.prediction.precision.MAX_CHANGE", 1.0)
     without_thresholds = checkpoint.config.model_copy(update={"thresholds": ()})
     decision = decide_precision("auto", replace(checkpoint, config=without_thresholds), CPU)
     assert decision.precision == "bfloat16", decision
@@ -99,7 +101,7 @@ def test_auto_is_float32_on_a_cpu_without_bfloat16(
     reason: str,
 ) -> None:
     set_cpu(monkeypatch, capabilities, kernels)
-    monkeypatch.setattr("eulerlora.precision.MAX_CHANGE", 1.0)
+    monkeypatch.setattr("eulerlora.prediction.precision.MAX_CHANGE", 1.0)
     decision = decide_precision("auto", checkpoint, CPU)
     assert decision.precision == "float32"
     assert reason in decision.reason
@@ -121,7 +123,7 @@ def test_auto_is_float32_on_an_unknown_device() -> None:
 
 @pytest.mark.slow
 def test_kernels_without_avx512_give_float32() -> None:
-    code = "import torch; from eulerlora import precision as p; "
+    code = "import torch; from eulerlora.prediction import precision as p; "
     code += "print(p.missing_bfloat16(torch.device('cpu')))"
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": "avx2"}
     done = subprocess.run(
@@ -154,8 +156,8 @@ def test_a_changed_label_or_flag_closes_the_gate(answer: Prediction) -> None:
 def test_a_changed_disposition_closes_the_gate(
     monkeypatch: pytest.MonkeyPatch, checkpoint: Checkpoint
 ) -> None:
-    monkeypatch.setattr("eulerlora.precision.MAX_CHANGE", 1.0)
-    monkeypatch.setattr("eulerlora.precision.change_of", lambda *_: None)
+    monkeypatch.setattr("eulerlora.prediction.precision.MAX_CHANGE", 1.0)
+    monkeypatch.setattr("eulerlora.prediction.precision.change_of", lambda *_: None)
     seen: list[Prediction] = []
 
     def dispositions(prediction: Prediction, classes: Sequence[str]) -> list[str]:
@@ -172,7 +174,7 @@ def test_a_changed_disposition_closes_the_gate(
 def test_rounding_that_changes_too_much_closes_the_gate(
     monkeypatch: pytest.MonkeyPatch, checkpoint: Checkpoint
 ) -> None:
-    monkeypatch.setattr("eulerlora.precision.MAX_CHANGE", 1e-9)
+    monkeypatch.setattr("eulerlora.prediction.precision.MAX_CHANGE", 1e-9)
     assert "bfloat16 in mode det: a probability" in str(gate_fault(checkpoint, CPU))
 
 

@@ -10,19 +10,17 @@ from scipy import stats
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Generator, Tensor
 
-from eulerlora.calibration_schema import PredictionSetCalibration
-from eulerlora.config import CheckpointConfig
+from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.errors import SettingsError
-from eulerlora.prediction_sets import (
+from eulerlora.prediction.answer import calibration_for, missing_calibration, precision_mismatch
+from eulerlora.scores.prediction_sets import (
+    PredictionSetCalibration,
     RunOptions,
-    calibration_for,
     check_coverage,
     class_threshold,
     included_classes,
     lac_scores,
     min_units,
-    missing_calibration,
-    precision_mismatch,
     prediction_sets,
     threshold_rank,
     unit_scores,

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from eulerlora.calibration_schema import RoundMargins
-from eulerlora.round_answer import (
+from eulerlora.sampling.adaptive import (
     MAX_ENTROPY_ERROR_NATS,
+    RoundMargins,
     SettledDecisions,
     log_odds,
     round_answers,

@@ -8,10 +8,9 @@ from torch import Tensor
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.utils import counters
 
-from eulerlora.row_draws import COEFFICIENTS, RowDraws
-from eulerlora.row_pass import NetworkOutput
-from eulerlora.rows import Rows
-from eulerlora.runtime import (
+from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput
+from eulerlora.nn.rows import COEFFICIENTS, RowDraws, Rows
+from eulerlora.nn.runtime import (
     CPU_TOKENS,
     CPU_VALUES,
     ROW_COUNTS,
@@ -21,7 +20,6 @@ from eulerlora.runtime import (
     row_counts,
 )
 from eulerlora.settings import Draw, RuntimeSettings
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import TINY_BACKBONE, random_backbone, random_network
 
 CPU = torch.device("cpu")
@@ -93,8 +91,8 @@ def test_many_rows_on_a_cpu_run_in_several_passes_with_the_same_logits(
 ) -> None:
     network = random_network()
     shape = network.backbone.settings
-    monkeypatch.setattr("eulerlora.runtime.CPU_TOKENS", 0)
-    monkeypatch.setattr("eulerlora.runtime.CPU_VALUES", 8 * shape.tokens * shape.mlp_width)
+    monkeypatch.setattr("eulerlora.nn.runtime.CPU_TOKENS", 0)
+    monkeypatch.setattr("eulerlora.nn.runtime.CPU_VALUES", 8 * shape.tokens * shape.mlp_width)
     passes: list[int] = []
     outputs = network.outputs
 
@@ -121,7 +119,7 @@ def test_an_accelerator_runs_all_rows_in_one_pass() -> None:
 def test_a_pass_on_a_cpu_has_a_minimum_number_of_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("eulerlora.runtime.CPU_VALUES", 1)
+    monkeypatch.setattr("eulerlora.nn.runtime.CPU_VALUES", 1)
     assert max_rows_per_pass(random_network(), CPU) == CPU_TOKENS // 17
 
 
@@ -158,7 +156,7 @@ def test_the_first_pass_compiles_all_row_counts_and_returns_the_logits_of_the_gi
 def test_every_shape_of_network_has_a_graph_for_each_row_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("eulerlora.runtime.ROW_COUNTS", (1, 2, 4, 8, 16))
+    monkeypatch.setattr("eulerlora.nn.runtime.ROW_COUNTS", (1, 2, 4, 8, 16))
     torch._dynamo.reset()
     counters.clear()
     wide = random_backbone(TINY_BACKBONE.model_copy(update={"mlp_width": 32}))
@@ -174,7 +172,7 @@ def test_every_shape_of_network_has_a_graph_for_each_row_count(
 def test_a_network_that_cannot_be_compiled_once_more_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("eulerlora.runtime.MAX_GRAPHS", 2)
+    monkeypatch.setattr("eulerlora.nn.runtime.MAX_GRAPHS", 2)
     torch._dynamo.reset()
     network = random_network()
     runtime = Runtime(network, CPU, RuntimeSettings(compiler="eager"))

@@ -5,7 +5,7 @@ import torch
 from pydantic import ValidationError
 from torchvision import models
 
-from eulerlora.published_weights import from_torchvision
+from eulerlora.checkpoint.published_weights import from_torchvision
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, Preprocessing
 
 

@@ -3,7 +3,7 @@
 import pytest
 from scipy.stats import norm, t
 
-from eulerlora.student_t import student_t_quantile
+from eulerlora.sampling.adaptive import student_t_quantile
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 14, 30, 151])

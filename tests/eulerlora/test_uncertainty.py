@@ -1,4 +1,4 @@
-"""eulerlora.uncertainty: entropies against scipy, and bounds for all trajectories."""
+"""eulerlora.scores.uncertainty: entropies against scipy, and bounds for all trajectories."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from torch import Generator, Tensor
 
-from eulerlora.uncertainty import summarise
+from eulerlora.scores.uncertainty import summarise
 
 
 def random_trajectories(images: int = 50, count: int = 7, classes: int = 5) -> Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 from pydantic import ValidationError
 
-from eulerlora.config import CheckpointConfig
+from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.errors import SettingsError
 from eulerlora.settings import AdapterSettings, Auto, Draw, PositiveInt
 from eulerlora.validation import Settings, first_fault, validated

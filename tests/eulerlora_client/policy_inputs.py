@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.contract.triage import ImageQuality
+from eulerlora_client.contract.answers import ImageQuality, Prediction
 
 GOOD = ImageQuality(
     width=600, height=450, brightness=0.6, dark_share=0.0, bright_share=0.0, sharpness=50.0

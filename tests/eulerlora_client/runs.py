@@ -9,10 +9,16 @@ from PIL import Image
 
 from eulerlora_client.commands import program as program_module
 from eulerlora_client.commands.triage import triage_command
-from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason, TriageResult
+from eulerlora_client.contract.answers import (
+    Disposition,
+    ImageQuality,
+    Prediction,
+    Reason,
+    TriageResult,
+)
 from eulerlora_client.policy.policy import Decision, Policy, default_policy, default_policy_text
-from eulerlora_client.triage.result import RowProblem, TriageRow, policy_description, triage_result
+from eulerlora_client.policy.results import policy_description, triage_result
+from eulerlora_client.report.ranking import RowProblem, TriageRow
 from tests.eulerlora_client.conftest import PREDICTION, Reply
 from tests.program import Completed, run
 

@@ -12,10 +12,10 @@ import pytest
 from eulerlora import EulerLoRA
 from eulerlora_client import Disposition
 from eulerlora_client.commands.triage import triage_command
-from eulerlora_client.policy.wording import TITLES
+from eulerlora_client.policy.results import TITLES
 from eulerlora_client.report.exports import COLUMNS
-from eulerlora_client.sdk.retry import RetryPolicy, Timeouts
-from eulerlora_client.triage.files import EXTENSIONS
+from eulerlora_client.sdk.images import EXTENSIONS
+from eulerlora_client.sdk.requests import RetryPolicy, Timeouts
 from tests.eulerlora_client.runs import triage
 from tests.markdown import code_blocks
 from tests.service.conftest import app_of

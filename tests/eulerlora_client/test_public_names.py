@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import eulerlora_client
-from eulerlora_client.contract import models, predictions, problems, triage
+from eulerlora_client.contract import answers, problems
 
 ROOT = Path(__file__).parents[2]
-INNER = {"ModelList", "ServiceStatus"}  # what `models` unpacks, and the response of a probe
+INNER = {"ModelList", "ServiceStatus", "WireModel"}  # not what a method of the clients returns
 
 
 def test_all_names_exist_and_are_sorted() -> None:
@@ -18,7 +18,7 @@ def test_all_names_exist_and_are_sorted() -> None:
 
 
 def test_every_problem_and_wire_model_is_public() -> None:
-    for module in (problems, models, predictions, triage):
+    for module in (problems, answers):
         defined = {
             name
             for name, kind in vars(module).items()
@@ -29,7 +29,7 @@ def test_every_problem_and_wire_model_is_public() -> None:
 
 def test_it_imports_neither_torch_nor_fastapi_nor_other_packages() -> None:
     code = (
-        "import sys, json, eulerlora_client, eulerlora_client.triage.run;"
+        "import sys, json, eulerlora_client, eulerlora_client.commands.session;"
         "import eulerlora_client.commands.triage;"
         "print(json.dumps(sorted(sys.modules)))"
     )

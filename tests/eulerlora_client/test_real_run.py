@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from tests.eulerlora_client.runs import triage
 from tests.server_process import serving
 

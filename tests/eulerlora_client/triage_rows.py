@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.contract.triage import ImageQuality
-from eulerlora_client.policy.policy import Policy, default_policy
-from eulerlora_client.policy.rules import MalignantRules, UncertaintyRules
-from eulerlora_client.triage.result import RowProblem, TriageRow, triage_result
+from eulerlora_client.contract.answers import ImageQuality, Prediction
+from eulerlora_client.policy.policy import MalignantRules, Policy, UncertaintyRules, default_policy
+from eulerlora_client.policy.results import triage_result
+from eulerlora_client.report.ranking import RowProblem, TriageRow
 
 CLASS_NAMES = {
     "akiec": "actinic keratosis (or Bowen's disease)",

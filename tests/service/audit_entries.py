@@ -1,6 +1,6 @@
 """Entries for tests of the audit log."""
 
-from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.policy import policy
 from service.audit.log import AuditEntry
 

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from fastapi import Request
 
+from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.model import EulerLoRA
-from eulerlora.preprocess import network_input
-from eulerlora.seeds import content_seed
 from eulerlora.settings import Draw, Preprocessing
-from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.contract.queries import PredictQuery
 from service.decoding.decode import Declared, decode
 from service.decoding.pool import Decoded

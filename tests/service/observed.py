@@ -10,11 +10,14 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from eulerlora_client.contract.models import ModelShift, ShiftSignal
-from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.answers import (
+    Disposition,
+    ModelShift,
+    Prediction,
+    ShiftSignal,
+    StandardError,
+)
 from eulerlora_client.contract.problems import NotAuthenticated, Overloaded
-from eulerlora_client.contract.scores import StandardError
-from eulerlora_client.contract.triage import Disposition
 from service.http import responses as problems
 from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
 from service.routes.system import metrics_routes

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from service.settings import PREFIX
 from tests.eulerlora_client.runs import triage
 from tests.server_process import ServerProcess, serving

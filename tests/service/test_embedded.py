@@ -10,8 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from eulerlora import EulerLoRA
-from eulerlora.checkpoint import BACKBONE, CARD, DEFAULT_CHECKPOINT
-from eulerlora.config import CheckpointConfig
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.files import BACKBONE, CARD, DEFAULT_CHECKPOINT
 
 MAX_BYTES = 25_000_000
 IMAGES = 17

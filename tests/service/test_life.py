@@ -19,7 +19,7 @@ import pytest
 import torch
 from fastapi import FastAPI
 
-from eulerlora.checkpoint import save_checkpoint, stored_revision
+from eulerlora.checkpoint.files import save_checkpoint, stored_revision
 from service import process
 from service.inference import engine
 from service.lifecycle import server as server_module

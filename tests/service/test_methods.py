@@ -8,7 +8,7 @@ import torch
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from eulerlora.checkpoint import Checkpoint
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.queries import PredictQuery
 from service.app import create_service

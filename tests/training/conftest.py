@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from eulerlora.backbone import save_backbone
+from eulerlora.checkpoint.backbone import save_backbone
 from tests.conftest import random_backbone
 
 COLOURS = {"blue": (40, 40, 220), "green": (40, 200, 40), "red": (220, 40, 40)}

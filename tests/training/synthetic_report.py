@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from eulerlora.calibration_schema import ScoreThreshold, Threshold
-from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
-from training.data.labelled_images import LabelledImage
+from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
+from eulerlora.scores.ood_scores import ScoreThreshold, Threshold
+from training.data.images import LabelledImage
 from training.evaluation.evaluate import EvaluatedSet, EvaluatedSets, Evaluation
 from training.evaluation.evaluated_sets import set_predictions
 from training.evaluation.inference import ModelOutputs

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from eulerlora.checkpoint import CONFIG
-from eulerlora.config import AdapterConfig, BackboneConfig, CheckpointConfig, ClassName
+from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig, ClassName
+from eulerlora.checkpoint.files import CONFIG
 from eulerlora.settings import BackboneSettings, Preprocessing
 from training.adaptation.train import REPORT
 from training.evaluation.report_schema import JSON

@@ -1,23 +1,232 @@
-"""The objective of adapter training: a loss over trajectories that are drawn for every step."""
+"""Losses over the trajectories of an image, and the weights of images and classes.
 
-from collections.abc import Callable, Mapping
+Blocks that compute their projections one by one, and ordinary adapter dropout.
+
+Dropout is a control of the paper's stochastic training. Elements of the input of each down
+projection are dropped, as with PEFT's `lora_dropout`:
+
+    y = W0 x + b0 + B (c * (A dropout(x)))
+
+The frozen projection gets the whole input. Prediction drops nothing.
+
+The objective of adapter training: a loss over trajectories that are drawn for every step.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
 
-from eulerlora.method_settings import IVONSettings
-from eulerlora.row_draws import RowDraws
-from eulerlora.row_pass import Block, adapted_block
-from eulerlora.rows import Rows
-from eulerlora.vision_transformer import AdaptedVisionTransformer
-from training.adaptation.dropout import DropoutBlock
-from training.adaptation.losses import Loss, image_weights, target_probabilities
+from eulerlora.methods.settings import IVONSettings
+from eulerlora.nn.attention import AttentionAdapters, attend
+from eulerlora.nn.backbone import EncoderBlock
+from eulerlora.nn.network import AdaptedVisionTransformer, Block, BlockPart, adapted_block
+from eulerlora.nn.rows import RowDraws, Rows
 from training.adaptation.validation import EpochValidation
+from training.data.images import OUTSIDE
+from training.fit.batches import IGNORED, Floats, Ints
 from training.fit.ivon import Posterior
-from training.fit.objective import Objective, recomputed
+from training.fit.optimisation import Objective, recomputed
+
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(logits, targets, weights) -> the weighted sum over images, as in `trajectory_loss`."""
+
+
+def trajectory_loss(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """Returns the weighted sum over images of the mean cross-entropy of their trajectories.
+
+    logits: (n, trajectories, classes). targets: (n, classes) probabilities. weights: (n,). The
+    loss of a batch is this sum divided by the sum of the weights.
+    """
+    return -(targets * logits.log_softmax(dim=-1).mean(dim=1)).sum(dim=-1) @ weights
+
+
+def mean_probability_loss(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """Returns the weighted sum over images of the cross-entropy of their mean probability.
+
+    Shapes as in `trajectory_loss`.
+    """
+    return -(targets * log_mean_probability(logits)).sum(dim=-1) @ weights
+
+
+LOSSES: Mapping[Literal["trajectory", "mean"], Loss] = {
+    "trajectory": trajectory_loss,
+    "mean": mean_probability_loss,
+}
+"""Losses by the recipe key `training.loss`."""
+
+
+def balanced_counts(labels: Ints, class_balance: float) -> Floats:
+    """Returns (n,), how often each image is drawn on average; the sum is n.
+
+    The images of a class together are drawn in proportion to size ** (1 - class_balance). labels:
+    (n,); OUTSIDE is drawn once.
+    """
+    inside = labels >= 0
+    sizes = np.bincount(labels[inside]).astype(np.float64)
+    shares = np.where(sizes > 0, sizes ** (1 - class_balance), 0.0)
+    shares *= inside.sum() / shares.sum()
+    per_image = shares / np.maximum(sizes, 1)
+    return np.where(inside, per_image[labels * inside], 1.0)
+
+
+def log_frequency_ratio(labels: Ints, expected_counts: Floats, classes: int) -> Tensor:
+    """Returns (classes,) float32, the logarithm of drawn over present images of each class.
+
+    Training adds it to the logits (logit adjustment, Menon et al., ICLR 2021). Classes without
+    images have 0. labels, expected_counts: (n,).
+    """
+    inside = labels >= 0
+    present = np.bincount(labels[inside], minlength=classes)
+    drawn = np.bincount(labels[inside], weights=expected_counts[inside], minlength=classes)
+    ratio = np.where(present > 0, drawn / np.maximum(present, 1), 1.0)
+    return torch.from_numpy(np.log(ratio)).float()
+
+
+def target_probabilities(labels: Tensor, classes: int) -> Tensor:
+    """Returns (n, classes) float32: one-hot labels; uniform for OUTSIDE; zeros for IGNORED.
+
+    labels: (n,).
+    """
+    one_hot = F.one_hot(labels.clamp(min=0), classes) * (labels >= 0).unsqueeze(-1)
+    return one_hot + (labels == OUTSIDE).unsqueeze(-1) / classes
+
+
+def image_weights(labels: Tensor, class_weights: Tensor, outlier_weight: float) -> Tensor:
+    """Returns (n,): the weight of the label's class, and 0 for IGNORED.
+
+    OUTSIDE has `outlier_weight` times the mean class weight. labels: (n,). class_weights:
+    (classes,).
+    """
+    outlier = torch.stack([outlier_weight * class_weights.mean(), class_weights.new_zeros(())])
+    return torch.where(
+        labels >= 0, class_weights[labels.clamp(min=0)], outlier[(labels == IGNORED).long()]
+    )
+
+
+def log_mean_probability(logits: Tensor) -> Tensor:
+    """Returns the log of the mean softmax over trajectories, finite where the softmax is 0.
+
+    logits: (n, trajectories, classes). Returns (n, classes).
+    """
+    return torch.logsumexp(logits.log_softmax(dim=-1), dim=1) - math.log(logits.shape[1])
+
+
+def effective_number_weights(counts: Tensor, beta: float) -> Tensor:
+    """Returns class weights proportional to (1 - beta) / (1 - beta^n), with sum 1.
+
+    Effective number of samples, Cui et al., CVPR 2019. counts: (classes,), training images per
+    class, all at least 1. beta: in [0, 1); 0 gives equal weights. Returns (classes,) float64.
+    """
+    weights = (1 - beta) / (1 - beta ** counts.double())
+    return weights / weights.sum()
+
+
+class ProjectedBlock(ABC):
+    """`row_pass.adapted_block` that computes each projection by itself, for rows of one network."""
+
+    @abstractmethod
+    def projection(
+        self,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        adapters: AttentionAdapters,
+        index: int,
+        coefficients: Tensor,
+    ) -> Tensor:
+        """Returns an adapted projection of the inputs (rows, tokens, width), of the same shape.
+
+        index: of the projection in `PROJECTIONS`. weight, bias: frozen. coefficients: (rows, 4,
+        ranks).
+        """
+
+    def __call__(
+        self,
+        tokens: Tensor,
+        frozen: nn.Module,
+        parts: Sequence[BlockPart],
+        image: Tensor | None,
+        queries: int | None,
+    ) -> Tensor:
+        """Shapes as in `adapted_block`, for the rows of one network."""
+        assert isinstance(frozen, EncoderBlock)
+        (part,) = parts
+        adapters = part.adapters
+        assert isinstance(adapters, AttentionAdapters)
+        coefficients = adapters.coefficients(part.rows)
+        tokens = tokens if image is None else tokens[image]  # (rows, tokens, width)
+        normalised = frozen.ln_1(tokens)
+        attended = self._attention(
+            normalised, frozen.self_attention, adapters, coefficients, queries
+        )
+        return frozen.after_attention(tokens[:, :queries], attended)
+
+    def _attention(
+        self,
+        inputs: Tensor,
+        frozen: nn.MultiheadAttention,
+        adapters: AttentionAdapters,
+        coefficients: Tensor,
+        queries: int | None,
+    ) -> Tensor:
+        """Returns (rows, queries, width); arguments as in `adapted_attention`, for every row."""
+        assert frozen.in_proj_weight is not None
+        assert frozen.in_proj_bias is not None
+        weights = [*frozen.in_proj_weight.chunk(3), frozen.out_proj.weight]
+        biases = [*frozen.in_proj_bias.chunk(3), frozen.out_proj.bias]
+
+        def project(tokens: Tensor, index: int) -> Tensor:
+            return self.projection(
+                tokens, weights[index], biases[index], adapters, index, coefficients
+            )
+
+        heads = [
+            project(tokens, index).unflatten(-1, (frozen.num_heads, -1)).transpose(1, 2)
+            for index, tokens in enumerate((inputs[:, :queries], inputs, inputs))
+        ]
+        context = attend(frozen, *heads)  # (rows, heads, queries, head_dim)
+        return project(context.transpose(1, 2).flatten(2), 3)
+
+
+@dataclass(frozen=True)
+class DropoutBlock(ProjectedBlock):
+    """A block with adapter dropout.
+
+    probability: of dropping an element; the others are divided by 1 - probability. generator: on
+    the CPU. Elements are independent over rows, tokens, features and projections, so that every
+    call draws new ones; the block must not be computed again in a backward pass.
+    """
+
+    probability: float
+    generator: Generator
+
+    def dropped(self, inputs: Tensor) -> Tensor:
+        """Returns the inputs with dropped elements."""
+        kept = torch.empty(inputs.shape).bernoulli_(1 - self.probability, generator=self.generator)
+        return inputs * kept.to(inputs) / (1 - self.probability)
+
+    def projection(
+        self,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        adapters: AttentionAdapters,
+        index: int,
+        coefficients: Tensor,
+    ) -> Tensor:
+        directions = F.linear(self.dropped(inputs), adapters.down[index].flatten(0, 1))
+        weighted = directions * coefficients[:, index].unsqueeze(1)  # (rows, tokens, ranks)
+        adapted = F.linear(weighted, adapters.up[index].flatten(0, 1).T)
+        return F.linear(inputs, weight, bias) + adapted
+
 
 DROPOUT, NOISE = 1, 2
 """Separate the draws of dropout and of single images from those of the trajectories."""
@@ -159,7 +368,7 @@ def _posterior(network: AdaptedVisionTransformer, image_count: int) -> Posterior
 
     The loss is a mean over adapters, each of which has a posterior from all images.
     """
-    method = network.method_settings
+    method = network.method.settings
     if not isinstance(method, IVONSettings):
         return None
     images = image_count * network.settings.adapters / method.kl_weight

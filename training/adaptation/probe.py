@@ -14,14 +14,13 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from eulerlora.backbone_network import VisionTransformer
-from eulerlora.preprocess import network_input, normalise
-from eulerlora.rows import Rows
+from eulerlora.images.preprocess import network_input, normalise
+from eulerlora.methods.sngp import GaussianProcessHeads
+from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import Rows
 from eulerlora.settings import Preprocessing
-from eulerlora.structured_methods.gaussian_process_heads import GaussianProcessHeads
-from eulerlora.vision_transformer import AdaptedVisionTransformer
-from training.data.labelled_images import ImageParts, LabelledImage
-from training.data.sources import read_image
+from training.data.images import ImageParts, LabelledImage, read_image
 from training.metrics.classification import macro_auroc
 from training.metrics.intervals import Floats, Ints, unit_weights
 

@@ -6,13 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eulerlora.config import Provenance
-from eulerlora.inference import predict_images
-from eulerlora.preprocess import network_input
+from eulerlora.checkpoint.config import Provenance
+from eulerlora.images.preprocess import network_input
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.runtime import predict_images
 from eulerlora.settings import Draw, Mode
-from eulerlora.vision_transformer import AdaptedVisionTransformer
-from training.data.labelled_images import LabelledImage
-from training.data.sources import read_image
+from training.data.images import LabelledImage, read_image
 from training.metrics.classification import classification_metrics
 from training.metrics.intervals import unit_weights
 

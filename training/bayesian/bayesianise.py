@@ -4,32 +4,38 @@ from pathlib import Path
 
 import torch
 
-from eulerlora.checkpoint import Checkpoint, check_free, load_checkpoint, save_checkpoint
-from eulerlora.config import AdapterConfig, CheckpointConfig
+from eulerlora.checkpoint.config import AdapterConfig, CheckpointConfig
+from eulerlora.checkpoint.files import Checkpoint, check_free, load_checkpoint, save_checkpoint
+from eulerlora.checkpoint.safetensor_files import tensors_sha256
 from eulerlora.errors import CheckpointError, DataError
-from eulerlora.method_settings import (
+from eulerlora.methods.settings import (
     LaplaceSettings,
     MethodSettings,
     SWAGSettings,
     is_sampled,
 )
-from eulerlora.safetensor_files import tensors_sha256
+from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Auto
-from eulerlora.vision_transformer import AdaptedVisionTransformer
-from training.adaptation.losses import LOSSES
-from training.adaptation.objective import AdapterObjective
+from training.adaptation.objective import LOSSES, AdapterObjective
 from training.adaptation.train import class_weights
-from training.augmentation.views import Transform, training_view
 from training.bayesian.laplace import fit_laplace
 from training.bayesian.source import Source
 from training.bayesian.swag import fit_swag
 from training.bayesian.tfb import fit_tfb
 from training.calibration.calibrate import calibrate
-from training.data.labelled_images import ImageParts
+from training.data.augmentation import Transform, training_view
+from training.data.images import ImageParts
 from training.fit.batches import LoadedBatches
-from training.fit.run_state import round_parameters
-from training.recipe.network import LaplaceFit, PosteriorFit, SWAGFit, TFBFit
-from training.recipe.schema import PLAIN_ADAPTERS, SAMPLES, AdapterRecipe
+from training.fit.run import round_parameters
+from training.recipe.schema import (
+    PLAIN_ADAPTERS,
+    SAMPLES,
+    AdapterRecipe,
+    LaplaceFit,
+    PosteriorFit,
+    SWAGFit,
+    TFBFit,
+)
 from training.reporting.model_card import model_card
 
 

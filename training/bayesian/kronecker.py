@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.adapted_attention import AttentionAdapters
-from eulerlora.coefficients import PROJECTIONS
 from eulerlora.methods.gaussian_weights import GaussianAdapters
-from eulerlora.rows import Rows
+from eulerlora.nn.attention import AttentionAdapters
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import Rows
+from eulerlora.sampling.masks import PROJECTIONS
 from eulerlora.settings import Draw
-from eulerlora.vision_transformer import AdaptedVisionTransformer
-from training.adaptation.dropout import ProjectedBlock
+from training.adaptation.objective import ProjectedBlock
 
 BATCH = 8
 

@@ -15,11 +15,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from eulerlora.method_settings import LaplaceSettings
-from eulerlora.row_draws import RowDraws
-from eulerlora.rows import Rows
+from eulerlora.methods.settings import LaplaceSettings
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import RowDraws, Rows
 from eulerlora.settings import Draw
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 from training.bayesian.kronecker import kronecker_factors, laws, set_kronecker_posterior
 from training.bayesian.source import Inputs, mean_probabilities, with_method
 
@@ -60,7 +59,7 @@ def _posterior(
     network: AdaptedVisionTransformer, training: Tensor, scale: float
 ) -> Callable[[float], None]:
     """Returns what sets the posterior of a prior precision. scale: of the curvature."""
-    method = network.method_settings
+    method = network.method.settings
     assert isinstance(method, LaplaceSettings)
     if method.structure == "kron":
         decomposed = laws(kronecker_factors(network, training), scale)

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eulerlora.adapted_attention import AttentionAdapters
-from eulerlora.config import CheckpointConfig
-from eulerlora.inference import predict_images
-from eulerlora.method_settings import MethodSettings
-from eulerlora.preprocess import network_input
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.images.preprocess import network_input
+from eulerlora.methods.registry import build_network
+from eulerlora.methods.settings import MethodSettings
+from eulerlora.nn.attention import AttentionAdapters
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.runtime import predict_images
 from eulerlora.settings import Draw
-from eulerlora.vision_transformer import AdaptedVisionTransformer
-from training.data.labelled_images import ImageParts, LabelledImage, evenly_spaced
-from training.data.sources import read_image
+from training.data.images import ImageParts, LabelledImage, evenly_spaced, read_image
 
 BATCH = 32
 SAMPLES = 4
@@ -64,9 +64,9 @@ def with_method(
     """
     settings = source.settings.model_copy(update={"min_rank": source.settings.rank})
     classes = source.heads.bias.shape[1]
-    network = AdaptedVisionTransformer(
-        source.backbone, settings, classes, source.preprocessing, method
-    ).to(source.heads.bias.device)
+    network = build_network(source.backbone, settings, classes, source.preprocessing, method).to(
+        source.heads.bias.device
+    )
     for name, parameter in source.adapter_parameters():
         network.get_parameter(name).copy_(parameter)
     return network.eval()

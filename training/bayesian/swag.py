@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from eulerlora.method_settings import SWAGSettings
-from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.methods.settings import SWAGSettings
+from eulerlora.nn.network import AdaptedVisionTransformer
 from training.adaptation.objective import AdapterObjective
 from training.bayesian.source import with_method
 from training.data.progress import track

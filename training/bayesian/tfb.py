@@ -10,9 +10,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from eulerlora.method_settings import TFBSettings
 from eulerlora.methods.gaussian_weights import GaussianAdapters
-from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.methods.settings import TFBSettings
+from eulerlora.nn.network import AdaptedVisionTransformer
 from training.bayesian.source import adapters_of, mean_probabilities, with_method
 
 START = 2.0**-10

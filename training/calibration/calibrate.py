@@ -7,29 +7,29 @@ from pathlib import Path
 
 import torch
 
-from eulerlora.calibration_schema import FeatureConfig
-from eulerlora.checkpoint import (
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.files import (
     Checkpoint,
     load_checkpoint,
     revision_of,
     sampled_from,
     write_config,
+    write_feature_statistics,
 )
-from eulerlora.config import CheckpointConfig
-from eulerlora.feature_distance import (
+from eulerlora.checkpoint.safetensor_files import tensors_sha256
+from eulerlora.model import EulerLoRA
+from eulerlora.prediction.precision import decide_precision
+from eulerlora.scores.feature_distance import (
     SHRINKAGE,
+    FeatureConfig,
     FeatureDistance,
     FeatureStatistics,
     fit_feature_statistics,
-    write_feature_statistics,
 )
-from eulerlora.model import EulerLoRA
-from eulerlora.precision import decide_precision
-from eulerlora.safetensor_files import tensors_sha256
 from eulerlora.settings import Auto, PrecisionChoice, RuntimeSettings, Sampler
 from training.calibration.outputs import CalibrationOutputs
 from training.calibration.thresholds import compute_margins, compute_thresholds
-from training.data.labelled_images import ImageParts, evenly_spaced
+from training.data.images import ImageParts, evenly_spaced
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.prediction_sets import (
     NO_COVERAGE,
@@ -57,8 +57,8 @@ def calibrate(
 
     Returns the new config. The thresholds and sets are those of `det`, and of `stoch` with
     `samples`; there are no sets for `auto`. `auto` also fits margins, for it and mode `adaptive`,
-    if there are enough images (`eulerlora.decision_margins`). Earlier sets are removed, also
-    without a new coverage.
+    if there are enough images (`eulerlora.sampling.decision_margins`). Earlier sets are removed,
+    also without a new coverage.
 
     Fits the statistics on the training part, and the thresholds on the calibration part, or the
     test part of a split without one; the config names them. Replaces `ood.safetensors` and
@@ -66,7 +66,7 @@ def calibrate(
     gives the same thresholds.
     sampler, sampled_from_block: new ones of the checkpoint; None keeps the present ones.
     precisions: of the predictions; each has thresholds and sets of its own, and the first one has
-    the statistics and margins. `auto` is decided by `eulerlora.precision`.
+    the statistics and margins. `auto` is decided by `eulerlora.prediction.precision`.
     Raises DataError if a class has too few lesions for the coverage, before any work.
     """
     checkpoint = load_checkpoint(folder)

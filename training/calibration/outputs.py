@@ -5,14 +5,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from eulerlora.adaptive_sampling import MAX_SAMPLES, ROUNDS
-from eulerlora.decision_margins import DET_ROUND, RoundAnswers
-from eulerlora.feature_distance import FeatureDistance
 from eulerlora.model import EulerLoRA
-from eulerlora.ood_scores import ScoreName
-from eulerlora.round_answer import round_answers
+from eulerlora.sampling.adaptive import MAX_SAMPLES, ROUNDS, round_answers
+from eulerlora.sampling.decision_margins import DET_ROUND, RoundAnswers
+from eulerlora.scores.feature_distance import FeatureDistance
+from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.settings import Auto, Precision
-from training.data.labelled_images import LabelledImage
+from training.data.images import LabelledImage
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
 
 

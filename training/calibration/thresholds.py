@@ -7,12 +7,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from eulerlora.adaptive_sampling import ROUNDS, samples_until_converged
-from eulerlora.calibration_schema import DecisionMargins, ScoreThreshold, Threshold
-from eulerlora.decision_margins import MARGIN_ROUNDS, fit_margins, last_rounds
-from eulerlora.feature_distance import FeatureDistance
+from eulerlora.sampling.adaptive import (
+    ROUNDS,
+    DecisionMargins,
+    StoppingRule,
+    samples_until_converged,
+)
+from eulerlora.sampling.decision_margins import MARGIN_ROUNDS, fit_margins, last_rounds
+from eulerlora.scores.feature_distance import FeatureDistance
+from eulerlora.scores.ood_scores import ScoreThreshold, Threshold
 from eulerlora.settings import ADAPTIVE, AUTO, Auto, RequestMode
-from eulerlora.stopping_rule import StoppingRule
 from training.calibration.outputs import CalibrationOutputs, ScoredImages, scored_images
 from training.evaluation.inference import ModelOutputs
 from training.recipe.schema import SAMPLES

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eulerlora.openmp import set_openmp_wait_policy
+from eulerlora.nn.openmp import set_openmp_wait_policy
 from training.commands.options import (
     PATH,
     data_option,
@@ -17,7 +17,7 @@ from training.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from training.recipe.network import PosteriorFit
+    from training.recipe.schema import PosteriorFit
 
 OPTIONS = {
     "tfb": ("images", "tolerance"),
@@ -86,11 +86,11 @@ def bayesianise_command(
     settings = _settings(method, options)
     set_openmp_wait_policy()
     # These import torch.
-    from eulerlora.checkpoint import check_free, read_config  # noqa: PLC0415
+    from eulerlora.checkpoint.files import check_free, read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.bayesian.bayesianise import bayesianise  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
-    from training.data.sources import report_skipped  # noqa: PLC0415
+    from training.data.images import report_skipped  # noqa: PLC0415
 
     check_free(out)
     images = checkpoint_dataset(read_config(checkpoint), data, skip_bad)
@@ -101,7 +101,7 @@ def bayesianise_command(
 
 def _settings(method: str, options: dict[str, Any]) -> PosteriorFit:
     """Returns the settings of the method. Raises UsageError for an option of another method."""
-    from training.recipe.network import LaplaceFit, SWAGFit, TFBFit  # noqa: PLC0415 - pydantic
+    from training.recipe.schema import LaplaceFit, SWAGFit, TFBFit  # noqa: PLC0415 - pydantic
 
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from eulerlora.calibration_schema import PredictionSetCalibration
-from eulerlora.commands import PRECISION_CHOICES
-from eulerlora.openmp import set_openmp_wait_policy
+from eulerlora.commands.predict import PRECISION_CHOICES
+from eulerlora.nn.openmp import set_openmp_wait_policy
+from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from eulerlora.settings import SAMPLERS, PrecisionChoice, Sampler
 from training.commands.options import (
     PATH,
@@ -89,10 +89,10 @@ def evaluate_command(
     """Evaluate a checkpoint on the test part of its data set."""
     set_openmp_wait_policy()
     # These import torch, and the report matplotlib.
-    from eulerlora.checkpoint import load_checkpoint, sampled_from  # noqa: PLC0415
+    from eulerlora.checkpoint.files import load_checkpoint, sampled_from  # noqa: PLC0415
     from eulerlora.model import EulerLoRA  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
-    from training.data.sources import report_skipped  # noqa: PLC0415
+    from training.data.images import report_skipped  # noqa: PLC0415
     from training.evaluation.evaluate import evaluate  # noqa: PLC0415
     from training.evaluation.inference import SamplingOptions  # noqa: PLC0415
     from training.evaluation.report_schema import TEST  # noqa: PLC0415
@@ -177,11 +177,11 @@ def calibrate_command(
     """
     set_openmp_wait_policy()
     # These import torch.
-    from eulerlora.checkpoint import read_config  # noqa: PLC0415
+    from eulerlora.checkpoint.files import read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.calibration.calibrate import calibrate  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset  # noqa: PLC0415
-    from training.data.sources import report_skipped  # noqa: PLC0415
+    from training.data.images import report_skipped  # noqa: PLC0415
     from training.evaluation.prediction_sets import CoverageSettings  # noqa: PLC0415
 
     if always_include_rare and not coverage:

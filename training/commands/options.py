@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from eulerlora.commands import PRECISION_CHOICES, Coverage
+from eulerlora.commands.predict import PRECISION_CHOICES, Coverage
 from eulerlora.errors import CheckpointError, NonFiniteError, StorageError
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def checkpoint_hint(last: Path, states: list[Path]) -> str:
 
 def state_hint(states: list[Path]) -> str:
     """Returns the step and the path of the last readable state."""
-    from training.fit.run_state import stored_steps  # noqa: PLC0415 - imports torch
+    from training.fit.run import stored_steps  # noqa: PLC0415 - imports torch
 
     for state in reversed(states):
         try:

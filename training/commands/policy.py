@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.openmp import set_openmp_wait_policy
+from eulerlora.nn.openmp import set_openmp_wait_policy
 from training.commands.options import (
     PATH,
     data_option,
@@ -97,7 +97,7 @@ def fit_command(
     # These import torch.
     from eulerlora.model import EulerLoRA  # noqa: PLC0415
     from training.data.datasets import checkpoint_dataset, dataset_settings  # noqa: PLC0415
-    from training.data.sources import report_skipped  # noqa: PLC0415
+    from training.data.images import report_skipped  # noqa: PLC0415
     from training.evaluation.inference import SamplingOptions  # noqa: PLC0415
     from training.evaluation.report_schema import TEST  # noqa: PLC0415
     from training.policy.archives import measure_archive  # noqa: PLC0415
@@ -151,8 +151,8 @@ def fit_command(
 
 def _archives(arguments: Sequence[str]) -> list[Archive]:
     """Returns archives from NAME=PATH. Raises UsageError for another form, and SettingsError."""
+    from training.data.local_images import read_archive_labels  # noqa: PLC0415
     from training.policy.archives import Archive  # noqa: PLC0415 - imports torch
-    from training.recipe.archive import read_archive_labels  # noqa: PLC0415
 
     archives = []
     for argument in arguments:

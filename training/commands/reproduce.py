@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from eulerlora.errors import DataError, SettingsError
-from eulerlora.openmp import set_openmp_wait_policy
+from eulerlora.nn.openmp import set_openmp_wait_policy
 from training.commands.options import PATH
 
 if TYPE_CHECKING:
-    from training.recipe.network import PosteriorFit, WholeNetworkSettings
-    from training.recipe.optimisation import AdapterTraining
+    from training.recipe.schema import AdapterTraining, PosteriorFit, WholeNetworkSettings
     from training.reproduction.estimate import RunEstimate
     from training.reproduction.runs import TableRun
     from training.reproduction.table import Table
@@ -233,7 +232,7 @@ def _gigabytes(count: float) -> str:
 
 def _settings(run: TableRun) -> str:
     """Returns the settings in which runs differ, in one line."""
-    from eulerlora.method_settings import is_sampled, law_text, members_text  # noqa: PLC0415 - pydantic
+    from eulerlora.methods.settings import is_sampled, law_text, members_text  # noqa: PLC0415 - pydantic
 
     recipe = run.recipe
     adapters, training, whole = recipe.adapters, recipe.training, recipe.whole_network

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.openmp import set_openmp_wait_policy
+from eulerlora.nn.openmp import set_openmp_wait_policy
 from training.commands.options import (
     PATH,
     Coverages,
@@ -115,10 +115,10 @@ def fit_command(
     """
     set_openmp_wait_policy()
     # These import torch.
-    from eulerlora.checkpoint import check_free, read_config  # noqa: PLC0415
+    from eulerlora.checkpoint.files import check_free, read_config  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
+    from training.data.images import report_skipped  # noqa: PLC0415
     from training.data.local_images import LabelNames, read_local_images  # noqa: PLC0415
-    from training.data.sources import report_skipped  # noqa: PLC0415
     from training.evaluation.inference import SamplingOptions  # noqa: PLC0415
     from training.policy.file import read_text  # noqa: PLC0415
     from training.site.calibration import SiteSettings, calibrate_site  # noqa: PLC0415

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eulerlora.openmp import set_openmp_wait_policy
+from eulerlora.nn.openmp import set_openmp_wait_policy
 from training.commands.options import (
     PATH,
     checkpoint_hint,
@@ -102,11 +102,11 @@ def probe_command(
     """
     set_openmp_wait_policy()
     # These import torch.
-    from eulerlora.backbone import at_image_size, load_backbone  # noqa: PLC0415
+    from eulerlora.checkpoint.backbone import at_image_size, load_backbone  # noqa: PLC0415
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.adaptation.probe import linear_probe  # noqa: PLC0415
     from training.data.datasets import read_dataset  # noqa: PLC0415
-    from training.data.sources import report_skipped  # noqa: PLC0415
+    from training.data.images import report_skipped  # noqa: PLC0415
     from training.recipe.schema import DataSettings  # noqa: PLC0415
 
     file = load_backbone(backbone)
@@ -180,7 +180,7 @@ def train_command(
 
     path, overrides = find_recipe(recipe), _with_seed(overrides, seed)
     if show:
-        from training.recipe.sources import recipe_with_sources  # noqa: PLC0415 - tomlkit
+        from training.recipe.keys import recipe_with_sources  # noqa: PLC0415 - tomlkit
 
         for line in recipe_with_sources(path, AdapterRecipe, overrides, variant):
             click.echo(line)
@@ -189,10 +189,10 @@ def train_command(
         raise click.UsageError(f"Missing option '--{'data' if data is None else 'out'}'.")
     # These import torch.
     from eulerlora.model import choose_device  # noqa: PLC0415
+    from training.adaptation.network import member_folders  # noqa: PLC0415
     from training.adaptation.train import state_file, train  # noqa: PLC0415
+    from training.adaptation.whole_networks import train_whole_networks  # noqa: PLC0415
     from training.bayesian.bayesianise import fit_posterior  # noqa: PLC0415
-    from training.whole_networks.members import member_folders  # noqa: PLC0415
-    from training.whole_networks.train import train_whole_networks  # noqa: PLC0415
 
     settings = read_recipe(path, AdapterRecipe, overrides, variant)
     curves = tracking(trackers, track_dir, out, settings)

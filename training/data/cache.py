@@ -22,8 +22,8 @@ from pathlib import Path
 import torch
 from platformdirs import user_cache_path
 
-from eulerlora.image_files import image_files
-from training.data.sources import (
+from eulerlora.images.files import image_files
+from training.data.images import (
     Decoded,
     Source,
     decode_all,

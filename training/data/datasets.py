@@ -5,29 +5,28 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from eulerlora.config import CheckpointConfig, ClassName
+from eulerlora.checkpoint.config import CheckpointConfig, ClassName
 from eulerlora.errors import DataError
-from eulerlora.image_files import EXTENSIONS, is_image_name
+from eulerlora.images.files import EXTENSIONS, is_image_name
 from training.data import ham10000
 from training.data.cache import DecodedImages, decoded_images
-from training.data.labelled_images import (
+from training.data.images import (
     OUTSIDE,
     ImageParts,
     LabelledImage,
+    OnBad,
     OodSet,
     evenly_spaced,
+    refuse,
 )
+from training.data.labels import LABELS, ImageLabel, check_every_class, split_labels
 from training.data.public_sets import (
     TITLES,
     read_tiny_imagenet,
     read_torchvision_set,
     split_suffix,
 )
-from training.data.sources import OnBad, refuse
-from training.labels.checks import check_every_class
-from training.labels.layout import split_labels
-from training.labels.splits import stratified_split
-from training.labels.table import LABELS, ImageLabel
+from training.data.splits import stratified_split
 from training.recipe.pretraining import UnlabelledData
 from training.recipe.schema import DataSettings, OodSettings, OutlierSettings, Part
 

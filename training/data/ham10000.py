@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 from sklearn.model_selection import StratifiedGroupKFold, train_test_split
 
-from eulerlora.config import ClassName
+from eulerlora.checkpoint.config import ClassName
 from eulerlora.errors import DataError
 from training.data.cache import DecodedImages, decoded_images
-from training.data.labelled_images import ImageParts, LabelledImage
-from training.data.sources import OnBad, refuse
-from training.labels.splits import SPLIT_SEED
+from training.data.images import ImageParts, LabelledImage, OnBad, refuse
+from training.data.splits import SPLIT_SEED
 from training.recipe.schema import Split
 
 TITLE = "HAM10000"

@@ -1,16 +1,73 @@
-"""Labelled pictures of a site or an archive: a folder per class, or a table `labels.csv`."""
+"""Archives of labelled pictures as TOML files: the classes of their labels, and their lesions.
+
+Labelled pictures of a site or an archive: a folder per class, or a table `labels.csv`.
+"""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Annotated, Literal
 
-from eulerlora.errors import DataError
+from pydantic import Field, field_validator
+
+from eulerlora.errors import DataError, SettingsError
+from eulerlora.validation import Settings, validated
 from training.data.cache import decoded_images
-from training.data.labelled_images import OUTSIDE, LabelledImage
-from training.data.sources import OnBad, refuse
-from training.labels.table import LABELS, ImageLabel, read_labels
+from training.data.images import OUTSIDE, LabelledImage, OnBad, refuse
+from training.data.labels import LABELS, ImageLabel, read_labels
+from training.recipe.file import read_toml
+
+ARCHIVES = Path(__file__).parents[1] / "archives"
+
+Name = Annotated[str, Field(min_length=1)]
+
+
+class ArchiveLabels(Settings):
+    """The labels of an archive.
+
+    title: its name in reports. labels: class by label. malignant: labels of malignant lesions of
+    none of the classes. lesion: regular expression that finds the lesion in the name of a picture,
+    as its only group; None if every picture shows another lesion.
+    """
+
+    title: Name
+    labels: Annotated[Mapping[Name, Name], Field(min_length=1)]
+    malignant: tuple[Name, ...] = ()
+    lesion: str | None = None
+
+    @field_validator("lesion")
+    @classmethod
+    def _one_group(cls, pattern: str | None) -> str | None:
+        try:
+            if pattern is not None and re.compile(pattern).groups != 1:
+                raise ValueError(f"expected a regular expression with one group, got {pattern}")
+        except re.error as error:
+            raise ValueError(f"expected a regular expression, got {pattern} ({error})") from error
+        return pattern
+
+
+def read_archive_labels(name: str) -> ArchiveLabels:
+    """Returns the labels of a packaged archive, or of one that a TOML file describes.
+
+    Raises SettingsError, with the packaged names or the file and the key.
+    """
+    if not name.endswith(".toml") and name not in archive_names():
+        raise SettingsError(
+            f"expected a .toml file or one of {', '.join(archive_names())}, got {name!r}"
+        )
+    path = Path(name) if name.endswith(".toml") else ARCHIVES / f"{name}.toml"
+    tables = read_toml(path)
+    try:
+        return validated(ArchiveLabels, tables)
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error}") from error
+
+
+def archive_names() -> list[str]:
+    """Returns the names of the packaged archives."""
+    return sorted(path.stem for path in ARCHIVES.glob("*.toml"))
+
 
 OPTIONS = "map a label with --class {0}=CLASS or leave its pictures out with --ignore {0}"
 

@@ -20,12 +20,11 @@ from torch import Tensor
 from torchvision import datasets
 from torchvision.datasets.utils import check_integrity
 
-from eulerlora.config import ClassName
+from eulerlora.checkpoint.config import ClassName
 from eulerlora.errors import DataError
 from training.data.cache import decoded_images
-from training.data.labelled_images import ImageParts, LabelledImage
-from training.data.sources import OnBad, Source, refuse
-from training.labels.splits import three_parts
+from training.data.images import ImageParts, LabelledImage, OnBad, Source, refuse
+from training.data.splits import three_parts
 from training.recipe.schema import Split
 
 TRAIN, VALIDATION = "train", "val"

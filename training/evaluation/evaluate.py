@@ -9,7 +9,7 @@ import numpy as np
 
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Sampler
-from training.data.labelled_images import ImageParts, LabelledImage, OodSet, evenly_spaced
+from training.data.images import ImageParts, LabelledImage, OodSet, evenly_spaced
 from training.evaluation.evaluated_sets import (
     EvaluatedSet,
     EvaluatedSets,

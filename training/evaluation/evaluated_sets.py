@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eulerlora.calibration_schema import Threshold
-from eulerlora.feature_distance import FeatureDistance
-from eulerlora.ood_scores import OodScore, OodScores, ScoreName, ood_scores
-from eulerlora.uncertainty import Uncertainty, summarise
-from training.data.labelled_images import LabelledImage
+from eulerlora.scores.feature_distance import FeatureDistance
+from eulerlora.scores.ood_scores import OodScore, OodScores, ScoreName, Threshold, ood_scores
+from eulerlora.scores.uncertainty import Uncertainty, summarise
+from training.data.images import LabelledImage
 from training.evaluation.inference import ModelOutputs
 from training.evaluation.report_schema import ScoreMetrics
 from training.metrics.classification import ood_metrics

@@ -8,17 +8,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from eulerlora.errors import NonFiniteError
-from eulerlora.feature_distance import FeatureDistance
-from eulerlora.inference import ImageOutput, predict_images
+from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.model import EulerLoRA
-from eulerlora.ood_scores import ScoreName, score_values
-from eulerlora.preprocess import network_input
-from eulerlora.seeds import content_seed
+from eulerlora.nn.runtime import ImageOutput, predict_images
+from eulerlora.scores.feature_distance import FeatureDistance
+from eulerlora.scores.ood_scores import ScoreName, score_values
+from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw, Mode, Sampler
-from eulerlora.uncertainty import summarise
-from training.data.labelled_images import LabelledImage
+from training.data.images import LabelledImage, read_image
 from training.data.progress import track
-from training.data.sources import read_image
 
 BATCH_ROWS = 256
 

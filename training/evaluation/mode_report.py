@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from eulerlora.ood_scores import ScoreName
-from eulerlora.uncertainty import Uncertainty
-from training.data.labelled_images import ImageParts
+from eulerlora.scores.ood_scores import ScoreName
+from eulerlora.scores.uncertainty import Uncertainty
+from training.data.images import ImageParts
 from training.evaluation.evaluated_sets import SetPredictions
 from training.evaluation.report_schema import (
     CLEAN,

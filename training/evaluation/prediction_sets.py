@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eulerlora.calibration_schema import PredictionSetCalibration
 from eulerlora.errors import DataError, SettingsError
 from eulerlora.model import EulerLoRA
-from eulerlora.prediction_sets import (
+from eulerlora.prediction.answer import calibrations_for
+from eulerlora.scores.prediction_sets import (
     ALWAYS_INCLUDED,
+    PredictionSetCalibration,
     RunOptions,
-    calibrations_for,
     check_coverage,
     class_threshold,
     included_classes,
@@ -25,7 +25,7 @@ from eulerlora.prediction_sets import (
     unit_scores,
 )
 from eulerlora.settings import Precision, Sampler
-from training.data.labelled_images import LabelledImage
+from training.data.images import LabelledImage
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.report_schema import ClassCoverage, SetCoverage
 from training.metrics.intervals import Proportion, proportion

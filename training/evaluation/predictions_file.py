@@ -20,7 +20,7 @@ import gzip
 from collections.abc import Iterator, Sequence
 from io import BytesIO, TextIOWrapper
 
-from eulerlora.ood_scores import SCORES
+from eulerlora.scores.ood_scores import SCORES
 from training.evaluation.evaluate import Evaluation
 from training.evaluation.evaluated_sets import EvaluatedSet, SetPredictions
 from training.evaluation.report_schema import ModeReport

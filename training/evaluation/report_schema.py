@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from eulerlora.errors import DataError
-from eulerlora.ood_scores import ScoreName
+from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.settings import Mode, Precision, Sampler
 from eulerlora.validation import first_fault
 from training.metrics.intervals import Estimates, Proportion

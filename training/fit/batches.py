@@ -9,9 +9,9 @@ import numpy.typing as npt
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from training.augmentation.views import Transform
-from training.data.labelled_images import ImageDataset, LabelledImage
-from training.recipe.optimisation import AdamWSettings, OptimisationSettings
+from training.data.augmentation import Transform
+from training.data.images import ImageDataset, LabelledImage
+from training.recipe.schema import AdamWSettings, OptimisationSettings
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -12,12 +12,10 @@ from typing import Any
 import torch
 
 from training.fit.batches import Batches, RunLength
-from training.fit.objective import Objective
-from training.fit.optimisation import Optimisation, Step
+from training.fit.optimisation import Objective, Optimisation, Step
 from training.fit.progress import Curves, ProgressDisplay, epoch_line
-from training.fit.run import FitResult, Run
-from training.fit.run_state import Progress, TrainedState, load_state, save_state
-from training.recipe.optimisation import AdamWSettings
+from training.fit.run import FitResult, Progress, Run, TrainedState, load_state, save_state
+from training.recipe.schema import AdamWSettings
 
 
 class RunPaused(Exception):  # noqa: N818 - no error: the run did what was asked

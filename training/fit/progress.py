@@ -17,8 +17,7 @@ from training.data.progress import (
 )
 from training.fit.batches import RunLength
 from training.fit.optimisation import Step
-from training.fit.run import Tracker, Tracking
-from training.fit.run_state import Progress
+from training.fit.run import Progress, Tracker, Tracking
 
 ESTIMATE_STEPS = 6
 """Steps of a session after which its duration is estimated; the first is left out."""

@@ -1,10 +1,18 @@
-"""The context, the result and the provenance of a run; what records its curves."""
+"""The stored state of an unfinished run, and the rounding of stored weights.
+
+A run continues from its state to the same weights. All randomness of a run is a function of seed,
+epoch, step and image. The state therefore holds only the trained parameters, the buffers, the
+averages, the optimiser's moments, and the progress.
+
+The context, the result and the provenance of a run; what records its curves.
+"""
 
 import importlib.util
+import json
 import platform
 import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -12,14 +20,138 @@ from typing import Any, Literal, get_args
 import torch
 import torchvision
 from accelerate import Accelerator
+from torch import Tensor, nn
 
-from eulerlora.config import Provenance
-from eulerlora.errors import SettingsError
+from eulerlora.atomic_files import storage_errors
+from eulerlora.checkpoint.config import Provenance
+from eulerlora.checkpoint.safetensor_files import read_metadata, read_tensors, write_tensors
+from eulerlora.errors import CheckpointError, NonFiniteError, SettingsError
 from eulerlora.settings import Precision
 from eulerlora.validation import Settings
-from training.data.labelled_images import ImageParts, OodSet
+from training.data.images import ImageParts, OodSet
 from training.fit.batches import Shard
 from training.recipe.schema import Recipe
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of a run after a number of optimiser steps.
+
+    waited_s: the part of `seconds` spent waiting for data. epoch_loss: sum of the losses of the
+    current epoch's `epoch_steps` steps.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    waited_s: float = 0.0
+    epoch_loss: float = 0.0
+    epoch_steps: int = 0
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean loss of the current epoch."""
+        return self.epoch_loss / self.epoch_steps
+
+    def after(self, loss: float, seconds: float, waited_s: float) -> "Progress":
+        """Returns the progress after one more step of the epoch."""
+        return Progress(
+            step=self.step + 1,
+            seconds=self.seconds + seconds,
+            waited_s=self.waited_s + waited_s,
+            epoch_loss=self.epoch_loss + loss,
+            epoch_steps=self.epoch_steps + 1,
+        )
+
+
+@dataclass(frozen=True)
+class TrainedState:
+    """The tensors that training changes: trainable parameters, buffers such as the statistics of
+    batch normalisation, state of the optimiser, averages.
+    """
+
+    network: nn.Module
+    optimiser: torch.optim.Optimizer
+    averages: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns the tensors by their name in the file."""
+        named: dict[str, Tensor] = dict(self._parameters())
+        named |= {f"buffer.{name}": buffer for name, buffer in self.network.named_buffers()}
+        named |= {f"average.{name}": tensor for name, tensor in self.averages.items()}
+        return named | {
+            f"optimiser.{name}.{moment}": tensor
+            for name, parameter in self._parameters()
+            for moment, tensor in self.optimiser.state.get(parameter, {}).items()
+        }
+
+    def create_moments(self) -> None:
+        """Creates the moments, which Adam and AdamW themselves do only in their first step."""
+        if not isinstance(self.optimiser, torch.optim.Adam):
+            return
+        for _, parameter in self._parameters():
+            self.optimiser.state[parameter] = {
+                "step": torch.zeros(()),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+
+    def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        for name, parameter in self.network.named_parameters():
+            if parameter.requires_grad:
+                yield name, parameter
+
+
+def save_state(path: Path, trained: TrainedState, progress: Progress, settings: Settings) -> None:
+    """Writes the state of a run atomically; an older state remains until then.
+
+    settings: what the run depends on; `load_state` requires the same. Raises StorageError for a
+    full disk.
+    """
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"progress": json.dumps(asdict(progress)), "settings": settings.model_dump_json()}
+    write_tensors(path, trained.tensors(), torch.float32, metadata)
+
+
+def load_state(path: Path, trained: TrainedState, settings: Settings) -> Progress:
+    """Copies a stored state into the tensors of `trained` and returns its progress.
+
+    Raises SettingsError for the state of other settings, CheckpointError for a damaged one.
+    """
+    metadata = read_metadata(path)
+    if metadata.get("settings") != settings.model_dump_json():
+        raise SettingsError(f"{path}: expected the state of this recipe, got other settings")
+    trained.create_moments()
+    targets = trained.tensors()
+    tensors = read_tensors(path, targets)
+    with torch.no_grad():
+        for name, target in targets.items():
+            target.copy_(tensors[name])
+    return _progress(path, metadata)
+
+
+def stored_steps(path: Path) -> int:
+    """Returns the steps of a stored state. Raises CheckpointError if missing or damaged."""
+    return _progress(path, read_metadata(path)).step
+
+
+@torch.no_grad()
+def round_parameters(parameters: Iterable[tuple[str, nn.Parameter]], dtype: torch.dtype) -> None:
+    """Rounds parameters in place to the type that is stored, so that evaluation measures the
+    stored weights. Raises NonFiniteError for a value out of range.
+    """
+    for name, parameter in parameters:
+        parameter.copy_(parameter.to(dtype).float())
+        if not parameter.isfinite().all():
+            raise NonFiniteError(f"expected {name} within the range of {dtype}, got larger values")
+
+
+def _progress(path: Path, metadata: Mapping[str, str]) -> Progress:
+    try:
+        return Progress(**json.loads(metadata["progress"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(path, "its metadata does not describe a run's progress") from error
+
 
 Tracker = Literal["tensorboard", "mlflow", "wandb", "trackio"]
 TRACKERS: tuple[Tracker, ...] = get_args(Tracker)

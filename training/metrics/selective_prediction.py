@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from eulerlora.uncertainty import Uncertainty
+from eulerlora.scores.uncertainty import Uncertainty
 from training.metrics.classification import auroc, sums_by_score
 from training.metrics.intervals import (
     Bools,

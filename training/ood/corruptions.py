@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
-from eulerlora.seeds import content_seed
-from training.augmentation.random_state import seeded
-from training.data.labelled_images import LabelledImage
-from training.data.sources import read_image
+from eulerlora.images.preprocess import content_seed
+from training.data.augmentation import seeded
+from training.data.images import LabelledImage, read_image
 
 CPU = torch.device("cpu")
 

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from training.data.labelled_images import OUTSIDE, LabelledImage, evenly_spaced
+from training.data.images import OUTSIDE, LabelledImage, evenly_spaced
 
 Pixels = NDArray[np.uint8]
 Draw = Callable[[Generator], Pixels]

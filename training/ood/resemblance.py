@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from eulerlora.config import CheckpointConfig
-from training.data.labelled_images import OodSet
+from eulerlora.checkpoint.config import CheckpointConfig
+from training.data.images import OodSet
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "everyday photographs": (

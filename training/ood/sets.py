@@ -8,7 +8,7 @@ from typing import get_args
 
 from eulerlora.errors import DataError, SettingsError
 from training.data.datasets import read_ood_set
-from training.data.labelled_images import LabelledImage, OodSet
+from training.data.images import LabelledImage, OodSet
 from training.ood.corruptions import with_corruption
 from training.ood.generated import digits, noise, rendered_text, solid_colours
 from training.ood.shifts import SHIFTS

@@ -12,8 +12,7 @@ from PIL import Image, ImageCms
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
-from training.data.labelled_images import OUTSIDE, LabelledImage
-from training.data.sources import read_image
+from training.data.images import OUTSIDE, LabelledImage, read_image
 from training.ood.generated import HEIGHT, IMAGES, WIDTH, Pixels, pictures
 
 CORNER = 0.2

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eulerlora.model import EulerLoRA
-from training.data.local_images import LabelNames, read_local_images
-from training.data.sources import report_skipped
+from training.data.images import report_skipped
+from training.data.local_images import ArchiveLabels, LabelNames, read_local_images
 from training.evaluation.inference import SamplingOptions
 from training.policy.evidence import MeasuredOn
 from training.policy.fit import PolicyFit
 from training.policy.measurement import measure_policy
 from training.policy.scores import score_images
-from training.recipe.archive import ArchiveLabels
 
 
 @dataclass(frozen=True)

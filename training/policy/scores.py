@@ -8,9 +8,9 @@ import torch
 
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
-from eulerlora.ood_scores import OodScore, ood_scores
-from eulerlora.uncertainty import summarise
-from training.data.labelled_images import OUTSIDE, LabelledImage
+from eulerlora.scores.ood_scores import OodScore, ood_scores
+from eulerlora.scores.uncertainty import summarise
+from training.data.images import OUTSIDE, LabelledImage
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
 from training.evaluation.report_schema import MELANOMA
 from training.metrics.intervals import Bools, Floats

@@ -11,11 +11,11 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torchvision.ops import StochasticDepth
 
-from eulerlora.backbone import POSITIONS, resized_positions
-from eulerlora.backbone_network import VisionTransformer
+from eulerlora.checkpoint.backbone import POSITIONS, resized_positions
+from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import BackboneSettings
-from training.augmentation.random_state import seeded
-from training.fit.objective import Objective, RecomputedBlocks
+from training.data.augmentation import seeded
+from training.fit.optimisation import Objective, RecomputedBlocks
 from training.recipe.pretraining import PretrainingStage
 
 EMBEDDING_WIDTH = 128

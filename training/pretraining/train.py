@@ -1,4 +1,7 @@
-"""Pretraining of a backbone from scratch, stage by stage, on several data sets."""
+"""Pretraining of a backbone from scratch, stage by stage, on several data sets.
+
+Top-1 accuracy of a pretrained classifier on each of its data sets.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -7,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from eulerlora.backbone import save_backbone
-from eulerlora.config import Provenance
-from eulerlora.safetensor_files import tensors_sha256
+from eulerlora.checkpoint.backbone import save_backbone
+from eulerlora.checkpoint.config import Provenance
+from eulerlora.checkpoint.safetensor_files import tensors_sha256
+from eulerlora.images.preprocess import resize
 from training.data.datasets import read_dataset, read_unlabelled
-from training.data.labelled_images import ImageParts, OodSet
-from training.data.sources import report_skipped
+from training.data.images import ImageParts, OodSet, report_skipped
 from training.fit.batches import RunLength
 from training.fit.loop import fit
 from training.fit.run import (
@@ -21,13 +25,16 @@ from training.fit.run import (
     Tracking,
     accelerator_on,
     data_provenance,
+    round_parameters,
     run_provenance,
 )
-from training.fit.run_state import round_parameters
 from training.pretraining.classifier import Classifier, ClassifierObjective
-from training.pretraining.image_tensor import image_tensor, on_device_if_fits
-from training.pretraining.mixed_batches import MixedBatches, PretrainingSet
-from training.pretraining.top_one import top_one
+from training.pretraining.mixed_batches import (
+    MixedBatches,
+    PretrainingSet,
+    image_tensor,
+    on_device_if_fits,
+)
 from training.recipe.pretraining import PretrainingRecipe, PretrainingView
 
 
@@ -171,3 +178,28 @@ def _data_provenance(images: PretrainingImages) -> Provenance:
         "data": "; ".join(fact["data"] for fact in facts),
         "skipped": {"count": len(names), "names": names},
     }
+
+
+BATCH = 256
+
+
+@torch.inference_mode()
+def top_one(model: Classifier, sets: Sequence[ImageParts]) -> dict[str, float]:
+    """Returns, by data set name, the accuracy of the set's head on its test part."""
+    size = model.backbone.settings.image_size
+    device = next(model.parameters()).device
+    accuracy = {}
+    for head, images in enumerate(sets):
+        test = image_tensor(images.parts["test"], size)
+        predicted = [
+            _predicted(model, resize(test.select(part).to(device), size), head)
+            for part in torch.arange(len(test)).split(BATCH)
+        ]
+        accuracy[images.name] = float((torch.cat(predicted) == test.labels).double().mean())
+    return accuracy
+
+
+def _predicted(model: Classifier, pixels: Tensor, head: int) -> Tensor:
+    """Returns (n,) the most probable class of one head. pixels: (n, 3, size, size)."""
+    logits: Tensor = model(pixels).logits.split(model.classes, dim=-1)[head]
+    return logits.argmax(dim=-1).cpu()

@@ -6,8 +6,7 @@ from pydantic import Field, model_validator
 
 from eulerlora.settings import BackboneSettings, PositiveInt
 from eulerlora.validation import Settings
-from training.recipe.optimisation import AdamWSettings
-from training.recipe.schema import DataSettings, Recipe, Split
+from training.recipe.schema import AdamWSettings, DataSettings, Recipe, Split
 
 
 class AugmentationSettings(Settings):

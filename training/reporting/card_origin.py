@@ -4,11 +4,11 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from eulerlora.config import CheckpointConfig, Provenance
+from eulerlora.checkpoint.config import CheckpointConfig, Provenance
+from training.data.local_images import archive_names
 from training.data.progress import format_duration
 from training.evaluation.report_schema import Report
 from training.ood.sets import GENERATED
-from training.recipe.archive import archive_names
 from training.recipe.file import RECIPES
 
 REPRODUCIBILITY = (

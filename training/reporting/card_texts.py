@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from eulerlora.config import CheckpointConfig
-from eulerlora.hub import REPOSITORY
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.hub import REPOSITORY
 from training.evaluation.report_schema import Report
 
 

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 from sklearn.metrics import confusion_matrix
 
-from eulerlora.ood_scores import ScoreName
-from eulerlora.uncertainty import Uncertainty
+from eulerlora.scores.ood_scores import ScoreName
+from eulerlora.scores.uncertainty import Uncertainty
 from training.evaluation.evaluate import Evaluation
 from training.evaluation.report_schema import FLAG_METRICS, ModeReport
 from training.metrics.classification import calibration_bins

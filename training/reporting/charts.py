@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from eulerlora.ood_scores import ScoreName
+from eulerlora.scores.ood_scores import ScoreName
 from training.metrics.classification import CalibrationBins
 from training.metrics.intervals import Floats, Ints
 from training.metrics.selective_prediction import RiskCoverage, selective_metrics

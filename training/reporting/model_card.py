@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from eulerlora.atomic_files import atomic_write
-from eulerlora.checkpoint import read_config, stored_revision, write_card
-from eulerlora.config import CheckpointConfig
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.files import read_config, stored_revision, write_card
 from eulerlora.errors import DataError
-from eulerlora.method_settings import EULERLORA, law_text, members_text
+from eulerlora.methods.settings import EULERLORA, law_text, members_text
 from training.evaluation.report_schema import Report, read_report
 from training.reporting.card_origin import (
     pretraining,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from eulerlora.ood_scores import ScoreName
+from eulerlora.scores.ood_scores import ScoreName
 from training.evaluation.report_schema import (
     FLAG_METRICS,
     GroupMetrics,

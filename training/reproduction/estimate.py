@@ -13,22 +13,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from eulerlora.adaptive_sampling import MAX_SAMPLES
-from eulerlora.backbone_network import VisionTransformer
-from eulerlora.checkpoint import BACKBONE, DEFAULT_CHECKPOINT
-from eulerlora.precision import fastest_precision
-from eulerlora.published_weights import PUBLISHED, absent_weights, from_torchvision
-from eulerlora.safetensor_files import read_metadata
+from eulerlora.checkpoint.files import BACKBONE, DEFAULT_CHECKPOINT
+from eulerlora.checkpoint.published_weights import PUBLISHED, absent_weights, from_torchvision
+from eulerlora.checkpoint.safetensor_files import read_metadata
+from eulerlora.methods.registry import build_network
+from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.prediction.precision import fastest_precision
+from eulerlora.sampling.adaptive import MAX_SAMPLES
 from eulerlora.settings import AUTO, AdapterSettings, BackboneSettings, Precision
-from eulerlora.vision_transformer import AdaptedVisionTransformer
-from training.adaptation.backbone import DOWNLOADED, EMBEDDED
-from training.adaptation.losses import trajectory_loss
-from training.adaptation.objective import AdapterObjective
+from training.adaptation.network import DOWNLOADED, EMBEDDED, train_all_weights
+from training.adaptation.objective import AdapterObjective, trajectory_loss
 from training.fit.batches import RunLength
-from training.recipe.network import NO_ADAPTERS
-from training.recipe.schema import AdapterRecipe, BackboneSource
+from training.recipe.schema import NO_ADAPTERS, AdapterRecipe, BackboneSource
 from training.reproduction.prerequisites import ImageCounts
-from training.whole_networks.network import train_all_weights
 
 MEASURED_BLOCKS = (2, 4)
 SAMPLES, CLASSES, REPEATS = 4, 10, 2
@@ -84,9 +81,7 @@ def estimate(
         shape, precision, training.activation_checkpointing, device, whole is not None
     )
     with torch.device("meta"):
-        network = AdaptedVisionTransformer(
-            VisionTransformer(shape), adapters, CLASSES, method=recipe.method
-        )
+        network = build_network(VisionTransformer(shape), adapters, CLASSES, method=recipe.method)
     if whole is not None:
         network = train_all_weights(network)
     frozen = sum(weight.numel() for weight in network.parameters() if not weight.requires_grad)
@@ -164,7 +159,7 @@ def _cost_of(
     """Returns the cost of a row of a network with this number of blocks."""
     generator = torch.Generator().manual_seed(0)
     adapters, samples = (NO_ADAPTERS, 1) if whole else (AdapterSettings(), SAMPLES)
-    network = AdaptedVisionTransformer(VisionTransformer(shape), adapters, CLASSES)
+    network = build_network(VisionTransformer(shape), adapters, CLASSES)
     network.initialise(generator)
     network = train_all_weights(network) if whole else network
     network.to(device)

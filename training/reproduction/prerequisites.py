@@ -6,16 +6,15 @@ from pathlib import Path
 
 import torch
 
-from eulerlora.image_files import image_files
-from eulerlora.published_weights import absent_weights
+from eulerlora.checkpoint.published_weights import absent_weights
+from eulerlora.images.files import image_files
 from eulerlora.settings import AUTO
-from training.adaptation.backbone import EMBEDDED, read_backbone
+from training.adaptation.network import EMBEDDED, read_backbone
 from training.data.datasets import read_dataset, read_ood_set, read_outliers
 from training.data.ham10000 import ARCHIVES, FOLDERS, METADATA, image_paths
+from training.data.labels import LABELS, folder_labels
 from training.data.public_sets import PUBLISHED_PARTS, WORDS, download_advice
-from training.labels.folders import folder_labels
-from training.labels.splits import CALIBRATION_SHARE, TEST_SHARE, VALIDATION_SHARE
-from training.labels.table import LABELS
+from training.data.splits import CALIBRATION_SHARE, TEST_SHARE, VALIDATION_SHARE
 from training.recipe.schema import AdapterRecipe, BackboneSource, DataSettings, OodSettings
 
 PUBLISHED_IMAGES = {

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from eulerlora.checkpoint import CONFIG, read_config
-from eulerlora.config import CheckpointConfig
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.files import CONFIG, read_config
 from eulerlora.errors import DataError, SettingsError
 from eulerlora.validation import validated
+from training.adaptation.network import member_folders
 from training.adaptation.train import REPORT, state_file
 from training.evaluation.report_schema import JSON
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 from training.reproduction.table import Table
-from training.whole_networks.members import member_folders
 
 Status = Literal["new", "begun", "trained", "finished"]
 

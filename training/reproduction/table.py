@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from eulerlora.errors import SettingsError
-from eulerlora.ood_scores import ScoreName
+from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.settings import Mode, PositiveInt
 from eulerlora.validation import Settings, validated
 

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import stdtr, stdtrit
 
 from eulerlora.errors import DataError
-from eulerlora.ood_scores import ScoreName
+from eulerlora.scores.ood_scores import ScoreName
 from training.adaptation.train import REPORT
 from training.metrics.intervals import CONFIDENCE, Floats
 from training.reproduction.runs import TableRun

@@ -7,16 +7,15 @@ from functools import cache
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from eulerlora.backbone_network import VisionTransformer
-from eulerlora.config import CheckpointConfig
-from eulerlora.method_settings import BatchEnsembleSettings, MethodSettings
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.methods.registry import build_network
+from eulerlora.methods.settings import BatchEnsembleSettings, MethodSettings
+from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import AdapterSettings, BackboneSettings, Mode
-from eulerlora.vision_transformer import AdaptedVisionTransformer
-from training.adaptation.losses import trajectory_loss
-from training.adaptation.objective import AdapterObjective
+from training.adaptation.network import count_trained, train_all_weights
+from training.adaptation.objective import AdapterObjective, trajectory_loss
 from training.fit.optimisation import attention_kernels
 from training.recipe.schema import AdapterRecipe
-from training.whole_networks.network import count_trained, train_all_weights
 
 COUNTED_BLOCKS = (3, 4)
 """Blocks of the networks that are counted: the first and the last block differ from the others."""
@@ -49,7 +48,7 @@ class RowOperations:
 def trained_parameters(config: CheckpointConfig, recipe: AdapterRecipe) -> int:
     """Returns the number of trained parameters of a checkpoint, its heads included."""
     with torch.device("meta"):
-        network = AdaptedVisionTransformer(
+        network = build_network(
             VisionTransformer(config.backbone.settings),
             config.adapters.settings,
             len(config.classes),
@@ -133,7 +132,7 @@ def _counted(
     samples: int,
 ) -> RowOperations:
     """Counts the operations of a step and a prediction of a network with new weights."""
-    network = AdaptedVisionTransformer(VisionTransformer(shape), adapters, classes, method=method)
+    network = build_network(VisionTransformer(shape), adapters, classes, method=method)
     network = train_all_weights(network) if whole else network
     objective = AdapterObjective(network, samples, trajectory_loss, torch.ones(classes))
     images = torch.zeros(1, 3, shape.image_size, shape.image_size)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from eulerlora.ood_scores import ScoreName
+from eulerlora.scores.ood_scores import ScoreName
 from training.reporting.tables import MEAN_LOGITS_METRICS
 from training.reproduction.runs import TableRun
 from training.reproduction.table import Table, TableRow

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from eulerlora.config import Provenance
+from eulerlora.checkpoint.config import Provenance
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 from training.reporting.tables import METRICS, OOD_METRICS

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from eulerlora.errors import DataError
-from eulerlora.ood_scores import ScoreName
+from eulerlora.scores.ood_scores import ScoreName
 from eulerlora.settings import Mode
 from training.evaluation.predictions_file import PREDICTIONS
 from training.evaluation.report_schema import TEST

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from eulerlora.checkpoint import Checkpoint, check_free, load_checkpoint, revision_of
+from eulerlora.checkpoint.files import Checkpoint, check_free, load_checkpoint, revision_of
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
-from eulerlora.precision import decide_precision
+from eulerlora.prediction.precision import decide_precision
 from eulerlora.settings import PrecisionChoice, RuntimeSettings
-from training.data.labelled_images import LabelledImage
+from training.data.images import LabelledImage
 from training.data.local_images import LocalImages
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.prediction_sets import Lesions, data_sha256

@@ -14,9 +14,9 @@ import torch
 from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
-from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
+from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
 from training.calibration.thresholds import threshold_at_tpr
-from training.labels.splits import SPLIT_SEED
+from training.data.splits import SPLIT_SEED
 from training.metrics.intervals import Ints
 
 FOLDS = 2

@@ -10,17 +10,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from eulerlora.calibration_schema import PredictionSetCalibration
-from eulerlora.checkpoint import Checkpoint, revision_of
-from eulerlora.config import CheckpointConfig
-from eulerlora.feature_distance import FeatureDistance
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.files import Checkpoint, revision_of
+from eulerlora.checkpoint.safetensor_files import tensors_sha256
 from eulerlora.model import EulerLoRA
-from eulerlora.prediction_sets import threshold_rank
-from eulerlora.safetensor_files import tensors_sha256
+from eulerlora.scores.feature_distance import FeatureDistance
+from eulerlora.scores.prediction_sets import PredictionSetCalibration, threshold_rank
 from eulerlora.settings import RuntimeSettings
 from training.calibration.outputs import CalibrationOutputs
 from training.calibration.thresholds import compute_margins, compute_thresholds
-from training.data.labelled_images import LabelledImage
+from training.data.images import LabelledImage
 from training.evaluation.inference import ModelOutputs, SamplingOptions
 from training.evaluation.prediction_sets import CoverageSettings, fit_prediction_sets
 from training.recipe.schema import SAMPLES

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from training.data.labelled_images import LabelledImage
-from training.labels.splits import MIN_FOR_SPLIT, SPLIT_SEED, Group, stratified_split, whole_groups
+from training.data.images import LabelledImage
+from training.data.splits import MIN_FOR_SPLIT, SPLIT_SEED, Group, stratified_split, whole_groups
 from training.metrics.intervals import Ints, cluster_indices
 
 

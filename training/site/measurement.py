@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from eulerlora.model import EulerLoRA
-from eulerlora.ood_scores import ScoreName, ood_scores
-from training.data.labelled_images import LabelledImage
+from eulerlora.scores.ood_scores import ScoreName, ood_scores
+from training.data.images import LabelledImage
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
 from training.evaluation.prediction_sets import set_coverages
 from training.evaluation.report_schema import MELANOMA, SetCoverage

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from eulerlora.atomic_files import storage_errors
-from eulerlora.checkpoint import (
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.files import (
     ADAPTERS,
     BACKBONE,
     CARD,
@@ -18,10 +19,9 @@ from eulerlora.checkpoint import (
     new_folder,
     write_card,
     write_config,
+    write_feature_statistics,
+    write_known_answer,
 )
-from eulerlora.config import CheckpointConfig
-from eulerlora.feature_distance import write_feature_statistics
-from eulerlora.known_answer import write_known_answer
 from training.policy.file import create, set_thresholds
 from training.reporting.chart_files import RELIABILITY
 from training.reporting.model_card import site_sections

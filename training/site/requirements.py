@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from eulerlora.prediction_sets import min_units
+from eulerlora.scores.prediction_sets import min_units
 from training.evaluation.report_schema import MELANOMA
 from training.policy.threshold import min_lesions
 from training.reporting.tables import table

@@ -13,7 +13,7 @@ from scipy.optimize import minimize_scalar
 from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
-from training.labels.splits import SPLIT_SEED
+from training.data.splits import SPLIT_SEED
 from training.metrics.intervals import Floats, Ints
 
 FOLDS = 5

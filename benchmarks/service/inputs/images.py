@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from eulerlora.image_files import image_files
+from eulerlora.images.files import image_files
 
 SIZE = (600, 450)  # width and height of the images of HAM10000
 QUALITY = 90

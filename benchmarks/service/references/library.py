@@ -9,13 +9,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT
-from eulerlora.inference import predict_rows
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
+from eulerlora.images.preprocess import content_seed, network_input
 from eulerlora.model import EulerLoRA, rgb_images
-from eulerlora.preprocess import network_input
-from eulerlora.seeds import content_seed
+from eulerlora.nn.runtime import predict_rows
+from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw, Mode
-from eulerlora.uncertainty import summarise
 
 SAMPLES = 4
 

@@ -5,7 +5,7 @@ import torch
 from benchmarks.baselines.lora_ensemble import LoRAEnsemble
 from benchmarks.baselines.naive import ordinary_members
 from benchmarks.inference.correctness import plain_logits
-from eulerlora.rows import Rows
+from eulerlora.nn.rows import Rows
 from eulerlora.settings import Draw
 
 

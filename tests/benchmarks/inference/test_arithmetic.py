@@ -13,8 +13,7 @@ from benchmarks.baselines.naive import naive_logits, ordinary_members
 from benchmarks.inference.arithmetic import Arithmetic, all_tokens, minimum
 from benchmarks.measurement.sizes import SMALL_NETWORK, NetworkSizes
 from benchmarks.measurement.workload import random_network
-from eulerlora.row_draws import RowDraws
-from eulerlora.rows import Rows
+from eulerlora.nn.rows import RowDraws, Rows
 from eulerlora.settings import BackboneSettings
 
 SHAPE = SMALL_NETWORK.backbone

@@ -7,7 +7,7 @@ from torch import Generator
 from benchmarks.measurement.sizes import SMALL_NETWORK
 from benchmarks.measurement.workload import Workload, random_network
 from benchmarks.training.step import STEPS, MicroBatchStep, NaiveStep, OneBatchStep
-from eulerlora.coefficients import draw_trajectories
+from eulerlora.sampling.masks import draw_trajectories
 
 
 def load(images: int = 2) -> Workload:

@@ -23,7 +23,7 @@ from benchmarks.service.load.closed_loop import closed_loop
 from benchmarks.service.load.request import post
 from benchmarks.service.server.process import eulerlora_server
 from deploy.ray.application import MAX_ONGOING_REQUESTS, Arguments, build, create_replica
-from eulerlora.checkpoint import ADAPTERS
+from eulerlora.checkpoint.files import ADAPTERS
 from eulerlora.validation import validated
 from service.settings import ServiceSettings
 from tests.eulerlora_client.runs import random_png

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from eulerlora.checkpoint.hub import Repository
 from eulerlora.errors import HubError
-from eulerlora.hub import Repository
 from eulerlora.settings import Preprocessing
 from tests.eulerlora.backbones.sources import of_timm
 from tests.program import run
-from training.adaptation.backbone import read_backbone
+from training.adaptation.network import read_backbone
 from training.recipe.schema import BackboneSource
 
 

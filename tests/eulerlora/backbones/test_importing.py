@@ -12,9 +12,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor
 
-from eulerlora.backbone import load_backbone
 from eulerlora.backbones.importing import import_backbone, read_source
 from eulerlora.backbones.source import Source, find_source
+from eulerlora.checkpoint.backbone import load_backbone
 from eulerlora.errors import CheckpointError, EulerLoRAError
 from eulerlora.settings import Preprocessing
 from tests.eulerlora.backbones.sources import MODELS, SavedModel, of_timm, of_transformers

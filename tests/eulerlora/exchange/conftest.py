@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from eulerlora.inference import predict_rows
-from eulerlora.preprocess import network_input
+from eulerlora.checkpoint.files import Checkpoint, load_checkpoint, save_checkpoint
+from eulerlora.images.preprocess import network_input
+from eulerlora.methods.registry import build_network
+from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, Preprocessing
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 
 SHAPE = BackboneSettings(image_size=32, patch_size=8, layers=2, heads=2, width=16, mlp_width=24)
 PREPROCESSING = Preprocessing(size=32, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
@@ -25,7 +25,7 @@ def make_checkpoint(tmp_path: Path, make_backbone, make_network, make_config) ->
     def make(**options: object) -> Path:
         backbone = make_backbone(SHAPE.model_copy(update=options))
         settings = AdapterSettings(adapters=2, rank=4, min_rank=2)
-        network = AdaptedVisionTransformer(backbone, settings, 3, PREPROCESSING)
+        network = build_network(backbone, settings, 3, PREPROCESSING)
         network.load_state_dict(make_network(settings, backbone=backbone).state_dict())
         folder = tmp_path / "checkpoint"
         save_checkpoint(folder, network.eval(), make_config(network, temperature=1.5), "# tiny\n")

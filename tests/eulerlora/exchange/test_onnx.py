@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eulerlora.checkpoint import load_checkpoint
+from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.errors import NonFiniteError
 from eulerlora.exchange import onnx_models
 from tests.eulerlora.exchange.conftest import det_probabilities

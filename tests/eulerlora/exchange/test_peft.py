@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor
 from transformers import CLIPImageProcessor, ViTConfig, ViTForImageClassification, ViTImageProcessor
 
-from eulerlora.checkpoint import load_checkpoint
+from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.errors import EulerLoRAError
-from eulerlora.exchange.peft_import import import_peft
+from eulerlora.exchange.peft_folders import import_peft
 from tests.eulerlora.exchange.conftest import PREPROCESSING, det_probabilities
 from tests.program import run
 from training.data.datasets import checkpoint_dataset
@@ -238,8 +238,8 @@ def test_a_backbone_that_transformers_vit_cannot_express_is_refused(
 def test_the_exported_image_processor_comes_close_to_the_preprocessing(
     make_checkpoint, tmp_path: Path, crop: bool
 ) -> None:
-    from eulerlora.exchange.peft_export import export_peft  # noqa: PLC0415
-    from eulerlora.preprocess import channels_first, network_input, normalise  # noqa: PLC0415
+    from eulerlora.exchange.peft_folders import export_peft  # noqa: PLC0415
+    from eulerlora.images.preprocess import channels_first, network_input, normalise  # noqa: PLC0415
 
     checkpoint = load_checkpoint(make_checkpoint())
     given = checkpoint.config.preprocessing

@@ -39,7 +39,7 @@ def test_the_readme_gives_the_probabilities_of_mode_det(
 def test_a_convolutional_stem_is_exported_with_its_channels(
     make_checkpoint, images: Tensor, tmp_path: Path
 ) -> None:
-    from eulerlora.checkpoint import load_checkpoint  # noqa: PLC0415
+    from eulerlora.checkpoint.files import load_checkpoint  # noqa: PLC0415
     from eulerlora.exchange.members import members  # noqa: PLC0415
     from eulerlora.exchange.torchvision_models import merged_model  # noqa: PLC0415
 

@@ -1,6 +1,6 @@
 """Settings of every method, and networks with them on one backbone."""
 
-from eulerlora.method_settings import (
+from eulerlora.methods.settings import (
     BatchEnsembleSettings,
     BLoBSettings,
     DropKeySettings,

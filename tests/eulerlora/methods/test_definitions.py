@@ -7,24 +7,24 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
-from eulerlora.checkpoint import Checkpoint
-from eulerlora.coefficients import PROJECTIONS
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.errors import SettingsError
 from eulerlora.exchange.members import members
-from eulerlora.inference import predict_rows
-from eulerlora.method_settings import (
+from eulerlora.methods.masks import RankDropoutMethod
+from eulerlora.methods.registry import build_network
+from eulerlora.methods.settings import (
     BLoBSettings,
     EulerLoRASettings,
     GaussianCoefficientsSettings,
     MethodSettings,
     RankDropoutSettings,
 )
-from eulerlora.methods.contract import NetworkShape
-from eulerlora.methods.masks import RankDropoutMethod
-from eulerlora.row_draws import COEFFICIENTS
-from eulerlora.rows import Rows
+from eulerlora.nn.method import NetworkShape
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import COEFFICIENTS, Rows
+from eulerlora.nn.runtime import predict_rows
+from eulerlora.sampling.masks import PROJECTIONS
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import config_of, random_backbone, random_network
 from tests.eulerlora.methods.conftest import METHODS
 
@@ -47,7 +47,7 @@ def plain_lora(
     changes: by parameter name, such as `blocks.0.down`, the weights of one adapter.
     """
     settings = AdapterSettings(adapters=1, rank=RANK, min_rank=RANK)
-    plain = AdaptedVisionTransformer(network.backbone, settings, 3)
+    plain = build_network(network.backbone, settings, 3)
     for name, parameter in plain.adapter_parameters():
         axis = 0 if name.startswith("heads") else 1
         own = network.get_parameter(name).select(axis, adapter)
@@ -227,7 +227,7 @@ def test_balanced_samples_are_pairs_with_opposite_noise(name: str) -> None:
 
 def initialised(method: MethodSettings) -> AdaptedVisionTransformer:
     settings = AdapterSettings(adapters=2, rank=8, min_rank=8)
-    network = AdaptedVisionTransformer(random_backbone(), settings, 3, method=method)
+    network = build_network(random_backbone(), settings, 3, method=method)
     network.initialise(Generator().manual_seed(0))
     return network
 
@@ -273,9 +273,7 @@ def test_initial_laws_have_the_stated_scales_and_directions() -> None:
 def test_normal_coefficients_need_at_most_as_many_directions_as_features() -> None:
     settings = AdapterSettings(rank=20, min_rank=20)
     with pytest.raises(SettingsError, match="rank of at most 16, got 20"):
-        AdaptedVisionTransformer(
-            random_backbone(), settings, 3, method=GaussianCoefficientsSettings()
-        )
+        build_network(random_backbone(), settings, 3, method=GaussianCoefficientsSettings())
 
 
 @pytest.mark.parametrize("name", ["gaussian coefficients", "blob"])

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from eulerlora.checkpoint import load_checkpoint, save_checkpoint
-from eulerlora.inference import ModelImages, predict_rows, predict_together
-from eulerlora.method_settings import ENSEMBLES, MethodSettings
-from eulerlora.runtime import Runtime
+from eulerlora.checkpoint.files import load_checkpoint, save_checkpoint
+from eulerlora.methods.registry import build_network
+from eulerlora.methods.settings import ENSEMBLES, MethodSettings
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.runtime import ModelImages, Runtime, predict_rows, predict_together
 from eulerlora.settings import SAMPLERS, Draw, RuntimeSettings, Sampler
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import config_of, random_backbone, random_network
 from tests.eulerlora.methods.conftest import METHODS
 
@@ -143,7 +143,7 @@ def test_networks_with_another_backbone_compilation_or_preprocessing_do_not_shar
     gray = network.preprocessing.model_copy(update={"colour_constancy": "shades-of-gray"})
     others = [copy.deepcopy(network), random_network(backbone=network.backbone)]
     others += [
-        AdaptedVisionTransformer(network.backbone, network.settings, 3, preprocessing)
+        build_network(network.backbone, network.settings, 3, preprocessing)
         for preprocessing in (gray, network.preprocessing)
     ]
     keys = [Runtime(other, CPU).pass_key for other in others]

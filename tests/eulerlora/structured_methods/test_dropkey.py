@@ -7,14 +7,14 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.inference import predict_rows
-from eulerlora.method_settings import DropKeySettings
-from eulerlora.methods.contract import NetworkShape
-from eulerlora.row_draws import BlockRows
-from eulerlora.self_attention import DistanceAttention, attend
+from eulerlora.methods.dropkey import DROPPED, DropKeyMethod
+from eulerlora.methods.settings import DropKeySettings
+from eulerlora.nn.attention import DistanceAttention, attend
+from eulerlora.nn.method import NetworkShape
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import BlockRows
+from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, Sampler
-from eulerlora.structured_methods.dropkey import DROPPED, DropKeyMethod
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import random_network
 
 STOCH = Draw(mode="stoch", samples=2, seed=4)

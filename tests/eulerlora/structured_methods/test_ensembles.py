@@ -7,18 +7,19 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.backbone_network import VisionTransformer
 from eulerlora.errors import SettingsError
-from eulerlora.inference import predict_rows
-from eulerlora.method_settings import (
+from eulerlora.methods.ensembles import BatchEnsembleFactors
+from eulerlora.methods.registry import build_network
+from eulerlora.methods.settings import (
     BatchEnsembleSettings,
     LastLayerEnsembleSettings,
     MethodSettings,
 )
+from eulerlora.nn.attention import FrozenAttention
+from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import AdapterSettings, Draw
-from eulerlora.structured_methods.ensembles import BatchEnsembleFactors
-from eulerlora.structured_methods.frozen_attention import FrozenAttention
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import random_backbone, random_network
 
 MEMBERS = AdapterSettings(adapters=3, rank=1, min_rank=1)
@@ -69,7 +70,7 @@ def test_members_of_batch_ensemble_have_rank_one_factors_of_the_frozen_weights(
 def test_initial_factors_are_normal_around_one() -> None:
     method = BatchEnsembleSettings(blocks=2, factor_deviation=0.1)
     settings = AdapterSettings(adapters=50, rank=1, min_rank=1)
-    network = AdaptedVisionTransformer(random_backbone(), settings, 3, method=method)
+    network = build_network(random_backbone(), settings, 3, method=method)
     network.initialise(Generator().manual_seed(0))
     for block in network.blocks:
         for factors in block.parameters():
@@ -95,7 +96,7 @@ def test_members_of_a_last_layer_ensemble_are_heads_of_the_backbone(images: Tens
 
 @pytest.mark.parametrize("method", [BatchEnsembleSettings(blocks=1), LastLayerEnsembleSettings()])
 def test_initial_members_differ(method: MethodSettings, images: Tensor) -> None:
-    network = AdaptedVisionTransformer(random_backbone(), MEMBERS, 3, method=method)
+    network = build_network(random_backbone(), MEMBERS, 3, method=method)
     network.initialise(Generator().manual_seed(0))
     (members,) = predict_rows(network, images[:1], [Draw()])
     for first, second in ((0, 1), (0, 2), (1, 2)):

@@ -3,8 +3,8 @@
 import torch
 from torch import Generator, Tensor, nn
 
-from eulerlora.method_settings import EpiNetSettings
-from eulerlora.structured_methods.epinet import INDEX, EpiNetHeads, IndexedNetworks
+from eulerlora.methods.epinet import INDEX, EpiNetHeads, IndexedNetworks
+from eulerlora.methods.settings import EpiNetSettings
 
 WIDTH, CLASSES, ADAPTERS = 6, 3, 2
 SETTINGS = EpiNetSettings(index_dimension=4, hidden=5, prior_weight=0.7)

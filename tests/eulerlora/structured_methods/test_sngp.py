@@ -7,19 +7,19 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from eulerlora.checkpoint import Checkpoint
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.errors import SettingsError
 from eulerlora.exchange.members import members
-from eulerlora.method_settings import SNGPSettings
-from eulerlora.rows import Rows
-from eulerlora.settings import AdapterSettings, Draw
-from eulerlora.structured_methods.gaussian_process_heads import (
+from eulerlora.methods.registry import build_network
+from eulerlora.methods.settings import SNGPSettings
+from eulerlora.methods.sngp import (
     NOISE,
     SAMPLED,
+    BoundedAdapters,
     GaussianProcessHeads,
 )
-from eulerlora.structured_methods.sngp import BoundedAdapters
-from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.nn.rows import Rows
+from eulerlora.settings import AdapterSettings, Draw
 from tests.conftest import config_of, random_backbone, random_network
 
 WIDTH, CLASSES, ADAPTERS = 6, 3, 2
@@ -156,7 +156,7 @@ def test_a_sample_runs_the_blocks_once_for_each_adapter_and_image() -> None:
 
 
 def test_other_libraries_have_no_gaussian_process_heads() -> None:
-    network = AdaptedVisionTransformer(
+    network = build_network(
         random_backbone(), AdapterSettings(), 3, method=SNGPSettings(features=8)
     )
     with pytest.raises(SettingsError, match="linear heads, got the method sngp"):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from eulerlora_client.commands.monitor import monitor_command, promise_of
+from eulerlora_client.commands.policy import monitor_command, promise_of
 from eulerlora_client.policy.policy import default_policy, default_policy_text, parse_policy
 
 

@@ -11,8 +11,8 @@ from PIL import Image
 from eulerlora_client.commands import program
 from eulerlora_client.commands.policy import check_command, policy_command, show_command
 from eulerlora_client.errors import ImageFilesError, SettingsError
-from eulerlora_client.policy.performance import UNKNOWN, performance
 from eulerlora_client.policy.policy import default_policy, default_policy_text
+from eulerlora_client.policy.results import UNKNOWN, performance
 
 
 def test_show_prints_the_packaged_policy_unchanged() -> None:

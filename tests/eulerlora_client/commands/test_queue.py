@@ -6,10 +6,10 @@ from unittest.mock import patch
 import pytest
 
 from eulerlora_client.commands import program as program_module
-from eulerlora_client.commands.queue import queue_command
+from eulerlora_client.commands.policy import queue_command
 from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.report.exports import write_json_lines
-from eulerlora_client.triage.result import TriageRow
+from eulerlora_client.report.ranking import TriageRow
 from tests.eulerlora_client.triage_rows import (
     SHARP,
     UNFAMILIAR,

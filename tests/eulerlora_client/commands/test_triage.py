@@ -15,10 +15,9 @@ from PIL import ExifTags, Image
 
 from eulerlora_client.commands.progress import TriageProgress
 from eulerlora_client.commands.triage import triage_command
-from eulerlora_client.contract.scores import PredictionSet
-from eulerlora_client.contract.triage import Disposition, TriageResult
+from eulerlora_client.contract.answers import Disposition, PredictionSet, TriageResult
 from eulerlora_client.policy.policy import default_policy_text
-from eulerlora_client.policy.wording import WARNING
+from eulerlora_client.policy.results import WARNING
 from eulerlora_client.sdk.client import TriageClient
 from tests.eulerlora_client.conftest import ScriptedServer
 from tests.eulerlora_client.runs import (
@@ -222,7 +221,7 @@ def test_the_files_are_written_even_if_stdout_is_closed(
     def closed(*_: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr("eulerlora_client.commands.triage_session.print_table", closed)
+    monkeypatch.setattr("eulerlora_client.commands.session.print_table", closed)
     file = tmp_path / "rows.csv"
     arguments = [folder, "--url", url, "--policy", policy, "--mode", "det", "--csv", file]
     with pytest.raises(BrokenPipeError):

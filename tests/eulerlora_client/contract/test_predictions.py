@@ -6,9 +6,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from eulerlora_client.contract.fields import item_id
-from eulerlora_client.contract.predictions import Prediction, PredictionBatch, ProblemDocument
-from eulerlora_client.contract.triage import TriageBatch, TriageResult
+from eulerlora_client.contract.answers import (
+    Prediction,
+    PredictionBatch,
+    ProblemDocument,
+    TriageBatch,
+    TriageResult,
+    item_id,
+)
 from service.telemetry.request_id import WELL_FORMED
 
 CONTRACT: dict[str, Any] = json.loads("""

@@ -8,9 +8,11 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import beta, binom
 
-from eulerlora_client.monitoring.betting import STAKES, log_capital, log_mean_exp
-from eulerlora_client.monitoring.bounds import (
+from eulerlora_client.monitoring.betting import (
+    STAKES,
     calibration_upper_bound,
+    log_capital,
+    log_mean_exp,
     sequential_lower_bound,
     sequential_upper_bound,
 )

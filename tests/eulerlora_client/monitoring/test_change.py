@@ -5,8 +5,7 @@ import random
 
 import pytest
 
-from eulerlora_client.monitoring.betting import STAKES
-from eulerlora_client.monitoring.change import ChangeTest, log_add_exp
+from eulerlora_client.monitoring.betting import STAKES, ChangeTest, log_add_exp
 
 
 def naive_statistic(events: list[bool], tolerated: float) -> float:

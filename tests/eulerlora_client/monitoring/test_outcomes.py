@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.contract.triage import Disposition
+from eulerlora_client.contract.answers import Disposition
 from eulerlora_client.errors import OutcomesError
-from eulerlora_client.monitoring.betting import log_capital
-from eulerlora_client.monitoring.bounds import sequential_lower_bound
-from eulerlora_client.monitoring.outcome_file import Outcome, check_policy, read_outcomes
+from eulerlora_client.monitoring.betting import log_capital, sequential_lower_bound
 from eulerlora_client.monitoring.outcomes import (
     LesionOutcome,
+    Outcome,
     Promise,
+    check_policy,
     lesion_outcome,
+    read_outcomes,
     summarise,
     target_lesions,
 )

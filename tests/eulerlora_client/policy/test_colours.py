@@ -1,4 +1,4 @@
-"""eulerlora_client.policy.colours: the client converts pictures to sRGB as the model does."""
+"""eulerlora_client.policy.quality: the client converts pictures to sRGB as the model does."""
 
 from io import BytesIO
 from pathlib import Path
@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from eulerlora.preprocess import upright_rgb
-from eulerlora_client.policy.colours import in_srgb
-from eulerlora_client.policy.quality import measure_quality
-from eulerlora_client.report.thumbnails import thumbnail_of
+from eulerlora.images.preprocess import upright_rgb
+from eulerlora_client.policy.quality import in_srgb, measure_quality
+from eulerlora_client.report.html import thumbnail_of
 from tests.damaged_images import PNG_SIGNATURE, contradictory_images, png_chunks
 from tests.icc_profiles import PROPHOTO, SRGB, WIDE_SPACES, RgbSpace, gray_profile, rgb_profile
 

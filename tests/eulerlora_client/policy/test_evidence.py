@@ -4,8 +4,13 @@ import pytest
 
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
 from eulerlora_client.errors import SettingsError
-from eulerlora_client.policy.evidence import Evidence, Sampling, default_sampling
-from eulerlora_client.policy.policy import default_policy, policy_of
+from eulerlora_client.policy.policy import (
+    Evidence,
+    Sampling,
+    default_policy,
+    default_sampling,
+    policy_of,
+)
 
 
 def evidence(mode: str, samples: int) -> Evidence:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from eulerlora_client.errors import SettingsError
-from eulerlora_client.policy.performance import Performance, performance
 from eulerlora_client.policy.policy import Policy, default_policy
+from eulerlora_client.policy.results import Performance, performance
 
 SHARES = ("", "_low", "_high")
 SEEN = {"lesions": 40, "urgent": 13, "unfamiliar": 26, "reached": 30}

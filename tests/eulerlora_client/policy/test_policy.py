@@ -12,9 +12,13 @@ from typing import Any
 
 import pytest
 
-from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.contract.scores import StandardError
-from eulerlora_client.contract.triage import Disposition, ImageQuality, Reason
+from eulerlora_client.contract.answers import (
+    Disposition,
+    ImageQuality,
+    Prediction,
+    Reason,
+    StandardError,
+)
 from eulerlora_client.errors import SettingsError
 from eulerlora_client.policy.policy import (
     Policy,
@@ -23,8 +27,8 @@ from eulerlora_client.policy.policy import (
     default_policy_text,
     parse_policy,
     read_policy,
+    urgency,
 )
-from eulerlora_client.policy.urgency import urgency
 from tests.eulerlora_client.policy_inputs import GOOD, make_prediction
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "triage-policy.md"
@@ -340,3 +344,15 @@ def test_a_threshold_is_fitted_to_one_model_mode_and_number_of_samples() -> None
 def test_a_policy_is_immutable() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Policy.__setattr__(POLICY, "version", 8)
+
+
+def test_a_refitted_policy_is_the_next_version_with_new_thresholds_and_the_same_rules() -> None:
+    policy = default_policy()
+    assert policy.evidence is not None
+    refitted = policy.refitted(0.25, 1.5, policy.evidence)
+    assert (refitted.version, refitted.evidence) == (policy.version + 1, policy.evidence)
+    assert (refitted.malignant.urgent, refitted.uncertainty.entropy_nats) == (0.25, 1.5)
+    assert refitted.malignant.classes == policy.malignant.classes
+    assert refitted.quality == policy.quality
+    with pytest.raises(SettingsError):
+        policy.refitted(1.5, 1.5, policy.evidence)

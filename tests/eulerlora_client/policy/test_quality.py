@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageFilter
 from scipy import ndimage
 
-from eulerlora_client.contract.triage import Reason
+from eulerlora_client.contract.answers import Reason
 from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.policy.quality import laplacian_variance, measure_quality
 from tests.eulerlora_client.policy_inputs import make_prediction

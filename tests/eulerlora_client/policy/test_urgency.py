@@ -1,7 +1,7 @@
 """The order of urgency."""
 
-from eulerlora_client.contract.triage import Disposition
-from eulerlora_client.policy.urgency import FAILED, urgency
+from eulerlora_client.contract.answers import Disposition
+from eulerlora_client.policy.policy import FAILED, urgency
 
 
 def test_urgency_rises_from_routine_over_failed_and_retake_to_urgent() -> None:

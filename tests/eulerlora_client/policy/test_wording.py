@@ -2,9 +2,9 @@
 
 from itertools import combinations
 
-from eulerlora_client.contract.triage import Disposition, Reason
+from eulerlora_client.contract.answers import Disposition, Reason
 from eulerlora_client.policy.policy import SUGGESTED_DISPOSITIONS, Decision, disposition_for
-from eulerlora_client.policy.wording import (
+from eulerlora_client.policy.results import (
     NOT_FITTED,
     PATHWAYS,
     REASONS,

@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.contract.scores import OodScore
-from eulerlora_client.contract.triage import TriageResult
-from eulerlora_client.report.charts import class_bars, entropy_split, points_path, relative_distance
+from eulerlora_client.contract.answers import OodScore, Prediction, TriageResult
+from eulerlora_client.report.html import class_bars, entropy_split, points_path, relative_distance
 from tests.eulerlora_client.triage_rows import (
     CLASS_NAMES,
     CLASSES,

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.contract.predictions import Prediction, PredictionWarning
-from eulerlora_client.contract.triage import Disposition, Reason
-from eulerlora_client.policy.wording import NOT_FITTED
+from eulerlora_client.contract.answers import Disposition, Prediction, PredictionWarning, Reason
+from eulerlora_client.policy.results import NOT_FITTED
+from eulerlora_client.policy.results import decided as decided_again
 from eulerlora_client.report.exports import COLUMNS, read_json_lines, write_csv, write_json_lines
-from eulerlora_client.triage.result import RowProblem, TriageRow
-from eulerlora_client.triage.result import decided as decided_again
+from eulerlora_client.report.ranking import RowProblem, TriageRow
 from tests.eulerlora_client.runs import decided, mel_policy, undecided
 from tests.eulerlora_client.triage_rows import UNFAMILIAR
 

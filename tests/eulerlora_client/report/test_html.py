@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.contract.triage import Reason
-from eulerlora_client.policy import wording
-from eulerlora_client.policy.performance import UNKNOWN, performance
+from eulerlora_client.contract.answers import Reason
+from eulerlora_client.policy import results as wording
 from eulerlora_client.policy.policy import Policy, default_policy
+from eulerlora_client.policy.results import UNKNOWN, performance
 from eulerlora_client.printable import NO_BREAK, printable
 from eulerlora_client.report import html as report
 from eulerlora_client.report.html import percent, write_report
-from eulerlora_client.triage.result import TriageRow
+from eulerlora_client.report.ranking import TriageRow
 from tests.eulerlora_client.triage_rows import (
     CLASS_NAMES,
     REVISION,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from eulerlora_client.errors import OutputPathError
-from eulerlora_client.report.outputs import Outputs
+from eulerlora_client.report.exports import Outputs
 from tests.eulerlora_client.runs import mel_policy, undecided
 
 

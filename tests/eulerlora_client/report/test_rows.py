@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
-from eulerlora_client.contract.scores import StandardError
-from eulerlora_client.report.html import describe_settings
-from eulerlora_client.report.rows import counts_by_settings, ranks_by_name, sort_keys
-from eulerlora_client.triage.ranking import ranked
-from eulerlora_client.triage.result import TriageRow
+from eulerlora_client.contract.answers import StandardError
+from eulerlora_client.report.html import (
+    counts_by_settings,
+    describe_settings,
+    ranks_by_name,
+    sort_keys,
+)
+from eulerlora_client.report.ranking import TriageRow, ranked
 from tests.eulerlora_client.triage_rows import (
     SHARP,
     failed,

@@ -6,11 +6,10 @@ from io import StringIO
 import click
 import pytest
 
-from eulerlora_client.contract.triage import Disposition, Reason
-from eulerlora_client.policy.wording import NOT_ASSESSED, NOT_FITTED, TITLES, WARNING
-from eulerlora_client.report.table import HEADER, column_widths, print_table, summary
-from eulerlora_client.triage.ranking import ranked
-from eulerlora_client.triage.result import TriageRow
+from eulerlora_client.commands.session import HEADER, column_widths, print_table, summary
+from eulerlora_client.contract.answers import Disposition, Reason
+from eulerlora_client.policy.results import NOT_ASSESSED, NOT_FITTED, TITLES, WARNING
+from eulerlora_client.report.ranking import TriageRow, ranked
 from tests.eulerlora_client.runs import decided, mel_policy, undecided
 
 ROWS = [

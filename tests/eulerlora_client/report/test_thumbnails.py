@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from eulerlora_client.report.thumbnails import MAX_BYTES, MAX_SIDE_PX, Thumbnail, thumbnail_of
+from eulerlora_client.report.html import MAX_BYTES, MAX_SIDE_PX, Thumbnail, thumbnail_of
 
 pytestmark = pytest.mark.filterwarnings("error")
 

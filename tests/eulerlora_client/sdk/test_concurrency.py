@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from eulerlora_client.sdk.concurrency import PREFETCH_FACTOR, map_ordered, map_ordered_async
+from eulerlora_client.sdk.client import PREFETCH_FACTOR, map_ordered, map_ordered_async
 
 
 class CountedCalls:

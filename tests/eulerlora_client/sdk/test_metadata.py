@@ -10,8 +10,7 @@ import pytest
 from PIL import ExifTags, Image, ImageCms, ImageOps, PngImagePlugin
 
 from eulerlora_client.contract.problems import MetadataNotRemoved
-from eulerlora_client.sdk.images import image_bytes
-from eulerlora_client.sdk.metadata import without_metadata
+from eulerlora_client.sdk.images import image_bytes, without_metadata
 
 SECRET = "Jane Doe, ward 4"
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()

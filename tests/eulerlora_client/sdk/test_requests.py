@@ -3,8 +3,7 @@
 import pytest
 
 from eulerlora_client.errors import SettingsError
-from eulerlora_client.sdk.requests import connection_options
-from eulerlora_client.sdk.retry import Timeouts
+from eulerlora_client.sdk.requests import Timeouts, connection_options
 
 
 @pytest.mark.parametrize(

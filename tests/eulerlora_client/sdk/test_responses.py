@@ -19,8 +19,12 @@ from eulerlora_client.contract.problems import (
     UnexpectedAnswer,
     UnsupportedMedia,
 )
-from eulerlora_client.sdk.requests import PredictOptions, predict_request
-from eulerlora_client.sdk.responses import reported_problem, response_body
+from eulerlora_client.sdk.requests import (
+    PredictOptions,
+    predict_request,
+    reported_problem,
+    response_body,
+)
 
 PREDICT = predict_request(b"", PredictOptions())
 BY_STATUS = [

@@ -12,7 +12,7 @@ from eulerlora_client.contract.problems import (
     TimedOut,
     Unreachable,
 )
-from eulerlora_client.sdk.retry import RetryPolicy, retrying
+from eulerlora_client.sdk.requests import RetryPolicy, retrying
 
 
 class RecordedWaits(Event):

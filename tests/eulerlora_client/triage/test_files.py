@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora.image_files import EXTENSIONS as MODEL_EXTENSIONS
+from eulerlora.images.files import EXTENSIONS as MODEL_EXTENSIONS
 from eulerlora_client.errors import ImageFilesError
-from eulerlora_client.triage.files import EXTENSIONS, select_files
+from eulerlora_client.sdk.images import EXTENSIONS, select_files
 
 
 def touch(folder: Path, *names: str) -> list[Path]:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.contract.triage import Disposition
+from eulerlora_client.contract.answers import Disposition
 from eulerlora_client.policy.policy import Policy
-from eulerlora_client.triage.queue import Picture, first_everyday, queue_of, status_counts
+from eulerlora_client.report.ranking import Picture, first_everyday, queue_of, status_counts
 from tests.eulerlora_client.triage_rows import (
     SHARP,
     UNFAMILIAR,

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.contract.triage import Disposition
+from eulerlora_client.contract.answers import Disposition, Prediction
 from eulerlora_client.policy.policy import Policy
-from eulerlora_client.triage.ranking import counts_by_status, ranked
-from eulerlora_client.triage.result import TriageRow
+from eulerlora_client.report.ranking import TriageRow, counts_by_status, ranked
 from tests.eulerlora_client.triage_rows import (
     BLURRED,
     SHARP,

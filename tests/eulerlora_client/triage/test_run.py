@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from eulerlora_client.commands.session import cancelled_row, triage
+from eulerlora_client.contract.answers import Disposition, TriageResult
 from eulerlora_client.contract.problems import Overloaded, Problem, Unreachable
-from eulerlora_client.contract.triage import Disposition, TriageResult
 from eulerlora_client.policy.policy import Policy
+from eulerlora_client.report.ranking import TriageRow
 from eulerlora_client.sdk.requests import TriageOptions
-from eulerlora_client.triage.result import TriageRow
-from eulerlora_client.triage.run import cancelled_row, triage
 from tests.eulerlora_client.runs import mel_policy, random_png, result_of
 
 OPTIONS = TriageOptions("stoch", 2)

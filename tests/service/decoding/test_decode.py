@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from eulerlora.errors import ImageError
-from eulerlora.image_files import read_pixels
-from eulerlora.preprocess import Conversion
-from eulerlora_client.contract.predictions import PredictionWarning, WarningCode
+from eulerlora.images.files import read_pixels
+from eulerlora.images.preprocess import Conversion
+from eulerlora_client.contract.answers import PredictionWarning, WarningCode
 from eulerlora_client.contract.problems import Problem, UnsupportedMedia, UnusableImage
 from service.decoding.decode import MEDIA_TYPES, Declared, decode
 from service.decoding.header import check_size, sniff

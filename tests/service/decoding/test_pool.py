@@ -19,8 +19,7 @@ import pytest
 import torch
 from PIL import Image
 
-from eulerlora.preprocess import resize
-from eulerlora.seeds import content_seed
+from eulerlora.images.preprocess import content_seed, resize
 from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.problems import NotReady, UnsupportedMedia, UnusableImage
 from service.decoding import pool, worker

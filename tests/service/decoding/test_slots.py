@@ -66,7 +66,7 @@ def test_images_of_two_clients_alternate() -> None:
         while decoders.running:
             await decoders.end(next(iter(decoders.running)))
         assert decoders.started == [
-            "batch 0", "single 0", "batch 1", "single 1", "batch 2", "batch 3"
+            "batch 0", "batch 1", "single 0", "batch 2", "single 1", "batch 3"
         ]  # fmt: skip
         assert await decoders.tasks["single 1"] == "single 1"
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 from PIL import ExifTags, Image
 
-from eulerlora.preprocess import resize, upright_rgb
-from eulerlora.seeds import content_seed
+from eulerlora.images.preprocess import content_seed, resize, upright_rgb
 from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.problems import UnusableImage
 from eulerlora_client.policy.quality import measure_quality

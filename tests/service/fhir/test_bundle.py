@@ -10,9 +10,9 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from eulerlora.model import EulerLoRA
-from eulerlora_client.contract.triage import TriageResult
+from eulerlora_client.contract.answers import TriageResult
 from eulerlora_client.policy.policy import default_policy
-from eulerlora_client.policy.wording import WARNING
+from eulerlora_client.policy.results import WARNING
 from service.app import Options, create_service
 from service.fhir.bundle import triage_bundle
 from service.inference.engine import ServedModel, ServedModels

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from eulerlora.inference import predict_rows
 from eulerlora.model import EulerLoRA
+from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import Draw
 from service.inference.engine import MAX_WORKERS, CoreAllocation, Engine, InferenceItem
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eulerlora.checkpoint import Checkpoint
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.problems import UnknownModel

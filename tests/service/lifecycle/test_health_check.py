@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eulerlora.inference import predict_rows
+from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import DEFAULT_RUNTIME
 from eulerlora_client.contract.problems import OutOfMemory
 from service.inference.engine import InferenceItem

@@ -10,11 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT, read_config, save_checkpoint, write_config
+from eulerlora.checkpoint.files import (
+    DEFAULT_CHECKPOINT,
+    predict_known_answer,
+    read_config,
+    save_checkpoint,
+    write_config,
+)
 from eulerlora.errors import CheckpointError
-from eulerlora.known_answer import predict_known_answer
 from eulerlora.model import EulerLoRA
-from eulerlora.precision import PrecisionDecision
+from eulerlora.prediction.precision import PrecisionDecision
 from eulerlora.settings import DEFAULT_RUNTIME, PRECISIONS, RuntimeSettings
 from service.inference.engine import ServedModel
 from service.lifecycle.loading import (

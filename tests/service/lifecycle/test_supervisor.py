@@ -19,10 +19,10 @@ import torch
 from fastapi import FastAPI
 from torch import Tensor
 
-from eulerlora.checkpoint import save_checkpoint, stored_revision
+from eulerlora.checkpoint.files import save_checkpoint, stored_revision
 from eulerlora.errors import CheckpointError
-from eulerlora.inference import predict_rows
 from eulerlora.model import EulerLoRA
+from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import DEFAULT_RUNTIME
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.lifecycle import supervisor

@@ -11,7 +11,7 @@ import tritonclient.http as triton
 from starlette.testclient import TestClient
 from tritonclient.utils import InferenceServerException
 
-from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.answers import Prediction
 from service.open_inference.routes import OUTPUTS, encoded
 from tests.service.conftest import app_of
 from tests.service.real_server import run_server

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT
 from tests.browser import chromium, chromium_path
 from tests.server_process import ServerProcess, serving
 from tests.service.page.browser import Visit, visiting

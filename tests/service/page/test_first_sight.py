@@ -2,10 +2,9 @@
 
 import pytest
 
-from eulerlora.checkpoint import CARD, DEFAULT_CHECKPOINT, read_config
-from eulerlora_client.policy.performance import performance
+from eulerlora.checkpoint.files import CARD, DEFAULT_CHECKPOINT, read_config
 from eulerlora_client.policy.policy import default_policy
-from eulerlora_client.policy.wording import WARNING
+from eulerlora_client.policy.results import WARNING, performance
 from tests.server_process import serving
 from tests.service.audit_entries import SECRET
 from tests.service.page.browser import expect

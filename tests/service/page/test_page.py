@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT, read_config
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from tests.browser import TIMEOUT_MS
 from tests.service.page.browser import expect
 from tests.service.page.lesions import broken, lesion, upload

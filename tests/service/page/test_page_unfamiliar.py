@@ -2,8 +2,8 @@
 
 import pytest
 
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT, read_config
-from eulerlora_client.policy.wording import PATHWAYS, REASONS, TITLES
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
+from eulerlora_client.policy.results import PATHWAYS, REASONS, TITLES
 from tests.damaged_checkpoints import edited
 from tests.server_process import serving
 from tests.service.page.browser import expect

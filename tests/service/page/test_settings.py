@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT, read_config
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from eulerlora_client.policy.policy import default_policy
 from tests.service.page.browser import expect
 from tests.service.page.lesions import DARK, lesion

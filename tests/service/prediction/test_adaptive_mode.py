@@ -8,14 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
-from eulerlora.calibration_schema import DecisionMargins, RoundMargins, Threshold
-from eulerlora.checkpoint import Checkpoint
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora.round_answer import RoundAnswer, SettledDecisions
-from eulerlora_client.contract.predictions import Prediction
+from eulerlora.sampling.adaptive import DecisionMargins, RoundAnswer, RoundMargins, SettledDecisions
+from eulerlora.scores.ood_scores import Threshold
+from eulerlora_client.contract.answers import ImageQuality, Prediction
 from eulerlora_client.contract.problems import InvalidParameter
 from eulerlora_client.contract.queries import PredictQuery
-from eulerlora_client.contract.triage import ImageQuality
 from eulerlora_client.policy.policy import Policy, default_policy
 from service.prediction.request import FlagLimits, disposition_is_settled
 from tests.service.harness import PipelineHarness, predict_one

@@ -6,12 +6,12 @@ import pytest
 import torch
 from scipy.stats import entropy as scipy_entropy
 
-from eulerlora.calibration_schema import Threshold
-from eulerlora.checkpoint import Checkpoint
-from eulerlora.inference import ImageOutput
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
+from eulerlora.nn.runtime import ImageOutput
+from eulerlora.scores.ood_scores import Threshold
 from eulerlora.settings import Draw
-from eulerlora_client.contract.predictions import Prediction, PredictionWarning
+from eulerlora_client.contract.answers import Prediction, PredictionWarning
 from eulerlora_client.contract.problems import ModelFailure
 from eulerlora_client.contract.queries import PredictQuery
 from service.inference.engine import ServedModel

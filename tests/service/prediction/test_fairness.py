@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from eulerlora_client.contract.predictions import ProblemDocument
+from eulerlora_client.contract.answers import ProblemDocument
 from eulerlora_client.contract.problems import Overloaded, QuotaExceeded
 from eulerlora_client.contract.queries import PredictQuery
 from service.decoding.pool import Decoded

@@ -8,10 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from eulerlora.calibration_schema import Threshold
-from eulerlora.checkpoint import Checkpoint
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora_client.contract.predictions import WarningCode
+from eulerlora.scores.ood_scores import Threshold
+from eulerlora_client.contract.answers import WarningCode
 from eulerlora_client.contract.problems import (
     AuditUnavailable,
     NotReady,

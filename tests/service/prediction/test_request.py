@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from eulerlora.calibration_schema import Threshold
-from eulerlora.checkpoint import Checkpoint
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
+from eulerlora.scores.ood_scores import Threshold
 from eulerlora_client.contract.problems import InvalidParameter
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES

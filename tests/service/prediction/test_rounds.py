@@ -14,12 +14,12 @@ import torch
 from PIL import Image
 from starlette.requests import ClientDisconnect
 
-from eulerlora.adaptive_sampling import MAX_SAMPLES, ROUNDS
-from eulerlora.calibration_schema import Threshold
-from eulerlora.checkpoint import Checkpoint
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
+from eulerlora.sampling.adaptive import MAX_SAMPLES, ROUNDS
+from eulerlora.scores.ood_scores import Threshold
 from eulerlora.settings import Draw
-from eulerlora_client.contract.predictions import Prediction
+from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.contract.problems import DeadlinePassed, Overloaded
 from eulerlora_client.contract.queries import PredictQuery
 from service.audit.log import AuditEntry

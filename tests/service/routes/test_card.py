@@ -2,7 +2,7 @@
 
 from starlette.testclient import TestClient
 
-from eulerlora.checkpoint import CARD
+from eulerlora.checkpoint.files import CARD
 from service.app import create_service
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.loading import MAX_CARD_BYTES, read_card

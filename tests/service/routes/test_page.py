@@ -7,9 +7,8 @@ from importlib.resources import as_file, files
 
 import pytest
 
-from eulerlora_client.policy.performance import UNKNOWN, performance
 from eulerlora_client.policy.policy import Policy, default_policy
-from eulerlora_client.policy.wording import WARNING
+from eulerlora_client.policy.results import UNKNOWN, WARNING, performance
 from service.routes.page import PageFile, measured_rows, page_files
 
 POLICY = default_policy()

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import entropy as scipy_entropy
 from starlette.testclient import TestClient
 
-from eulerlora.checkpoint import Checkpoint
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 
 KEYS = {

@@ -7,8 +7,8 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
-from eulerlora.checkpoint import Checkpoint
-from eulerlora.config import ClassName
+from eulerlora.checkpoint.config import ClassName
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import RuntimeSettings
 from service.app import Options, create_service

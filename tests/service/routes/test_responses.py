@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from eulerlora_client.contract.fields import Nats, Probability, WireModel
+from eulerlora_client.contract.answers import Nats, Probability, WireModel
 from service.http.responses import json_response, rounded, server_timing
 from service.telemetry.events import Timing
 

@@ -10,9 +10,9 @@ from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from starlette.testclient import TestClient
 
-from eulerlora.calibration_schema import Threshold
-from eulerlora.checkpoint import Checkpoint
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
+from eulerlora.scores.ood_scores import Threshold
 from service.app import create_service
 from service.http import responses as problems
 from service.inference.engine import ServedModel, ServedModels

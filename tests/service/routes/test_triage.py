@@ -10,16 +10,16 @@ import torch
 from PIL import Image
 from starlette.testclient import TestClient
 
-from eulerlora.calibration_schema import ScoreThreshold
-from eulerlora.checkpoint import Checkpoint
-from eulerlora.config import ClassName
-from eulerlora.feature_distance import FEATURES_PER_WIDTH, FeatureDistance, FeatureStatistics
+from eulerlora.checkpoint.config import ClassName
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
+from eulerlora.scores.feature_distance import FEATURES_PER_WIDTH, FeatureDistance, FeatureStatistics
+from eulerlora.scores.ood_scores import ScoreThreshold
+from eulerlora_client.contract.answers import PolicyDescription
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
-from eulerlora_client.contract.triage import PolicyDescription
 from eulerlora_client.policy.policy import Policy, default_policy, policy_of
 from eulerlora_client.policy.quality import measure_quality
-from eulerlora_client.policy.wording import NOT_FITTED, REASONS, TITLES, WARNING
+from eulerlora_client.policy.results import NOT_FITTED, REASONS, TITLES, WARNING
 from service.app import Options, create_service
 from service.audit.log import AuditLog, AuditSettings
 from service.audit.verification import records

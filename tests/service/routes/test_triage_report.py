@@ -15,8 +15,8 @@ from PIL import Image
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
+from eulerlora_client.contract.answers import Disposition, Reason
 from eulerlora_client.contract.problems import MalformedBody, Overloaded
-from eulerlora_client.contract.triage import Disposition, Reason
 from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.report import submitted
 from eulerlora_client.report.exports import write_csv

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from starlette.testclient import TestClient
 
-from eulerlora_client.contract.triage import Disposition
+from eulerlora_client.contract.answers import Disposition
 from service.telemetry import metrics as metrics_module
 from service.telemetry.events import CompletedRequest
 from service.telemetry.metric_families import REASONS

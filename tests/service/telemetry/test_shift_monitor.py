@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from eulerlora.calibration_schema import ScoreThreshold, Threshold
-from eulerlora.checkpoint import Checkpoint
+from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora_client.contract.predictions import Prediction
-from eulerlora_client.contract.scores import OodScore, OodScores, StandardError
+from eulerlora.scores.ood_scores import ScoreThreshold, Threshold
+from eulerlora_client.contract.answers import OodScore, OodScores, Prediction, StandardError
 from eulerlora_client.monitoring.shift import EventRate
 from service.telemetry.shift_monitor import Reference, ShiftMonitors
 

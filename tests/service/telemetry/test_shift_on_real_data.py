@@ -12,8 +12,7 @@ from benchmarks.shift_monitor import replay
 from eulerlora.model import EulerLoRA
 from service.telemetry.shift_monitor import Reference
 from training.data.datasets import checkpoint_dataset, read_ood_set
-from training.data.labelled_images import LabelledImage
-from training.data.sources import read_image
+from training.data.images import LabelledImage, read_image
 from training.recipe.schema import OodSettings
 
 pytestmark = [pytest.mark.data, pytest.mark.slow]

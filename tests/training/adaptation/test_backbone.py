@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT, load_checkpoint
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, load_checkpoint
 from eulerlora.errors import SettingsError
 from tests.conftest import random_backbone
-from training.adaptation import backbone
-from training.adaptation.backbone import DOWNLOADED, EMBEDDED, available_source, read_backbone
+from training.adaptation import network as backbone
+from training.adaptation.network import DOWNLOADED, EMBEDDED, available_source, read_backbone
 from training.recipe.schema import BackboneSource
 
 

@@ -4,11 +4,10 @@ import pytest
 import torch
 from torch import Generator, nn
 
-from eulerlora.row_draws import RowDraws
-from eulerlora.rows import Rows
-from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import RowDraws, Rows
 from tests.conftest import random_network
-from training.adaptation.dropout import DropoutBlock
+from training.adaptation.objective import DropoutBlock
 
 ROWS = Rows.of([2, 1], 2)
 IMAGES = torch.rand(2, 3, 32, 32, generator=Generator().manual_seed(0))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from training.adaptation.losses import (
+from training.adaptation.objective import (
     balanced_counts,
     effective_number_weights,
     image_weights,
@@ -18,7 +18,7 @@ from training.adaptation.losses import (
     target_probabilities,
     trajectory_loss,
 )
-from training.data.labelled_images import OUTSIDE
+from training.data.images import OUTSIDE
 from training.fit.batches import IGNORED
 
 GENERATOR = torch.Generator().manual_seed(0)

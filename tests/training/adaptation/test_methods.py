@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from eulerlora.checkpoint import load_checkpoint
-from eulerlora.method_settings import BLoBSettings, GaussianCoefficientsSettings
-from eulerlora.rows import Rows
+from eulerlora.checkpoint.files import load_checkpoint
+from eulerlora.methods.settings import BLoBSettings, GaussianCoefficientsSettings
+from eulerlora.nn.rows import Rows
 from tests.conftest import random_network
-from training.adaptation.losses import trajectory_loss
-from training.adaptation.objective import AdapterObjective
+from training.adaptation.objective import AdapterObjective, trajectory_loss
 from training.adaptation.train import train
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe

@@ -11,22 +11,24 @@ from accelerate import Accelerator
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
-from eulerlora.inference import predict_images
-from eulerlora.row_draws import COEFFICIENTS, RowDraws
-from eulerlora.rows import Rows
+from eulerlora.nn.rows import COEFFICIENTS, RowDraws, Rows
+from eulerlora.nn.runtime import predict_images
 from eulerlora.settings import Draw, Preprocessing
 from tests.conftest import random_network
-from training.adaptation.losses import target_probabilities, trajectory_loss
-from training.adaptation.objective import AdapterDraw, AdapterObjective
-from training.augmentation.views import training_view
+from training.adaptation.objective import (
+    AdapterDraw,
+    AdapterObjective,
+    target_probabilities,
+    trajectory_loss,
+)
+from training.data.augmentation import training_view
 from training.data.datasets import read_dataset
-from training.data.labelled_images import OUTSIDE
+from training.data.images import OUTSIDE
 from training.fit.batches import LoadedBatches
 from training.fit.loop import fit
 from training.fit.optimisation import Optimisation, Step
 from training.fit.run import Run
-from training.recipe.optimisation import AdapterTraining
-from training.recipe.schema import DataSettings
+from training.recipe.schema import AdapterTraining, DataSettings
 
 WEIGHTS = torch.tensor([0.2, 0.5, 0.3])
 TRAINING = AdapterTraining(

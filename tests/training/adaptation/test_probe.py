@@ -11,16 +11,16 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from sklearn.preprocessing import StandardScaler
 
-from eulerlora.backbone import save_backbone
-from eulerlora.config import ClassName
-from eulerlora.inference import predict_images, predict_rows
-from eulerlora.preprocess import resize
+from eulerlora.checkpoint.backbone import save_backbone
+from eulerlora.checkpoint.config import ClassName
+from eulerlora.images.preprocess import resize
+from eulerlora.methods.registry import build_network
+from eulerlora.nn.runtime import predict_images, predict_rows
 from eulerlora.settings import AdapterSettings, Draw, Preprocessing
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import random_backbone
 from training.adaptation.probe import INVERSE_PENALTY, fit_heads, head_accuracy, linear_probe
 from training.commands.train import probe_command
-from training.data.labelled_images import ImageParts, LabelledImage
+from training.data.images import ImageParts, LabelledImage
 
 CPU = torch.device("cpu")
 
@@ -79,7 +79,7 @@ def test_fitted_heads_predict_like_the_regression_before_the_first_step(
     train = [image for image in images.parts["train"] if image.label < classes]
     held_out = images.parts["calibration"]
     backbone = random_backbone().eval()
-    network = AdaptedVisionTransformer(backbone, AdapterSettings(adapters=2, rank=2, min_rank=1), 3)
+    network = build_network(backbone, AdapterSettings(adapters=2, rank=2, min_rank=1), 3)
     network.initialise(torch.Generator().manual_seed(0))
     fit_heads(network, ImageParts("squares", images.classes, {"train": train}), CPU)
 
@@ -107,7 +107,7 @@ def test_bootstrap_probes_differ_and_each_is_the_probe_of_a_resample_of_clusters
     train = [replace(i, cluster=f"lesion {n // 2}") for n, i in enumerate(images.parts["train"])]
     parts = ImageParts("squares", images.classes, {"train": train})
     backbone = random_backbone().eval()
-    network = AdaptedVisionTransformer(backbone, AdapterSettings(adapters=2, rank=2, min_rank=1), 3)
+    network = build_network(backbone, AdapterSettings(adapters=2, rank=2, min_rank=1), 3)
     fit_heads(network, parts, CPU, bootstrap_seed=5)
     heads = network.heads.weight.detach().clone()
     assert not torch.allclose(heads[0], heads[1], atol=1e-3)
@@ -117,7 +117,7 @@ def test_bootstrap_probes_differ_and_each_is_the_probe_of_a_resample_of_clusters
     generator, clusters = np.random.default_rng(5), sorted({image.cluster for image in train})
     drawn = [clusters[index] for index in generator.integers(len(clusters), size=len(clusters))]
     repeated = [image for name in drawn for image in train if image.cluster == name]
-    one = AdaptedVisionTransformer(backbone, AdapterSettings(adapters=1, rank=2, min_rank=1), 3)
+    one = build_network(backbone, AdapterSettings(adapters=1, rank=2, min_rank=1), 3)
     fit_heads(one, ImageParts("drawn", images.classes, {"train": repeated}), CPU)
     pixels = torch.stack([resize(image.source, 32) for image in train])
     features = backbone(pixels)
@@ -158,7 +158,7 @@ def test_the_command_prints_the_metrics_at_the_given_size(
 def test_the_accuracy_of_the_heads_is_that_of_the_untrained_network(
     images: ImageParts, seed: int | None
 ) -> None:
-    network = AdaptedVisionTransformer(random_backbone(), AdapterSettings(rank=4, min_rank=2), 3)
+    network = build_network(random_backbone(), AdapterSettings(rank=4, min_rank=2), 3)
     network.initialise(torch.Generator().manual_seed(0))
     fit_heads(network, images, CPU, seed)
     held_out = images.parts["calibration"]

@@ -8,15 +8,15 @@ import torch
 from accelerate import Accelerator
 from torch import Generator, Tensor
 
-from eulerlora.checkpoint import Checkpoint, load_checkpoint
-from eulerlora.inference import predict_rows
-from eulerlora.method_settings import DropKeySettings, EpiNetSettings, SNGPSettings
-from eulerlora.rows import Rows
+from eulerlora.checkpoint.files import Checkpoint, load_checkpoint
+from eulerlora.methods.registry import build_network
+from eulerlora.methods.settings import DropKeySettings, EpiNetSettings, SNGPSettings
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import Rows
+from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import Draw
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import random_network
-from training.adaptation.losses import trajectory_loss
-from training.adaptation.objective import AdapterObjective
+from training.adaptation.objective import AdapterObjective, trajectory_loss
 from training.adaptation.probe import fit_covariance
 from training.adaptation.train import train
 from training.fit.batches import IGNORED
@@ -46,7 +46,7 @@ def trained(name: str, recipe_file: Path, image_folder: Path, out: Path) -> Chec
 def initial(checkpoint: Checkpoint) -> AdaptedVisionTransformer:
     """Returns the untrained network of a run with seed 0 and a random head, in stored precision."""
     network, config = checkpoint.network, checkpoint.config
-    made = AdaptedVisionTransformer(
+    made = build_network(
         network.backbone, network.settings, len(config.classes), method=config.method
     )
     seed = config.provenance["seed"]

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from eulerlora.config import ClassName
+from eulerlora.checkpoint.config import ClassName
 from eulerlora.settings import Preprocessing
 from tests.conftest import random_backbone
 from tests.training.synthetic_report import REPORT
-from training.adaptation.backbone import FrozenBackbone
-from training.adaptation.summary import data_lines, result_lines, run_lines
-from training.data.labelled_images import ImageParts, LabelledImage
+from training.adaptation.network import FrozenBackbone
+from training.adaptation.train import data_lines, result_lines, run_lines
+from training.data.images import ImageParts, LabelledImage
 from training.fit.batches import RunLength
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
@@ -89,7 +89,7 @@ def test_the_device_line_has_the_precision_of_the_steps(
     recipe_file: Path, monkeypatch: pytest.MonkeyPatch, precision: str, native: bool, line: str
 ) -> None:
     missing = None if native else "no instructions"
-    for module in ("eulerlora.precision", "training.adaptation.summary"):
+    for module in ("eulerlora.prediction.precision", "training.adaptation.train"):
         monkeypatch.setattr(f"{module}.missing_bfloat16", lambda _device: missing)
     overrides = ["training.warmup_steps=auto", f"training.precision={precision}"]
     recipe = read_recipe(recipe_file, AdapterRecipe, overrides)

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from eulerlora import CheckpointError, EulerLoRA
-from eulerlora.backbone import load_backbone, save_backbone
-from eulerlora.checkpoint import load_checkpoint, read_config
+from eulerlora.checkpoint.backbone import load_backbone, save_backbone
+from eulerlora.checkpoint.files import load_checkpoint, read_config
 from tests.conftest import random_backbone, random_network
 from tests.program import run
 from tests.training.conftest import PER_CLASS, RECIPE, write_image
 from training.adaptation.objective import AdapterDraw, AdapterObjective
 from training.adaptation.train import train_adapters
 from training.data.datasets import read_dataset
-from training.data.labelled_images import ImageParts
+from training.data.images import ImageParts
 from training.fit.run import Run, accelerator_on
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe

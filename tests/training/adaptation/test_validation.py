@@ -5,13 +5,12 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, log_loss
 
-from eulerlora.inference import predict_images
+from eulerlora.nn.runtime import predict_images
 from eulerlora.settings import Draw
 from tests.conftest import random_network
-from training.adaptation.losses import trajectory_loss
-from training.adaptation.objective import AdapterObjective
+from training.adaptation.objective import AdapterObjective, trajectory_loss
 from training.adaptation.validation import EpochValidation
-from training.data.labelled_images import LabelledImage
+from training.data.images import LabelledImage
 
 PIXELS = torch.randint(
     0, 256, (9, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.augmentation.cameras import (
+from training.data.augmentation import (
+    CPU,
     LOG_GAIN,
     camera_border,
     camera_view,
@@ -12,8 +13,8 @@ from training.augmentation.cameras import (
     jpeg_compression,
     log_uniform,
     ruler,
+    seeded,
 )
-from training.augmentation.random_state import CPU, seeded
 
 GENERATOR = torch.Generator().manual_seed(0)
 PIXELS = torch.randint(0, 256, (5, 3, 40, 52), dtype=torch.uint8, generator=GENERATOR)
@@ -39,7 +40,7 @@ def test_colours_of_images_in_a_batch_change_differently() -> None:
 
 
 def test_a_colour_change_without_width_is_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.augmentation.cameras.log_uniform", lambda _, s: torch.ones(s))
+    monkeypatch.setattr("training.data.augmentation.log_uniform", lambda _, s: torch.ones(s))
     pixels = torch.rand(2, 3, 6, 7)
     torch.testing.assert_close(colour_change(pixels), pixels)
 

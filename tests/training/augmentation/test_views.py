@@ -7,17 +7,17 @@ import torch
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from eulerlora.preprocess import resize
+from eulerlora.images.preprocess import resize
 from eulerlora.settings import Preprocessing
-from training.augmentation.random_state import seeded
-from training.augmentation.views import (
+from training.data.augmentation import (
     dermoscopy_view,
     evaluation_view,
     flip_and_rotate,
     paper_view,
+    seeded,
     training_view,
 )
-from training.recipe.optimisation import Augmentation
+from training.recipe.schema import Augmentation
 
 CPU = torch.device("cpu")
 PIXELS = torch.arange(3 * 20 * 28, dtype=torch.uint8).reshape(3, 20, 28)

@@ -8,11 +8,10 @@ import torch
 from click.testing import CliRunner, Result
 from PIL import Image
 
-from eulerlora.backbone import save_backbone
-from eulerlora.checkpoint import load_checkpoint
+from eulerlora.checkpoint.backbone import save_backbone
+from eulerlora.checkpoint.files import load_checkpoint, predict_known_answer, read_known_answer
 from eulerlora.errors import CheckpointError
-from eulerlora.known_answer import predict_known_answer, read_known_answer
-from eulerlora.method_settings import LaplaceSettings, SWAGSettings, TFBSettings
+from eulerlora.methods.settings import LaplaceSettings, SWAGSettings, TFBSettings
 from eulerlora.model import EulerLoRA
 from tests.conftest import random_backbone
 from tests.training.conftest import RECIPE

@@ -7,13 +7,13 @@ from laplace.utils import Kron
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from eulerlora.adapted_attention import AttentionAdapters, BlockAdapters
-from eulerlora.method_settings import LaplaceSettings
 from eulerlora.methods.gaussian_weights import GaussianHeads
-from eulerlora.row_draws import BlockRows
-from eulerlora.rows import Rows
+from eulerlora.methods.registry import build_network
+from eulerlora.methods.settings import LaplaceSettings
+from eulerlora.nn.attention import AttentionAdapters, BlockAdapters
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import BlockRows, Rows
 from eulerlora.settings import AdapterSettings, Draw
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import random_network
 from training.bayesian.kronecker import Factors, kronecker_factors, laws, set_kronecker_posterior
 from training.bayesian.laplace import fit_laplace
@@ -116,7 +116,7 @@ def test_each_adapter_has_the_factors_of_its_own_answers(images: Tensor) -> None
         actual = kronecker_factors(with_method(both, SETTINGS), images)
     settings = AdapterSettings(adapters=1, rank=4, min_rank=4)
     for adapter in (0, 1):
-        single = AdaptedVisionTransformer(both.backbone, settings, 3)
+        single = build_network(both.backbone, settings, 3)
         for name, parameter in single.adapter_parameters():
             axis = 0 if name.startswith("heads") else 1
             parameter.copy_(both.get_parameter(name).select(axis, adapter).unsqueeze(axis))

@@ -7,10 +7,11 @@ import torch
 from laplace.curvature import CurvlinopsGGN
 from torch import Generator, Tensor, nn
 
-from eulerlora.method_settings import LaplaceSettings
-from eulerlora.rows import Rows
+from eulerlora.methods.registry import build_network
+from eulerlora.methods.settings import LaplaceSettings
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import Rows
 from eulerlora.settings import AdapterSettings, Draw
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import random_network
 from training.bayesian.laplace import (
     PRECISIONS,
@@ -85,7 +86,7 @@ def test_each_adapter_has_the_curvature_of_its_own_answers(images: Tensor) -> No
         actual = gauss_newton_diagonal(with_method(both, settings), images)
     one = AdapterSettings(adapters=1, rank=4, min_rank=4)
     for adapter in (0, 1):
-        single = AdaptedVisionTransformer(both.backbone, one, 3)
+        single = build_network(both.backbone, one, 3)
         for name, parameter in single.adapter_parameters():
             axis = 0 if name.startswith("heads") else 1
             parameter.copy_(both.get_parameter(name).select(axis, adapter).unsqueeze(axis))

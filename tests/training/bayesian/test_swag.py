@@ -6,11 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eulerlora.method_settings import SWAGSettings
-from eulerlora.vision_transformer import AdaptedVisionTransformer
+from eulerlora.methods.settings import SWAGSettings
+from eulerlora.nn.network import AdaptedVisionTransformer
 from tests.conftest import random_network
-from training.adaptation.losses import trajectory_loss
-from training.adaptation.objective import AdapterObjective
+from training.adaptation.objective import AdapterObjective, trajectory_loss
 from training.bayesian.swag import MOMENTUM, Moments, fit_swag
 
 SETTINGS = SWAGSettings(learning_rate=1e-2, steps=6, snapshots=3)

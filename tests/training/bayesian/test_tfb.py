@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from eulerlora.inference import predict_rows
-from eulerlora.method_settings import TFBSettings
+from eulerlora.methods.settings import TFBSettings
+from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import Draw
 from tests.conftest import random_network
 from training.bayesian.source import mean_probabilities, with_method

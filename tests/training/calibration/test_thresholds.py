@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 import training.calibration.outputs
-from eulerlora.adaptive_sampling import ROUNDS, AdaptiveSampling
-from eulerlora.calibration_schema import Threshold
-from eulerlora.checkpoint import load_checkpoint, read_config
-from eulerlora.inference import ImageOutput
+from eulerlora.checkpoint.files import load_checkpoint, read_config
 from eulerlora.model import EulerLoRA
+from eulerlora.nn.runtime import ImageOutput
+from eulerlora.sampling.adaptive import ROUNDS, AdaptiveSampling, StoppingRule
+from eulerlora.scores.ood_scores import Threshold
 from eulerlora.settings import Auto, Draw
-from eulerlora.stopping_rule import StoppingRule
 from training.calibration.calibrate import calibrate
 from training.calibration.outputs import CalibrationOutputs
 from training.calibration.thresholds import (
@@ -23,8 +22,7 @@ from training.calibration.thresholds import (
     stochastic_thresholds,
     threshold_at_tpr,
 )
-from training.data.labelled_images import ImageParts, LabelledImage
-from training.data.sources import list_images
+from training.data.images import ImageParts, LabelledImage, list_images
 from training.evaluation.inference import ModelOutputs
 from training.evaluation.prediction_sets import CoverageSettings
 from training.recipe.schema import SAMPLES

@@ -10,8 +10,8 @@ import torch
 
 from eulerlora.errors import NonFiniteError, StorageError
 from training.commands.options import checkpoint_hint, resume_hint, state_hint
-from training.fit.run_state import Progress, TrainedState, save_state
-from training.recipe.optimisation import OptimisationSettings
+from training.fit.run import Progress, TrainedState, save_state
+from training.recipe.schema import OptimisationSettings
 
 COMMANDS = ("bayesianise", "card", "evaluate", "policy", "reproduce", "site", "train")
 HEAVY = ("torch", "torchvision", "sklearn", "scipy", "matplotlib", "accelerate", "PIL")

@@ -18,8 +18,8 @@ import torch
 from torchvision import datasets
 from torchvision.models import ViT_B_32_Weights
 
-from eulerlora.backbone import save_backbone
-from eulerlora.checkpoint import ADAPTERS
+from eulerlora.checkpoint.backbone import save_backbone
+from eulerlora.checkpoint.files import ADAPTERS
 from tests.conftest import TINY_BACKBONE, random_backbone
 from tests.program import Completed, run
 from tests.training.conftest import PER_CLASS

@@ -14,13 +14,13 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from eulerlora.backbone import save_backbone
+from eulerlora.checkpoint.backbone import save_backbone
 from tests.conftest import random_backbone
 from tests.full_disk import file_size_limit
 from tests.program import run
 from tests.training.conftest import RECIPE
 from training.adaptation.train import state_file
-from training.fit.run_state import stored_steps
+from training.fit.run import stored_steps
 
 PROGRAM = [sys.executable, "-m", "eulerlora_client"]
 TIMEOUT_S = 300

@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader
 from eulerlora.errors import DataError
 from training.data import cache as pixel_cache
 from training.data.cache import INDEX, PIXELS, cache_folder, decoded_images
-from training.data.labelled_images import ImageDataset, LabelledImage
-from training.data.sources import list_images, read_image
+from training.data.images import ImageDataset, LabelledImage, list_images, read_image
 
 
 @pytest.fixture(autouse=True)

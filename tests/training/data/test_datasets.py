@@ -10,9 +10,9 @@ import torch
 
 from eulerlora.errors import DataError
 from eulerlora.settings import Preprocessing
-from training.augmentation.views import evaluation_view
+from training.data.augmentation import evaluation_view
 from training.data.datasets import read_dataset, read_ood_set, read_unlabelled
-from training.data.labelled_images import ImageDataset, ImageParts, class_counts
+from training.data.images import ImageDataset, ImageParts, class_counts
 from training.recipe.pretraining import UnlabelledData
 from training.recipe.schema import DataSettings, OodSettings
 

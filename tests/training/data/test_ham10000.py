@@ -25,7 +25,7 @@ from training.data.ham10000 import (
     read_ham10000,
     read_metadata,
 )
-from training.data.labelled_images import ImageParts
+from training.data.images import ImageParts
 from training.recipe.schema import Split
 
 CLASSES = ["bkl", "nv", "df", "mel", "vasc", "bcc", "akiec"]

@@ -10,9 +10,8 @@ import pytest
 
 from eulerlora.errors import DataError
 from tests.training.conftest import write_image
-from training.data.labelled_images import OUTSIDE
-from training.data.local_images import LabelNames, read_local_images
-from training.recipe.archive import read_archive_labels
+from training.data.images import OUTSIDE
+from training.data.local_images import LabelNames, read_archive_labels, read_local_images
 
 CLASSES = ("bkl", "mel", "nv")
 NEVUS = LabelNames(CLASSES, {"nevus": "nv"})

@@ -16,9 +16,9 @@ from torchvision import datasets
 
 from eulerlora.errors import DataError
 from eulerlora.settings import Preprocessing
-from training.augmentation.views import evaluation_view
+from training.data.augmentation import evaluation_view
 from training.data.datasets import read_dataset, read_ood_set
-from training.data.labelled_images import ImageDataset, class_counts
+from training.data.images import ImageDataset, class_counts
 from training.data.public_sets import read_tiny_imagenet
 from training.recipe.schema import DataSettings, OodSettings
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 from eulerlora.errors import DataError
 from tests.icc_profiles import DISPLAY_P3, in_srgb, rgb_profile
-from training.data.sources import decode_all, list_images, read_image
+from training.data.images import decode_all, list_images, read_image
 
 
 def test_a_folder_and_an_archive_of_it_list_the_same_images(

@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from eulerlora.config import ClassName
+from eulerlora.checkpoint.config import ClassName
 from eulerlora.model import EulerLoRA
-from training.data.labelled_images import ImageParts, LabelledImage, OodSet, evenly_spaced
-from training.data.sources import list_images, read_image
+from training.data.images import (
+    ImageParts,
+    LabelledImage,
+    OodSet,
+    evenly_spaced,
+    list_images,
+    read_image,
+)
 from training.evaluation.evaluate import evaluate
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.report_schema import CLEAN, OodSetFacts, Subset

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from eulerlora.calibration_schema import ScoreThreshold, Threshold
-from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
+from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
+from eulerlora.scores.ood_scores import ScoreThreshold, Threshold
 from training.evaluation.evaluated_sets import (
     ResamplingUnits,
     SetPredictions,

@@ -7,8 +7,7 @@ import torch
 
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import Mode
-from training.data.labelled_images import LabelledImage
-from training.data.sources import Source, list_images, read_image
+from training.data.images import LabelledImage, Source, list_images, read_image
 from training.evaluation.inference import SamplingOptions, predict_all
 
 

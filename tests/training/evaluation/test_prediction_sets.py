@@ -11,15 +11,14 @@ import torch
 from scipy import stats
 from torch import Generator, Tensor
 
-from eulerlora.calibration_schema import PredictionSetCalibration
-from eulerlora.checkpoint import DEFAULT_CHECKPOINT, read_config
+from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from eulerlora.errors import DataError, SettingsError
 from eulerlora.model import EulerLoRA
+from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from tests.program import run
 from training.calibration.calibrate import calibrate
 from training.data.ham10000 import METADATA, lesion_split, read_metadata
-from training.data.labelled_images import ImageParts, LabelledImage
-from training.data.sources import list_images
+from training.data.images import ImageParts, LabelledImage, list_images
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.prediction_sets import (
     CoverageSettings,

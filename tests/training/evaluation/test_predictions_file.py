@@ -12,14 +12,12 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
 
-from eulerlora.calibration_schema import ScoreThreshold
-from eulerlora.checkpoint import load_checkpoint
-from eulerlora.config import ClassName
-from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
+from eulerlora.checkpoint.config import ClassName
+from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora.ood_scores import SCORES
-from training.data.labelled_images import ImageParts, LabelledImage
-from training.data.sources import list_images
+from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
+from eulerlora.scores.ood_scores import SCORES, ScoreThreshold
+from training.data.images import ImageParts, LabelledImage, list_images
 from training.evaluation.evaluate import Evaluation, evaluate
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.evaluation.predictions_file import predictions_csv

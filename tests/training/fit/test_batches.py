@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from eulerlora.settings import Preprocessing
-from training.augmentation.views import evaluation_view
+from training.data.augmentation import evaluation_view
 from training.data.datasets import read_dataset
-from training.data.labelled_images import LabelledImage
+from training.data.images import LabelledImage
 from training.fit.batches import IGNORED, LoadedBatches, RunLength, Shard
-from training.recipe.optimisation import AdapterTraining, OptimisationSettings
-from training.recipe.schema import DataSettings
+from training.recipe.schema import AdapterTraining, DataSettings, OptimisationSettings
 
 WHOLE = Shard()
 SETTINGS = OptimisationSettings(epochs=1, batch_size=8, workers=0)

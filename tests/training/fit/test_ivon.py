@@ -8,14 +8,13 @@ import torch
 from accelerate import Accelerator
 from torch import Generator, Tensor, nn
 
-from eulerlora.method_settings import IVONSettings
+from eulerlora.methods.settings import IVONSettings
 from tests.conftest import random_network
-from training.adaptation.losses import trajectory_loss
-from training.adaptation.objective import AdapterObjective
+from training.adaptation.objective import AdapterObjective, trajectory_loss
 from training.fit.batches import RunLength
 from training.fit.ivon import IVON, Posterior
 from training.fit.optimisation import Optimisation
-from training.recipe.optimisation import AdapterTraining
+from training.recipe.schema import AdapterTraining
 
 IMAGES = torch.rand(6, 3, 32, 32, generator=Generator().manual_seed(0))
 LABELS = torch.tensor([0, 1, 2, 1, 0, 2])

@@ -11,14 +11,13 @@ from torch import Tensor, nn
 
 from eulerlora.errors import NonFiniteError, SettingsError
 from eulerlora.settings import Preprocessing
-from training.augmentation.views import evaluation_view
+from training.data.augmentation import evaluation_view
 from training.data.datasets import read_dataset
 from training.fit.batches import LoadedBatches
 from training.fit.loop import fit
-from training.fit.objective import Objective
+from training.fit.optimisation import Objective
 from training.fit.run import Run
-from training.recipe.optimisation import OptimisationSettings
-from training.recipe.schema import DataSettings
+from training.recipe.schema import DataSettings, OptimisationSettings
 
 SETTINGS = OptimisationSettings(
     epochs=2, batch_size=8, learning_rate=0.1, warmup_steps=1, weight_decay=0.0, workers=0

@@ -10,14 +10,12 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from eulerlora.settings import BackboneSettings
 from tests.conftest import TINY_BACKBONE, random_backbone, random_network
-from training.adaptation.losses import trajectory_loss
-from training.adaptation.objective import AdapterObjective
+from training.adaptation.objective import AdapterObjective, trajectory_loss
 from training.fit.batches import RunLength
-from training.fit.objective import Objective
-from training.fit.optimisation import Optimisation
+from training.fit.optimisation import Objective, Optimisation
 from training.pretraining.classifier import Classifier, ClassifierObjective
-from training.recipe.optimisation import AdapterTraining
 from training.recipe.pretraining import PretrainingStage
+from training.recipe.schema import AdapterTraining
 
 DEEP = BackboneSettings(image_size=32, patch_size=8, layers=6, heads=2, width=16, mlp_width=24)
 IMAGES = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -7,7 +7,7 @@ import pytest
 from tests.training.data.test_progress import Terminal, on_terminal
 from training.fit.batches import RunLength
 from training.fit.progress import ProgressDisplay, epoch_line, estimate_line, run_line
-from training.fit.run_state import Progress
+from training.fit.run import Progress
 
 LENGTH = RunLength(images=100, batch_size=8, epochs=4)
 START = Progress()

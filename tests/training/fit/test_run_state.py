@@ -9,14 +9,14 @@ from torch import nn
 from eulerlora.errors import CheckpointError, NonFiniteError, SettingsError
 from tests.conftest import random_network
 from training.fit.ivon import IVON, Posterior
-from training.fit.run_state import (
+from training.fit.run import (
     Progress,
     TrainedState,
     load_state,
     round_parameters,
     save_state,
 )
-from training.recipe.optimisation import OptimisationSettings
+from training.recipe.schema import OptimisationSettings
 
 SETTINGS = OptimisationSettings(epochs=3)
 PROGRESS = Progress(step=7, seconds=1.5, waited_s=0.5, epoch_loss=3.0, epoch_steps=2)

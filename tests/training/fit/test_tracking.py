@@ -13,8 +13,7 @@ from eulerlora.errors import SettingsError
 from training.fit.batches import RunLength
 from training.fit.optimisation import Step
 from training.fit.progress import Curves
-from training.fit.run import Tracker, Tracking
-from training.fit.run_state import Progress
+from training.fit.run import Progress, Tracker, Tracking
 
 START = Progress()
 SHORT = RunLength(images=20, batch_size=8, epochs=2)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from eulerlora.errors import DataError
-from training.labels.folders import folder_labels
-from training.labels.layout import SplitLabels, split_labels
+from training.data.labels import SplitLabels, folder_labels, split_labels
 from training.recipe.schema import DataSettings, Split
 
 CLASSES = ("blue", "green", "red")

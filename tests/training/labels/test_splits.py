@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 from sklearn.model_selection import train_test_split
 
-from training.labels.splits import SPLIT_SEED, split_off, whole_groups
+from training.data.splits import SPLIT_SEED, split_off, whole_groups
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from eulerlora.uncertainty import Uncertainty, summarise
+from eulerlora.scores.uncertainty import Uncertainty, summarise
 from training.metrics import selective_prediction
 from training.metrics.classification import sums_by_score
 from training.metrics.intervals import Bools, Estimate, Floats, unit_weights

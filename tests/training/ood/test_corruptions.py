@@ -8,8 +8,7 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from training.data.labelled_images import LabelledImage
-from training.data.sources import read_image
+from training.data.images import LabelledImage, read_image
 from training.ood.corruptions import CORRUPTIONS, Corruption, with_corruption
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.data.labelled_images import OUTSIDE, LabelledImage
-from training.data.sources import read_image
+from training.data.images import OUTSIDE, LabelledImage, read_image
 from training.ood.generated import IMAGES, digits, noise, rendered_text, solid_colours
 
 SETS = (noise, solid_colours, rendered_text, digits)

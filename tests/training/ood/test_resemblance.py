@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from eulerlora.config import CheckpointConfig
+from eulerlora.checkpoint.config import CheckpointConfig
 from tests.conftest import config_of, random_network
-from training.data.labelled_images import OodSet
+from training.data.images import OodSet
 from training.ood.resemblance import resemblance
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eulerlora.errors import DataError, EulerLoRAError, SettingsError
-from training.data.labelled_images import OUTSIDE, LabelledImage, OodSet
+from training.data.images import OUTSIDE, LabelledImage, OodSet
 from training.ood.sets import GENERATED, ood_sources, read_ood_sets
 from training.ood.shifts import SHIFTS
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.data.labelled_images import LabelledImage
+from training.data.images import LabelledImage
 from training.ood.corruptions import with_corruption
 from training.ood.shifts import SHIFTS
 

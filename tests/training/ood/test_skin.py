@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.data.labelled_images import OUTSIDE, LabelledImage
-from training.data.sources import read_image
+from training.data.images import OUTSIDE, LabelledImage, read_image
 from training.ood.generated import IMAGES
 from training.ood.skin import TYPOLOGY_ANGLES, plain_skin, rendered_skin
 

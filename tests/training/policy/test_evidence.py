@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from eulerlora.checkpoint import load_checkpoint
+from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.model import EulerLoRA
 from tests.training.policy.scored_images import scored
 from training.evaluation.inference import SamplingOptions

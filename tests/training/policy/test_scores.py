@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from eulerlora.calibration_schema import ScoreThreshold
-from eulerlora.checkpoint import load_checkpoint
+from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.errors import DataError
-from eulerlora.feature_distance import FeatureDistance, FeatureStatistics
 from eulerlora.model import EulerLoRA
-from training.data.labelled_images import LabelledImage
-from training.data.sources import list_images
+from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
+from eulerlora.scores.ood_scores import ScoreThreshold
+from training.data.images import LabelledImage, list_images
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.policy.scores import score_images
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
-from training.data.labelled_images import LabelledImage
-from training.data.sources import read_image
-from training.pretraining.image_tensor import image_tensor, on_device_if_fits
+from training.data.images import LabelledImage, read_image
+from training.pretraining.mixed_batches import image_tensor, on_device_if_fits
 
 
 def images_of(*shapes: tuple[int, int]) -> list[LabelledImage]:
@@ -72,7 +71,7 @@ def test_images_move_to_a_gpu_if_they_fit_into_half_of_its_free_memory(
     (images,) = sets = [image_tensor(images_of((8, 8)), 8)]
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (free, 10**9))
     monkeypatch.setattr(
-        "training.pretraining.image_tensor.ImageTensor.select", lambda *_: Selected()
+        "training.pretraining.mixed_batches.ImageTensor.select", lambda *_: Selected()
     )
     (tensor,) = on_device_if_fits(sets, torch.device("cuda", 0))
     assert (tensor.pixels == "moved") if moved else (tensor is images)

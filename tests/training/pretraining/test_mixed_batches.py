@@ -12,15 +12,16 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from eulerlora.preprocess import resize
-from training.augmentation.random_state import CPU, seeded
+from eulerlora.images.preprocess import resize
+from training.data.augmentation import CPU, seeded
 from training.fit.batches import Shard
 from training.fit.run import Run, accelerator_on
-from training.pretraining.image_tensor import ImageTensor, on_device_if_fits
 from training.pretraining.mixed_batches import (
+    ImageTensor,
     MixedBatches,
     PretrainingSet,
     group_transform,
+    on_device_if_fits,
     prefetch,
     transform_groups,
 )

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eulerlora.config import ClassName
+from eulerlora.checkpoint.config import ClassName
 from tests.conftest import TINY_BACKBONE
-from training.data.labelled_images import ImageParts, LabelledImage
+from training.data.images import ImageParts, LabelledImage
 from training.pretraining.classifier import Classifier
-from training.pretraining.top_one import top_one
+from training.pretraining.train import top_one
 from training.recipe.pretraining import PretrainingStage
 
 
@@ -32,7 +32,7 @@ def image_set(name: str, labels: list[int], classes: int) -> ImageParts:
 
 
 def test_predictions_of_a_set_come_from_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.pretraining.top_one.BATCH", 2)
+    monkeypatch.setattr("training.pretraining.train.BATCH", 2)
     model = Classifier(TINY_BACKBONE, PretrainingStage(epochs=1, image_size=32), (3, 2))
     model.backbone = Brightness()
     with torch.no_grad():

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from eulerlora.backbone import load_backbone
+from eulerlora.checkpoint.backbone import load_backbone
+from eulerlora.checkpoint.safetensor_files import tensors_sha256
 from eulerlora.errors import DataError, NonFiniteError, SettingsError
-from eulerlora.safetensor_files import tensors_sha256
 from tests.program import run
 from training.fit.loop import RunPaused
-from training.fit.run_state import stored_steps
+from training.fit.run import stored_steps
 from training.pretraining.classifier import ClassifierObjective
 from training.pretraining.train import pretrain, state_file
 from training.recipe.file import read_recipe

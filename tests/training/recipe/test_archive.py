@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from eulerlora.errors import SettingsError
-from training.recipe.archive import archive_names, read_archive_labels
+from training.data.local_images import archive_names, read_archive_labels
 
 
 def test_every_packaged_archive_is_valid_and_maps_melanoma() -> None:

@@ -7,9 +7,8 @@ import pytest
 
 from tests.program import run
 from training.recipe.file import RECIPES, read_recipe
-from training.recipe.keys import ADVICE, RecipeKey, recipe_keys
+from training.recipe.keys import ADVICE, RecipeKey, recipe_keys, recipe_with_sources
 from training.recipe.schema import AdapterRecipe
-from training.recipe.sources import recipe_with_sources
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "training.md"
 SET_BY_THE_PROGRAM = {"file", "variant", "overrides"}

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from eulerlora.errors import SettingsError
-from eulerlora.method_settings import EulerLoRASettings, is_sampled
+from eulerlora.methods.settings import EulerLoRASettings, is_sampled
 from training.recipe.file import RECIPES, find_recipe, read_recipe, recipe_names, variant_names
-from training.recipe.network import WholeNetworkSettings
 from training.recipe.pretraining import PretrainingRecipe
-from training.recipe.schema import AdapterRecipe
+from training.recipe.schema import AdapterRecipe, WholeNetworkSettings
 from training.reproduction.table import read_table
 
 PACKAGED = [find_recipe(name) for name in recipe_names()]

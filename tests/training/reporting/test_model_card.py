@@ -8,8 +8,8 @@ import pytest
 from huggingface_hub import ModelCard
 
 from eulerlora import DataError
-from eulerlora.checkpoint import stored_revision, write_config
-from eulerlora.config import CheckpointConfig
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.files import stored_revision, write_config
 from tests.conftest import config_of, random_network
 from tests.training.synthetic_report import REPORT, share
 from training.evaluation.report_schema import ClassMetrics, report_json

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora.checkpoint import CONFIG
+from eulerlora.checkpoint.files import CONFIG
 from eulerlora.errors import CheckpointError, DataError, SettingsError
 from tests.training.synthetic_runs import finish
 from training.adaptation.train import REPORT, state_file

@@ -3,7 +3,7 @@
 import pytest
 
 from eulerlora.errors import SettingsError
-from eulerlora.method_settings import is_sampled
+from eulerlora.methods.settings import is_sampled
 from eulerlora.validation import validated
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe

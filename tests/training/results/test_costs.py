@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from eulerlora.method_settings import EULERLORA
+from eulerlora.methods.settings import EULERLORA
 from eulerlora.settings import AdapterSettings, BackboneSettings
 from tests.conftest import TINY_BACKBONE
 from tests.training.synthetic_runs import finish
-from training.recipe.network import NO_ADAPTERS
+from training.recipe.schema import NO_ADAPTERS
 from training.reproduction.runs import TableRun, runs_of
 from training.reproduction.table import read_table
 from training.results.costs import (

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torchvision.models import vit_b_32
 
-from eulerlora.backbone_network import VisionTransformer
+from eulerlora.methods.registry import build_network
+from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import AdapterSettings, BackboneSettings
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import TINY_BACKBONE
 from tests.training.synthetic_runs import VIT_B_32, finish
 from training.reporting.tables import METRICS
@@ -197,7 +197,7 @@ def test_published_rows_without_a_method_here_name_their_source(tmp_path: Path) 
 def network_count(backbone: BackboneSettings, run: TableRun, classes: int) -> int:
     adapters: AdapterSettings = run.recipe.adapters
     with torch.device("meta"):
-        network = AdaptedVisionTransformer(VisionTransformer(backbone), adapters, classes)
+        network = build_network(VisionTransformer(backbone), adapters, classes)
     return sum(parameter.numel() for _, parameter in network.adapter_parameters())
 
 

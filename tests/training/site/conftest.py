@@ -7,14 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from eulerlora.calibration_schema import FeatureConfig
-from eulerlora.checkpoint import save_checkpoint, write_config
-from eulerlora.feature_distance import (
-    SHRINKAGE,
-    fit_feature_statistics,
-    write_feature_statistics,
-)
-from eulerlora.safetensor_files import tensors_sha256
+from eulerlora.checkpoint.files import save_checkpoint, write_config, write_feature_statistics
+from eulerlora.checkpoint.safetensor_files import tensors_sha256
+from eulerlora.scores.feature_distance import SHRINKAGE, FeatureConfig, fit_feature_statistics
 from tests.conftest import CLASSES, THRESHOLDS, config_of, random_network
 
 WIDTH = 3 * 16

@@ -6,9 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from eulerlora.checkpoint import load_checkpoint, read_config, stored_revision
+from eulerlora.checkpoint.files import (
+    load_checkpoint,
+    read_config,
+    read_known_answer,
+    stored_revision,
+)
 from eulerlora.errors import CheckpointError, DataError
-from eulerlora.known_answer import read_known_answer
 from eulerlora.model import EulerLoRA
 from eulerlora_client.policy.policy import default_policy_text, parse_policy
 from tests.training.site.conftest import LESIONS

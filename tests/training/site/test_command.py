@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from eulerlora.checkpoint import stored_revision
+from eulerlora.checkpoint.files import stored_revision
 from eulerlora_client.policy.policy import default_policy_text, read_policy
 from training.commands.site import site_command
 

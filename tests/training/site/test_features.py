@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eulerlora.feature_distance import FeatureDistance, fit_feature_statistics
+from eulerlora.scores.feature_distance import FeatureDistance, fit_feature_statistics
 from training.site.features import fit_offset, moved
 
 CLASSES, WIDTH = 3, 4

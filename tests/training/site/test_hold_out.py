@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eulerlora.errors import DataError
-from training.data.labelled_images import LabelledImage
+from training.data.images import LabelledImage
 from training.evaluation.prediction_sets import Lesions
 from training.site.hold_out import group_indices, split_groups
 

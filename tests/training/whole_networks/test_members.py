@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from eulerlora.errors import SettingsError
+from training.adaptation.network import member_folders, member_recipe, starts_from_previous
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
-from training.whole_networks.members import member_folders, member_recipe, starts_from_previous
 
 WHOLE = (
     "adapters={adapters = 1, rank = 1, min_rank = 1}",

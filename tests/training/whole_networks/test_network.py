@@ -5,13 +5,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from eulerlora.row_draws import RowDraws
-from eulerlora.rows import Rows
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import RowDraws, Rows
 from eulerlora.settings import Draw, Preprocessing
-from eulerlora.vision_transformer import AdaptedVisionTransformer
 from tests.conftest import TINY_BACKBONE, random_backbone
-from training.recipe.network import WholeNetworkSettings
-from training.whole_networks.network import PROJECTED, count_trained, whole_network
+from training.adaptation.network import PROJECTED, count_trained, whole_network
+from training.recipe.schema import WholeNetworkSettings
 
 CLASSES = 3
 WIDTH = TINY_BACKBONE.width

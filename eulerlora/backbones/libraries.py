@@ -1,0 +1,401 @@
+"""Vision Transformers of other libraries: the names of their tensors, and their shape.
+
+transformers: ViT, DINOv2 and CLIP's vision tower. `config.json` names the architecture as
+`model_type`; weights have the names of its version 4, which version 5 writes too.
+timm: alone or as the trunk of an open_clip model, such as BiomedCLIP. Its configuration names an
+architecture instead of all its options; the tensors have most of them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isqrt
+
+import torch
+from torch import Tensor
+
+from eulerlora.backbones.source import Json
+from eulerlora.checkpoint.backbone import POSITIONS
+from eulerlora.errors import SettingsError
+from eulerlora.settings import Activation, BackboneSettings
+from eulerlora.validation import validated
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The names of the modules and parameters of a Vision Transformer.
+
+    block: prefix of a block, with its index as {}; the names from `norm_1` to `scale_2` follow it.
+    qkv: of the separate projections, or one packed projection. ignored: prefixes of tensors that
+    the features do not need, such as a classification head.
+    """
+
+    class_token: str
+    positions: str
+    patches: str
+    block: str
+    norm_1: str
+    qkv: tuple[str, ...]
+    output: str
+    norm_2: str
+    mlp: tuple[str, str]
+    final_norm: str
+    registers: str = ""
+    pre_norm: str = ""
+    scale_1: str = ""
+    scale_2: str = ""
+    ignored: tuple[str, ...] = ()
+
+
+class Reader:
+    """Takes tensors out of a state dict, by the names of a layout.
+
+    tensors: of a library. Raises SettingsError if a tensor is missing or has another shape.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._left = dict(tensors)
+
+    def take(self, name: str) -> Tensor:
+        """Returns the tensor and removes it."""
+        if name not in self._left:
+            raise SettingsError(f"expected a tensor {name}, got none")
+        return self._left.pop(name)
+
+    def take_any(self, name: str) -> Tensor | None:
+        """Returns the tensor and removes it, None if there is none."""
+        return self._left.pop(name, None)
+
+    def linear(self, name: str) -> dict[str, Tensor]:
+        """Returns weight and bias of a module; a missing bias is zero."""
+        weight = self.take(f"{name}.weight")
+        bias = self.take_any(f"{name}.bias")
+        return {"weight": weight, "bias": torch.zeros(len(weight)) if bias is None else bias}
+
+    def check_empty(self, ignored: tuple[str, ...]) -> None:
+        """Raises SettingsError for a tensor that was not taken and is not ignored."""
+        for name in self._left:
+            if not name.startswith(ignored):
+                raise SettingsError(
+                    f"unknown tensor {name}: the features of this model are not those of its "
+                    "architecture"
+                )
+
+
+def converted(
+    tensors: Mapping[str, Tensor], layout: Layout, settings: BackboneSettings
+) -> dict[str, Tensor]:
+    """Returns the parameters of a backbone of this shape. Raises SettingsError."""
+    reader = Reader(tensors)
+    state = {
+        "class_token": reader.take(layout.class_token).view(1, 1, -1),
+        **_named("conv_proj", reader.linear(layout.patches)),
+    }
+    positions = reader.take(layout.positions)
+    positions = positions.view(1, *positions.shape[-2:])
+    if settings.registers:
+        registers = reader.take(layout.registers).view(1, settings.registers, -1)
+        positions, registers = _register_positions(positions, registers, settings)
+        state["register_tokens"] = registers
+    state[POSITIONS] = _with_class_position(positions, settings)
+    if settings.pre_norm:
+        state |= _named("encoder.ln_pre", reader.linear(layout.pre_norm))
+    for index in range(settings.layers):
+        block = _block(reader, layout, layout.block.format(index), settings)
+        state |= _named(f"encoder.layers.encoder_layer_{index}", block)
+    if settings.final_norm != "none":
+        state |= _named("encoder.ln", reader.linear(layout.final_norm))
+    reader.check_empty(layout.ignored)
+    return state
+
+
+def _block(
+    reader: Reader, layout: Layout, prefix: str, settings: BackboneSettings
+) -> dict[str, Tensor]:
+    projections = [reader.linear(prefix + name) for name in layout.qkv]
+    names = ("weights_in", "weights_out") if settings.activation == "swiglu" else ("0", "3")
+    block = {
+        "self_attention.in_proj_weight": torch.cat([part["weight"] for part in projections]),
+        "self_attention.in_proj_bias": torch.cat([part["bias"] for part in projections]),
+        **_named("self_attention.out_proj", reader.linear(prefix + layout.output)),
+        **_named("ln_1", reader.linear(prefix + layout.norm_1)),
+        **_named("ln_2", reader.linear(prefix + layout.norm_2)),
+        **_named(f"mlp.{names[0]}", reader.linear(prefix + layout.mlp[0])),
+        **_named(f"mlp.{names[1]}", reader.linear(prefix + layout.mlp[1])),
+    }
+    if settings.layer_scale:
+        block["scale_1.weight"] = reader.take(prefix + layout.scale_1)
+        block["scale_2.weight"] = reader.take(prefix + layout.scale_2)
+    return block
+
+
+def _named(prefix: str, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": tensor for name, tensor in parts.items()}
+
+
+def _register_positions(
+    positions: Tensor, registers: Tensor, settings: BackboneSettings
+) -> tuple[Tensor, Tensor]:
+    """Adds the positions of registers, if they have any, to the registers.
+
+    Returns the other positions and the registers.
+    """
+    if positions.shape[1] != settings.tokens:
+        return positions, registers
+    first = 1 + settings.registers
+    own = positions[:, 1:first]
+    return torch.cat([positions[:, :1], positions[:, first:]], dim=1), registers + own
+
+
+def _with_class_position(positions: Tensor, settings: BackboneSettings) -> Tensor:
+    """Returns positions of class token and patches; a missing position of the token is zero."""
+    if positions.shape[1] == settings.tokens - settings.registers - 1:
+        return torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
+    return positions
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "quick_gelu": "quick-gelu",
+}
+ATTENTION = tuple(f"attention.attention.{name}" for name in ("query", "key", "value"))
+IGNORED = ("classifier.", "pooler.", "embeddings.mask_token", "decoder.", "logit_scale")
+
+VIT = Layout(
+    class_token="embeddings.cls_token",
+    positions="embeddings.position_embeddings",
+    patches="embeddings.patch_embeddings.projection",
+    block="encoder.layer.{}.",
+    norm_1="layernorm_before",
+    qkv=ATTENTION,
+    output="attention.output.dense",
+    norm_2="layernorm_after",
+    mlp=("intermediate.dense", "output.dense"),
+    final_norm="layernorm",
+    ignored=IGNORED,
+)
+DINOV2 = Layout(
+    class_token="embeddings.cls_token",
+    positions="embeddings.position_embeddings",
+    patches="embeddings.patch_embeddings.projection",
+    registers="embeddings.register_tokens",
+    block="encoder.layer.{}.",
+    norm_1="norm1",
+    qkv=ATTENTION,
+    output="attention.output.dense",
+    norm_2="norm2",
+    mlp=("mlp.fc1", "mlp.fc2"),
+    scale_1="layer_scale1.lambda1",
+    scale_2="layer_scale2.lambda1",
+    final_norm="layernorm",
+    ignored=IGNORED,
+)
+DINOV2_GATED = Layout(**(vars(DINOV2) | {"mlp": ("mlp.weights_in", "mlp.weights_out")}))
+CLIP = Layout(
+    class_token="embeddings.class_embedding",
+    positions="embeddings.position_embedding.weight",
+    patches="embeddings.patch_embedding",
+    pre_norm="pre_layrnorm",
+    block="encoder.layers.{}.",
+    norm_1="layer_norm1",
+    qkv=tuple(f"self_attn.{name}_proj" for name in "qkv"),
+    output="self_attn.out_proj",
+    norm_2="layer_norm2",
+    mlp=("mlp.fc1", "mlp.fc2"),
+    final_norm="post_layernorm",
+    ignored=(
+        "embeddings.position_ids", "text_model.", "visual_projection.", "text_projection.",
+        "logit_scale", "classifier.",
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Described:
+    """A model of another library: its architecture, shape, tensors and their layout."""
+
+    architecture: str
+    settings: BackboneSettings
+    tensors: Mapping[str, Tensor]
+    layout: Layout
+
+
+def describe_transformers(config: Json, tensors: Mapping[str, Tensor]) -> Described:
+    """Returns the model of a `config.json` whose `model_type` is in `TRANSFORMERS_MODELS`.
+
+    Raises SettingsError for an option that the backbone does not have.
+    """
+    architecture = config["model_type"]
+    return TRANSFORMERS_MODELS[architecture](config, tensors)
+
+
+def _vit(config: Json, tensors: Mapping[str, Tensor]) -> Described:
+    settings = _settings(config, {"norm_epsilon": config.get("layer_norm_eps", 1e-12)})
+    return Described("vit", settings, _without_prefix(tensors, "vit."), VIT)
+
+
+def _dinov2(config: Json, tensors: Mapping[str, Tensor]) -> Described:
+    architecture = config["model_type"]
+    width, ratio = config.get("hidden_size", 768), config.get("mlp_ratio", 4)
+    gated = config.get("use_swiglu_ffn", False)
+    mlp_width = int(width * ratio)
+    registers = config.get("num_register_tokens", 4) if architecture != "dinov2" else 0
+    options = {
+        "mlp_width": (int(mlp_width * 2 / 3) + 7) // 8 * 8 if gated else mlp_width,
+        "patch_size": config.get("patch_size", 14 if architecture == "dinov2" else 16),
+        "norm_epsilon": config.get("layer_norm_eps", 1e-6),
+        "layer_scale": True,
+        "registers": registers,
+        "positions": "cells-antialias" if registers else "cells",
+    }
+    settings = _settings(config, options | ({"activation": "swiglu"} if gated else {}))
+    layout = DINOV2_GATED if gated else DINOV2
+    return Described(architecture, settings, _without_prefix(tensors, f"{architecture}."), layout)
+
+
+def _clip(config: Json, tensors: Mapping[str, Tensor]) -> Described:
+    vision = config.get("vision_config", config)
+    options = {
+        "patch_size": vision.get("patch_size", 32),
+        "norm_epsilon": vision.get("layer_norm_eps", 1e-5),
+        "pre_norm": True,
+    }
+    settings = _settings({"hidden_act": "quick_gelu"} | vision, options)
+    return Described(
+        config["model_type"], settings, _without_prefix(tensors, "vision_model."), CLIP
+    )
+
+
+TRANSFORMERS_MODELS: dict[str, Callable[[Json, Mapping[str, Tensor]], Described]] = {
+    "vit": _vit,
+    "dinov2": _dinov2,
+    "dinov2_with_registers": _dinov2,
+    "clip": _clip,
+    "clip_vision_model": _clip,
+}
+"""Known values of `model_type`."""
+
+
+def _settings(config: Json, options: Json) -> BackboneSettings:
+    """Returns the shape of a model. options: replace the values of the config."""
+    activation = config.get("hidden_act", "gelu")
+    if activation not in ACTIVATIONS:
+        raise SettingsError(f"expected hidden_act among {', '.join(ACTIVATIONS)}, got {activation}")
+    if config.get("num_channels", 3) != 3:
+        raise SettingsError(f"expected num_channels=3, got {config['num_channels']}")
+    defaults = {
+        "image_size": _side(config.get("image_size", 224)),
+        "patch_size": _side(config.get("patch_size", 16)),
+        "layers": config.get("num_hidden_layers", 12),
+        "heads": config.get("num_attention_heads", 12),
+        "width": config.get("hidden_size", 768),
+        "mlp_width": config.get("intermediate_size", 3072),
+        "activation": ACTIVATIONS[activation],
+        "positions": "cells",
+    }
+    return validated(BackboneSettings, defaults | options)
+
+
+def _side(size: object) -> object:
+    """Returns the side of a square that may be given as height and width."""
+    if isinstance(size, list | tuple) and len(set(size)) == 1:
+        return size[0]
+    return size
+
+
+def _without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+
+
+TIMM = Layout(
+    class_token="cls_token",
+    positions="pos_embed",
+    patches="patch_embed.proj",
+    registers="reg_token",
+    pre_norm="norm_pre",
+    block="blocks.{}.",
+    norm_1="norm1",
+    qkv=("attn.qkv",),
+    output="attn.proj",
+    norm_2="norm2",
+    mlp=("mlp.fc1", "mlp.fc2"),
+    scale_1="ls1.gamma",
+    scale_2="ls2.gamma",
+    final_norm="norm",
+    ignored=("head.", "mask_token"),
+)
+TIMM_MEAN_POOLED = Layout(**(vars(TIMM) | {"final_norm": "fc_norm"}))
+TIMM_TRUNK = "visual.trunk."
+HEAD_WIDTH = 64
+HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
+"""Number of heads by width, for timm's models with heads of another width than 64."""
+
+
+def is_timm(tensors: Mapping[str, Tensor]) -> bool:
+    """Returns True for the tensors of timm's Vision Transformer."""
+    return {"patch_embed.proj.weight", "blocks.0.attn.qkv.weight"} <= tensors.keys()
+
+
+def timm_trunk(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the tensors of the vision trunk of an open_clip model, without its projection."""
+    return {
+        name.removeprefix(TIMM_TRUNK): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(TIMM_TRUNK)
+    }
+
+
+def describe_timm(config: Json, tensors: Mapping[str, Tensor]) -> Described:
+    """Returns a model of timm from its tensors and `config.json`.
+
+    config: the keys `architecture`, `model_args` and `global_pool` are read. Raises SettingsError
+    for a model without a class token, with attention pooling, or with an unknown tensor.
+    """
+    arguments = config.get("model_args") or {}
+    pooling = arguments.get("global_pool") or config.get("global_pool") or "token"
+    if "cls_token" not in tensors:
+        raise SettingsError("expected a model with a class token, got none (no cls_token)")
+    if pooling not in ("token", "avg"):
+        raise SettingsError(f"expected global_pool token or avg, got {pooling}")
+    shape = _timm_shape(config, tensors) | _timm_pooling(pooling, tensors)
+    settings = validated(BackboneSettings, shape)
+    layout = TIMM_MEAN_POOLED if settings.final_norm == "pooled" else TIMM
+    return Described("timm", settings, tensors, layout)
+
+
+def _timm_shape(config: Json, tensors: Mapping[str, Tensor]) -> Json:
+    arguments = config.get("model_args") or {}
+    width, _, patch_size, _ = tensors["patch_embed.proj.weight"].shape
+    registers = tensors["reg_token"].shape[1] if "reg_token" in tensors else 0
+    positions = tensors["pos_embed"].shape[1]
+    side = next(
+        (isqrt(count) for count in (positions, positions - 1, positions - 1 - registers)
+         if isqrt(count) ** 2 == count), 0
+    )  # fmt: skip
+    wide, narrow = (tensors[f"blocks.0.mlp.{name}.weight"] for name in ("fc1", "fc2"))
+    name = str(arguments.get("act_layer") or config.get("architecture", ""))
+    quick = "quickgelu" in name.replace("_", "")
+    gated = wide.shape[0] == 2 * narrow.shape[1]
+    pre_norm = "norm_pre.weight" in tensors
+    return {
+        "image_size": side * patch_size,
+        "patch_size": patch_size,
+        "layers": len({name.split(".")[1] for name in tensors if name.startswith("blocks.")}),
+        "heads": arguments.get("num_heads") or HEADS.get(width, max(1, width // HEAD_WIDTH)),
+        "width": width,
+        "mlp_width": narrow.shape[1],
+        "activation": "swiglu" if gated else "quick-gelu" if quick else "gelu",
+        "norm_epsilon": 1e-5 if pre_norm else 1e-6,
+        "pre_norm": pre_norm,
+        "layer_scale": "blocks.0.ls1.gamma" in tensors,
+        "registers": registers,
+        "positions": "cells-antialias",
+    }
+
+
+def _timm_pooling(pooling: str, tensors: Mapping[str, Tensor]) -> Json:
+    """Returns the options of the pooling: timm moves the norm after a mean."""
+    if pooling == "token":
+        return {}
+    return {"pooling": "mean", "final_norm": "pooled" if "fc_norm.weight" in tensors else "tokens"}

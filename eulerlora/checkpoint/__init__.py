@@ -1,0 +1,1 @@
+"""Checkpoints as files: config, tensors, backbone, known answer, the Hub."""

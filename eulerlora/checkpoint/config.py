@@ -1,0 +1,217 @@
+"""The schema of `config.json`, the description of a checkpoint."""
+
+from collections.abc import Hashable, Sequence
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import Field, model_validator
+
+from eulerlora.errors import SettingsError
+from eulerlora.methods.settings import EULERLORA, MethodSettings
+from eulerlora.sampling.adaptive import DecisionMargins, StoppingRule
+from eulerlora.scores.feature_distance import FeatureConfig
+from eulerlora.scores.ood_scores import Threshold
+from eulerlora.scores.prediction_sets import PredictionSetCalibration
+from eulerlora.settings import (
+    AdapterSettings,
+    Auto,
+    BackboneSettings,
+    Precision,
+    Preprocessing,
+    RequestMode,
+    Sampler,
+    Sha256,
+    optional,
+)
+from eulerlora.validation import Settings
+
+FittedEntry = TypeVar("FittedEntry", Threshold, PredictionSetCalibration)
+
+
+def of_precision(entries: Sequence[FittedEntry], precision: Precision) -> tuple[FittedEntry, ...]:
+    """Returns the entries in a precision, and those in another one for the remaining options."""
+    chosen: dict[Hashable, FittedEntry] = {}
+    for entry in entries:
+        if entry.options not in chosen or entry.precision == precision:
+            chosen[entry.options] = entry
+    return tuple(chosen.values())
+
+
+Provenance = dict[str, Any]
+
+MAX_PARAMETERS = 2**33
+"""Of a backbone: 34 GB in float32."""
+MAX_TOKENS = 2**14 + 1
+
+
+class ClassName(Settings):
+    """A class of the label set: its short name and its description."""
+
+    name: Annotated[str, Field(min_length=1)]
+    description: Annotated[str, Field(min_length=1)]
+
+
+class BackboneConfig(Settings):
+    """The frozen backbone that the adapters were trained on.
+
+    published: the name of torchvision's weights; None if they are in `backbone.safetensors`.
+    sha256: digest of the weights (`eulerlora.checkpoint.safetensor_files.tensors_sha256`).
+    provenance: the origin of weights that are not published.
+    """
+
+    settings: BackboneSettings
+    published: str | None
+    sha256: Sha256
+    provenance: Provenance = {}
+
+    @model_validator(mode="after")
+    def _fits_a_machine(self) -> Self:
+        shape = self.settings
+        if shape.tokens > MAX_TOKENS:
+            raise ValueError(f"expected at most {MAX_TOKENS:,} tokens, got {shape.tokens:,}")
+        block = 4 * shape.width**2 + 2 * shape.width * shape.mlp_width
+        embedding = (shape.tokens + 3 * shape.patch_size**2) * shape.width
+        parameters = shape.layers * block + embedding
+        if parameters > MAX_PARAMETERS:
+            raise ValueError(f"expected at most {MAX_PARAMETERS:,} weights, got {parameters:,}")
+        return self
+
+
+class AdapterConfig(Settings):
+    """The settings of the adapters and the digest of the tensors in `adapters.safetensors`."""
+
+    settings: AdapterSettings
+    sha256: Sha256
+
+
+class CheckpointConfig(Settings):
+    """The content of `config.json`.
+
+    method: how rows are drawn and computed; `adapters` has the settings that all methods share.
+    sampler: the default sampler of an image; the thresholds of `stoch` are valid for it only.
+    sampled_from_block: the first block that is sampled (`Draw`), below the number of blocks.
+    temperature: the logits are divided by it before the softmax. features: describes the feature
+    statistics; None if they were not fitted.
+    """
+
+    format_version: Literal[1] = 1
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+    backbone: BackboneConfig
+    adapters: AdapterConfig
+    method: MethodSettings = optional(EULERLORA)
+    classes: Annotated[tuple[ClassName, ...], Field(min_length=2)]
+    preprocessing: Preprocessing
+    sampler: Sampler = "independent"
+    sampled_from_block: int = optional(0, ge=0)
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    thresholds: tuple[Threshold, ...] = ()
+    margins: DecisionMargins | None = optional(None)
+    features: FeatureConfig | None = None
+    prediction_sets: tuple[PredictionSetCalibration, ...] = ()
+    provenance: Provenance
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [label.name for label in self.classes]
+        if len(set(names)) != len(names):
+            raise ValueError("two classes have the same name")
+        keys = [(entry.options, entry.precision) for entry in self.thresholds]
+        if len(set(keys)) != len(keys):
+            raise ValueError("two thresholds are for the same mode, samples and precision")
+        self._check_counts(len(names))
+        if self.preprocessing.size != self.backbone.settings.image_size:
+            raise ValueError("preprocessing.size differs from the backbone's image_size")
+        layers = self.backbone.settings.layers
+        if self.sampled_from_block >= layers:
+            raise ValueError(
+                f"expected sampled_from_block below layers={layers}, got {self.sampled_from_block}"
+            )
+        return self
+
+    def _check_counts(self, classes: int) -> None:
+        """Raises ValueError for a per-class entry with another number of classes."""
+        for threshold in self.thresholds:
+            if threshold.label_shares is not None and len(threshold.label_shares) != classes:
+                raise ValueError(
+                    f"thresholds: expected {classes} label_shares, got "
+                    f"{len(threshold.label_shares)}"
+                )
+        for sets in self.prediction_sets:
+            if len(sets.thresholds) != classes or len(sets.units) != classes:
+                raise ValueError(
+                    f"prediction_sets: expected {classes} thresholds and units, got "
+                    f"{len(sets.thresholds)} and {len(sets.units)}"
+                )
+
+    @model_validator(mode="after")
+    def _different_prediction_sets(self) -> Self:
+        keys = [(sets.options, sets.precision) for sets in self.prediction_sets]
+        if len(set(keys)) != len(keys):
+            raise ValueError("two prediction_sets are for the same coverage and options")
+        return self
+
+    def in_precision(self, precision: Precision) -> Self:
+        """Returns the config with the thresholds and prediction sets of one precision.
+
+        An entry of another precision stays where this one has none.
+        """
+        return self.model_copy(
+            update={
+                "thresholds": of_precision(self.thresholds, precision),
+                "prediction_sets": of_precision(self.prediction_sets, precision),
+            }
+        )
+
+    def threshold(
+        self, mode: RequestMode, samples: int | Auto, sampler: Sampler | None = None
+    ) -> Threshold | None:
+        """Returns the OOD thresholds; None if these options were not calibrated.
+
+        They are of the first precision of the config; `in_precision` chooses another one.
+        sampler: of the samples; None for the checkpoint's sampler.
+        """
+        if mode != "det" and sampler not in (None, self.sampler):
+            return None
+        for threshold in self.thresholds:
+            if (threshold.mode, threshold.samples) == (mode, samples):
+                return threshold
+        return None
+
+    def margins_for(self, sampler: Sampler | None = None) -> DecisionMargins | None:
+        """Returns the decision margins, or None. sampler: None for the checkpoint's sampler."""
+        return self.margins if sampler in (None, self.sampler) else None
+
+    def convergence_threshold(self, sampler: Sampler | None = None) -> Threshold | None:
+        """Returns the thresholds for the convergence of adaptive sampling, or None.
+
+        They are those of the largest calibrated number of samples: the threshold of `auto` is
+        calibrated on converged images and so cannot decide their convergence. sampler: as in
+        `threshold`.
+        """
+        counts = [
+            threshold.samples
+            for threshold in self.thresholds
+            if threshold.mode == "stoch" and isinstance(threshold.samples, int)
+        ]
+        return self.threshold("stoch", max(counts), sampler) if counts else None
+
+
+def stopping_rule(config: CheckpointConfig, sampler: Sampler | None = None) -> StoppingRule:
+    """Returns the rule of a checkpoint without a policy. sampler: None for the checkpoint's."""
+    threshold = config.convergence_threshold(sampler)
+    if threshold is None:
+        return StoppingRule(margins=config.margins_for(sampler))
+    distance = threshold.feature_distance
+    return StoppingRule(
+        msp=threshold.msp,
+        feature_distance=None if distance is None else distance.threshold,
+        margins=config.margins_for(sampler),
+    )
+
+
+def check_adaptive(config: CheckpointConfig, sampler: Sampler | None = None) -> None:
+    """Raises SettingsError if the checkpoint has no margins for mode adaptive."""
+    if config.margins_for(sampler) is None:
+        raise SettingsError(
+            "mode adaptive: expected a checkpoint with decision margins for its sampler, got none; "
+            "`eulerlora calibrate` fits them"
+        )

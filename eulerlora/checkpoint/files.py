@@ -1,0 +1,441 @@
+"""Checkpoint folders: weights, `config.json`, known answer and model card.
+
+Files: `config.json`, `adapters.safetensors`, `README.md`, `known_answer.png`, `known_answer.json`,
+`backbone.safetensors` unless the backbone is one of torchvision's published weights, and
+`ood.safetensors` if feature statistics were fitted. No pickle in a checkpoint is ever read.
+
+The known answer is an image with the probabilities that an intact model returns in float32 on a
+CPU: `known_answer.png` has smooth random colours, and `known_answer.json` has its SHA-256 and the
+probabilities.
+"""
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path
+from typing import Annotated, Self
+
+import torch
+from PIL import Image
+from pydantic import Field, ValidationError, model_validator
+from torch import Tensor
+from torch.nn import functional as F
+
+from eulerlora.atomic_files import atomic_write, storage_errors
+from eulerlora.checkpoint.backbone import read_backbone_weights, save_backbone
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.safetensor_files import check_digest, read_tensors, write_tensors
+from eulerlora.errors import CheckpointError, ImageError, SettingsError
+from eulerlora.images.files import read_pixels
+from eulerlora.images.preprocess import network_input
+from eulerlora.methods.registry import build_network
+from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.runtime import RowNetwork, predict_images
+from eulerlora.scores.feature_distance import FEATURES_PER_WIDTH, FeatureDistance, FeatureStatistics
+from eulerlora.scores.uncertainty import summarise
+from eulerlora.settings import SAMPLERS, Draw, Precision, Preprocessing, Sha256
+from eulerlora.validation import Settings, first_fault
+
+IMAGE_FILE, EXPECTED_FILE = "known_answer.png", "known_answer.json"
+DRAWS = (
+    Draw(),
+    *(Draw(mode="stoch", samples=4, seed=20260101, sampler=sampler) for sampler in SAMPLERS),
+)
+TOLERANCES: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.03}
+"""Largest accepted difference of a probability from the stored one, by the model's precision."""
+
+IMAGE_SEED = 0
+IMAGE_HEIGHT, IMAGE_WIDTH = 96, 128
+SUM_TOLERANCE = 1e-6
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+class ExpectedProbabilities(Settings):
+    """A draw and the class probabilities it gives, in the order of the classes."""
+
+    draw: Draw
+    probabilities: tuple[Probability, ...]
+
+    @model_validator(mode="after")
+    def _sum_to_one(self) -> Self:
+        if abs(sum(self.probabilities) - 1) > SUM_TOLERANCE:
+            raise ValueError("probabilities do not sum to 1")
+        return self
+
+
+class KnownAnswerFile(Settings):
+    """The schema of `known_answer.json`."""
+
+    picture_sha256: Sha256
+    answers: tuple[ExpectedProbabilities, ...]
+
+    @model_validator(mode="after")
+    def _has_every_draw(self) -> Self:
+        if tuple(answer.draw for answer in self.answers) != DRAWS:
+            raise ValueError(
+                "answers: expected det, then stoch with 4 samples of each sampler; got other draws"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class KnownAnswer:
+    """The network's input and the probabilities that an intact model returns for it.
+
+    pixels: (3, size, size) in [0, 1]. expected: one for each of `DRAWS`. classes: the names of the
+    probabilities.
+    """
+
+    pixels: Tensor
+    expected: tuple[ExpectedProbabilities, ...]
+    classes: tuple[str, ...]
+
+    def fault(self, outputs: Sequence[Tensor], precision: Precision) -> str | None:
+        """Returns the first deviation from the stored probabilities as one line, or None.
+
+        outputs: log-probabilities (trajectories, classes) for each of `DRAWS`.
+        """
+        for expected, output in zip(self.expected, outputs, strict=True):
+            fault = self._deviation(expected, mean_probabilities(output), TOLERANCES[precision])
+            if fault is not None:
+                return fault
+        return None
+
+    def _deviation(
+        self, expected: ExpectedProbabilities, actual: Tensor, tolerance: float
+    ) -> str | None:
+        mode = expected.draw.mode
+        if not actual.isfinite().all():
+            return f"the known answer is wrong: mode {mode}: got NaN or infinity"
+        stored = torch.tensor(expected.probabilities, dtype=torch.float64)
+        deviation, worst = (actual - stored).abs().max(dim=0)
+        if deviation <= tolerance:
+            return None
+        return (
+            f"the known answer is wrong: mode {mode}: expected probability {stored[worst]:.4f} of "
+            f"{self.classes[worst]} within {tolerance}, got {actual[worst]:.4f}"
+        )
+
+
+def mean_probabilities(log_probabilities: Tensor) -> Tensor:
+    """Returns the mean over trajectories, (classes,) float64.
+
+    log_probabilities: (trajectories, classes).
+    """
+    return summarise(log_probabilities.exp().unsqueeze(0)).probabilities[0]
+
+
+def predict_known_answer(
+    network: RowNetwork, pixels: Tensor, temperature: float = 1.0
+) -> list[Tensor]:
+    """Returns the log-probabilities (trajectories, classes) for each of `DRAWS`.
+
+    pixels: (3, size, size), on the network's device. temperature: of the checkpoint.
+    """
+    outputs = predict_images(network, torch.stack([pixels] * len(DRAWS)), DRAWS, temperature)
+    return [output.log_probabilities for output in outputs]
+
+
+def write_known_answer(folder: Path, network: RowNetwork, config: CheckpointConfig) -> None:
+    """Writes the synthetic image and the model's probabilities to a checkpoint's folder.
+
+    network: loaded from the checkpoint's files, in float32 on the CPU.
+    """
+    image = _png(synthetic_image())
+    pixels = _network_input(folder / IMAGE_FILE, image, config.preprocessing)
+    outputs = predict_known_answer(network, pixels, config.temperature)
+    stored = KnownAnswerFile(
+        picture_sha256=hashlib.sha256(image).hexdigest(),
+        answers=tuple(
+            ExpectedProbabilities(
+                draw=draw, probabilities=tuple(mean_probabilities(output).tolist())
+            )
+            for draw, output in zip(DRAWS, outputs, strict=True)
+        ),
+    )
+    with atomic_write(folder / IMAGE_FILE) as partial:
+        partial.write_bytes(image)
+    with atomic_write(folder / EXPECTED_FILE) as partial:
+        partial.write_text(stored.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
+    """Returns the known answer in the folder of the checkpoint with this config.
+
+    Raises CheckpointError, with file and reason, if a file is missing or damaged, or if the image,
+    the probabilities and the config do not match.
+    """
+    image_path, expected_path = folder / IMAGE_FILE, folder / EXPECTED_FILE
+    try:
+        stored = KnownAnswerFile.model_validate_json(_read(expected_path))
+    except ValidationError as error:
+        raise CheckpointError(expected_path, first_fault(error)) from error
+    classes = tuple(label.name for label in config.classes)
+    for answer in stored.answers:
+        if len(answer.probabilities) != len(classes):
+            raise CheckpointError(
+                expected_path,
+                f"expected {len(classes)} probabilities, got {len(answer.probabilities)}",
+            )
+    image = _read(image_path)
+    if hashlib.sha256(image).hexdigest() != stored.picture_sha256:
+        raise CheckpointError(image_path, f"its SHA-256 differs from that in {EXPECTED_FILE}")
+    pixels = _network_input(image_path, image, config.preprocessing)
+    return KnownAnswer(pixels, stored.answers, classes)
+
+
+def synthetic_image() -> Tensor:
+    """Returns (3, height, width) uint8: smooth random colours, different in every corner."""
+    coarse = torch.rand(1, 3, 4, 5, generator=torch.Generator().manual_seed(IMAGE_SEED))
+    size = (IMAGE_HEIGHT, IMAGE_WIDTH)
+    smooth = F.interpolate(coarse, size, mode="bilinear", align_corners=True)[0]
+    return (255 * smooth).round().to(torch.uint8)
+
+
+def _png(pixels: Tensor) -> bytes:
+    content = BytesIO()
+    Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(content, "PNG")
+    return content.getvalue()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(path, f"cannot be read ({error.strerror})") from error
+
+
+def _network_input(path: Path, content: bytes, preprocessing: Preprocessing) -> Tensor:
+    """Returns (3, size, size) from the bytes of a PNG file; errors name `path`."""
+    try:
+        return network_input(read_pixels(BytesIO(content), path.name), preprocessing)
+    except ImageError as error:
+        raise CheckpointError(path, str(error)) from error
+
+
+FEATURES = "ood.safetensors"
+CONFIG, ADAPTERS, BACKBONE, CARD = (
+    "config.json",
+    "adapters.safetensors",
+    "backbone.safetensors",
+    "README.md",
+)
+DEFAULT_CHECKPOINT = Path(__file__).parents[1] / "default"
+"""The folder of the checkpoint that ships with the package."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A loaded checkpoint.
+
+    network: on the CPU in float32, in evaluation mode. revision: "sha256:" and the digest of
+    `config.json`, which contains the digests of all weights. feature_distance: None without
+    feature statistics. folder: where it was read from.
+    """
+
+    network: AdaptedVisionTransformer
+    config: CheckpointConfig
+    revision: str
+    feature_distance: FeatureDistance | None = None
+    folder: Path | None = None
+
+
+def load_checkpoint(folder: Path) -> Checkpoint:
+    """Reads the checkpoint in `folder` and verifies its weights against `config.json`.
+
+    The network is built without memory for its weights, which are then those of the files: the
+    numbers in `config.json` alone allocate nothing. Raises CheckpointError, with file and reason,
+    if the checkpoint is not intact.
+    """
+    text, config = _read_config(folder / CONFIG)
+    backbone = _read_backbone(folder, config)
+    with torch.device("meta"):
+        network = build_network(
+            backbone,
+            config.adapters.settings,
+            len(config.classes),
+            config.preprocessing,
+            config.method,
+        )
+    trained = dict(network.adapter_parameters())
+    tensors = read_tensors(folder / ADAPTERS, trained)
+    check_digest(folder / ADAPTERS, tensors, config.adapters.sha256)
+    network.load_state_dict(tensors, strict=False, assign=True)
+    distance = read_feature_distance(folder, config)
+    return Checkpoint(network.eval(), config, _revision(text), distance, folder)
+
+
+def sampled_from(checkpoint: Checkpoint, block: int) -> Checkpoint:
+    """Returns the checkpoint with another first sampled block, and without what was fitted to it.
+
+    Raises SettingsError for a block that the network does not have.
+    """
+    config = checkpoint.config
+    if block == config.sampled_from_block:
+        return checkpoint
+    layers = config.backbone.settings.layers
+    if block >= layers:
+        raise SettingsError(f"sampled_from_block: expected a block below {layers}, got {block}")
+    update = {
+        "sampled_from_block": block,
+        "thresholds": (),
+        "margins": None,
+        "prediction_sets": (),
+    }
+    changed = config.model_copy(update=update)
+    return replace(checkpoint, config=changed, revision=revision_of(changed))
+
+
+def revision_of(config: CheckpointConfig) -> str:
+    """Returns the revision of a checkpoint with this config."""
+    return _revision(_text(config).encode())
+
+
+def stored_revision(folder: Path) -> str:
+    """Returns the revision of the checkpoint in `folder` without reading its weights.
+
+    Raises CheckpointError for a missing or damaged `config.json`.
+    """
+    return _revision(_read_config(folder / CONFIG)[0])
+
+
+def read_config(folder: Path) -> CheckpointConfig:
+    """Returns the config of the checkpoint in `folder` without reading its weights.
+
+    Raises CheckpointError for a missing or damaged `config.json`.
+    """
+    return _read_config(folder / CONFIG)[1]
+
+
+def save_checkpoint(
+    folder: Path,
+    network: AdaptedVisionTransformer,
+    config: CheckpointConfig,
+    card: str,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Writes a checkpoint to `folder`, which appears complete or not at all.
+
+    config: its digests must be those of the network's weights rounded to `dtype`. The known answer
+    is computed from the written files.
+    Raises CheckpointError if `folder` is not empty and StorageError for a full disk.
+    """
+    check_free(folder)
+    with storage_errors(folder), new_folder(folder) as partial:
+        write_tensors(partial / ADAPTERS, dict(network.adapter_parameters()), dtype, {})
+        if config.backbone.published is None:
+            without_constancy = {"colour_constancy": "none"}  # a recipe chooses it
+            save_backbone(
+                partial / BACKBONE,
+                network.backbone,
+                config.backbone.provenance,
+                dtype,
+                config.preprocessing.model_copy(update=without_constancy),
+            )
+        write_card(partial, card)
+        write_config(partial, config)
+        write_known_answer(partial, load_checkpoint(partial).network, config)
+
+
+def write_config(folder: Path, config: CheckpointConfig) -> None:
+    """Replaces the folder's `config.json` in one step."""
+    _write(folder / CONFIG, _text(config))
+
+
+def write_card(folder: Path, card: str) -> None:
+    """Replaces the folder's model card, `README.md`, in one step."""
+    _write(folder / CARD, card)
+
+
+def check_free(folder: Path) -> None:
+    """Raises CheckpointError unless `folder` is empty or does not exist."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CheckpointError(folder, "expected an empty or new folder, got existing files")
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yields a temporary folder that becomes `folder` when the block succeeds."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield partial
+        partial.chmod(0o755)
+        partial.replace(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write(path: Path, text: str) -> None:
+    with atomic_write(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def _text(config: CheckpointConfig) -> str:
+    return config.model_dump_json(indent=2) + "\n"
+
+
+def _revision(text: bytes) -> str:
+    return f"sha256:{hashlib.sha256(text).hexdigest()}"
+
+
+def _read_config(path: Path) -> tuple[bytes, CheckpointConfig]:
+    try:
+        text = path.read_bytes()
+        return text, CheckpointConfig.model_validate_json(text)
+    except OSError as error:
+        raise CheckpointError(path, f"cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        raise CheckpointError(path, first_fault(error)) from error
+
+
+def _read_backbone(folder: Path, config: CheckpointConfig) -> VisionTransformer:
+    expected = config.backbone
+    if expected.published is None:
+        path = folder / BACKBONE
+        backbone = read_backbone_weights(path, expected.settings)
+    else:
+        from eulerlora.checkpoint.published_weights import published_backbone  # noqa: PLC0415 - torchvision
+
+        path = folder / CONFIG
+        try:
+            backbone = published_backbone(expected.published)
+        except (SettingsError, OSError) as error:
+            raise CheckpointError(path, f"backbone: {error}") from error
+        if backbone.settings != expected.settings:
+            raise CheckpointError(path, f"backbone.settings do not match {expected.published}")
+    check_digest(path, backbone.state_dict(), expected.sha256)
+    return backbone
+
+
+def write_feature_statistics(folder: Path, statistics: FeatureStatistics) -> None:
+    """Writes `ood.safetensors` to a checkpoint's folder atomically. Raises StorageError."""
+    write_tensors(folder / FEATURES, statistics.tensors, torch.float32, {})
+
+
+def read_feature_distance(folder: Path, config: CheckpointConfig) -> FeatureDistance | None:
+    """Returns the feature distance of the checkpoint in `folder`; None if its config has none.
+
+    Raises CheckpointError for a file that is missing or damaged, or that does not match the config.
+    """
+    if config.features is None:
+        return None
+    path = folder / FEATURES
+    width = FEATURES_PER_WIDTH * config.backbone.settings.width
+    with torch.device("meta"):  # only the shapes matter
+        expected = {
+            "means": torch.empty(config.features.components, width),
+            "covariance": torch.empty(width, width),
+        }
+    tensors = read_tensors(path, expected)
+    check_digest(path, tensors, config.features.sha256)
+    try:
+        return FeatureDistance(FeatureStatistics(**tensors))
+    except ValueError as error:
+        raise CheckpointError(path, str(error)) from error

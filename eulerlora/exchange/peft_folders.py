@@ -1,0 +1,512 @@
+"""LoRA adapters in PEFT's folders, in both directions.
+
+Export writes mode det: the backbone as a ViT of transformers and a folder for each adapter. Import
+reads LoRA adapters of a Vision Transformer as the adapters of a checkpoint.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from eulerlora.backbones.importing import ImportedBackbone, read_source
+from eulerlora.backbones.libraries import ACTIVATIONS, VIT
+from eulerlora.backbones.source import Json, Source, find_source, read_any_tensors
+from eulerlora.checkpoint.backbone import POSITIONS
+from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig, ClassName
+from eulerlora.checkpoint.files import CARD, Checkpoint, save_checkpoint
+from eulerlora.checkpoint.safetensor_files import tensors_sha256, write_tensors
+from eulerlora.errors import CheckpointError, SettingsError
+from eulerlora.exchange.members import (
+    Member,
+    State,
+    check_options,
+    members,
+    readme,
+    scaled_output,
+    without_layer_scale,
+)
+from eulerlora.methods.registry import build_network
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.settings import AdapterSettings, BackboneSettings
+from eulerlora.validation import validated
+
+TransformersVersion = Literal[4, 5]
+PREFIX = "base_model.model."
+LORA = ("lora_A.weight", "lora_B.weight")
+
+VIT_BLOCKS: dict[TransformersVersion, str] = {4: "vit.encoder.layer.{}.", 5: "vit.layers.{}."}
+VIT_PROJECTIONS: dict[TransformersVersion, tuple[str, ...]] = {
+    4: (
+        "attention.attention.query",
+        "attention.attention.key",
+        "attention.attention.value",
+        "attention.output.dense",
+    ),
+    5: ("attention.q_proj", "attention.k_proj", "attention.v_proj", "attention.o_proj"),
+}
+"""Q, K, V and O of a block."""
+CLIP_PROJECTIONS = tuple(f"self_attn.{name}_proj" for name in ("q", "k", "v", "out"))
+PROJECTIONS = (*VIT_PROJECTIONS.values(), CLIP_PROJECTIONS)
+TARGETS: dict[TransformersVersion, tuple[str, ...]] = {
+    4: ("query", "key", "value", "attention.output.dense"),
+    5: ("q_proj", "k_proj", "v_proj", "o_proj"),
+}
+"""PEFT's `target_modules`, which are suffixes of the names of modules."""
+
+MODULE = re.compile(r"(?:^|\.)layers?\.(\d+)\.(.+)$")
+
+
+CONFIG = "adapter_config.json"
+WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+TENSOR = re.compile(r"^(.*)\.lora_([AB])(?:\.default)?\.weight$")
+HEAD = re.compile(r"^classifier(?:\.modules_to_save(?:\.default)?)?\.(weight|bias)$")
+UNSUPPORTED: Json = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "lora_bias": False}
+"""Options of PEFT, with the only value that coefficients can express."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """block: its index. index: 0 to 3 for Q, K, V and O."""
+
+    block: int
+    index: int
+
+
+def projection_of(module: str) -> Projection | None:
+    """Returns the projection that a module's name means, None for any other module."""
+    found = MODULE.search(module)
+    if found is None:
+        return None
+    for names in PROJECTIONS:
+        if found[2] in names:
+            return Projection(int(found[1]), names.index(found[2]))
+    return None
+
+
+@dataclass(frozen=True)
+class ImportedAdapter:
+    """The adapter of a PEFT folder, with PEFT's scaling in `up`.
+
+    down, up: (blocks, 4, rank, width); zero where there is no adapter. head_weight, head_bias:
+    None if the folder has no head.
+    """
+
+    folder: Path
+    base: str
+    down: Tensor
+    up: Tensor
+    head_weight: Tensor | None
+    head_bias: Tensor | None
+
+    @property
+    def rank(self) -> int:
+        """The largest rank of the adapter's modules."""
+        return int(self.down.shape[2])
+
+
+def read_adapter(folder: Path, shape: BackboneSettings) -> ImportedAdapter:
+    """Returns the adapter in a PEFT folder. shape: of its backbone.
+
+    Raises CheckpointError, with the folder, for a damaged file, another method than LoRA, or an
+    adapter at another module than the four projections.
+    """
+    config = adapter_config(folder)
+    try:
+        _check(config)
+        return _adapter(folder, config, shape)
+    except SettingsError as error:
+        raise CheckpointError(folder, str(error)) from error
+
+
+def adapter_config(folder: Path) -> Json:
+    config = Source(folder, folder.name).json(CONFIG)
+    if config is None:
+        raise CheckpointError(folder, f"expected a PEFT folder with {CONFIG}, got none")
+    return config
+
+
+def _check(config: Json) -> None:
+    """Raises SettingsError for a method or an option that coefficients cannot express."""
+    if config.get("peft_type") != "LORA":
+        raise SettingsError(f"expected peft_type LORA, got {config.get('peft_type')}")
+    for option, value in UNSUPPORTED.items():
+        if config.get(option, value) not in (value, None):
+            raise SettingsError(f"expected {option}={value}, got {config[option]}")
+
+
+def _adapter(folder: Path, config: Json, shape: BackboneSettings) -> ImportedAdapter:
+    path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    if path is None:
+        raise SettingsError(f"expected weights in one of {', '.join(WEIGHTS)}")
+    matrices: dict[tuple[str, str], Tensor] = {}
+    head: dict[str, Tensor] = {}
+    for full_name, tensor in read_any_tensors(path).items():
+        name = full_name.removeprefix(PREFIX)
+        if (lora := TENSOR.match(name)) is not None:
+            matrices[lora[1], lora[2]] = tensor.float()
+        elif (part := HEAD.match(name)) is not None:
+            head[part[1]] = tensor.float()
+        else:
+            raise SettingsError(f"expected LoRA matrices and a classifier, got {full_name}")
+    down, up = _stacked(matrices, config, shape)
+    weight = head.get("weight")
+    bias = None if weight is None else head.get("bias", torch.zeros(len(weight)))
+    base = str(config.get("base_model_name_or_path") or "")
+    return ImportedAdapter(folder, base, down, up, weight, bias)
+
+
+def _stacked(
+    matrices: dict[tuple[str, str], Tensor], config: Json, shape: BackboneSettings
+) -> tuple[Tensor, Tensor]:
+    """Returns (blocks, 4, rank, width) of both matrices; smaller ranks are padded with zeros."""
+    modules = sorted({module for module, _ in matrices})
+    if not modules:
+        raise SettingsError("expected LoRA matrices, got none")
+    rank = max(len(matrix) for (_, letter), matrix in matrices.items() if letter == "A")
+    down = torch.zeros(shape.layers, 4, rank, shape.width)
+    up = torch.zeros_like(down)
+    for module in modules:
+        projection = projection_of(module)
+        if projection is None or projection.block >= shape.layers:
+            raise SettingsError(
+                f"expected adapters at the query, key, value and output projections of "
+                f"{shape.layers} blocks, got {module}"
+            )
+        first, second = matrices.get((module, "A")), matrices.get((module, "B"))
+        if first is None or second is None:
+            raise SettingsError(f"{module}: expected both LoRA matrices, got one")
+        own = len(first)
+        if first.shape != (own, shape.width) or second.shape != (shape.width, own):
+            raise SettingsError(
+                f"{module}: expected matrices ({own}, {shape.width}) and ({shape.width}, {own}), "
+                f"got {tuple(first.shape)} and {tuple(second.shape)}"
+            )
+        down[projection.block, projection.index, :own] = first
+        up[projection.block, projection.index, :own] = second.T * _scaling(config, module, own)
+    return down, up
+
+
+def _scaling(config: Json, module: str, rank: int) -> float:
+    """Returns PEFT's factor of a module: alpha / rank, or alpha / sqrt(rank) with `use_rslora`."""
+    alpha = float(config.get("lora_alpha", 8))
+    for pattern, value in (config.get("alpha_pattern") or {}).items():
+        if _matches(pattern, module):
+            alpha = float(value)
+            break
+    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def _matches(pattern: str, module: str) -> bool:
+    """Returns True if a key of `alpha_pattern`, a regular expression, means the module."""
+    try:
+        return re.match(rf"(?:.*\.)?(?:{pattern})$", module) is not None
+    except re.error as error:
+        raise SettingsError(
+            f"alpha_pattern: expected a regular expression, got {pattern}"
+        ) from error
+
+
+BACKBONE = "backbone"
+USE = """```python
+import torch
+from peft import PeftModel
+from transformers import ViTForImageClassification
+
+probabilities = []
+for index in range({count}):
+    backbone = ViTForImageClassification.from_pretrained("backbone")
+    model = PeftModel.from_pretrained(backbone, f"adapter_{{index}}").eval()
+    probabilities.append(model(pixel_values=images).logits.softmax(-1))
+probabilities = torch.stack(probabilities).mean(0)
+```
+
+The names of the tensors are those of transformers {version}. `images` are the output of
+`ViTImageProcessor.from_pretrained("backbone")`, whose filter differs from the checkpoint's by
+rounding to 8 bits."""
+
+
+def export_peft(checkpoint: Checkpoint, folder: Path, version: TransformersVersion = 5) -> None:
+    """Writes `backbone`, `adapter_0` and so on, and a README, to an existing folder.
+
+    version: of transformers, whose names the adapters have. Raises SettingsError for a backbone
+    with an option that transformers' ViT does not have.
+    """
+    network = checkpoint.network
+    settings = network.backbone.settings
+    check_options(
+        settings,
+        "transformers",
+        {
+            "stem": "patch",
+            "activation": ("gelu", "gelu-tanh", "quick-gelu"),
+            "pre_norm": False,
+            "registers": 0,
+            "attention": "dot",
+            "pooling": "class",
+            "final_norm": ("tokens", "pooled"),
+        },
+    )
+    exported = members(checkpoint)
+    _write_backbone(checkpoint, folder / BACKBONE)
+    for index, member in enumerate(exported):
+        _write_adapter(checkpoint, member, folder / f"adapter_{index}", version)
+    use = USE.format(count=len(exported), version=version)
+    (folder / CARD).write_text(readme(checkpoint, "PEFT", use), encoding="utf-8")
+
+
+def _write_backbone(checkpoint: Checkpoint, folder: Path) -> None:
+    """Writes a ViTForImageClassification whose head is zero; each adapter has its own."""
+    backbone, config = checkpoint.network.backbone, checkpoint.config
+    folder.mkdir()
+    state = without_layer_scale(backbone.settings, backbone.state_dict())
+    classes = len(config.classes)
+    head = {
+        "classifier.weight": torch.zeros(classes, backbone.settings.width),
+        "classifier.bias": torch.zeros(classes),
+    }
+    tensors = {f"vit.{name}": tensor for name, tensor in vit_state(state).items()} | head
+    write_tensors(folder / "model.safetensors", tensors, torch.float32, {"format": "pt"})
+    _write_json(folder / "config.json", _vit_config(config))
+    _write_json(folder / "preprocessor_config.json", _processor(config))
+
+
+def vit_state(state: State) -> State:
+    """Returns the parameters of a backbone by the names of transformers' ViT, as it saves them."""
+    named = {
+        VIT.class_token: state["class_token"],
+        VIT.positions: state[POSITIONS],
+        **_module(VIT.patches, "conv_proj", state),
+        **_module(VIT.final_norm, "encoder.ln", state),
+    }
+    layers = {name.split(".")[2] for name in state if name.startswith("encoder.layers.")}
+    for index in range(len(layers)):
+        ours, theirs = f"encoder.layers.encoder_layer_{index}.", VIT.block.format(index)
+        weights = state[f"{ours}self_attention.in_proj_weight"].chunk(3)
+        biases = state[f"{ours}self_attention.in_proj_bias"].chunk(3)
+        for name, weight, bias in zip(VIT.qkv, weights, biases, strict=True):
+            named |= {f"{theirs}{name}.weight": weight, f"{theirs}{name}.bias": bias}
+        for name, own in (
+            (VIT.output, "self_attention.out_proj"),
+            (VIT.norm_1, "ln_1"),
+            (VIT.norm_2, "ln_2"),
+            (VIT.mlp[0], "mlp.0"),
+            (VIT.mlp[1], "mlp.3"),
+        ):
+            named |= _module(theirs + name, ours + own, state)
+    return named
+
+
+def _module(theirs: str, ours: str, state: State) -> dict[str, Tensor]:
+    return {f"{theirs}.{part}": state[f"{ours}.{part}"] for part in ("weight", "bias")}
+
+
+def _write_adapter(
+    checkpoint: Checkpoint, member: Member, folder: Path, version: TransformersVersion
+) -> None:
+    original = checkpoint.network.backbone.state_dict()
+    tensors = {
+        f"{PREFIX}classifier.{name}": tensor for name, tensor in member.head.state_dict().items()
+    }
+    for index, block in enumerate(member.blocks):
+        scaled = scaled_output(block, original, index)
+        prefix = PREFIX + VIT_BLOCKS[version].format(index)
+        for module, down, up in zip(VIT_PROJECTIONS[version], scaled.down, scaled.up, strict=True):
+            tensors |= {f"{prefix}{module}.{LORA[0]}": down, f"{prefix}{module}.{LORA[1]}": up}
+    folder.mkdir()
+    write_tensors(folder / "adapter_model.safetensors", tensors, torch.float32, {"format": "pt"})
+    rank = checkpoint.network.settings.rank
+    config = {
+        "peft_type": "LORA",
+        "task_type": None,
+        "base_model_name_or_path": f"../{BACKBONE}",
+        "r": rank,
+        "lora_alpha": rank,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": list(TARGETS[version]),
+        "modules_to_save": ["classifier"],
+        "inference_mode": True,
+    }
+    _write_json(folder / "adapter_config.json", config)
+
+
+def _vit_config(config: CheckpointConfig) -> dict[str, object]:
+    shape = config.backbone.settings
+    names = [label.name for label in config.classes]
+    activation = next(name for name, own in ACTIVATIONS.items() if own == shape.activation)
+    return {
+        "architectures": ["ViTForImageClassification"],
+        "model_type": "vit",
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "intermediate_size": shape.mlp_width,
+        "hidden_act": activation,
+        "layer_norm_eps": shape.norm_epsilon,
+        "image_size": shape.image_size,
+        "patch_size": shape.patch_size,
+        "num_channels": 3,
+        "qkv_bias": True,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "id2label": {str(index): name for index, name in enumerate(names)},
+        "label2id": {name: index for index, name in enumerate(names)},
+    }
+
+
+def _processor(config: CheckpointConfig) -> dict[str, object]:
+    """Returns the `preprocessor_config.json` that comes closest to the preprocessing."""
+    given = config.preprocessing
+    square = {"height": given.size, "width": given.size}
+    cropped = given.shorter_side is not None
+    return {
+        "image_processor_type": "CLIPImageProcessor" if cropped else "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"shortest_edge": given.shorter_side} if cropped else square,
+        "resample": 2 if given.interpolation.startswith("bilinear") else 3,
+        "do_center_crop": cropped,
+        "crop_size": square,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": given.mean,
+        "image_std": given.std,
+    }
+
+
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def import_peft(
+    folders: Sequence[Path],
+    out: Path,
+    backbone: str | None = None,
+    classes: Sequence[str] = (),
+    name: str = "imported",
+) -> CheckpointConfig:
+    """Writes a checkpoint with the adapters of PEFT folders as an ensemble; returns its config.
+
+    backbone: a source as in `backbones.source.find_source`; None for the one that the adapters
+    name. classes: names; () for those of the backbone's configuration. The checkpoint has no
+    thresholds. Raises CheckpointError, HubError and SettingsError.
+    """
+    source = find_source(backbone) if backbone else _base(folders)
+    imported = read_source(source)
+    shape = imported.backbone.settings
+    adapters = [read_adapter(folder, shape) for folder in folders]
+    heads = [_head(adapter, source) for adapter in adapters]
+    counts = {len(weight) for weight, _ in heads}
+    if len(counts) != 1:
+        raise SettingsError(f"expected heads of one number of classes, got {sorted(counts)}")
+    names = _class_names(classes, source, counts.pop())
+    rank = max(adapter.rank for adapter in adapters)
+    settings = AdapterSettings(adapters=len(adapters), rank=rank, min_rank=max(1, rank // 2))
+    network = build_network(imported.backbone, settings, len(names), imported.preprocessing)
+    _fill(network, adapters, heads)
+    config = _checkpoint_config(network, imported, names, name, folders)
+    save_checkpoint(out, network.eval(), config, _card(config))
+    return config
+
+
+def _base(folders: Sequence[Path]) -> Source:
+    """Returns the source of the backbone that all adapters name. Raises SettingsError."""
+    names = {str(adapter_config(folder).get("base_model_name_or_path") or "") for folder in folders}
+    if len(names) != 1 or "" in names:
+        raise SettingsError(
+            f"expected adapters of one backbone, got {', '.join(sorted(names)) or 'none'}; name "
+            "it with --backbone"
+        )
+    (name,) = names
+    beside = folders[0] / name
+    return find_source(str(beside.resolve() if beside.is_dir() else name))
+
+
+def _head(adapter: ImportedAdapter, source: Source) -> tuple[Tensor, Tensor]:
+    """Returns weight (classes, width) and bias of an adapter's head, or that of its backbone."""
+    weight, bias = adapter.head_weight, adapter.head_bias
+    if weight is None or bias is None:
+        tensors = source.tensors
+        if "classifier.weight" not in tensors:
+            raise CheckpointError(
+                adapter.folder, "expected a classifier in the adapter or its backbone, got none"
+            )
+        weight = tensors["classifier.weight"]
+        bias = tensors.get("classifier.bias", torch.zeros(len(weight)))
+    if weight.shape[1] != adapter.down.shape[3]:
+        raise CheckpointError(
+            adapter.folder,
+            f"expected a classifier of the class token, with {adapter.down.shape[3]} inputs, got "
+            f"{weight.shape[1]}",
+        )
+    return weight, bias
+
+
+def _class_names(classes: Sequence[str], source: Source, count: int) -> list[str]:
+    stated = (source.json("config.json") or {}).get("id2label") or {}
+    names = list(classes) or [str(stated.get(str(i), f"class_{i}")) for i in range(count)]
+    if len(names) != count:
+        raise SettingsError(f"expected {count} class names, got {len(names)}")
+    return names
+
+
+@torch.no_grad()
+def _fill(
+    network: AdaptedVisionTransformer,
+    adapters: Sequence[ImportedAdapter],
+    heads: Sequence[tuple[Tensor, Tensor]],
+) -> None:
+    for index, adapter in enumerate(adapters):
+        for block, down, up in zip(network.blocks, adapter.down, adapter.up, strict=True):
+            block.get_parameter("down")[:, index, : adapter.rank] = down
+            block.get_parameter("up")[:, index, : adapter.rank] = up
+        network.heads.weight[index], network.heads.bias[index] = heads[index]
+
+
+def _checkpoint_config(
+    network: AdaptedVisionTransformer,
+    imported: ImportedBackbone,
+    names: Sequence[str],
+    name: str,
+    folders: Sequence[Path],
+) -> CheckpointConfig:
+    """Returns the config; its data set is folders named like the classes, for calibration."""
+    backbone = BackboneConfig(
+        settings=network.backbone.settings,
+        published=None,
+        sha256=tensors_sha256(network.backbone.state_dict()),
+        provenance=imported.provenance,
+    )
+    adapters = AdapterConfig(
+        settings=network.settings, sha256=tensors_sha256(dict(network.adapter_parameters()))
+    )
+    data = {"kind": "imagefolder", "path": ".", "classes": {label: label for label in names}}
+    values = {
+        "name": name,
+        "backbone": backbone,
+        "adapters": adapters,
+        "classes": tuple(ClassName(name=label, description=label) for label in names),
+        "preprocessing": network.preprocessing,
+        "provenance": {
+            "recipe": {"name": name, "data": data},
+            "imported": {"format": "peft", "adapters": [folder.name for folder in folders]},
+        },
+    }
+    return validated(CheckpointConfig, values)
+
+
+def _card(config: CheckpointConfig) -> str:
+    origin = config.provenance["imported"]["adapters"]
+    classes = "\n".join(f"- `{label.name}`" for label in config.classes)
+    return (
+        f"# {config.name}\n\nImported from the PEFT adapters {', '.join(origin)} on the backbone "
+        f"{config.backbone.provenance['imported']['source']}. It is not calibrated: it has no "
+        "thresholds, and its stochastic mode was not trained.\n\n## Classes\n\n" + classes + "\n"
+    )

@@ -1,0 +1,1 @@
+"""Images from files to the network's input."""

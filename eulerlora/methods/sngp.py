@@ -1,0 +1,166 @@
+"""Heads that are Gaussian processes with random Fourier features (Rahimi and Recht, NeurIPS 2007).
+
+    phi = sqrt(2/D) cos(V h + v),   logits of a row ~ N(sqrt(D) W phi + b, phi' S phi) by class
+
+h are features after a layer norm without learned factors, and D is the number of random features.
+The kernel of the process is exp(-|h - h'|^2 / 2 l^2). S is the covariance of the weights, shared by
+all classes (Liu et al., NeurIPS 2020 and JMLR 2023):
+
+    S^-1 = weight_precision I + sum over training images of p (1 - p) phi phi'
+
+with the greatest probability p of the image, which bounds the curvature of every class. W is in
+units of 1/sqrt(D), so that the logits learn at the pace of a linear head.
+
+Spectral-normalised neural Gaussian process (SNGP, Liu et al., NeurIPS 2020) on adapters.
+
+The trained part of every projection, B A, has a bounded spectral norm, and the heads are Gaussian
+processes. In mode det a row has mean-field logits; in mode stoch it draws its logits.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from eulerlora.methods.gaussian import NoiseMethod
+from eulerlora.methods.settings import SNGPSettings
+from eulerlora.nn.attention import AttentionAdapters, BlockAdapters
+from eulerlora.nn.method import AdapterHeads, NetworkShape
+from eulerlora.nn.rows import COEFFICIENTS, RowDraws
+from eulerlora.settings import AdapterSettings
+
+NOISE = "logit_noise"
+"""Standard normal noise of the logits, (rows, classes)."""
+SAMPLED = "sampled"
+"""(rows, 1): 1 if the row draws its logits; 0 if it has those of the mean field."""
+MEAN_FIELD = math.pi / 8
+"""The softmax of logits / sqrt(1 + MEAN_FIELD variance) approximates the mean softmax."""
+
+
+class GaussianProcessHeads(AdapterHeads):
+    """One process for each adapter.
+
+    weight: (adapters, classes, D). bias: (adapters, classes). frequencies V: (adapters, D, width)
+    and phases v: (adapters, D), drawn once. covariance_root: (adapters, D, D), the matrix R with
+    S = R' R; zero in training.
+    """
+
+    def __init__(self, width: int, classes: int, adapters: int, settings: SNGPSettings) -> None:
+        super().__init__(settings.features, classes, adapters)
+        self.settings = settings
+
+        def fixed(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.zeros(adapters, *shape), requires_grad=False)
+
+        self.frequencies = fixed(settings.features, width)
+        self.phases = fixed(settings.features)
+        self.covariance_root = fixed(settings.features, settings.features)
+
+    @torch.no_grad()
+    def initialise(self, generator: Generator) -> None:
+        """Draws the weights like `nn.Linear`, and the random features."""
+        super().initialise(generator)
+        width = self.frequencies.shape[-1]
+        deviation = 1 / (self.settings.length_scale * math.sqrt(width))
+        self.frequencies.normal_(std=deviation, generator=generator)
+        self.phases.uniform_(0, 2 * math.pi, generator=generator)
+        self.covariance_root.zero_()
+
+    def random_features(self, features: Tensor, adapter: Tensor) -> Tensor:
+        """Returns phi, (rows, D). features: (rows, width), float32."""
+        inputs = F.layer_norm(features, features.shape[-1:])
+        angles = torch.einsum("nd,afd->naf", inputs, self.frequencies) + self.phases
+        own = angles[torch.arange(len(inputs), device=inputs.device), adapter]
+        return math.sqrt(2 / own.shape[-1]) * own.cos()
+
+    def forward(
+        self, features: Tensor, adapter: Tensor, draws: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
+        with torch.autocast(features.device.type, enabled=False):
+            phi = self.random_features(features.float(), adapter)
+            logits = super().forward(math.sqrt(phi.shape[-1]) * phi, adapter)
+            variance = self.variance(phi, adapter)
+            mean_field = logits / (1 + MEAN_FIELD * variance).sqrt()
+            if not draws:
+                return mean_field
+            sampled = logits + variance.sqrt() * draws[NOISE]
+            return torch.where(draws[SAMPLED] > 0, sampled, mean_field)
+
+    @torch.no_grad()
+    def variance(self, phi: Tensor, adapter: Tensor) -> Tensor:
+        """Returns phi' S phi, (rows, 1); zero before `set_covariance`."""
+        projected = torch.einsum("nf,agf->nag", phi, self.covariance_root)
+        own = projected[torch.arange(len(phi), device=phi.device), adapter]
+        return own.square().sum(dim=-1, keepdim=True)
+
+    @torch.no_grad()
+    def curvature(self, features: Tensor, adapter: Tensor, logits: Tensor) -> Tensor:
+        """Returns the sum over rows of p (1 - p) phi phi', (adapters, D, D).
+
+        features: (rows, width). adapter: (rows,). logits: (rows, classes).
+        """
+        greatest = logits.softmax(dim=-1).amax(dim=-1, keepdim=True)
+        scaled = (greatest * (1 - greatest)).sqrt() * self.random_features(features, adapter)
+        parts = [scaled[adapter == index] for index in range(len(self.weight))]
+        return torch.stack([part.T @ part for part in parts])
+
+    @torch.no_grad()
+    def set_covariance(self, curvature: Tensor) -> None:
+        """Sets S from the curvature of all training images, (adapters, D, D)."""
+        exact = curvature.double()
+        identity = torch.eye(exact.shape[-1], dtype=exact.dtype, device=exact.device)
+        lower = torch.linalg.cholesky(exact + self.settings.weight_precision * identity)
+        root = torch.linalg.solve_triangular(lower, identity, upper=False)
+        self.covariance_root.copy_(root)
+
+
+class BoundedAdapters(AttentionAdapters):
+    """The directions of one block; the spectral norm of B A is at most `bound`."""
+
+    def __init__(self, width: int, adapters: AdapterSettings, bound: float) -> None:
+        super().__init__(width, adapters)
+        self.bound = bound
+
+    @torch.no_grad()
+    def constrain(self) -> None:
+        """Scales every B whose B A has a greater norm, as SNGP does with weights."""
+        factors = (self.bound / product_norms(self.down, self.up)).clamp(max=1)
+        self.up.mul_(factors[..., None, None])
+
+
+def product_norms(down: Tensor, up: Tensor) -> Tensor:
+    """Returns the spectral norms of B A, (...). down, up: (..., rank, width).
+
+    With B = Q R and A' = P T, they are the norms of the small matrices R T'.
+    """
+    upper = torch.linalg.qr(up.mT, mode="r").R
+    lower = torch.linalg.qr(down.mT, mode="r").R.mT
+    norms: Tensor = torch.linalg.matrix_norm(upper @ lower, ord=2)
+    return norms
+
+
+class SNGPMethod(NoiseMethod):
+    """Bounded adapters with heads that draw the logits of every row."""
+
+    features_differ = "adapter"
+
+    def __init__(self, settings: SNGPSettings, shape: NetworkShape) -> None:
+        super().__init__(settings, shape)
+        self.noise = {NOISE: (shape.classes,)}
+
+    def block(self) -> BlockAdapters:
+        width = self.shape.backbone.width
+        return BoundedAdapters(width, self.adapters, self.settings.norm_bound)
+
+    def heads(self) -> AdapterHeads:
+        shape = self.shape
+        return GaussianProcessHeads(
+            shape.backbone.width, shape.classes, self.adapters.adapters, self.settings
+        )
+
+    def with_noise(self, coefficients: Tensor, noise: Mapping[str, Tensor]) -> RowDraws:
+        return RowDraws(
+            {COEFFICIENTS: coefficients}, {**noise, SAMPLED: torch.ones(len(coefficients), 1)}
+        )

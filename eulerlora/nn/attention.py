@@ -1,0 +1,335 @@
+"""Self-attention with adapted projections.
+
+An adapted projection is a frozen one plus coefficient-weighted rank-one directions:
+
+    y = W0 x + b0 + B (c * (A x))
+
+`down` holds the rows a_k of A, and `up` holds the columns b_k of B as rows: direction k is the pair
+(down[k], up[k]). Directions of several adapters are stacked along k; the coefficients c of a row
+are zero on the directions of other adapters.
+
+With queries q and keys k of a head of width d, token i attends to token j in proportion to
+exp(q_i k_j / sqrt(d)), or by distance in proportion to
+
+    exp(-|q_i - k_j|^2 / sqrt(d))
+
+(L2 self-attention, Kim, Papamakarios and Mnih, "The Lipschitz Constant of Self-Attention", ICML
+2021). With equal weights for queries and keys a token attends most to tokens like itself.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from eulerlora.nn.rows import COEFFICIENTS, BlockRows
+from eulerlora.sampling.masks import PROJECTIONS
+from eulerlora.settings import AdapterSettings
+
+
+def adapted_linear(
+    inputs: Tensor, weight: Tensor, bias: Tensor, down: Tensor, up: Tensor, coefficients: Tensor
+) -> Tensor:
+    """Returns the adapted projection of every token of every row.
+
+    inputs: (rows, tokens, in_features). weight: (out_features, in_features), frozen. bias:
+    (out_features,), frozen. down: (ranks, in_features). up: (ranks, out_features). coefficients:
+    (rows, ranks), shared by all tokens of a row. Returns (rows, tokens, out_features); equals
+    `F.linear` if all coefficients are zero.
+    """
+    weighted = F.linear(inputs, down) * coefficients.unsqueeze(1)  # (rows, tokens, ranks)
+    # F.linear of a matrix returns a new tensor, so the in-place addition changes no other tensor.
+    output: Tensor = F.linear(inputs.flatten(0, 1), weight, bias)  # (rows * tokens, out_features)
+    output.addmm_(weighted.flatten(0, 1).to(output.dtype), up.to(output.dtype))
+    return output.view(*inputs.shape[:2], -1)
+
+
+class SelfAttention(nn.MultiheadAttention):
+    """Self-attention by dot product, with the parameters of `nn.MultiheadAttention`."""
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
+    ) -> tuple[Tensor, None]:
+        """Returns the self-attention of `query` (n, tokens, width), and None for the weights."""
+        assert query is key is value
+        assert self.in_proj_weight is not None
+        packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)
+        heads = packed.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        context = attend(self, *heads.unbind(0)).transpose(1, 2).flatten(2)
+        return self.out_proj(context), None
+
+
+class DistanceAttention(SelfAttention):
+    """Self-attention by distance."""
+
+
+def attend(
+    attention: nn.MultiheadAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    added: Tensor | None = None,
+) -> Tensor:
+    """Returns the values that the queries attend to, (rows, heads, queries, head_dim).
+
+    attention: decides between distance and dot product. query: (rows, heads, queries, head_dim).
+    key, value: (rows, heads, tokens, head_dim). added: (rows, heads, queries, tokens), added to the
+    attention logits; None for zeros.
+    """
+    if isinstance(attention, DistanceAttention):
+        return _attend_by_distance(query, key, value, added)
+    if _has_slow_gradient(query, key, value):
+        with torch.autocast(query.device.type, enabled=False):
+            added = None if added is None else added.float()
+            context = F.scaled_dot_product_attention(
+                query.float(), key.float(), value.float(), attn_mask=added
+            )
+        return context.to(value.dtype)
+    added = None if added is None else added.to(query.dtype)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=added)
+
+
+def _attend_by_distance(query: Tensor, key: Tensor, value: Tensor, added: Tensor | None) -> Tensor:
+    """Returns the values that the queries attend to by distance; arguments as in `attend`.
+
+    -|q - k|^2 = 2 q k - |k|^2 - |q|^2, of which the softmax over keys removes the last term. In
+    float32, because the terms are much larger than their sum.
+    """
+    scale = query.shape[-1] ** -0.5
+    with torch.autocast(query.device.type, enabled=False):
+        query, key = query.float(), key.float()
+        bias = -scale * key.square().sum(dim=-1).unsqueeze(-2)  # (rows, heads, 1, tokens)
+        bias = bias if added is None else bias + added.float()
+        context = F.scaled_dot_product_attention(
+            query, key, value.float(), attn_mask=bias, scale=2 * scale
+        )
+    return context.to(value.dtype)
+
+
+def _has_slow_gradient(*heads: Tensor) -> bool:
+    """True if the gradient would be that of torch's CPU kernel in bfloat16.
+
+    It takes 14 times as long as that in float32 for 10 tokens, 4 times for 37 and 1.4 times for
+    197 (docs/performance.md).
+    """
+    return (
+        torch.is_grad_enabled()
+        and heads[0].device.type == "cpu"
+        and heads[0].dtype == torch.bfloat16
+        and any(head.requires_grad for head in heads)
+    )
+
+
+INITIAL_GAIN = 10.0
+
+
+def initial_bound(rank: int, width: int) -> float:
+    """Returns the bound of the uniform initial elements of `down`: Xavier with gain 10."""
+    return INITIAL_GAIN * math.sqrt(6 / (rank + width))
+
+
+class BlockAdapters(nn.Module, ABC):
+    """The tensors that a method adds to one block, and its self-attention."""
+
+    def divergence(self) -> Tensor | None:
+        """Returns the weighted divergence of learned laws from their priors, a scalar in nats.
+
+        Training adds it to the loss, divided by the number of images; None without such a law.
+        """
+        return None
+
+    def constrain(self) -> None:
+        """Moves the tensors into their admissible set, by default all values.
+
+        Training calls it after each step of the optimiser.
+        """
+
+    @abstractmethod
+    def initialise(self, generator: Generator) -> None:
+        """Draws the tensors from `generator`; the block then equals the frozen block, or nearly."""
+
+    @abstractmethod
+    def attention(
+        self,
+        inputs: Tensor,
+        frozen: nn.MultiheadAttention,
+        rows: BlockRows,
+        queries: int | None = None,
+    ) -> Tensor:
+        """Returns the self-attention of every row, (rows, queries, width), without the residual.
+
+        inputs: (rows, tokens, width), after the layer norm; with `rows.image`, (images, tokens,
+        width). frozen: as in `adapted_attention`. queries: number of leading tokens to return; None
+        returns all.
+        """
+
+
+class AttentionAdapters(BlockAdapters):
+    """The trainable directions of one block: all adapters, all four projections.
+
+    down: (4, adapters, rank, width), initialised Xavier-uniform with gain 10 for each (rank, width)
+    matrix. up: (4, adapters, rank, width), initialised to zero: the block then equals the frozen
+    block.
+    """
+
+    def __init__(self, width: int, settings: AdapterSettings) -> None:
+        super().__init__()
+        shape = (len(PROJECTIONS), settings.adapters, settings.rank, width)
+        self.down = nn.Parameter(torch.zeros(shape))
+        self.up = nn.Parameter(torch.zeros(shape))
+
+    @torch.no_grad()
+    def initialise(self, generator: Generator) -> None:
+        """Draws `down` from `generator` and sets `up` to zero."""
+        bound = initial_bound(*self.down.shape[-2:])
+        self.down.uniform_(-bound, bound, generator=generator)
+        self.up.zero_()
+
+    @property
+    def det_down(self) -> Tensor:
+        """`down` times the coefficients of mode det."""
+        return self.down
+
+    def coefficients(self, rows: BlockRows) -> Tensor:
+        """Returns the coefficients (rows, 4, ranks) of the rows' directions."""
+        return rows.draws[COEFFICIENTS]
+
+    def attention(
+        self,
+        inputs: Tensor,
+        frozen: nn.MultiheadAttention,
+        rows: BlockRows,
+        queries: int | None = None,
+    ) -> Tensor:
+        coefficients = self.coefficients(rows)
+        return adapted_attention(inputs, frozen, self, coefficients, rows.image, queries)
+
+
+def adapted_attention(
+    inputs: Tensor,
+    frozen: nn.MultiheadAttention,
+    adapters: AttentionAdapters,
+    coefficients: Tensor,
+    image: Tensor | None = None,
+    queries: int | None = None,
+    added: Tensor | None = None,
+) -> Tensor:
+    """Returns the self-attention of every row with that row's coefficients.
+
+    inputs: (rows, tokens, width), after the layer norm. With `image`, (images, tokens, width): the
+    products that the rows of an image share are computed once.
+    frozen: holds in_proj_weight (3 width, width) and out_proj.
+    coefficients: (rows, 4, ranks). image: (rows,), index of each row's image.
+    queries: number of leading tokens to return; None returns all. added: as in `attend`.
+    Returns (rows, queries, width), without the residual.
+    """
+
+    def project(tokens: Tensor, projections: slice) -> tuple[Tensor, ...]:
+        return _input_projections(tokens, frozen, adapters, coefficients, projections, image)
+
+    if queries is None:
+        query, key, value = project(inputs, slice(0, 3))
+    else:
+        (query,) = project(inputs[:, :queries], slice(0, 1))
+        key, value = project(inputs, slice(1, 3))
+    query, key, value = (
+        projected.unflatten(-1, (frozen.num_heads, -1)).transpose(1, 2)
+        for projected in (query, key, value)
+    )
+    context = attend(frozen, query, key, value, added)  # (rows, heads, queries, head_dim)
+    context = context.transpose(1, 2).flatten(2)
+    down, up = adapters.down[-1].flatten(0, 1), adapters.up[-1].flatten(0, 1)  # (ranks, width)
+    output = frozen.out_proj
+    return adapted_linear(context, output.weight, output.bias, down, up, coefficients[:, -1])
+
+
+def _input_projections(
+    inputs: Tensor,
+    frozen: nn.MultiheadAttention,
+    adapters: AttentionAdapters,
+    coefficients: Tensor,
+    projections: slice,
+    image: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """Returns the selected ones of Q, K and V, (rows, tokens, width) each.
+
+    Equals `adapted_linear` for each of them, with one frozen product, one product with `down` and
+    one with `up` for all.
+    """
+    assert frozen.in_proj_weight is not None
+    assert frozen.in_proj_bias is not None
+    tokens, width = inputs.shape[1:]
+    weight = frozen.in_proj_weight.unflatten(0, (3, width))[projections].flatten(0, 1)
+    bias = frozen.in_proj_bias.unflatten(0, (3, width))[projections].flatten()
+    down, up = adapters.down[projections].flatten(1, 2), adapters.up[projections].flatten(1, 2)
+    count = len(up)
+    packed = F.linear(inputs.flatten(0, 1), weight, bias)  # (images * tokens, count * width)
+    directions = F.linear(inputs, down.flatten(0, 1))  # (images, tokens, count * ranks)
+    if image is not None:
+        packed = packed.unflatten(0, inputs.shape[:2])[image].flatten(0, 1)
+        directions = directions[image]
+    weighted = directions.unflatten(-1, (count, -1)) * coefficients[:, None, projections]
+    output = torch.baddbmm(  # (count, rows * tokens, width)
+        packed.unflatten(-1, (count, width)).transpose(0, 1),
+        weighted.flatten(0, 1).transpose(0, 1).to(packed.dtype),
+        up.to(packed.dtype),
+    )
+    return output.view(count, -1, tokens, width).unbind(0)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Factors of the inputs and outputs of Q, K, V and O, (4, rows, 1, width) each."""
+
+    inputs: Tensor
+    outputs: Tensor
+
+
+def frozen_attention(
+    inputs: Tensor,
+    frozen: nn.MultiheadAttention,
+    queries: int | None = None,
+    factors: Factors | None = None,
+) -> Tensor:
+    """Returns the self-attention of a frozen block, (rows, queries, width), without the residual.
+
+    With factors r and s, every projection is y = s * (W0 (r * x)) + b0. inputs: (rows, tokens,
+    width), after the layer norm. queries: number of leading tokens to return; None returns all.
+    """
+    assert frozen.in_proj_weight is not None
+    assert frozen.in_proj_bias is not None
+    weights = [*frozen.in_proj_weight.chunk(3), frozen.out_proj.weight]
+    biases = [*frozen.in_proj_bias.chunk(3), frozen.out_proj.bias]
+
+    def project(tokens: Tensor, index: int) -> Tensor:
+        if factors is None:
+            return F.linear(tokens, weights[index], biases[index])
+        product = F.linear(tokens * factors.inputs[index], weights[index])
+        return product * factors.outputs[index] + biases[index]
+
+    heads = [
+        project(tokens, index).unflatten(-1, (frozen.num_heads, -1)).transpose(1, 2)
+        for index, tokens in enumerate((inputs[:, :queries], inputs, inputs))
+    ]
+    context = attend(frozen, *heads)  # (rows, heads, queries, head_dim)
+    return project(context.transpose(1, 2).flatten(2), 3)
+
+
+class FrozenAttention(BlockAdapters):
+    """No tensors: the rows of an image have the attention of the frozen block."""
+
+    def initialise(self, generator: Generator) -> None:
+        """Draws nothing."""
+
+    def attention(
+        self,
+        inputs: Tensor,
+        frozen: nn.MultiheadAttention,
+        rows: BlockRows,
+        queries: int | None = None,
+    ) -> Tensor:
+        return rows.of_rows(frozen_attention(inputs, frozen, queries))

@@ -1,0 +1,406 @@
+"""Execution of a network: device, precision, compilation and rows per pass.
+
+Log-probabilities and features of images; every image of a batch has its own draw.
+"""
+
+import math
+import sys
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from eulerlora.nn.backbone import LayerScale
+from eulerlora.nn.network import AdaptedVisionTransformer, NetworkOutput, PassPart, run_pass
+from eulerlora.nn.rows import RowDraws, RowPart, Rows, padded
+from eulerlora.sampling.adaptive import AdaptiveSampling, StoppingRule
+from eulerlora.scores.feature_distance import FeatureDistance
+from eulerlora.settings import DEFAULT_RUNTIME, AdapterSettings, Draw, RuntimeSettings
+
+ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
+"""Row counts for which a network is compiled; a pass is padded to the next of them."""
+
+CUDA_ROW_COUNTS = (*ROW_COUNTS, 192, 256, 384, 512)
+"""The same on a CUDA device."""
+
+MAX_GRAPHS = 1_000
+"""Number of graphs that a process may compile, of all networks together; one more is an error.
+Beyond its own limit of eight, torch would run the network without compilation and say nothing.
+"""
+
+CPU_VALUES = 1_500_000
+"""Values of the widest activation (rows x tokens x MLP width) of a pass on a CPU: 6 MB in float32.
+A larger activation leaves the cache, and the allocator returns its pages to the system.
+"""
+
+CPU_TOKENS = 1_200
+"""Rows x tokens that a pass on a CPU may always have. With fewer, reading the weights of a large
+network once per pass costs more than the cache saves.
+"""
+
+Forward = Callable[[Tensor, Rows, RowDraws], NetworkOutput]
+
+
+class Runtime:
+    """Runs a network; callable like the network, with results that differ by rounding only.
+
+    With `bfloat16`, the given network is changed: the weights of the blocks' matrix products
+    become bfloat16, which halves their memory; patch embedding, norms, residuals, heads and logits
+    stay float32.
+    max_rows_per_pass: more rows run in several passes. compiled: True if the network is compiled;
+    the first pass then compiles it for all row counts, and raises what torch raises if it fails.
+    """
+
+    def __init__(
+        self,
+        network: AdaptedVisionTransformer,
+        device: torch.device,
+        settings: RuntimeSettings = DEFAULT_RUNTIME,
+    ) -> None:
+        self.network = network.to(device)
+        self.device = device
+        self._bfloat16 = settings.precision == "bfloat16"
+        if self._bfloat16:
+            round_products(self.network)
+        self.max_rows_per_pass = max_rows_per_pass(network, device)
+        self.compiled = settings.compiler is not None
+        self._forward: Forward = self.network.outputs
+        if settings.compiler is not None:
+            counts = row_counts(self.max_rows_per_pass, device)
+            self.max_rows_per_pass = min(self.max_rows_per_pass, counts[-1])
+            self._forward = self._compiled(settings.compiler, counts)
+
+    @property
+    def settings(self) -> AdapterSettings:
+        """The settings of the network's adapters."""
+        return self.network.settings
+
+    @property
+    def depth(self) -> int:
+        """The number of blocks of the network."""
+        return self.network.depth
+
+    @property
+    def pass_key(self) -> Hashable:
+        """Equal for runtimes that can share a pass (`outputs_of`).
+
+        They have the same backbone in memory and the same preprocessing of images.
+        """
+        if self.compiled:
+            return id(self)
+        return self.network.backbone.class_token.data_ptr(), self.network.preprocessing
+
+    def draw_rows(self, draws: Sequence[Draw]) -> RowDraws:
+        """Returns the random input of rows, as `AdaptedVisionTransformer.draw_rows`."""
+        return self.network.draw_rows(draws)
+
+    def __call__(self, images: Tensor, rows: Rows, draws: RowDraws) -> Tensor:
+        """Returns the logits of every row; arguments as in `outputs`."""
+        return self.outputs(images, rows, draws).logits
+
+    def outputs(self, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
+        """Returns logits and features; arguments as in `AdaptedVisionTransformer.outputs`."""
+        with self._autocast():
+            passes = math.ceil(len(rows) / self.max_rows_per_pass)
+            if passes == 1:
+                return self._forward(images, rows, draws)
+            parts = [
+                self._forward(images[part.images], part.renumbered, draws.rows(part.rows))
+                for part in rows.split(math.ceil(len(rows) / passes))
+            ]
+        return _joined(parts)
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        if not self._bfloat16:
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
+
+    def _compiled(self, compiler: str, counts: Sequence[int]) -> Forward:
+        """Compiles the network for each row count, on a CUDA device with CUDA graphs."""
+        graphs = compiler == "inductor" and self.device.type == "cuda"
+        compiled: Forward = torch.compile(
+            self.network.outputs,
+            backend=compiler,
+            mode="reduce-overhead" if graphs else None,
+            dynamic=False,
+            fullgraph=True,
+        )
+        remaining: dict[Hashable, list[int]] = {}  # by the names of the draws
+
+        def run(count: int, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
+            rows = Rows(padded(rows.image, count), padded(rows.adapter, count), ())
+            limits = {"recompile_limit": MAX_GRAPHS, "accumulated_recompile_limit": MAX_GRAPHS}
+            with torch._dynamo.config.patch(limits):
+                return compiled(padded(images, count), rows, draws.padded(count))
+
+        def forward(images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput:
+            left = remaining.setdefault(draws.names, list(counts))
+            while left:
+                first = Rows(rows.image[:1], rows.adapter[:1], ())
+                for _ in range(2 if graphs else 1):  # the second pass records the CUDA graph
+                    run(left[-1], images[:1], first, draws.rows(slice(1)))
+                left.pop()
+            count = padded_count(len(rows), counts)
+            output = run(count, images, rows, draws)
+            # The next pass overwrites a CUDA graph's output.
+            return NetworkOutput(*(values[: len(rows)].clone() for values in output))
+
+        return forward
+
+
+@dataclass(frozen=True)
+class RuntimePart:
+    """The images and rows of one runtime in a batch; arguments as in its `outputs`."""
+
+    runtime: Runtime
+    images: Tensor
+    rows: Rows
+    draws: RowDraws
+
+
+def outputs_of(parts: Sequence[RuntimePart]) -> list[NetworkOutput]:
+    """Returns the output of each part's runtime; passes are shared by all parts.
+
+    The runtimes have equal `pass_key`s.
+    """
+    first = parts[0].runtime
+    if len(parts) == 1:
+        return [first.outputs(parts[0].images, parts[0].rows, parts[0].draws)]
+    outputs: list[list[NetworkOutput]] = [[] for _ in parts]
+    with first._autocast():
+        for indices, pass_parts in _shared_passes(parts, first.max_rows_per_pass):
+            for index, output in zip(indices, run_pass(pass_parts), strict=True):
+                outputs[index].append(output)
+    return [_joined(output) for output in outputs]
+
+
+def _shared_passes(
+    parts: Sequence[RuntimePart], max_rows: int
+) -> Iterator[tuple[list[int], list[PassPart]]]:
+    """Yields the parts of each pass and their indices, whole images with at most `max_rows` rows.
+
+    An image with more rows has a pass of its own.
+    """
+    total = sum(len(part.rows) for part in parts)
+    limit = math.ceil(total / math.ceil(total / max_rows))
+    indices: list[int] = []
+    chosen: list[PassPart] = []
+    free = limit
+    for index, part in enumerate(parts):
+        first = 0
+        while first < len(part.rows.counts):
+            if chosen and part.rows.counts[first] > free:
+                yield indices, chosen
+                indices, chosen, free = [], [], limit
+            rows = part.rows.part(first, free)
+            indices.append(index)
+            chosen.append(_pass_part(part, rows))
+            free -= len(rows.renumbered)
+            first = rows.images.stop
+    yield indices, chosen
+
+
+def _pass_part(part: RuntimePart, rows: RowPart) -> PassPart:
+    return PassPart(
+        part.runtime.network, part.images[rows.images], rows.renumbered, part.draws.rows(rows.rows)
+    )
+
+
+def _joined(parts: Sequence[NetworkOutput]) -> NetworkOutput:
+    """Returns the output of consecutive rows."""
+    return NetworkOutput(*(torch.cat(values) for values in zip(*parts, strict=True)))
+
+
+def max_rows_per_pass(network: AdaptedVisionTransformer, device: torch.device) -> int:
+    """Returns the number of rows per pass: unlimited, except on a CPU, where fewer are faster."""
+    if device.type != "cpu":
+        return sys.maxsize
+    shape = network.backbone.settings
+    return max(1, CPU_TOKENS // shape.tokens, CPU_VALUES // (shape.tokens * shape.mlp_width))
+
+
+def row_counts(max_rows: int, device: torch.device) -> Sequence[int]:
+    """Returns the row counts to compile for passes of at most `max_rows` rows."""
+    counts = CUDA_ROW_COUNTS if device.type == "cuda" else ROW_COUNTS
+    return counts[: bisect_left(counts, max_rows) + 1]
+
+
+def padded_count(rows: int, counts: Sequence[int]) -> int:
+    """Returns the row count to which a pass of at most `counts[-1]` rows is padded."""
+    return counts[bisect_left(counts, rows)]
+
+
+def round_products(network: AdaptedVisionTransformer) -> None:
+    """Converts the weights of the blocks' matrix products to bfloat16, in place."""
+    for module in (*network.backbone.encoder.layers.modules(), *network.blocks):
+        if not isinstance(module, nn.LayerNorm | LayerScale):
+            for parameter in module.parameters(recurse=False):
+                parameter.data = parameter.data.bfloat16()
+
+
+class RowNetwork(Protocol):
+    """A method's network, or its runtime: all that predictions need to know of a method.
+
+    It draws the random input of rows, and is a function of images, rows and draws.
+    """
+
+    @property
+    def settings(self) -> AdapterSettings: ...
+
+    def draw_rows(self, draws: Sequence[Draw]) -> RowDraws: ...
+
+    def outputs(self, images: Tensor, rows: Rows, draws: RowDraws) -> NetworkOutput: ...
+
+
+@dataclass(frozen=True)
+class ImageOutput:
+    """The output of the network for one image; on the CPU.
+
+    log_probabilities: (trajectories, classes), float64; a trajectory with a logit that is not
+    finite is NaN. log_partition: (trajectories,), float64, log-sum-exp of the logits. features:
+    (trajectories, 3 * width), float32. distance: the feature distance of their mean, () float64, if
+    it was computed with the batch (`eulerlora.prediction.answer.with_distances`).
+    """
+
+    log_probabilities: Tensor
+    log_partition: Tensor
+    features: Tensor
+    distance: Tensor | None = None
+
+
+@torch.inference_mode()
+def predict_images(
+    network: RowNetwork, images: Tensor, draws: Sequence[Draw], temperature: float = 1.0
+) -> list[ImageOutput]:
+    """Returns the output of the network for every image.
+
+    images: (n, 3, image_size, image_size) in [0, 1], on the network's device. draws: one per image;
+    the rows of an image depend on its draw only, so that its result does not depend on the other
+    images of the batch. temperature: the logits are divided by it.
+    """
+    rows = Rows.of([draw.count for draw in draws], network.settings.adapters)
+    drawn = network.draw_rows(draws).to(images)
+    output = network.outputs(images, rows.to(images.device), drawn)
+    return _image_outputs(output, rows, temperature)
+
+
+@dataclass(frozen=True)
+class ModelImages:
+    """Images of one model; arguments as in `predict_images`."""
+
+    runtime: Runtime
+    images: Tensor
+    draws: Sequence[Draw]
+    temperature: float = 1.0
+
+
+@torch.inference_mode()
+def predict_together(models: Sequence[ModelImages]) -> list[list[ImageOutput]]:
+    """Returns the output for every image of each model, from passes that all models share.
+
+    The models may have different methods; their runtimes have equal `pass_key`s.
+    """
+    rows = [
+        Rows.of([draw.count for draw in model.draws], model.runtime.settings.adapters)
+        for model in models
+    ]
+    outputs = outputs_of(
+        [
+            RuntimePart(
+                model.runtime,
+                model.images,
+                model_rows.to(model.images.device),
+                model.runtime.draw_rows(model.draws).to(model.images),
+            )
+            for model, model_rows in zip(models, rows, strict=True)
+        ]
+    )
+    return [
+        _image_outputs(output, model_rows, model.temperature)
+        for output, model_rows, model in zip(outputs, rows, models, strict=True)
+    ]
+
+
+def _image_outputs(output: NetworkOutput, rows: Rows, temperature: float) -> list[ImageOutput]:
+    logits = output.logits.to("cpu", torch.float64) / temperature
+    by_image = zip(
+        rows.by_image(log_probabilities(logits)),
+        rows.by_image(logits.logsumexp(dim=-1)),
+        rows.by_image(output.features.to("cpu", torch.float32)),
+        strict=True,
+    )
+    return [ImageOutput(*values) for values in by_image]
+
+
+def predict_rows(network: RowNetwork, images: Tensor, draws: Sequence[Draw]) -> list[Tensor]:
+    """Returns the log-probabilities (trajectories, classes) of every image.
+
+    images, draws: as in `predict_images`.
+    """
+    return [output.log_probabilities for output in predict_images(network, images, draws)]
+
+
+def predict_adaptively(
+    network: RowNetwork,
+    images: Tensor,
+    draws: Sequence[Draw],
+    rule: StoppingRule,
+    distance: FeatureDistance | None = None,
+    temperature: float = 1.0,
+    det_first: bool = False,
+) -> list[ImageOutput]:
+    """Returns the output of the network for every image, for `samples="auto"` or mode adaptive.
+
+    Each round runs the images that have not ended. images, temperature: as in `predict_images`.
+    draws, rule, distance, det_first: as in `AdaptiveSampling`. Returns n outputs with the
+    trajectories of each image's answer, adapter by adapter.
+    """
+    adapters = network.settings.adapters
+    samplings = [AdaptiveSampling(draw, adapters, rule, distance, det_first) for draw in draws]
+    rounds: list[list[ImageOutput]] = [[] for _ in draws]
+    while pending := {
+        index: sampling.next_draw
+        for index, sampling in enumerate(samplings)
+        if sampling.next_draw is not None
+    }:
+        outputs = predict_images(
+            network, images[list(pending)], list(pending.values()), temperature
+        )
+        for index, output in zip(pending, outputs, strict=True):
+            samplings[index].add(output)
+            rounds[index].append(output)
+    return [
+        join_rounds(outputs[-sampling.kept :], adapters)
+        for outputs, sampling in zip(rounds, samplings, strict=True)
+    ]
+
+
+def join_rounds(rounds: Sequence[ImageOutput], adapters: int) -> ImageOutput:
+    """Returns the output of one image from the outputs of its rounds, at least one.
+
+    The trajectories are ordered adapter by adapter, with the samples in the order of the rounds.
+    """
+
+    def joined(parts: Sequence[Tensor]) -> Tensor:
+        by_adapter = [part.unflatten(0, (adapters, -1)) for part in parts]
+        return torch.cat(by_adapter, dim=1).flatten(0, 1)
+
+    return ImageOutput(
+        log_probabilities=joined([output.log_probabilities for output in rounds]),
+        log_partition=joined([output.log_partition for output in rounds]),
+        features=joined([output.features for output in rounds]),
+    )
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """Returns the log-softmax over the last axis, float64 on the CPU.
+
+    A distribution with a logit that is not finite is NaN.
+    """
+    exact = logits.detach().to("cpu", torch.float64)
+    unusable = ~exact.isfinite().all(dim=-1, keepdim=True)
+    return exact.log_softmax(dim=-1).masked_fill(unusable, torch.nan)

@@ -1,0 +1,239 @@
+"""Outputs of the network for images -> class probabilities and uncertainty for the user."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.errors import NonFiniteError
+from eulerlora.nn.runtime import ImageOutput
+from eulerlora.sampling.adaptive import StandardErrors, standard_errors
+from eulerlora.scores.feature_distance import FeatureDistance
+from eulerlora.scores.ood_scores import OodScores, ScoreName, Threshold, ood_scores, score_values
+from eulerlora.scores.prediction_sets import (
+    PredictionSetCalibration,
+    PredictionSets,
+    RunOptions,
+    prediction_sets,
+)
+from eulerlora.scores.uncertainty import Uncertainty, summarise_all
+from eulerlora.settings import (
+    ADAPTIVE,
+    Precision,
+    RequestMode,
+)
+
+
+@dataclass(frozen=True)
+class Prediction(Uncertainty):
+    """The prediction for n images; tensors are on the CPU, float64 unless stated otherwise.
+
+    ood: (n,) bool, True if the MSP is below the checkpoint's threshold; None without a threshold
+    for this mode, number of samples and sampler.
+    unfamiliar: (n,) bool, True if the feature distance is above its threshold; None without one.
+    ood_scores: values, thresholds and flags of all scores by name.
+    samples: (n,) int64, samples per adapter of the answer. sampled: (n,) bool, False for an answer
+    of mode det. rows: (n,) int64, passes that were run, also those of mode adaptive in det.
+    standard_errors: of the means over samples, (n,) each, NaN for an answer that was not sampled;
+    None unless samples="auto" or mode="adaptive".
+    trajectories: (n, adapters * samples, classes) probabilities, adapter by adapter. If images have
+    different numbers of samples, those with fewer are filled with NaN.
+    labels: the class name with the highest mean probability, one per image.
+    prediction_sets: with a coverage; None if the checkpoint is not calibrated for it.
+    warnings: reasons for missing results, and conversions of images, such as those of colours.
+    """
+
+    ood: Tensor | None
+    unfamiliar: Tensor | None
+    ood_scores: OodScores
+    samples: Tensor
+    sampled: Tensor
+    rows: Tensor
+    standard_errors: StandardErrors | None
+    trajectories: Tensor
+    labels: tuple[str, ...]
+    prediction_sets: PredictionSets | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def prediction_of(
+    outputs: Sequence[ImageOutput],
+    trajectories: tuple[int, int],
+    classes: Sequence[str],
+    distance: FeatureDistance | None,
+    thresholds: Threshold | None,
+    mode: RequestMode,
+    adaptive: bool,
+) -> Prediction:
+    """Returns the prediction for the images of `outputs`, in order.
+
+    trajectories: adapters, and samples per adapter; with adaptive sampling, of the first round.
+    distance, thresholds: of the checkpoint; None if it has none. adaptive: True to compute
+    standard errors. Raises NonFiniteError.
+    """
+    blocks = _blocks(outputs, trajectories, len(classes), adaptive)
+    if not all(block.isfinite().all() for block in blocks):
+        raise NonFiniteError("expected finite logits from the network, got NaN or infinity")
+    summary = summarise_all([block.flatten(1, 2) for block in blocks])
+    scores = ood_scores(image_scores(outputs, summary.msp, distance), thresholds)
+    samples = torch.cat([torch.full(block.shape[:1], block.shape[2]) for block in blocks])
+    sampled = (
+        (samples > 1) if mode == ADAPTIVE else torch.full_like(samples, mode == "stoch").bool()
+    )
+    extra = sampled.long() if mode == ADAPTIVE else torch.zeros_like(samples)  # passes in det
+    most = max(block.shape[2] for block in blocks)
+    padded = [F.pad(block, (0, 0, 0, most - block.shape[2]), value=torch.nan) for block in blocks]
+    return Prediction(
+        **vars(summary),
+        ood=scores["msp"].flagged,
+        unfamiliar=scores["feature_distance"].flagged if "feature_distance" in scores else None,
+        ood_scores=scores,
+        samples=samples,
+        sampled=sampled,
+        rows=trajectories[0] * (samples + extra),
+        standard_errors=_standard_errors(blocks) if adaptive else None,
+        trajectories=torch.cat(padded).flatten(1, 2),
+        labels=tuple(classes[k] for k in summary.probabilities.argmax(dim=-1).tolist()),
+    )
+
+
+def with_prediction_sets(
+    prediction: Prediction, coverage: float, options: RunOptions, config: CheckpointConfig
+) -> Prediction:
+    """Returns the prediction with its sets, or with a warning if there is no calibration.
+
+    options: of the prediction. config: of the checkpoint that predicted.
+    """
+    calibration = calibration_for(config, coverage, options)
+    if calibration is None:
+        reason = missing_calibration(config, coverage, options)
+        return replace(prediction, warnings=(*prediction.warnings, reason))
+    classes = [label.name for label in config.classes]
+    sets = prediction_sets(prediction.probabilities, calibration, classes)
+    mismatch = precision_mismatch(calibration, options.precision)
+    warnings = prediction.warnings if mismatch is None else (*prediction.warnings, mismatch)
+    return replace(prediction, prediction_sets=sets, warnings=warnings)
+
+
+def _blocks(
+    outputs: Sequence[ImageOutput], trajectories: tuple[int, int], classes: int, adaptive: bool
+) -> list[Tensor]:
+    """Returns the probabilities in blocks (n, adapters, samples, classes), in order.
+
+    All images are one block, unless their numbers of samples may differ: then each is a block.
+    """
+    probabilities = [output.log_probabilities.exp() for output in outputs]
+    if not probabilities:
+        return [torch.empty(0, *trajectories, classes, dtype=torch.float64)]
+    blocks = [image[None] for image in probabilities] if adaptive else [torch.stack(probabilities)]
+    return [block.unflatten(1, (trajectories[0], -1)) for block in blocks]
+
+
+def _unknown(block: Tensor) -> StandardErrors:
+    """Returns NaN for images that were not sampled."""
+    unknown = torch.full(block.shape[:1], torch.nan, dtype=torch.float64)
+    return StandardErrors(msp=unknown, margin=unknown, entropy=unknown)
+
+
+def _standard_errors(blocks: Sequence[Tensor]) -> StandardErrors:
+    errors = [standard_errors(block) if block.shape[2] > 1 else _unknown(block) for block in blocks]
+    return StandardErrors(
+        msp=torch.cat([part.msp for part in errors]),
+        margin=torch.cat([part.margin for part in errors]),
+        entropy=torch.cat([part.entropy for part in errors]),
+    )
+
+
+def calibrations_for(
+    config: CheckpointConfig, options: RunOptions
+) -> list[PredictionSetCalibration]:
+    """Returns the checkpoint's calibrations for predictions with these options.
+
+    The sampler matters in mode `stoch` only. A calibration in another precision stands in for a
+    missing one (`precision_mismatch`).
+    """
+    entries = config.in_precision(options.precision).prediction_sets
+    return [entry for entry in entries if _applies(entry, options)]
+
+
+def precision_mismatch(calibration: PredictionSetCalibration, precision: Precision) -> str | None:
+    """Returns a warning if a calibration is of another precision than a prediction; else None."""
+    if calibration.precision == precision:
+        return None
+    return (
+        f"the prediction sets were calibrated in {calibration.precision} and the prediction is in "
+        f"{precision}: their coverage holds up to the difference between both"
+    )
+
+
+def calibration_for(
+    config: CheckpointConfig, coverage: float, options: RunOptions
+) -> PredictionSetCalibration | None:
+    """Returns the checkpoint's calibration for a coverage; None if it has none for the options."""
+    entries = calibrations_for(config, options)
+    return next((entry for entry in entries if entry.coverage == coverage), None)
+
+
+def missing_calibration(config: CheckpointConfig, coverage: float, options: RunOptions) -> str:
+    """Returns why there is no prediction set, and for which options there are some."""
+    available = _descriptions(config.prediction_sets)
+    known = f"it has {'; '.join(available)}" if available else "it has none"
+    return (
+        f"the checkpoint has no prediction sets with coverage {coverage:g} for {options}; {known}"
+    )
+
+
+def _applies(calibration: PredictionSetCalibration, options: RunOptions) -> bool:
+    sampled = (calibration.samples, calibration.sampler) == (options.samples, options.sampler)
+    return calibration.mode == options.mode and (options.mode == "det" or sampled)
+
+
+def _descriptions(calibrations: Iterable[PredictionSetCalibration]) -> list[str]:
+    """Returns the options of the calibrations, each with its coverages."""
+    coverages: dict[RunOptions, list[str]] = {}
+    for calibration in calibrations:
+        options = RunOptions(
+            calibration.mode, calibration.samples, calibration.sampler, calibration.precision
+        )
+        coverages.setdefault(options, []).append(f"{calibration.coverage:g}")
+    return [f"{' and '.join(values)} for {options}" for options, values in coverages.items()]
+
+
+def image_scores(
+    outputs: Sequence[ImageOutput], msp: Tensor, distance: FeatureDistance | None
+) -> dict[ScoreName, Tensor]:
+    """Returns the scores (n,) of images by name; arguments as in `score_values`."""
+    if not outputs:
+        return score_values(msp, msp, torch.empty(0, 1), None)
+    log_partition = torch.stack([output.log_partition.mean() for output in outputs])
+    scores = score_values(msp, log_partition, torch.empty(0, 1), None)
+    if distance is not None:
+        scores["feature_distance"] = _distances(outputs, distance)
+    return scores
+
+
+def with_distances(
+    outputs: Sequence[ImageOutput], distance: FeatureDistance | None
+) -> list[ImageOutput]:
+    """Returns the outputs with their feature distances; unchanged without feature statistics.
+
+    Together they cost little more than a single one, which reads the whole covariance.
+    """
+    if distance is None or not outputs:
+        return list(outputs)
+    values = _distances(outputs, distance)
+    return [replace(output, distance=value) for output, value in zip(outputs, values, strict=True)]
+
+
+def _distances(outputs: Sequence[ImageOutput], distance: FeatureDistance) -> Tensor:
+    """Returns the feature distance of every image, (n,) float64; those that are known as they are.
+
+    outputs: at least one.
+    """
+    known = [output.distance for output in outputs if output.distance is not None]
+    if len(known) == len(outputs):
+        return torch.stack(known)
+    return distance(torch.stack([output.features.mean(dim=0) for output in outputs]))

@@ -1,0 +1,231 @@
+"""The choice of a model's precision: bfloat16 where the device has it and a gate lets it pass.
+
+The gate predicts `drawn_pictures` in float32 and in bfloat16 with the same draws. A probability may
+change by at most MAX_CHANGE, and no label, flag or disposition may change.
+
+Drawn pictures by which two ways to run a model are compared: spots on skin, and a plain mix.
+
+They come from seeds, so that every machine compares the same pictures.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.checkpoint.files import Checkpoint
+from eulerlora.errors import NonFiniteError
+from eulerlora.images.preprocess import network_input
+from eulerlora.nn.runtime import Runtime, predict_images
+from eulerlora.prediction.answer import Prediction, prediction_of
+from eulerlora.settings import (
+    AUTO,
+    DEFAULT_SAMPLES,
+    PRECISIONS,
+    Draw,
+    Precision,
+    PrecisionChoice,
+    RuntimeSettings,
+)
+
+MAX_CHANGE = 0.01
+SEED = 20260101
+REQUESTED = "set by the user"
+SLOW_KERNELS = ("DEFAULT", "NO AVX", "AVX2")
+"""Kernels of torch without bfloat16, which ATEN_CPU_CAPABILITY can select on any CPU."""
+
+Dispositions = Callable[[Prediction, Sequence[str]], Sequence[str]]
+"""(prediction, class names) -> what a triage policy decides about each image."""
+
+
+@dataclass(frozen=True)
+class PrecisionDecision:
+    """A precision, and why it was chosen, in one line."""
+
+    precision: Precision
+    reason: str
+
+
+def decide_precision(
+    choice: PrecisionChoice,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    dispositions: Dispositions | None = None,
+) -> PrecisionDecision:
+    """Returns the precision in which to run a checkpoint on a device.
+
+    checkpoint: in float32; it is not changed. dispositions: of a triage policy; None without one.
+    """
+    if choice != AUTO:
+        missing = missing_bfloat16(device) if choice == "bfloat16" else None
+        slow = "" if missing is None else f", but slow: {missing}"
+        return PrecisionDecision(choice, REQUESTED + slow)
+    fault = missing_bfloat16(device) or gate_fault(checkpoint, device, dispositions)
+    if fault is not None:
+        return PrecisionDecision("float32", fault)
+    return PrecisionDecision(
+        "bfloat16", f"no drawn picture changes a probability by more than {MAX_CHANGE}"
+    )
+
+
+def missing_bfloat16(device: torch.device) -> str | None:
+    """Returns why bfloat16 is no faster than float32 on a device; None if it is."""
+    if device.type == "cuda":
+        has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        return None if has_bfloat16 else f"the device {device} has no bfloat16"
+    if device.type != "cpu":
+        return f"bfloat16 has not been measured on the device {device}"
+    capabilities = torch.cpu.get_capabilities()
+    if not (capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")):
+        return "the CPU has neither avx512_bf16 nor amx_bf16"
+    kernels = torch.backends.cpu.get_cpu_capability()
+    return f"torch uses its kernels for {kernels}" if kernels in SLOW_KERNELS else None
+
+
+def fastest_precision(choice: PrecisionChoice, device: torch.device) -> Precision:
+    """Returns the precision of a choice for work that needs no gate, such as training steps.
+
+    `auto` is bfloat16 where the device has it, and float32 elsewhere.
+    """
+    if choice != AUTO:
+        return choice
+    return "bfloat16" if missing_bfloat16(device) is None else "float32"
+
+
+def gate_fault(
+    checkpoint: Checkpoint, device: torch.device, dispositions: Dispositions | None = None
+) -> str | None:
+    """Returns what bfloat16 changes in the answers for the drawn pictures; None if it is little.
+
+    Arguments as in `decide_precision`. Runs a copy of the network, for det and for stoch.
+    """
+    network = copy.deepcopy(checkpoint.network)
+    answers: list[list[Prediction]] = []
+    for precision in PRECISIONS:  # float32 first: bfloat16 changes the copy
+        runtime = Runtime(network, device, RuntimeSettings(precision=precision))
+        fitted = replace(checkpoint, config=checkpoint.config.in_precision(precision))
+        try:
+            answers.append([_answer(runtime, fitted, draw) for draw in _draws(checkpoint)])
+        except NonFiniteError:
+            return f"the output in {precision} is not finite"
+    for draw, exact, rounded in zip(_draws(checkpoint), *answers, strict=True):
+        change = change_of(exact, rounded)
+        if change is None and dispositions is not None:
+            names = class_names(checkpoint.config)
+            change = _changed(
+                "disposition", dispositions(exact, names), dispositions(rounded, names)
+            )
+        if change is not None:
+            return f"bfloat16 in mode {draw.mode}: {change}"
+    return None
+
+
+def change_of(exact: Prediction, rounded: Prediction) -> str | None:
+    """Returns the first change of a probability, label or flag that the gate refuses, or None."""
+    change = (exact.probabilities - rounded.probabilities).abs().max().item()
+    if change > MAX_CHANGE:
+        return f"a probability of a drawn picture changes by {change:.3f}, over {MAX_CHANGE}"
+    changes = [_changed("label", exact.labels, rounded.labels)]
+    for name, score in exact.ood_scores.items():
+        flags, others = score.flagged, rounded.ood_scores[name].flagged
+        if flags is not None and others is not None:
+            changes.append(_changed(f"{name} flag", flags.tolist(), others.tolist()))
+    return next((found for found in changes if found is not None), None)
+
+
+def calibration_mismatch(config: CheckpointConfig, precision: Precision) -> str | None:
+    """Returns a warning if OOD thresholds were fitted in another precision; None otherwise."""
+    thresholds = config.in_precision(precision).thresholds
+    others = {entry.precision for entry in thresholds} - {precision}
+    if not others:
+        return None
+    return (
+        f"the OOD thresholds were fitted in {' and '.join(sorted(others))} and apply in "
+        f"{precision}; `eulerlora calibrate` fits them again"
+    )
+
+
+def class_names(config: CheckpointConfig) -> list[str]:
+    """Returns the names of a checkpoint's classes, in order."""
+    return [label.name for label in config.classes]
+
+
+def _draws(checkpoint: Checkpoint) -> tuple[Draw, Draw]:
+    sampler = checkpoint.config.sampler
+    stoch = Draw(mode="stoch", samples=DEFAULT_SAMPLES, seed=SEED, sampler=sampler)
+    return Draw(), stoch
+
+
+def _answer(runtime: Runtime, checkpoint: Checkpoint, draw: Draw) -> Prediction:
+    config = checkpoint.config
+    pictures = [network_input(drawn, config.preprocessing) for drawn in drawn_pictures()]
+    images = torch.stack(pictures).to(runtime.device)
+    outputs = predict_images(runtime, images, [draw] * len(images), config.temperature)
+    return prediction_of(
+        outputs,
+        (config.adapters.settings.adapters, draw.samples),
+        class_names(config),
+        checkpoint.feature_distance,
+        config.threshold(draw.mode, draw.samples, draw.sampler),
+        draw.mode,
+        adaptive=False,
+    )
+
+
+def _changed(name: str, values: Sequence[object], others: Sequence[object]) -> str | None:
+    changed = sum(one != other for one, other in zip(values, others, strict=True))
+    if not changed:
+        return None
+    return f"the {name} of {changed} of {len(values)} drawn pictures changes"
+
+
+HEIGHT, WIDTH = 150, 200
+SPOTS = (
+    ((0.90, 0.66, 0.59), (0.45, 0.26, 0.18), 0),
+    ((0.93, 0.75, 0.68), (0.70, 0.45, 0.38), 1),
+    ((0.80, 0.58, 0.48), (0.20, 0.13, 0.12), 0),
+    ((0.95, 0.80, 0.76), (0.75, 0.25, 0.28), 0),
+    ((0.55, 0.38, 0.30), (0.32, 0.28, 0.33), 1),
+)
+"""The colours of skin and spot in sRGB, and the seed, of each picture. The seeds are the first ones
+for which no decision of the embedded model is near its boundary, where rounding of any size would
+change it."""
+MIN_RADIUS, MAX_RADIUS = 0.35, 0.75
+"""Of a spot, relative to half the height and half the width of the picture."""
+BORDER, EDGE, TEXTURE, GRAIN = 0.15, 0.06, 0.12, 0.02
+"""Irregularity and width of a spot's border; contrast of its inside, and of the whole picture."""
+
+
+def drawn_pictures() -> list[Tensor]:
+    """Returns pictures (3, HEIGHT, WIDTH) uint8: the spots, and a mix of colours."""
+    spots = [
+        _spot(torch.tensor(skin), torch.tensor(inside), Generator().manual_seed(seed))
+        for skin, inside, seed in SPOTS
+    ]
+    mix = torch.stack([_noise(Generator().manual_seed(100 + channel), 4) for channel in range(3)])
+    return [_bytes(picture) for picture in (*spots, 0.5 + 0.2 * mix)]
+
+
+def _spot(skin: Tensor, inside: Tensor, generator: Generator) -> Tensor:
+    """Returns (3, HEIGHT, WIDTH). skin, inside: colours (3,)."""
+    span = MAX_RADIUS - MIN_RADIUS
+    radii = MIN_RADIUS + span * torch.rand(2, generator=generator)
+    y, x = torch.linspace(-1, 1, HEIGHT)[:, None], torch.linspace(-1, 1, WIDTH)
+    distance = torch.hypot(y / radii[0], x / radii[1]) + BORDER * _noise(generator, 6)
+    opacity = torch.sigmoid((1 - distance) / EDGE) * (1 - TEXTURE * _noise(generator, 25).abs())
+    colour = skin[:, None, None] + opacity * (inside - skin)[:, None, None]
+    return colour * (1 + GRAIN * _noise(generator, 60))
+
+
+def _noise(generator: Generator, cells: int) -> Tensor:
+    """Returns (HEIGHT, WIDTH) noise with about `cells` details along a side."""
+    coarse = torch.randn(1, 1, cells, cells, generator=generator)
+    return F.interpolate(coarse, (HEIGHT, WIDTH), mode="bicubic", align_corners=True)[0, 0]
+
+
+def _bytes(picture: Tensor) -> Tensor:
+    return (255 * picture.clamp(0, 1)).round().to(torch.uint8)

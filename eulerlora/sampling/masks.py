@@ -1,0 +1,155 @@
+"""The random coefficients of the rank-one directions; the method draws nothing else at random.
+
+The coefficients of a trajectory have the shape (blocks, 4, adapters * rank): for each block and
+each of the projections Q, K, V and O, one number per stacked direction. A trajectory belongs to one
+adapter and is zero on the directions of the others. A batch may therefore mix trajectories of any
+adapter, mode and number of samples.
+
+Masks are independent, or balanced: drawn jointly to reduce the variance of the mean of several
+samples. Each balanced sample alone has exactly the law of `draw_masks`; docs/sampling.md has the
+proof. Samples come in groups of four. A group places the directions on a circle in random order,
+and its samples take consecutive arcs: two of K directions, then two of K' = min_rank + rank - K.
+"""
+
+import math
+
+import torch
+from torch import Generator, Tensor
+
+from eulerlora.settings import AdapterSettings
+
+PROJECTIONS = ("query", "key", "value", "output")
+INPUTS = len(PROJECTIONS) - 1
+LATER_SEED = 2_654_435_769  # 2**32 / golden ratio; later rounds do not share seeds with neighbours
+GROUP = 4
+GOLDEN = (3 - math.sqrt(5)) / 2  # fraction of a circle whose multiples are evenly spread
+
+
+def draw_masks(shape: tuple[int, ...], rank: int, min_rank: int, generator: Generator) -> Tensor:
+    """Returns masks M (*shape, rank) on the CPU: r/K on a random subset of K directions, else 0.
+
+    K is uniform on {min_rank, ..., rank}, independently for every entry of `shape`; the subset is
+    uniform without replacement. Every entry has mean 1 (paper, "Stochastic rank configurations").
+    """
+    active = torch.randint(min_rank, rank + 1, (*shape, 1), generator=generator)
+    keys = torch.rand(*shape, rank, generator=generator, dtype=torch.float64)
+    order = keys.argsort(dim=-1).argsort(dim=-1)  # each row a uniform permutation of 0..rank-1
+    return torch.where(order < active, rank / active, 0.0)
+
+
+def terminal_coefficients(masks: Tensor, scale: float) -> Tensor:
+    """Returns the coefficients at O after all Euler steps (paper, eq. terminal state).
+
+    masks: (steps, ..., rank), entries r/K on the drawn subset and 0 elsewhere.
+    Returns (..., rank). The mean over draws is 1 for every number of steps.
+    """
+    return 1 + scale / math.sqrt(len(masks)) * (masks - 1).sum(dim=0)
+
+
+def draw_trajectories(
+    count: int, blocks: int, settings: AdapterSettings, generator: Generator
+) -> Tensor:
+    """Returns coefficients (count, blocks, 4, rank) of independent trajectories of one adapter.
+
+    Q, K and V have one mask each, O has the terminal coefficients of `settings.steps` masks. All
+    masks are independent over trajectories, blocks, projections and steps.
+    """
+    masks = draw_masks(
+        (INPUTS + settings.steps, count, blocks), settings.rank, settings.min_rank, generator
+    )
+    return _coefficients(masks, settings.scale)
+
+
+def draw_balanced_trajectories(
+    count: int, blocks: int, settings: AdapterSettings, generator: Generator, first: int = 0
+) -> Tensor:
+    """Returns coefficients (count, blocks, 4, rank), adapter by adapter.
+
+    The trajectories of an adapter are balanced against each other; each alone has the law of
+    `draw_trajectories`. Adapters, blocks, projections and steps are independent. The first
+    trajectories of an adapter do not depend on how many are drawn.
+    count: of all adapters together. first: trajectories of each adapter to skip.
+    """
+    masks = draw_balanced_masks(
+        (INPUTS + settings.steps, settings.adapters, blocks),
+        first + count // settings.adapters,
+        settings.rank,
+        settings.min_rank,
+        generator,
+    )[..., first:, :]  # (inputs + steps, adapters, blocks, samples, rank)
+    return _coefficients(masks.transpose(2, 3).flatten(1, 2), settings.scale)
+
+
+def _coefficients(masks: Tensor, scale: float) -> Tensor:
+    """Returns (count, blocks, 4, rank) from masks (inputs + steps, count, blocks, rank)."""
+    output = terminal_coefficients(masks[INPUTS:], scale)
+    return torch.stack([*masks[:INPUTS], output], dim=2)
+
+
+def det_coefficients(blocks: int, settings: AdapterSettings) -> Tensor:
+    """Returns the coefficients (A, blocks, 4, A * rank) of mode det: ones, adapter by adapter."""
+    ones = torch.ones(settings.adapters, blocks, len(PROJECTIONS), settings.rank)
+    return on_stacked_ranks(ones, settings.adapters)
+
+
+def on_stacked_ranks(coefficients: Tensor, adapters: int) -> Tensor:
+    """Extends coefficients to the stacked directions of all adapters, with zeros on the others.
+
+    coefficients: (A * S, blocks, 4, rank), adapter by adapter.
+    Returns (A * S, blocks, 4, A * rank).
+    """
+    count, blocks, projections, rank = coefficients.shape
+    stacked = coefficients.new_zeros(
+        adapters, count // adapters, blocks, projections, adapters, rank, dtype=torch.float32
+    )
+    for adapter, part in enumerate(coefficients.chunk(adapters)):
+        stacked[adapter, :, :, :, adapter] = part
+    return stacked.reshape(count, blocks, projections, adapters * rank)
+
+
+def draw_balanced_masks(
+    shape: tuple[int, ...], samples: int, rank: int, min_rank: int, generator: Generator
+) -> Tensor:
+    """Returns masks (*shape, samples, rank) on the CPU; samples are balanced against each other.
+
+    The entries of `shape` are independent. For a generator in the same state, the first samples do
+    not depend on the number of samples.
+    """
+    groups = math.ceil(samples / GROUP)
+    first = torch.randint(rank - min_rank + 1, (*shape, 1), generator=generator)
+    keys = [  # one draw per group: more groups do not change the earlier ones
+        torch.rand(*shape, rank, generator=generator, dtype=torch.float64) for _ in range(groups)
+    ]
+    positions = torch.stack(keys, dim=-2).argsort(dim=-1)  # (*shape, groups, rank), permutations
+    masks = consecutive_masks(positions, balanced_ranks(first, groups, rank, min_rank))
+    return masks.flatten(-3, -2)[..., :samples, :]
+
+
+def balanced_ranks(first: Tensor, groups: int, rank: int, min_rank: int) -> Tensor:
+    """Returns the number of active directions of every sample, (..., groups, 4): K, K, K', K'.
+
+    first: (..., 1), K - min_rank of the first group. Each further group advances it by a fixed
+    stride, modulo the number of possible values. If it is uniform, so is K of every sample.
+    """
+    count = rank - min_rank + 1
+    offset = (first + golden_stride(count) * torch.arange(groups)) % count
+    active, mirrored = min_rank + offset, rank - offset
+    return torch.stack([active, active, mirrored, mirrored], dim=-1)
+
+
+def consecutive_masks(positions: Tensor, active: Tensor) -> Tensor:
+    """Returns masks (..., samples, rank) of consecutive arcs on the circle, with entries r/K.
+
+    positions: (..., rank), the position of each direction on the circle. active: (..., samples),
+    the number of directions K of each sample.
+    """
+    rank = positions.shape[-1]
+    starts = active.cumsum(dim=-1) - active
+    distances = (positions.unsqueeze(-2) - starts.unsqueeze(-1)) % rank
+    return torch.where(distances < active.unsqueeze(-1), (rank / active).unsqueeze(-1), 0.0)
+
+
+def golden_stride(count: int) -> int:
+    """Returns the step coprime to `count` that is nearest to the golden section of `count`."""
+    steps = [step for step in range(1, count + 1) if math.gcd(step, count) == 1]
+    return min(steps, key=lambda step: abs(step - GOLDEN * count))

@@ -1,0 +1,1 @@
+"""What is computed from trajectories: uncertainty, OOD scores, prediction sets."""

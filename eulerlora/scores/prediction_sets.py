@@ -1,0 +1,164 @@
+"""Prediction sets: class-conditional split conformal prediction with LAC scores.
+
+The score of an image and a class is 1 - p, where p is the predicted probability of the class (least
+ambiguous set-valued classifiers: Sadinle, Lei and Wasserman, J. Am. Stat. Assoc. 114, 223, 2019).
+Each class has its own threshold, from calibration data of this class (label-conditional or
+Mondrian conformal prediction: Vovk, "Conditional validity of inductive conformal predictors",
+Proc. Mach. Learn. Res. 25, 475, 2012).
+
+The exchangeable unit is a lesion, whose score is the largest of its images. If a new lesion of a
+class and the calibration lesions of this class are exchangeable, the sets of all images of the new
+lesion contain the class with at least the stated probability, the coverage. This probability is
+over both the calibration lesions and the new lesion.
+"""
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from eulerlora.errors import SettingsError
+from eulerlora.settings import (
+    Auto,
+    Mode,
+    PositiveInt,
+    Precision,
+    RequestMode,
+    Sampler,
+    Sha256,
+    Share,
+)
+from eulerlora.validation import Settings
+
+ALWAYS_INCLUDED = 1.0
+"""The threshold of a class that is in every set."""
+
+
+class PredictionSetCalibration(Settings):
+    """Thresholds of class-conditional prediction sets (`eulerlora.scores.prediction_sets`).
+
+    coverage: stated probability that a set contains the true class. mode, samples, sampler,
+    precision: the predictions that the thresholds apply to. thresholds: one per class; a class with
+    probability p is in the set if 1 - p is at most its threshold, and always if that is 1. units:
+    number of calibration units of each class, which are lesions or images. data_sha256: digest of
+    the calibration images' names, labels and units.
+    """
+
+    coverage: Annotated[float, Field(gt=0, lt=1)]
+    mode: Mode
+    samples: PositiveInt
+    sampler: Sampler
+    precision: Precision
+    thresholds: tuple[Share, ...]
+    unit: Literal["lesion", "image"]
+    units: tuple[Annotated[int, Field(ge=0)], ...]
+    data: str
+    data_sha256: Sha256
+
+    @property
+    def options(self) -> Hashable:
+        """The coverage, and the predictions that it holds for, up to their precision."""
+        return self.coverage, self.mode, self.samples, self.sampler
+
+
+@dataclass(frozen=True)
+class PredictionSets:
+    """The prediction sets of n images.
+
+    included: (n, classes) bool, True for a class in the set. labels: the class names of each set.
+    coverage, unit: as in `PredictionSetCalibration`. calibrated_on: the calibration data.
+    """
+
+    included: Tensor
+    labels: tuple[tuple[str, ...], ...]
+    coverage: float
+    unit: str
+    calibrated_on: str
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of a prediction, which its prediction sets must have been calibrated for."""
+
+    mode: RequestMode
+    samples: int | Auto
+    sampler: Sampler
+    precision: Precision
+
+    def __str__(self) -> str:
+        sampled = f", {self.samples} samples, {self.sampler}" if self.mode == "stoch" else ""
+        return f"{self.mode}{sampled}, {self.precision}"
+
+
+def check_coverage(coverage: float) -> None:
+    """Raises SettingsError for a coverage outside (0, 1)."""
+    if not 0 < coverage < 1:
+        raise SettingsError(f"coverage: expected a number between 0 and 1, got {coverage}")
+
+
+def threshold_rank(units: int, coverage: float) -> int:
+    """Returns the rank of the threshold among the ascending scores, ceil((units + 1) coverage)."""
+    # Exact: in floating point, (99 + 1) * 0.55 is above 55.
+    return math.ceil((units + 1) * Fraction(repr(coverage)))
+
+
+def min_units(coverage: float) -> int:
+    """Returns the smallest number of units with a threshold: 9 for 0.9, 19 for 0.95."""
+    exact = Fraction(repr(coverage))
+    return math.ceil(exact / (1 - exact))
+
+
+def lac_scores(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """Returns (n,) 1 - p of the true class.
+
+    probabilities: (n, classes). labels: (n,) class indices.
+    """
+    return 1 - probabilities.gather(1, labels.unsqueeze(1)).squeeze(1)
+
+
+def unit_scores(scores: Tensor, units: Tensor) -> Tensor:
+    """Returns (count,) the largest score of the images of each unit.
+
+    scores: (n,). units: (n,) int64, the unit of each image, 0 to count - 1.
+    """
+    largest = torch.full((int(units.max()) + 1,), -torch.inf, dtype=scores.dtype)
+    return largest.scatter_reduce(0, units, scores, "amax")
+
+
+def class_threshold(scores: Tensor, coverage: float) -> float | None:
+    """Returns the threshold of a class; None for fewer than `min_units(coverage)` scores.
+
+    scores: (units,) of the class, in any order.
+    """
+    rank = threshold_rank(len(scores), coverage)
+    return None if rank > len(scores) else float(scores.sort().values[rank - 1])
+
+
+def included_classes(probabilities: Tensor, thresholds: Sequence[float]) -> Tensor:
+    """Returns (n, classes) bool, True for a class with 1 - p of at most its threshold.
+
+    probabilities: (n, classes), float64 as in the calibration.
+    """
+    return 1 - probabilities <= torch.tensor(thresholds, dtype=torch.float64)
+
+
+def prediction_sets(
+    probabilities: Tensor, calibration: PredictionSetCalibration, classes: Sequence[str]
+) -> PredictionSets:
+    """Returns the prediction sets of n images. probabilities: (n, classes) float64."""
+    included = included_classes(probabilities, calibration.thresholds)
+    return PredictionSets(
+        included=included,
+        labels=tuple(
+            tuple(name for name, inside in zip(classes, row, strict=True) if inside)
+            for row in included.tolist()
+        ),
+        coverage=calibration.coverage,
+        unit=calibration.unit,
+        calibrated_on=calibration.data,
+    )

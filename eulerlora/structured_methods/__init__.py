@@ -1,1 +1,0 @@
-"""Methods that change the attention or the heads instead of the coefficients or the adapters."""

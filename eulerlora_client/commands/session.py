@@ -1,0 +1,396 @@
+"""One run of `eulerlora triage`: sends all files to the service, writes outputs, prints a table."""
+
+import asyncio
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Self, TextIO
+
+import click
+from tabulate import tabulate
+
+from eulerlora_client.commands.progress import TriageProgress
+from eulerlora_client.contract.answers import Disposition, ModelDetails
+from eulerlora_client.contract.problems import BodyTooLarge, Problem, Unreachable, UnreadableFile
+from eulerlora_client.errors import PolicyError, SettingsError
+from eulerlora_client.policy.policy import (
+    FAILED,
+    Policy,
+    TriageStatus,
+    default_sampling,
+    policy_of,
+    read_policy,
+)
+from eulerlora_client.policy.results import NOT_FITTED, WARNING, decided, interval
+from eulerlora_client.printable import printable
+from eulerlora_client.report.exports import Outputs
+from eulerlora_client.report.ranking import (
+    STATUS_TITLES,
+    RankedRow,
+    RowProblem,
+    TriageRow,
+    counts_by_status,
+    ranked,
+)
+from eulerlora_client.sdk.client import AsyncTriageClient, map_ordered_async
+from eulerlora_client.sdk.images import image_bytes, select_files
+from eulerlora_client.sdk.requests import RetryPolicy, Timeouts, TriageOptions, connection_options
+
+QUOTA_S = 3600.0  # a long run outlasts many quotas
+FIRST_RETRY = RetryPolicy(service_s=0, quota_s=QUOTA_S)  # reports a wrong address at once
+RETRY = RetryPolicy(quota_s=QUOTA_S)
+
+
+@dataclass(frozen=True)
+class Session:
+    """The settings that all requests of a run share. policy: None takes that of the service."""
+
+    url: str
+    key: str | None
+    policy: Policy | None
+    options: TriageOptions
+    concurrency: int
+    strip_metadata: bool
+
+    @classmethod
+    def create(
+        cls,
+        url: str,
+        key: str | None,
+        policy_file: Path | None,
+        options: TriageOptions,
+        concurrency: int,
+        strip_metadata: bool,
+    ) -> Self:
+        """Reads the policy file, if any. Raises UsageError for an invalid URL or key."""
+        policy = None if policy_file is None else read_policy(policy_file)
+        try:
+            connection_options(url, key, Timeouts())
+        except SettingsError as error:
+            raise click.UsageError(str(error)) from error
+        return cls(url, key, policy, options, concurrency, strip_metadata)
+
+    def client(self, retry: RetryPolicy) -> AsyncTriageClient:
+        """Returns a client of the service."""
+        return AsyncTriageClient(
+            self.url, self.key, strip_metadata=self.strip_metadata, retry=retry
+        )
+
+
+@dataclass(frozen=True)
+class _Service:
+    """The model that answers, and the policy that decides."""
+
+    model: ModelDetails
+    policy: Policy
+
+
+@dataclass
+class _Received:
+    """The rows so far, and the signal that ended the run early."""
+
+    rows: list[TriageRow]
+    interrupt: BaseException | None = None
+
+
+def run_session(
+    session: Session, images: Sequence[Path], outputs: Outputs, settings_files: Sequence[Path]
+) -> None:
+    """Sends all images, writes the outputs and prints the table.
+
+    settings_files: the files of the key and the policy, which no output may replace. After SIGINT
+    or SIGTERM the outputs hold the rows so far. Raises ClickException if a file has no decision.
+    """
+    selection = select_files(images)
+    outputs.check([*selection.files, *settings_files])
+    if selection.skipped:
+        noun = "1 file" if selection.skipped == 1 else f"{selection.skipped} files"
+        click.echo(f"{noun} without an image extension skipped", err=True)
+    service = asyncio.run(_service(session))
+    session = replace(session, options=_with_defaults(session.options, service.policy))
+    received = _send_all(session, selection.files, service.model.max_body_bytes)
+    missing = selection.files[len(received.rows) :]
+    rows = [*received.rows, *map(cancelled_row, missing)]
+    try:
+        # files first: printing fails if the reader of stdout has gone
+        outputs.write(rows, service.policy)
+    finally:
+        print_table(rows, service.policy, sys.stdout)
+    if received.interrupt is not None:
+        raise received.interrupt
+    _check_complete(rows)
+
+
+def read_key(file: Path) -> str:
+    """Returns the API key in a file. Raises UsageError if the file is not text."""
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{file}: expected an API key as text") from error
+
+
+async def _service(session: Session) -> _Service:
+    """Returns the model and the policy of a run.
+
+    Raises Problem, without retries for a wrong address, and PolicyError if they do not fit.
+    """
+    async with session.client(FIRST_RETRY) as client:
+        name = session.options.model or (await client.models())[0].name
+        model, described = await client.model(name), await client.policy()
+    policy = session.policy or policy_of(described.policy, "the policy of the service")
+    classes = [entry.name for entry in model.classes]
+    missing = [name for name in policy.malignant.classes if name not in classes]
+    if missing:
+        raise PolicyError(
+            f"the policy's malignant group requires the classes {', '.join(missing)}; the model "
+            f"{model.name} has {', '.join(classes)}"
+        )
+    return _Service(model, policy)
+
+
+def _with_defaults(options: TriageOptions, policy: Policy) -> TriageOptions:
+    """Returns the options with the mode and samples that the policy's threshold was set for."""
+    sampling = default_sampling(policy.evidence, options.mode, options.samples)
+    if sampling.mode != "stoch" and sampling.samples is not None:
+        raise click.UsageError(
+            f"expected --samples only with --mode stoch, got mode {sampling.mode} of the policy"
+        )
+    return replace(options, mode=sampling.mode, samples=sampling.samples)
+
+
+def _send_all(session: Session, files: Sequence[Path], max_bytes: int) -> _Received:
+    """Returns a row for each file, up to the signal that ended the run."""
+    received = _Received([])
+    with TriageProgress(len(files)) as display:
+        try:
+            asyncio.run(_send(session, files, max_bytes, received.rows, display))
+        except (KeyboardInterrupt, SystemExit) as interrupt:  # the rows so far are still written
+            received.interrupt = interrupt
+    return received
+
+
+async def _send(
+    session: Session,
+    files: Sequence[Path],
+    max_bytes: int,
+    rows: list[TriageRow],
+    display: TriageProgress,
+) -> None:
+    """Appends a row per file to `rows`."""
+    async with session.client(RETRY) as client:
+        run = triage(files, client, session.options, session.policy, max_bytes, session.concurrency)
+        async with aclosing(run):
+            async for row in run:
+                rows.append(row)
+                display.advance()
+
+
+def _check_complete(rows: Sequence[TriageRow]) -> None:
+    """Raises ClickException if a file has no decision."""
+    problems = [row.problem for row in rows if row.problem is not None]
+    if problems:
+        unreachable = (
+            f"; {problem.detail}" for problem in problems if problem.code == Unreachable.code
+        )
+        reason = next(unreachable, "")
+        raise click.ClickException(f"{len(problems)} of {len(rows)} files have no decision{reason}")
+
+
+NOT_ASKED = "not_asked"
+
+
+def triage(
+    files: Iterable[Path],
+    client: AsyncTriageClient,
+    options: TriageOptions,
+    policy: Policy | None,
+    max_bytes: int,
+    concurrency: int,
+) -> AsyncGenerator[TriageRow, None]:
+    """Yields a row for each file, in order, with `concurrency` concurrent requests.
+
+    policy: decides in place of the service's; it must name classes that the model has. max_bytes:
+    larger files are not sent. After the service has become unreachable, no further requests are
+    sent.
+    """
+    run = _Run(client, options, policy, max_bytes)
+    return map_ordered_async(run.row_for, files, concurrency)
+
+
+def cancelled_row(path: Path) -> TriageRow:
+    """Returns the row of a file whose result was missing when the run ended."""
+    return TriageRow(path, problem=RowProblem(NOT_ASKED, "the run ended before its result"))
+
+
+@dataclass
+class _Run:
+    client: AsyncTriageClient
+    options: TriageOptions
+    policy: Policy | None
+    max_bytes: int
+    unreachable: Unreachable | None = None
+
+    async def row_for(self, path: Path) -> TriageRow:
+        """Returns the row of a file, with a problem for each fault of the file or the service."""
+        if self.unreachable is not None:
+            return _problem_row(path, self.unreachable)
+        try:
+            content = await asyncio.to_thread(_read, path, self.max_bytes)
+            result = await self.client.triage(content, **asdict(self.options))
+        except Problem as problem:
+            if isinstance(problem, Unreachable):
+                self.unreachable = problem
+            return _problem_row(path, problem)
+        return TriageRow(path, result if self.policy is None else decided(result, self.policy))
+
+
+def _problem_row(path: Path, problem: Problem) -> TriageRow:
+    return TriageRow(path, problem=RowProblem(problem.code, str(problem)))
+
+
+def _read(path: Path, max_bytes: int) -> bytes:
+    """Returns the bytes of a file. Raises BodyTooLarge without reading a file that is too large.
+
+    Raises UnreadableFile for pipes and devices: reading them might never end.
+    """
+    if path.exists() and not path.is_file():
+        raise UnreadableFile("it is not a regular file")
+    if path.is_file() and path.stat().st_size > max_bytes:
+        raise BodyTooLarge(f"the service accepts at most {max_bytes:,} bytes")
+    return image_bytes(path)
+
+
+FILE_WIDTH = 160
+"""Columns of the table if the output is not a terminal."""
+
+MIN_COLUMN_WIDTH = 4
+HEADER = ("disposition", "malignant", "resembles", "entropy", "reasons", "file")
+ALIGNMENT = ("left", "right", "left", "right", "left", "left")
+
+GAP = "  "
+"""What the `plain` format of tabulate puts between two columns."""
+
+STYLES: Mapping[TriageStatus, Callable[[str], str]] = {
+    Disposition.URGENT: partial(click.style, fg="red", bold=True),
+    Disposition.UNFAMILIAR: partial(click.style, fg="blue", bold=True),
+    Disposition.REFER: partial(click.style, fg="yellow"),
+    Disposition.RETAKE: partial(click.style, fg="cyan"),
+    FAILED: partial(click.style, fg="magenta"),
+}
+
+
+def print_table(rows: Sequence[TriageRow], policy: Policy, file: TextIO) -> None:
+    """Prints the table, the number of rows of each status, the policy's figures and the warning.
+
+    policy: the one that decided.
+    """
+    width = shutil.get_terminal_size().columns if file.isatty() else FILE_WIDTH
+    ranked_rows = ranked(rows)
+    notes = [summary(ranked_rows), *policy_notes(ranked_rows, policy), WARNING]
+    encoding = file.encoding or "utf-8"  # None for io.StringIO
+    print(f"\n{table(ranked_rows, encoding, width, _shows_colours(file))}\n", file=file)
+    for note in notes:
+        print(textwrap.fill(note, width, break_on_hyphens=False), file=file)
+
+
+def summary(rows: Sequence[RankedRow]) -> str:
+    """Returns such as "3 files: 1 urgent, ..., 2 routine, 0 not assessed"."""
+    counts = ", ".join(
+        f"{count} {STATUS_TITLES[status].lower()}"
+        for status, count in counts_by_status(rows).items()
+    )
+    return f"{len(rows)} {'file' if len(rows) == 1 else 'files'}: {counts}"
+
+
+def policy_notes(rows: Sequence[RankedRow], policy: Policy) -> list[str]:
+    """Returns the urgent threshold, and the measured performance or why it does not apply."""
+    results = [row.row.result for row in rows if row.row.result is not None]
+    if not results:
+        return []
+    names = " + ".join(map(results[0].name_of, policy.malignant.classes))
+    notes = [
+        f"Policy version {policy.version}: urgent from {policy.malignant.urgent:.3g} on, {names}."
+    ]
+    if any(row.fitted is False for row in rows):
+        notes.append(NOT_FITTED)
+    measured = next((result.policy.measured for result in results if result.policy.measured), ())
+    for one in measured:
+        target = results[0].name_of(one.target)
+        notes.append(
+            f"{one.data}: sensitivity for {target} "
+            f"{interval(one.sensitivity, one.sensitivity_low, one.sensitivity_high)}, specificity "
+            f"{interval(one.specificity, one.specificity_low, one.specificity_high)}."
+        )
+    return notes
+
+
+def table(rows: Sequence[RankedRow], encoding: str, width: int, colours: bool) -> str:
+    """Returns the table of the rows, in their order, at most `width` columns wide if possible.
+
+    encoding: of the output. colours: True adds the escape codes of each status.
+    """
+    cells = [[printable(cell, encoding) for cell in _cells(row)] for row in rows]
+    widths = column_widths([HEADER, *cells], width)
+    styles = [STYLES.get(row.status, str) if colours else str for row in rows]
+    lines = [
+        [_folded(title, column) for title, column in zip(HEADER, widths, strict=True)],
+        ["-" * column for column in widths],
+    ]
+    for style, line in zip(styles, cells, strict=True):
+        lines.append(
+            [_folded(cell, column, style) for cell, column in zip(line, widths, strict=True)]
+        )
+    # The header is a row: tabulate makes the column of a real header wider. It does not fold the
+    # cells either: its maxcolwidths shows the text "False" as "True".
+    return tabulate(
+        lines,
+        tablefmt="plain",
+        colalign=ALIGNMENT,
+        disable_numparse=True,
+        preserve_whitespace=True,
+    )
+
+
+def _folded(cell: str, width: int, style: Callable[[str], str] = str) -> str:
+    """Returns the text in lines of at most `width` columns, in a style."""
+    return "\n".join(map(style, textwrap.wrap(cell, width, break_on_hyphens=False)))
+
+
+def column_widths(lines: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Returns the column widths at which the lines fit into `width`.
+
+    Only the widest columns are narrower than their text, and none below MIN_COLUMN_WIDTH.
+    """
+    natural = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    available = width - len(GAP) * (len(natural) - 1)
+    limit = max(natural)
+    while limit > MIN_COLUMN_WIDTH and sum(min(column, limit) for column in natural) > available:
+        limit -= 1
+    return [min(column, limit) for column in natural]
+
+
+def _shows_colours(file: TextIO) -> bool:
+    """True for a terminal with colours whose user has not set NO_COLOR (no-color.org)."""
+    return file.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+
+
+def _cells(ranked_row: RankedRow) -> list[str]:
+    row, result = ranked_row.row, ranked_row.row.result
+    title = STATUS_TITLES[ranked_row.status]
+    if result is None:
+        return [title, "", "", "", row.problem.detail if row.problem else "", ranked_row.name]
+    prediction = result.prediction
+    return [
+        title,
+        f"{result.malignant.probability:.3f}",
+        f"{result.label_name} {prediction.msp:.3f}",
+        f"{prediction.entropy:.2f}",
+        ", ".join(reason.code.replace("_", " ") for reason in result.reasons),
+        ranked_row.name,
+    ]

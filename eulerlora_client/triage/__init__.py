@@ -1,1 +1,0 @@
-"""A triage run over image files: file selection, rows and their ranking."""

@@ -1,0 +1,224 @@
+"""eulerlora.checkpoint.config: valid and invalid contents of config.json."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from eulerlora.checkpoint.config import CheckpointConfig
+from eulerlora.scores.ood_scores import Threshold
+
+Fields = dict[str, Any]
+
+
+def threshold(**changes: object) -> Fields:
+    fields = {"mode": "stoch", "samples": 4, "msp": 0.6, "kept": 0.95, "images": 50, "data": "x"}
+    return fields | changes
+
+
+@pytest.fixture(scope="module")
+def config(make_network, make_config) -> CheckpointConfig:
+    thresholds = [threshold(), threshold(mode="det", samples=1, msp=0.7)]
+    return make_config(make_network(), thresholds=thresholds)
+
+
+@pytest.fixture
+def fields(config: CheckpointConfig) -> Fields:
+    """The config as parsed JSON."""
+    return json.loads(config.model_dump_json())
+
+
+def test_a_config_round_trips_through_json(config: CheckpointConfig) -> None:
+    assert CheckpointConfig.model_validate_json(config.model_dump_json(indent=2)) == config
+
+
+def test_a_config_is_immutable(config: CheckpointConfig) -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        config.name = "other"
+
+
+def msp(config: CheckpointConfig, *options: Any) -> float:
+    """Returns the MSP threshold for these options."""
+    threshold = config.threshold(*options)
+    assert threshold is not None
+    return threshold.msp
+
+
+def test_a_threshold_is_selected_by_mode_and_samples(config: CheckpointConfig) -> None:
+    assert msp(config, "stoch", 4) == 0.6
+    assert msp(config, "det", 1) == 0.7
+
+
+def test_options_without_calibration_have_no_threshold(config: CheckpointConfig) -> None:
+    assert config.threshold("stoch", 1) is None
+    assert config.threshold("stoch", 8) is None
+    assert config.threshold("det", 4) is None
+
+
+def test_thresholds_of_stoch_are_valid_for_the_checkpoints_sampler_only(fields: Fields) -> None:
+    assert "sampler" in fields
+    for sampler, other in (("independent", "balanced"), ("balanced", "independent")):
+        config = CheckpointConfig.model_validate_json(json.dumps(fields | {"sampler": sampler}))
+        assert msp(config, "stoch", 4) == msp(config, "stoch", 4, sampler) == 0.6
+        assert config.threshold("stoch", 4, other) is None
+        assert msp(config, "det", 1, other) == 0.7
+
+
+def test_a_precision_selects_its_own_entries_and_otherwise_those_there_are(
+    make_network, make_config
+) -> None:
+    thresholds = [
+        threshold(msp=0.6),
+        threshold(msp=0.61, precision="bfloat16"),
+        threshold(mode="det", samples=1, msp=0.7),
+    ]
+    sets = [prediction_set(), prediction_set(precision="bfloat16", thresholds=[0.2, 0.3, 0.4])]
+    config = make_config(make_network(), thresholds=thresholds, prediction_sets=sets)
+    plain, rounded = config.in_precision("float32"), config.in_precision("bfloat16")
+    assert [msp(plain, "stoch", 4), msp(rounded, "stoch", 4)] == [0.6, 0.61]
+    assert msp(rounded, "det", 1) == 0.7
+    assert plain.prediction_sets == config.prediction_sets[:1]
+    assert rounded.prediction_sets == config.prediction_sets[1:]
+    assert rounded.in_precision("float32") == rounded  # nothing else is left
+
+
+def test_the_default_sampler_is_independent(fields: Fields) -> None:
+    del fields["sampler"]
+    assert CheckpointConfig.model_validate_json(json.dumps(fields)).sampler == "independent"
+
+
+def set_at(*path: str | int, value: object) -> Callable[[Fields], None]:
+    def change(fields: Fields) -> None:
+        table: Any = fields
+        for step in path[:-1]:
+            table = table[step]
+        table[path[-1]] = value
+
+    return change
+
+
+def same_names(fields: Fields) -> None:
+    fields["classes"][2]["name"] = fields["classes"][0]["name"]
+
+
+def same_options(fields: Fields) -> None:
+    fields["thresholds"].append(threshold(msp=0.1))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (set_at("extra", value=1), "extra"),
+        (set_at("backbone", "extra", value=1), "extra"),
+        (set_at("adapters", "settings", "alpha", value=1), "alpha"),
+        (set_at("thresholds", 0, "extra", value=1), "extra"),
+        (set_at("format_version", value=2), "format_version"),
+        (set_at("name", value="Has Spaces"), "name"),
+        (set_at("name", value="../up"), "name"),
+        (set_at("name", value=""), "name"),
+        (set_at("adapters", "sha256", value="A" * 64), "sha256"),
+        (set_at("adapters", "sha256", value="a" * 63), "sha256"),
+        (set_at("backbone", "sha256", value="a" * 65), "sha256"),
+        (set_at("adapters", "settings", "rank", value=0), "rank"),
+        (
+            set_at("adapters", "settings", "min_rank", value=5),
+            "min_rank of at most rank=4",
+        ),
+        (set_at("backbone", "settings", "heads", value=3), "to be a multiple of heads=3"),
+        (set_at("classes", value=[]), "classes"),
+        (set_at("classes", value=[{"name": "a", "description": "b"}]), "classes"),
+        (set_at("classes", 0, "name", value=""), "name"),
+        (set_at("classes", 0, "description", value=""), "description"),
+        (same_names, "two classes have the same name"),
+        (set_at("thresholds", 0, "msp", value=1.1), "msp"),
+        (set_at("thresholds", 0, "msp", value=-0.1), "msp"),
+        (set_at("thresholds", 0, "msp", value=None), "msp"),
+        (set_at("thresholds", 0, "mode", value="mean"), "mode"),
+        (set_at("sampler", value="sobol"), "sampler"),
+        (same_options, "same mode, samples and precision"),
+        (set_at("preprocessing", "size", value=64), "preprocessing.size differs"),
+        (set_at("preprocessing", "resize", value="crop"), "resize"),
+        (set_at("preprocessing", "scale", value="1/127"), "scale"),
+    ],
+)
+def test_an_invalid_config_is_refused(
+    fields: Fields, change: Callable[[Fields], None], message: str
+) -> None:
+    change(fields)
+    with pytest.raises(ValidationError, match=message):
+        CheckpointConfig.model_validate_json(json.dumps(fields))
+
+
+@pytest.mark.parametrize(
+    "name", ["name", "backbone", "adapters", "classes", "preprocessing", "provenance"]
+)
+def test_a_config_without_a_required_part_is_refused(fields: Fields, name: str) -> None:
+    del fields[name]
+    with pytest.raises(ValidationError, match=name):
+        CheckpointConfig.model_validate_json(json.dumps(fields))
+
+
+def test_a_threshold_that_is_not_a_number_is_refused() -> None:
+    with pytest.raises(ValidationError, match="msp"):
+        Threshold.model_validate(threshold(msp=float("nan")))
+
+
+def test_a_config_without_thresholds_has_none(fields: Fields) -> None:
+    del fields["thresholds"]
+    assert CheckpointConfig.model_validate_json(json.dumps(fields)).threshold("det", 1) is None
+
+
+def test_the_convergence_threshold_is_that_of_the_most_samples(make_network, make_config) -> None:
+    def config(*counts: int | str) -> CheckpointConfig:
+        thresholds = tuple(
+            Threshold(
+                mode="stoch", samples=samples, msp=index / 10, kept=0.9, images=9, data="synthetic"
+            )
+            for index, samples in enumerate(counts, 1)
+        )
+        return make_config(make_network(), thresholds=thresholds)
+
+    actual = config(8, 16, 2, "auto")
+    assert actual.convergence_threshold() == actual.convergence_threshold("independent")
+    assert actual.convergence_threshold() == actual.threshold("stoch", 16)
+    assert actual.convergence_threshold("balanced") is None
+    assert msp(actual, "stoch", "auto") == 0.4
+    assert actual.threshold("det", "auto") is None
+    assert config("auto").convergence_threshold() is None
+    assert config().convergence_threshold() is None
+
+
+def prediction_set(**changes: object) -> Fields:
+    fields = {
+        "coverage": 0.9, "mode": "det", "samples": 1, "sampler": "independent",
+        "precision": "float32", "thresholds": [0.5, 0.7, 1.0], "unit": "lesion",
+        "units": [20, 30, 4], "data": "x", "data_sha256": "0" * 64,
+    }  # fmt: skip
+    return fields | changes
+
+
+def test_prediction_sets_round_trip_and_older_checkpoints_have_none(fields: Fields) -> None:
+    sets = [prediction_set(), prediction_set(coverage=0.95)]
+    config = CheckpointConfig.model_validate_json(json.dumps(fields | {"prediction_sets": sets}))
+    assert json.loads(config.model_dump_json())["prediction_sets"] == sets
+    older = {name: value for name, value in fields.items() if name != "prediction_sets"}
+    assert CheckpointConfig.model_validate_json(json.dumps(older)).prediction_sets == ()
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        ([prediction_set(coverage=1)], "less than 1"),
+        ([prediction_set(thresholds=[0.5, 0.7])], "expected 3 thresholds and units, got 2 and 3"),
+        ([prediction_set(thresholds=[0.5, 0.7, 1.1])], "less than or equal to 1"),
+        ([prediction_set(data_sha256="x")], "data_sha256"),
+        ([prediction_set(), prediction_set()], "for the same coverage and options"),
+    ],
+)
+def test_invalid_prediction_sets_are_refused(
+    fields: Fields, sets: list[Fields], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        CheckpointConfig.model_validate_json(json.dumps(fields | {"prediction_sets": sets}))

@@ -1,0 +1,508 @@
+"""Checkpoint folders: round trips, damaged folders, saves that fail, and the known answer."""
+
+import hashlib
+import json
+import os
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from eulerlora.checkpoint.config import BackboneConfig
+from eulerlora.checkpoint.files import (
+    DRAWS,
+    EXPECTED_FILE,
+    IMAGE_FILE,
+    TOLERANCES,
+    Checkpoint,
+    KnownAnswer,
+    check_free,
+    load_checkpoint,
+    predict_known_answer,
+    read_config,
+    read_known_answer,
+    revision_of,
+    save_checkpoint,
+    stored_revision,
+    synthetic_image,
+    write_config,
+)
+from eulerlora.checkpoint.safetensor_files import tensors_sha256
+from eulerlora.errors import CheckpointError
+from eulerlora.model import EulerLoRA
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.runtime import Runtime, predict_rows
+from eulerlora.settings import BackboneSettings, Draw, RuntimeSettings
+from tests.damaged_checkpoints import (
+    BACKBONE,
+    CONFIG,
+    LARGEST,
+    LOADING,
+    config_edited,
+    edited,
+)
+
+CARD = "# A card, größer than ASCII\n"
+COMMON_FILES = {"README.md", "known_answer.png", "known_answer.json"}
+
+
+def outputs(network: AdaptedVisionTransformer) -> Tensor:
+    """Returns the log-probabilities of two random images, one det and one stoch."""
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    draws = [Draw(), Draw(mode="stoch", samples=3, seed=1)]
+    return torch.cat(predict_rows(network, images, draws))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def test_a_round_trip_in_float32_changes_no_bit_of_the_probabilities(
+    make_network, make_config, tmp_path: Path
+) -> None:
+    network = make_network()
+    config = make_config(network)
+    save_checkpoint(tmp_path / "saved", network, config, CARD)
+    loaded = load_checkpoint(tmp_path / "saved")
+    assert loaded.config == config
+    assert torch.equal(outputs(loaded.network), outputs(network))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_storage_gives_the_probabilities_of_the_rounded_weights(
+    make_network, make_config, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    network = make_network()
+    save_checkpoint(tmp_path / "saved", network, make_config(network, dtype), CARD, dtype)
+    loaded = load_checkpoint(tmp_path / "saved").network
+    assert {tensor.dtype for tensor in loaded.state_dict().values()} == {torch.float32}
+    unrounded = outputs(network)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_(parameter.to(dtype))
+    assert torch.equal(outputs(loaded), outputs(network))
+    assert not torch.equal(outputs(loaded), unrounded)
+
+
+def test_a_loaded_network_is_in_evaluation_mode_on_the_cpu(checkpoint_folder: Path) -> None:
+    network = load_checkpoint(checkpoint_folder).network
+    assert not network.training
+    assert {p.device.type for p in network.parameters()} == {"cpu"}
+    assert not any(p.requires_grad for p in network.backbone.parameters())
+
+
+def test_a_loaded_network_keeps_its_weights_when_its_files_change(checkpoint_copy: Path) -> None:
+    network = load_checkpoint(checkpoint_copy).network
+    expected = outputs(network)
+    for file in checkpoint_copy.glob("*.safetensors"):
+        with file.open("r+b") as opened:  # in place, without replacing the file
+            opened.seek(-1000, os.SEEK_END)
+            opened.write(bytes(1000))
+    assert torch.equal(outputs(network), expected)
+
+
+def test_a_checkpoint_has_exactly_these_files(checkpoint_folder: Path) -> None:
+    names = {path.name for path in checkpoint_folder.iterdir()}
+    assert names == {"config.json", "adapters.safetensors", "backbone.safetensors", *COMMON_FILES}
+
+
+def test_config_and_card_are_utf_8(make_network, make_config, tmp_path: Path) -> None:
+    network = make_network()
+    config = make_config(network, provenance={"data": "Größe"})
+    save_checkpoint(tmp_path / "saved", network, config, CARD)
+    assert (tmp_path / "saved" / "README.md").read_bytes() == CARD.encode()
+    text = (tmp_path / "saved" / "config.json").read_bytes().decode()
+    assert json.loads(text)["provenance"] == {"data": "Größe"}
+
+
+def test_the_revision_is_the_digest_of_the_config(checkpoint_copy: Path) -> None:
+    loaded = load_checkpoint(checkpoint_copy)
+    text = (checkpoint_copy / "config.json").read_bytes()
+    assert loaded.revision == "sha256:" + hashlib.sha256(text).hexdigest()
+    assert loaded.revision == revision_of(read_config(checkpoint_copy))
+    assert loaded.revision == stored_revision(checkpoint_copy)
+    write_config(checkpoint_copy, loaded.config.model_copy(update={"thresholds": ()}))
+    assert load_checkpoint(checkpoint_copy).revision != loaded.revision
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077], ids=oct)
+def test_other_users_can_read_all_files(
+    make_network, make_config, tmp_path: Path, mask: int
+) -> None:
+    network = make_network()
+    with umask(mask):
+        save_checkpoint(tmp_path / "saved", network, make_config(network), CARD)
+    modes = {p.name: oct(p.stat().st_mode & 0o777) for p in (tmp_path / "saved").iterdir()}
+    assert modes == dict.fromkeys(modes, oct(0o644))
+    assert (tmp_path / "saved").stat().st_mode & 0o777 == 0o755
+
+
+def test_writing_the_config_changes_no_other_file(
+    checkpoint_copy: Path,
+) -> None:
+    before = contents(checkpoint_copy)
+    config = load_checkpoint(checkpoint_copy).config
+    write_config(checkpoint_copy, config.model_copy(update={"name": "renamed"}))
+    after = contents(checkpoint_copy)
+    assert after.keys() == before.keys()
+    assert {name for name in after if after[name] != before[name]} == {"config.json"}
+    assert load_checkpoint(checkpoint_copy).config.name == "renamed"
+
+
+@pytest.mark.parametrize("damage", LOADING)
+def test_a_damaged_checkpoint_is_an_error_that_names_file_and_reason(
+    checkpoint_copy: Path, damage: str
+) -> None:
+    load_checkpoint(checkpoint_copy)
+    file, reason, apply = LOADING[damage]
+    apply(checkpoint_copy)
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(checkpoint_copy)
+    assert caught.value.path == checkpoint_copy / file
+    assert reason in caught.value.reason
+    assert str(checkpoint_copy / file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("group", "numbers"),
+    [("backbone", LARGEST | {"layers": 2}), ("adapters", {"rank": 4096, "adapters": 1024})],
+)
+def test_large_numbers_allocate_nothing_that_the_files_do_not_hold(
+    checkpoint_copy: Path, group: str, numbers: dict[str, int]
+) -> None:
+    load_checkpoint(checkpoint_copy)
+    config_edited(lambda fields: fields[group]["settings"].update(numbers))(checkpoint_copy)
+    before = peak_kilobytes()
+    with pytest.raises(CheckpointError, match="expected shape"):
+        load_checkpoint(checkpoint_copy)
+    assert peak_kilobytes() - before < 200_000  # the numbers stand for more than 8 GB
+
+
+def peak_kilobytes() -> int:
+    """Returns the largest size that the memory of this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.mark.parametrize("width", [16, 24])
+def test_the_file_of_another_backbone_is_refused(
+    checkpoint_copy: Path, make_network, make_config, tmp_path: Path, make_backbone, width: int
+) -> None:
+    settings = BackboneSettings(
+        image_size=32, patch_size=8, layers=2, heads=2, width=width, mlp_width=24
+    )
+    other = make_network(backbone=make_backbone(settings, seed=9))
+    save_checkpoint(tmp_path / "other", other, make_config(other), CARD)
+    shutil.copy(tmp_path / "other" / BACKBONE, checkpoint_copy)
+    with pytest.raises(
+        CheckpointError, match="SHA-256" if width == 16 else "expected shape"
+    ) as caught:
+        load_checkpoint(checkpoint_copy)
+    assert caught.value.path == checkpoint_copy / BACKBONE
+
+
+def test_a_folder_with_files_is_refused_and_left_unchanged(
+    checkpoint_copy: Path, make_network, make_config
+) -> None:
+    before = contents(checkpoint_copy)
+    network = make_network(seed=3)
+    with pytest.raises(CheckpointError, match="expected an empty or new folder") as caught:
+        save_checkpoint(checkpoint_copy, network, make_config(network), CARD)
+    assert caught.value.path == checkpoint_copy
+    assert contents(checkpoint_copy) == before
+    assert [path.name for path in checkpoint_copy.parent.iterdir()] == [checkpoint_copy.name]
+
+
+def test_an_empty_or_new_folder_is_accepted_and_parents_are_created(
+    make_network, make_config, tmp_path: Path
+) -> None:
+    network = make_network()
+    empty, nested = tmp_path / "empty", tmp_path / "parent" / "child" / "new"
+    empty.mkdir()
+    for folder in (empty, nested):
+        check_free(folder)
+        save_checkpoint(folder, network, make_config(network), CARD)
+        load_checkpoint(folder)
+        assert list(folder.parent.glob(".*")) == []
+
+
+@pytest.mark.parametrize("card", [b"not text", "lone surrogate \udc80"])
+def test_a_failed_save_leaves_no_file(make_network, make_config, tmp_path: Path, card: Any) -> None:
+    network = make_network()
+    with pytest.raises((TypeError, UnicodeEncodeError)):
+        save_checkpoint(tmp_path / "saved", network, make_config(network), card)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_save_below_a_file_leaves_the_file_unchanged(
+    make_network, make_config, tmp_path: Path
+) -> None:
+    network = make_network()
+    (tmp_path / "file").write_text("content")
+    with pytest.raises(OSError, match="file"):
+        save_checkpoint(tmp_path / "file" / "saved", network, make_config(network), CARD)
+    assert contents(tmp_path) == {"file": b"content"}
+
+
+def published_checkpoint(folder: Path, network, config, published: str, sha256: str) -> None:
+    backbone = BackboneConfig(settings=config.backbone.settings, published=published, sha256=sha256)
+    save_checkpoint(folder, network, config.model_copy(update={"backbone": backbone}), CARD)
+
+
+@pytest.fixture
+def published_folder(tiny_published, make_network, make_config, tmp_path: Path) -> Path:
+    """A checkpoint on the published weights of `tiny_published`."""
+    network = make_network()
+    state = {k: v for k, v in tiny_published.state.items() if not k.startswith("heads.")}
+    network.backbone.load_state_dict(state)
+    folder = tmp_path / "on published"
+    published_checkpoint(
+        folder, network, make_config(network), tiny_published.name, tensors_sha256(state)
+    )
+    return folder
+
+
+def test_a_published_backbone_is_loaded_from_torchs_cache_and_not_stored(
+    published_folder: Path, tiny_published
+) -> None:
+    names = {path.name for path in published_folder.iterdir()}
+    assert names == {"config.json", "adapters.safetensors", *COMMON_FILES}
+    backbone = load_checkpoint(published_folder).network.backbone
+    assert torch.equal(backbone.class_token, tiny_published.state["class_token"])
+
+
+Damage = Callable[[Path], object]
+
+
+def other_weights(published: Any) -> None:
+    torch.save(published.state | {"class_token": torch.ones(1, 1, 16)}, published.file)
+
+
+def downloads_other_weights(published: Any) -> None:
+    published.file.unlink()
+    published.source.parent.mkdir()
+    torch.save(published.state | {"class_token": torch.ones(1, 1, 16)}, published.source)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        other_weights,
+        downloads_other_weights,
+        lambda published: published.file.write_bytes(bytes(range(256)) * 40),
+        lambda published: os.truncate(published.file, published.file.stat().st_size // 2),
+        lambda published: published.file.unlink(),
+    ],
+)
+def test_damaged_or_other_published_weights_are_a_checkpoint_error(
+    published_folder: Path, tiny_published, damage: Callable[[Any], None]
+) -> None:
+    damage(tiny_published)
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(published_folder)
+    assert caught.value.path.parent == published_folder
+
+
+def test_published_weights_of_another_shape_than_in_the_config_are_refused(
+    published_folder: Path,
+) -> None:
+    edited(CONFIG, lambda c: c["backbone"]["settings"].update(mlp_width=48))(published_folder)
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(published_folder)
+    assert caught.value.path == published_folder / CONFIG
+
+
+@pytest.fixture
+def checkpoint(checkpoint_folder: Path) -> Checkpoint:
+    return load_checkpoint(checkpoint_folder)
+
+
+@pytest.fixture
+def known(checkpoint_folder: Path, checkpoint: Checkpoint) -> KnownAnswer:
+    return read_known_answer(checkpoint_folder, checkpoint.config)
+
+
+def test_the_stored_probabilities_are_those_that_the_model_predicts(
+    checkpoint_folder: Path, known: KnownAnswer
+) -> None:
+    model = EulerLoRA.load(checkpoint_folder, "cpu")
+    for draw, stored in zip(DRAWS, known.expected, strict=True):
+        predicted = model.predict(
+            [checkpoint_folder / IMAGE_FILE],
+            draw.mode,
+            None if draw.mode == "det" else draw.samples,
+            draw.seed,
+            sampler=draw.sampler,
+        ).probabilities[0]
+        assert stored.draw == draw
+        assert stored.probabilities == pytest.approx(predicted.tolist(), abs=1e-5)
+
+
+def test_both_modes_and_samplers_are_stored_and_their_probabilities_differ(
+    known: KnownAnswer,
+) -> None:
+    draws = [stored.draw for stored in known.expected]
+    assert [(draw.mode, draw.samples, draw.sampler) for draw in draws] == [
+        ("det", 1, "independent"), ("stoch", 4, "independent"), ("stoch", 4, "balanced")
+    ]  # fmt: skip
+    assert len({stored.probabilities for stored in known.expected}) == 3
+
+
+def test_the_image_is_reproducible_smooth_and_different_in_every_corner(
+    checkpoint_folder: Path,
+) -> None:
+    image = synthetic_image().int()
+    assert torch.equal(image, synthetic_image().int())
+    assert image.diff(dim=1).abs().max() < 16
+    assert image.diff(dim=2).abs().max() < 16
+    corners = {tuple(image[:, y, x].tolist()) for y in (0, -1) for x in (0, -1)}
+    assert len(corners) == 4
+    with Image.open(checkpoint_folder / IMAGE_FILE) as stored:
+        assert (stored.format, stored.mode) == ("PNG", "RGB")
+
+
+def test_half_precision_weights_give_the_stored_probabilities(
+    make_network, make_config, tmp_path: Path
+) -> None:
+    network = make_network()
+    config = make_config(network, torch.float16)
+    save_checkpoint(tmp_path / "saved", network, config, "# card\n", torch.float16)
+    known = read_known_answer(tmp_path / "saved", config)
+    loaded = load_checkpoint(tmp_path / "saved").network
+    assert known.fault(predict_known_answer(loaded, known.pixels), "float32") is None
+
+
+@pytest.mark.parametrize("precision", TOLERANCES)
+def test_an_intact_model_has_no_fault(
+    checkpoint: Checkpoint, known: KnownAnswer, precision
+) -> None:
+    settings = RuntimeSettings(precision=precision)
+    runtime = Runtime(checkpoint.network, torch.device("cpu"), settings)
+    assert known.fault(predict_known_answer(runtime, known.pixels), precision) is None
+
+
+def test_a_changed_weight_is_a_fault_that_names_mode_class_and_probabilities(
+    checkpoint: Checkpoint, known: KnownAnswer
+) -> None:
+    with torch.no_grad():
+        checkpoint.network.heads.bias[:, 1] += 0.1
+    fault = known.fault(predict_known_answer(checkpoint.network, known.pixels), "float32")
+    assert fault is not None
+    assert "mode det" in fault
+    assert "within 0.001" in fault
+    assert any(name in fault for name in known.classes)
+
+
+@pytest.mark.parametrize("draw", range(len(DRAWS)))
+def test_the_probabilities_of_every_draw_are_checked(
+    checkpoint: Checkpoint, known: KnownAnswer, draw: int
+) -> None:
+    outputs = predict_known_answer(checkpoint.network, known.pixels)
+    outputs[draw] = outputs[draw].roll(1, dims=1)
+    assert f"mode {DRAWS[draw].mode}" in str(known.fault(outputs, "float32"))
+
+
+def test_non_finite_outputs_are_a_fault(checkpoint: Checkpoint, known: KnownAnswer) -> None:
+    det, *stoch = predict_known_answer(checkpoint.network, known.pixels)
+    broken = [torch.full_like(output, torch.nan) for output in stoch]
+    assert "mode stoch: got NaN" in str(known.fault([det, *broken], "bfloat16"))
+
+
+def test_new_thresholds_do_not_change_the_known_answer(checkpoint_copy: Path) -> None:
+    config = read_config(checkpoint_copy)
+    before = read_known_answer(checkpoint_copy, config)
+    write_config(checkpoint_copy, config.model_copy(update={"thresholds": ()}))
+    checkpoint = load_checkpoint(checkpoint_copy)
+    after = read_known_answer(checkpoint_copy, checkpoint.config)
+    assert after.expected == before.expected
+    assert after.fault(predict_known_answer(checkpoint.network, after.pixels), "float32") is None
+
+
+def answers_edited(change: Callable[[dict[str, Any]], object]) -> Damage:
+    """Returns a function that applies `change` to the stored probabilities of a folder."""
+
+    def damage(folder: Path) -> None:
+        fields = json.loads((folder / EXPECTED_FILE).read_text())
+        change(fields)
+        (folder / EXPECTED_FILE).write_text(json.dumps(fields))
+
+    return damage
+
+
+def without_a_class(fields: dict[str, Any]) -> None:
+    for answer in fields["answers"]:
+        first, *rest = answer["probabilities"]
+        answer["probabilities"] = [first + rest[0], *rest[1:]]
+
+
+def replaced_image(content: bytes) -> Damage:
+    """Returns a function that replaces the image and its stored digest."""
+
+    def damage(folder: Path) -> None:
+        (folder / IMAGE_FILE).write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        answers_edited(lambda fields: fields.update(picture_sha256=digest))(folder)
+
+    return damage
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "no probabilities": (lambda folder: (folder / EXPECTED_FILE).unlink(), "cannot be read"),
+    "truncated": (lambda folder: (folder / EXPECTED_FILE).write_text('{"answers'), "JSON"),
+    "not UTF-8": (lambda folder: (folder / EXPECTED_FILE).write_bytes(b"\xff{}"), "JSON"),
+    "unknown key": (answers_edited(lambda f: f.update(more=1)), "more"),
+    "missing key": (answers_edited(lambda f: f.pop("picture_sha256")), "picture_sha256"),
+    "missing draw": (answers_edited(lambda f: f["answers"].pop()), "got other draws"),
+    "other draw": (
+        answers_edited(lambda f: f["answers"][1]["draw"].update(seed=1)),
+        "got other draws",
+    ),
+    "sum below 1": (answers_edited(lambda f: f["answers"][0]["probabilities"].pop()), "sum to 1"),
+    "above 1": (
+        answers_edited(lambda f: f["answers"][0]["probabilities"].append(2)),
+        "probabilities",
+    ),
+    "empty": (answers_edited(lambda f: f["answers"][0].update(probabilities=[])), "sum to 1"),
+    "missing class": (answers_edited(without_a_class), "expected 3 probabilities, got 2"),
+}
+IMAGE_DAMAGES: dict[str, tuple[Damage, str]] = {
+    "no image": (lambda folder: (folder / IMAGE_FILE).unlink(), "cannot be read"),
+    "other image": (lambda folder: (folder / IMAGE_FILE).write_bytes(b"x"), "its SHA-256 differs"),
+    "not an image": (replaced_image(b"not an image"), "cannot be opened as an image"),
+}
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason", "file"),
+    [
+        *((*damage, EXPECTED_FILE) for damage in DAMAGES.values()),
+        *((*damage, IMAGE_FILE) for damage in IMAGE_DAMAGES.values()),
+    ],
+    ids=[*DAMAGES, *IMAGE_DAMAGES],
+)
+def test_a_damaged_known_answer_is_an_error_that_names_the_file(
+    checkpoint_copy: Path, damage: Damage, reason: str, file: str
+) -> None:
+    config = read_config(checkpoint_copy)
+    read_known_answer(checkpoint_copy, config)
+    damage(checkpoint_copy)
+    with pytest.raises(CheckpointError, match=reason) as caught:
+        read_known_answer(checkpoint_copy, config)
+    assert caught.value.path == checkpoint_copy / file
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,148 @@
+"""eulerlora.images.files: listing of image files, and their pixels."""
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from eulerlora.errors import ImageError
+from eulerlora.images.files import image_files, jpeg_reduction, read_pixels, unread_file
+from eulerlora.images.preprocess import resize
+from eulerlora.model import EulerLoRA, rgb_images
+from tests.damaged_images import contradictory_images, png_chunks
+
+EXAMPLE = Path(__file__).parents[3] / "docs/images/example-lesion.jpg"
+MAX_PROBABILITY_CHANGE = 0.005
+
+
+def test_images_below_folders_and_links_are_listed_in_order(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    folder = tmp_path / "folder"
+    elsewhere.mkdir()
+    folder.mkdir()
+    for path in (elsewhere / "c.png", folder / "b.JPG", folder / "a.webp", folder / "notes.txt"):
+        path.touch()
+    (folder / "linked").symlink_to(elsewhere)
+    assert image_files(folder) == [folder / "a.webp", folder / "b.JPG", folder / "linked" / "c.png"]
+
+
+def test_a_link_to_a_parent_folder_lists_no_file_twice(tmp_path: Path) -> None:
+    (tmp_path / "a.png").touch()
+    (tmp_path / "up").symlink_to(tmp_path)
+    assert image_files(tmp_path) == [tmp_path / "a.png"]
+
+
+def test_pixels_are_read_from_paths_and_from_memory(tmp_path: Path) -> None:
+    path = tmp_path / "image.png"
+    Image.new("RGB", (5, 4), (1, 2, 3)).save(path)
+    pixels = read_pixels(path, "image")
+    assert pixels.shape == (3, 4, 5)
+    assert pixels[:, 0, 0].tolist() == [1, 2, 3]
+    assert torch.equal(pixels, read_pixels(BytesIO(path.read_bytes()), "image"))
+
+
+@pytest.mark.parametrize(
+    ("size", "input_side", "factor"),
+    [
+        ((600, 450), 64, 1), ((1791, 1791), 64, 1), ((1792, 400), 64, 2), ((400, 3584), 32, 4),
+        ((4032, 3024), 64, 4), ((4032, 3024), 224, 4), ((4032, 3024), 300, 2),
+        ((8064, 6048), 512, 2), ((8064, 6048), 224, 4), ((8064, 6048), 1009, 1),
+    ],
+)  # fmt: skip
+def test_a_reduced_jpeg_keeps_three_times_the_input(size, input_side, factor) -> None:
+    assert jpeg_reduction(size, input_side) == factor
+    if factor > 1:
+        assert min(size) // factor >= 3 * input_side
+
+
+def test_a_reduced_jpeg_gives_the_same_input_within_a_hundredth(tmp_path: Path) -> None:
+    path = tmp_path / "image.jpg"
+    noise = Image.effect_noise((480, 360), 80).resize((1920, 1440), Image.Resampling.BICUBIC)
+    Image.merge("RGB", (noise, noise.rotate(90), noise.rotate(180))).save(path, quality=92)
+    full, reduced = read_pixels(path, "image"), read_pixels(path, "image", 64)
+    assert full.shape == (3, 1440, 1920)
+    assert reduced.shape == (3, 720, 960)
+    difference = (resize(full, 64) - resize(reduced, 64)).abs()
+    assert difference.max() < 0.01
+    assert difference.mean() < 0.001
+
+
+@pytest.mark.parametrize("content", ["lesion", "noise"])
+def test_a_reduced_jpeg_gives_the_same_probabilities_within_the_documented_bound(
+    content: str, tmp_path: Path
+) -> None:
+    """The bound of docs/service.md, for both factors."""
+    model = EulerLoRA.default("cpu")
+    small = Image.open(EXAMPLE) if content == "lesion" else Image.effect_noise((400, 300), 80)
+    for width, factor in ((2016, 2), (4032, 4)):
+        path = tmp_path / f"{width}.jpg"
+        large = small.convert("RGB").resize((width, width * 3 // 4), Image.Resampling.BICUBIC)
+        large.save(path, quality=92)
+        assert jpeg_reduction(large.size, model.config.preprocessing.input_side) == factor
+        whole = np.array(Image.open(path))
+        expected, actual = (model.predict([image]).probabilities for image in (whole, path))
+        assert 0 < (actual - expected).abs().max() < MAX_PROBABILITY_CHANGE
+
+
+def test_an_opened_jpeg_that_was_not_read_is_reduced_like_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "image.jpg"
+    Image.linear_gradient("L").resize((1920, 1440)).convert("RGB").save(path)
+    opened = Image.open(path)
+    assert unread_file(opened) == path
+    (rgb,) = rgb_images([opened], 64)
+    assert torch.equal(rgb.pixels, read_pixels(path, "image", 64))
+    assert opened.size == (1920, 1440)  # the user's image is as before
+
+
+def test_an_image_that_was_read_or_changed_is_not_read_from_its_file_again(tmp_path: Path) -> None:
+    path = tmp_path / "image.jpg"
+    Image.new("RGB", (1920, 1440)).save(path)
+    read, drafted, other = Image.open(path), Image.open(path), Image.open(path)
+    read.load()
+    drafted.draft("L", (480, 360))
+    images = [read, drafted, other.crop((0, 0, 9, 9)), Image.open(BytesIO(path.read_bytes()))]
+    assert [unread_file(image) for image in images] == [None] * 4
+    deleted = Image.open(path)
+    path.unlink()
+    assert unread_file(deleted) is None
+
+
+def test_files_of_other_formats_are_not_reduced(tmp_path: Path) -> None:
+    path = tmp_path / "image.png"
+    Image.new("RGB", (1920, 1440)).save(path)
+    assert read_pixels(path, "image", 64).shape == (3, 1440, 1920)
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"\x89PNG\r\n\x1a\n" + b"\0" * 40])
+def test_other_content_is_an_error_that_begins_with_the_name(content: bytes) -> None:
+    with pytest.raises(ImageError, match=r"^lesion 7: cannot be opened as an image: ") as caught:
+        read_pixels(BytesIO(content), "lesion 7")
+    assert "0x" not in str(caught.value)  # a memory address
+
+
+def test_a_missing_file_is_an_error_with_the_reason_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="cannot be opened as an image: no such file"):
+        read_pixels(tmp_path / "absent.png", "absent.png")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+def test_contradictory_files_are_an_image_or_an_image_error_with_the_name() -> None:
+    refused = 0
+    for content in contradictory_images():
+        try:
+            assert read_pixels(BytesIO(content), "lesion 7").shape == (3, 32, 32)
+        except ImageError as error:
+            refused += 1
+            assert str(error).startswith("lesion 7: ")
+    assert refused > 1000
+
+
+def test_indexed_colours_without_a_palette_are_an_image_error() -> None:
+    file = BytesIO()
+    Image.new("RGB", (32, 32), (1, 2, 3)).quantize(2).save(file, "PNG")
+    chunks = [chunk for chunk in png_chunks(file.getvalue()) if chunk[4:8] != b"PLTE"]
+    with pytest.raises(ImageError, match=r"^lesion 7: .* indexed colours but no palette"):
+        read_pixels(BytesIO(b"\x89PNG\r\n\x1a\n" + b"".join(chunks)), "lesion 7")

@@ -1,0 +1,370 @@
+"""Adapted attention against naive loops, merged weights, torch and the paper's recursion."""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+import torch
+from scipy import stats
+from torch import Generator, Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from eulerlora.nn.attention import (
+    AttentionAdapters,
+    DistanceAttention,
+    SelfAttention,
+    adapted_attention,
+    adapted_linear,
+    attend,
+)
+from eulerlora.nn.rows import RowDraws, Rows
+from eulerlora.sampling.masks import draw_masks, terminal_coefficients
+from eulerlora.settings import AdapterSettings
+from tests.conftest import TINY_BACKBONE, random_backbone, random_network
+
+ROWS, TOKENS, WIDTH, HEADS, OUT, RANK = 3, 5, 12, 3, 6, 4
+
+
+class Layer:
+    """A projection with directions and inputs, all random with a scale of about 1."""
+
+    def __init__(self, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator) / math.sqrt(shape[-1])
+
+        self.weight, self.bias = normal(OUT, WIDTH), normal(OUT)
+        self.down, self.up = normal(RANK, WIDTH), normal(RANK, OUT)  # A, and B transposed
+        self.inputs = normal(ROWS, TOKENS, WIDTH) * math.sqrt(WIDTH)
+        self.coefficients = normal(ROWS, RANK) * 2
+
+    def adapted(self, coefficients: Tensor) -> Tensor:
+        return adapted_linear(self.inputs, self.weight, self.bias, self.down, self.up, coefficients)
+
+
+def euler_steps(layer: Layer, state: Tensor, masks: Tensor, sigma: float) -> Tensor:
+    """Returns Y_T of the paper's compensated dynamics, computed step by step.
+
+    state: Y_0 = h, (rows, tokens, out). masks: (steps, rows, rank). Returns Y_T.
+    """
+    duration = 1 / len(masks)
+    frozen = F.linear(layer.inputs, layer.weight, layer.bias)
+    learned = layer.inputs @ layer.down.T @ layer.up
+    for mask in masks:
+        fluctuation = torch.zeros_like(state)
+        for k in range(RANK):
+            projected = (layer.inputs @ layer.down[k])[..., None] * layer.up[k]  # b_k a_k^T C
+            fluctuation += (mask[:, k] - 1)[:, None, None] * projected
+        state = state + duration * (frozen + learned) + sigma * math.sqrt(duration) * fluctuation
+    return state
+
+
+def test_the_formula_equals_naive_loops_over_rows_tokens_and_directions() -> None:
+    layer = Layer()
+    expected = torch.empty(ROWS, TOKENS, OUT)
+    for row in range(ROWS):
+        for token in range(TOKENS):
+            x = layer.inputs[row, token]
+            y = layer.weight @ x + layer.bias
+            for k in range(RANK):
+                y = y + layer.coefficients[row, k] * layer.up[k] * (layer.down[k] @ x)
+            expected[row, token] = y
+    torch.testing.assert_close(layer.adapted(layer.coefficients), expected)
+
+
+def naive(layer: Layer) -> Tensor:
+    learned = (layer.inputs @ layer.down.T * layer.coefficients[:, None]) @ layer.up
+    return layer.inputs @ layer.weight.T + layer.bias + learned
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_neither_the_memory_layout_nor_the_grad_mode_changes_the_result(
+    mode: Callable[[], AbstractContextManager[None]], contiguous: bool
+) -> None:
+    layer = Layer()
+    expected = naive(layer)
+    if not contiguous:
+        layer.inputs = layer.inputs.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    inputs = layer.inputs.clone()
+    with mode():
+        torch.testing.assert_close(layer.adapted(layer.coefficients), expected)
+    assert torch.equal(layer.inputs, inputs)
+
+
+def test_the_gradients_are_those_of_the_naive_formula() -> None:
+    ours, reference = Layer(), Layer()
+    for layer in (ours, reference):
+        for tensor in (layer.inputs, layer.down, layer.up, layer.coefficients):
+            tensor.requires_grad_()
+    ours.adapted(ours.coefficients).square().sum().backward()
+    naive(reference).square().sum().backward()
+    for name in ("inputs", "down", "up", "coefficients"):
+        torch.testing.assert_close(getattr(ours, name).grad, getattr(reference, name).grad)
+
+
+def test_zero_coefficients_leave_the_frozen_projection() -> None:
+    layer = Layer()
+    frozen = F.linear(layer.inputs, layer.weight, layer.bias)
+    assert torch.equal(layer.adapted(torch.zeros(ROWS, RANK)), frozen)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 8])
+@pytest.mark.parametrize("sigma", [0.0, 0.5, 1.0, 2.0])
+def test_the_closed_form_equals_the_euler_recursion(steps: int, sigma: float) -> None:
+    generator = torch.Generator().manual_seed(steps)
+    layer = Layer(seed=steps)
+    masks = draw_masks((steps, ROWS), RANK, 2, generator)
+    residual = torch.randn(ROWS, TOKENS, OUT, generator=generator)
+    closed = residual + layer.adapted(terminal_coefficients(masks, sigma))
+    stepwise = euler_steps(layer, residual, masks, sigma)
+    torch.testing.assert_close(closed, stepwise, rtol=0, atol=1e-5)
+
+
+SETTINGS = AdapterSettings(adapters=2, rank=4, min_rank=2)
+RANKS = SETTINGS.adapters * SETTINGS.rank
+
+
+@pytest.fixture
+def frozen() -> nn.MultiheadAttention:
+    """nn.MultiheadAttention with random weights and biases."""
+    attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).eval()
+    with torch.no_grad():
+        for parameter in attention.parameters():
+            parameter.normal_(std=0.3, generator=Generator().manual_seed(parameter.numel()))
+    return attention
+
+
+@pytest.fixture
+def adapters() -> AttentionAdapters:
+    made = AttentionAdapters(WIDTH, SETTINGS)
+    with torch.no_grad():
+        made.down.normal_(std=0.3, generator=Generator().manual_seed(0))
+        made.up.normal_(std=0.3, generator=Generator().manual_seed(1))
+    return made
+
+
+@pytest.fixture
+def inputs() -> Tensor:
+    return torch.randn(
+        ROWS,
+        TOKENS,
+        WIDTH,
+        generator=Generator().manual_seed(2),
+    )
+
+
+def merged_weights(
+    frozen: nn.MultiheadAttention, adapters: AttentionAdapters, coefficients: Tensor
+) -> list[Tensor]:
+    """Returns W0 + B diag(c) A of Q, K, V and O for the coefficients (4, ranks) of one row."""
+    weights = [*frozen.in_proj_weight.chunk(3), frozen.out_proj.weight]
+    return [
+        weight + up.flatten(0, 1).T @ torch.diag(own) @ down.flatten(0, 1)
+        for weight, down, up, own in zip(
+            weights, adapters.down, adapters.up, coefficients, strict=True
+        )
+    ]
+
+
+def torchs_attention(
+    frozen: nn.MultiheadAttention, weights: list[Tensor], inputs: Tensor
+) -> Tensor:
+    """Returns the output of nn.MultiheadAttention with these four weights."""
+    state = {"in_proj_weight": torch.cat(weights[:3]), "out_proj.weight": weights[3]}
+    output, _ = functional_call(frozen, state, (inputs, inputs, inputs), {"need_weights": False})
+    return output
+
+
+def naive_attention(frozen: nn.MultiheadAttention, weights: list[Tensor], tokens: Tensor) -> Tensor:
+    """Returns the softmax attention of one row, computed head by head."""
+    biases = frozen.in_proj_bias.chunk(3)
+    query, key, value = (tokens @ w.T + b for w, b in zip(weights[:3], biases, strict=True))
+    size = WIDTH // HEADS
+    heads = []
+    for head in range(HEADS):
+        part = slice(head * size, (head + 1) * size)
+        scores = query[:, part] @ key[:, part].T / math.sqrt(size)
+        heads.append(scores.softmax(dim=-1) @ value[:, part])
+    return torch.cat(heads, dim=-1) @ weights[3].T + frozen.out_proj.bias
+
+
+@torch.no_grad()
+def test_zero_coefficients_leave_the_attention_of_torch(
+    frozen: nn.MultiheadAttention, adapters: AttentionAdapters, inputs: Tensor
+) -> None:
+    actual = adapted_attention(inputs, frozen, adapters, torch.zeros(ROWS, 4, RANKS))
+    expected, _ = frozen(inputs, inputs, inputs, need_weights=False)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_every_row_uses_its_coefficients(
+    frozen: nn.MultiheadAttention, adapters: AttentionAdapters, inputs: Tensor
+) -> None:
+    coefficients = 2 * torch.randn(ROWS, 4, RANKS, generator=Generator().manual_seed(3))
+    actual = adapted_attention(inputs, frozen, adapters, coefficients)
+    for row in range(ROWS):
+        weights = merged_weights(frozen, adapters, coefficients[row])
+        expected = naive_attention(frozen, weights, inputs[row])
+        torch.testing.assert_close(actual[row], expected, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("projection", range(4))
+def test_a_coefficient_changes_its_projection_only(
+    frozen: nn.MultiheadAttention, adapters: AttentionAdapters, inputs: Tensor, projection: int
+) -> None:
+    coefficients = torch.zeros(ROWS, 4, RANKS)
+    coefficients[:, projection] = 1.5
+    weights = merged_weights(frozen, adapters, torch.zeros(4, RANKS))
+    weights[projection] = merged_weights(frozen, adapters, coefficients[0])[projection]
+    actual = adapted_attention(inputs, frozen, adapters, coefficients)
+    torch.testing.assert_close(
+        actual, torchs_attention(frozen, weights, inputs), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("queries", [None, 1])
+def test_rows_of_an_image_get_the_same_result_in_every_grad_mode_and_memory_layout(
+    frozen: nn.MultiheadAttention,
+    adapters: AttentionAdapters,
+    inputs: Tensor,
+    mode: Callable[[], AbstractContextManager[None]],
+    contiguous: bool,
+    queries: int | None,
+) -> None:
+    coefficients = 2 * torch.randn(4, 4, RANKS, generator=Generator().manual_seed(3))
+    image = torch.tensor([0, 1, 1, 2])
+    expected = adapted_attention(inputs[image], frozen, adapters, coefficients)[:, :queries]
+    if not contiguous:
+        inputs = inputs.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    with mode():
+        output = adapted_attention(inputs, frozen, adapters, coefficients, image, queries)
+        torch.testing.assert_close(output, expected)
+
+
+def test_a_row_has_gradients_only_for_adapters_with_non_zero_coefficients(
+    frozen: nn.MultiheadAttention, adapters: AttentionAdapters, inputs: Tensor
+) -> None:
+    coefficients = torch.zeros(ROWS, 4, RANKS)
+    coefficients[..., : SETTINGS.rank] = 1
+    adapted_attention(inputs, frozen, adapters, coefficients).square().sum().backward()
+    for gradient in (adapters.down.grad, adapters.up.grad):
+        assert (gradient[:, 0].flatten(1).abs().amax(dim=-1) > 0).all()  # each of the 4
+        assert (gradient[:, 1] == 0).all()
+
+
+def test_down_is_initialised_xavier_uniform_with_gain_ten_and_up_to_zero() -> None:
+    width, settings = 64, AdapterSettings()
+    adapters = AttentionAdapters(width, settings)
+    adapters.initialise(Generator().manual_seed(0))
+    assert adapters.down.shape == adapters.up.shape == (4, 2, settings.rank, width)
+    assert (adapters.up == 0).all()
+    bound = 10 * math.sqrt(6 / (settings.rank + width))
+    assert adapters.down.abs().max() <= bound
+    reference = nn.init.xavier_uniform_(
+        torch.empty(settings.rank, width), gain=10, generator=Generator().manual_seed(1)
+    )
+    actual = adapters.down.detach().flatten().numpy()
+    assert stats.ks_2samp(actual, reference.flatten().numpy()).pvalue > 1e-3
+    assert stats.kstest(actual, stats.uniform(-bound, 2 * bound).cdf).pvalue > 1e-3
+
+
+def test_adapters_and_projections_are_initialised_independently() -> None:
+    adapters = AttentionAdapters(WIDTH, SETTINGS)
+    adapters.initialise(Generator().manual_seed(0))
+    matrices = adapters.down.detach().flatten(0, 1)
+    assert len({tuple(matrix.flatten().tolist()) for matrix in matrices}) == len(matrices)
+
+
+BY_DISTANCE = TINY_BACKBONE.model_copy(update={"attention": "l2"})
+GENERATOR = torch.Generator().manual_seed(0)
+
+
+def test_a_token_attends_to_others_by_the_distance_of_query_and_key() -> None:
+    query, key, value = torch.randn(3, 2, 2, 5, 4, generator=GENERATOR).unbind(0)
+    expected = torch.zeros_like(value)
+    for row in range(2):
+        for head in range(2):
+            for i in range(5):
+                distances = [(query[row, head, i] - k).square().sum() for k in key[row, head]]
+                weights = torch.stack([math.e ** (-d / math.sqrt(4)) for d in distances])
+                expected[row, head, i] = (weights / weights.sum()) @ value[row, head]
+    attention = DistanceAttention(8, 2, batch_first=True)
+    torch.testing.assert_close(attend(attention, query, key, value), expected)
+
+
+def test_equal_queries_and_keys_far_apart_attend_to_themselves_only() -> None:
+    tokens = 100 * torch.eye(4)[None, None]
+    values = torch.randn(1, 1, 4, 4, generator=GENERATOR)
+    attention = DistanceAttention(4, 1, batch_first=True)
+    torch.testing.assert_close(attend(attention, tokens, tokens, values), values)
+
+
+def test_bfloat16_products_lose_no_digits_of_the_distances() -> None:
+    offset = 300.0  # the squares of the norms are much larger than the distances
+    tokens = offset + torch.randn(1, 1, 6, 4, generator=GENERATOR).bfloat16().float()
+    values = torch.randn(1, 1, 6, 4, generator=GENERATOR)
+    attention = DistanceAttention(4, 1, batch_first=True)
+    expected = attend(attention, tokens, tokens, values)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(attend(attention, tokens, tokens, values), expected)
+
+
+def test_a_network_without_coefficients_is_its_backbone() -> None:
+    backbone = random_backbone(BY_DISTANCE)
+    network = random_network(backbone=backbone)
+    images, rows = torch.rand(2, 3, 32, 32, generator=GENERATOR), Rows.of([1, 1], adapters=2)
+    coefficients = torch.zeros(len(rows), network.depth, 4, 8)
+    logits = network(images, rows, RowDraws.of_coefficients(coefficients))
+    torch.testing.assert_close(logits, head_outputs(network, backbone(images), rows))
+
+
+def test_dot_products_are_those_of_torch() -> None:
+    ours, torchs = (
+        SelfAttention(8, 2, batch_first=True),
+        nn.MultiheadAttention(8, 2, batch_first=True),
+    )
+    torchs.load_state_dict(ours.state_dict())
+    tokens = torch.randn(3, 5, 8, generator=GENERATOR)
+    actual, _ = ours(tokens, tokens, tokens, need_weights=False)
+    expected, _ = torchs(tokens, tokens, tokens, need_weights=False)
+    torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("with_added", [False, True])
+def test_gradients_of_bfloat16_on_a_cpu_are_computed_in_float32(with_added: bool) -> None:
+    attention = SelfAttention(8, 2, batch_first=True)
+    heads = torch.randn(3, 2, 2, 5, 4, generator=GENERATOR).bfloat16()
+    added = torch.randn(2, 2, 5, 5, generator=GENERATOR) if with_added else None
+    slow, exact = heads.clone().requires_grad_(), heads.float().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        actual = attend(attention, *slow.unbind(0), added)
+    expected = attend(attention, *exact.unbind(0), added)
+    assert actual.dtype == torch.bfloat16
+    assert torch.equal(actual, expected.bfloat16())
+    weights = torch.randn(actual.shape, generator=GENERATOR).bfloat16()
+    (actual * weights).sum().backward()
+    (expected * weights.float()).sum().backward()
+    assert slow.grad is not None
+    assert exact.grad is not None
+    assert torch.equal(slow.grad, exact.grad.bfloat16())
+
+
+def test_predictions_in_bfloat16_use_its_kernel() -> None:
+    attention = SelfAttention(8, 2, batch_first=True)
+    heads = torch.randn(3, 2, 2, 5, 4, generator=GENERATOR).bfloat16().unbind(0)
+    expected = F.scaled_dot_product_attention(*heads)
+    assert torch.equal(attend(attention, *heads), expected)
+    with torch.no_grad():
+        assert torch.equal(attend(attention, *(h.requires_grad_() for h in heads)), expected)
+
+
+def head_outputs(network: torch.nn.Module, features: Tensor, rows: Rows) -> Tensor:
+    return network.heads(features[rows.image], rows.adapter)

@@ -1,0 +1,458 @@
+"""The network against torchvision, on a tiny backbone and ViT-B/32; rows against loops."""
+
+import copy
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+from torch import Generator, Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+from torchvision import models
+
+from eulerlora.checkpoint.published_weights import from_torchvision
+from eulerlora.methods.registry import build_network
+from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.method import AdapterHeads
+from eulerlora.nn.network import AdaptedVisionTransformer, adapted_block
+from eulerlora.nn.rows import COEFFICIENTS, RowDraws, Rows
+from eulerlora.settings import AdapterSettings, BackboneSettings, Draw, Preprocessing
+
+DET = Draw()
+TINY = BackboneSettings(image_size=32, patch_size=8, layers=2, heads=2, width=16, mlp_width=24)
+
+
+@pytest.fixture
+def network(make_network) -> AdaptedVisionTransformer:
+    return make_network()
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.rand(3, 3, 32, 32, generator=Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def large() -> models.VisionTransformer:
+    """torchvision's vit_b_32 with a random head."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = models.vit_b_32(weights=None).eval()
+        nn.init.normal_(model.heads.head.weight, std=0.05)
+        nn.init.normal_(model.heads.head.bias, std=0.5)
+    return model
+
+
+@pytest.fixture(scope="module")
+def large_image() -> Tensor:
+    return torch.rand(1, 3, 224, 224, generator=Generator().manual_seed(0))
+
+
+@torch.inference_mode()
+def answer(network: AdaptedVisionTransformer, images: Tensor, *draws: Draw) -> tuple[Tensor, ...]:
+    """Returns logits (trajectories, classes) of each image, for its draw or a common draw."""
+    each = draws if len(draws) == len(images) else draws * len(images)
+    rows = Rows.of([draw.samples for draw in each], network.settings.adapters)
+    return rows.by_image(network(images, rows, network.draw_rows(each)))
+
+
+@torch.inference_mode()
+def without_adapters(network: AdaptedVisionTransformer, images: Tensor) -> Tensor:
+    """Returns logits (n, adapters, classes) with all coefficients zero."""
+    adapters, rank = network.settings.adapters, network.settings.rank
+    rows = Rows.of([1] * len(images), adapters)
+    zeros = torch.zeros(len(rows), len(network.blocks), 4, adapters * rank)
+    draws = RowDraws.of_coefficients(zeros)
+    return network(images, rows, draws).unflatten(0, (len(images), adapters))
+
+
+def torchvisions(backbone: VisionTransformer) -> models.VisionTransformer:
+    """Returns torchvision's module with the same weights, without a head."""
+    shape = backbone.settings
+    model = models.VisionTransformer(
+        shape.image_size, shape.patch_size, shape.layers, shape.heads, shape.width, shape.mlp_width
+    )
+    model.heads = nn.Sequential()
+    model.load_state_dict(backbone.state_dict())
+    return model.eval()
+
+
+@torch.inference_mode()
+def merged_torchvision(network: AdaptedVisionTransformer, images: Tensor, adapter: int) -> Tensor:
+    """Returns logits (n, classes) of torchvision with W0 + B A in its packed weights."""
+    state = {}
+    for index, block in enumerate(network.blocks):
+        merged = [block.up[p, adapter].T @ block.down[p, adapter] for p in range(4)]
+        attention = network.backbone.encoder.layers[index].self_attention
+        prefix = f"encoder.layers.encoder_layer_{index}.self_attention."
+        state[prefix + "in_proj_weight"] = attention.in_proj_weight + torch.cat(merged[:3])
+        state[prefix + "out_proj.weight"] = attention.out_proj.weight + merged[3]
+    features = functional_call(torchvisions(network.backbone), state, (images,))
+    return F.linear(features, network.heads.weight[adapter], network.heads.bias[adapter])
+
+
+@torch.inference_mode()
+def frozen_with_head(network: AdaptedVisionTransformer, images: Tensor) -> Tensor:
+    """Returns logits (n, adapters, classes) of torchvision with each head."""
+    features = torchvisions(network.backbone)(images)
+    return torch.einsum("nd,acd->nac", features, network.heads.weight) + network.heads.bias
+
+
+def test_the_backbone_is_torchvisions_network(make_backbone, images: Tensor) -> None:
+    backbone = make_backbone()
+    with torch.inference_mode():
+        actual, expected = backbone(images), torchvisions(backbone)(images)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+OPTIONS: dict[str, dict[str, object]] = {
+    "torchvision": {},
+    "convolutional stem": {"stem": "convolution"},
+    "CLIP": {"pre_norm": True, "activation": "quick-gelu", "norm_epsilon": 1e-5},
+    "DINOv2": {"layer_scale": True},
+    "DINOv2 with registers": {"layer_scale": True, "registers": 3},
+    "gated MLP": {"activation": "swiglu"},
+    "mean over patches": {"pooling": "mean", "registers": 1},
+    "mean, then norm": {"pooling": "mean", "final_norm": "pooled", "activation": "gelu-tanh"},
+    "without final norm": {"final_norm": "none"},
+    "one block": {"layers": 1, "registers": 2},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_rows_equal_passes_of_the_backbone_with_merged_weights_for_every_option(
+    make_backbone, make_network, images: Tensor, options: dict[str, object]
+) -> None:
+    """The engine shares the first block and computes one token of the last."""
+    backbone = make_backbone(TINY.model_copy(update=options))
+    network = make_network(backbone=backbone)
+    draw = Draw(mode="stoch", samples=2, seed=3)
+    coefficients = network.draw_rows([draw]).blocks[COEFFICIENTS]
+    for actual, image in zip(answer(network, images, draw), images, strict=True):
+        for row, logits in enumerate(actual):
+            expected = naive_logits(network, image, coefficients[row], adapter=row // 2)
+            torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+    assert (actual[0] - actual[1]).abs().max() > 1e-3
+
+
+@torch.inference_mode()
+def naive_logits(
+    network: AdaptedVisionTransformer, image: Tensor, coefficients: Tensor, adapter: int
+) -> Tensor:
+    """Returns the logits of one row from a pass of the backbone with W0 + B diag(c) A.
+
+    coefficients: (blocks, 4, ranks).
+    """
+    merged = copy.deepcopy(network.backbone)
+    for layer, block, values in zip(
+        merged.encoder.layers, network.blocks, coefficients, strict=True
+    ):
+        down, up = block.down.flatten(1, 2), block.up.flatten(1, 2)  # (4, ranks, width)
+        updates = torch.einsum("pkj,pk,pki->pji", up, values, down)
+        layer.self_attention.in_proj_weight += updates[:3].flatten(0, 1)
+        layer.self_attention.out_proj.weight += updates[3]
+    features = merged(image[None])[0]
+    return network.heads.weight[adapter] @ features + network.heads.bias[adapter]
+
+
+def test_images_are_normalised_before_the_backbone(make_backbone, images: Tensor) -> None:
+    backbone, adapters = make_backbone(), AdapterSettings(adapters=1, rank=2, min_rank=1)
+    mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
+    normalised = build_network(backbone, adapters, 3, Preprocessing(size=32, mean=mean, std=std))
+    normalised.initialise(Generator().manual_seed(0))
+    plain = build_network(backbone, adapters, 3)
+    plain.load_state_dict(normalised.state_dict())
+    shifted = (images - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+    expected, actual = answer(plain, shifted, DET), answer(normalised, images, DET)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_zero_coefficients_leave_torchvisions_network(
+    network: AdaptedVisionTransformer, images: Tensor
+) -> None:
+    actual, expected = without_adapters(network, images), frozen_with_head(network, images)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_deterministic_mode_equals_torchvision_on_merged_weights_adapter_by_adapter(
+    network: AdaptedVisionTransformer, images: Tensor
+) -> None:
+    actual = torch.stack(answer(network, images, DET))
+    for adapter in range(network.settings.adapters):
+        expected = merged_torchvision(network, images, adapter)
+        torch.testing.assert_close(actual[:, adapter], expected, rtol=1e-4, atol=1e-5)
+    assert (actual - without_adapters(network, images)).abs().mean() > 0.1
+
+
+def test_building_and_running_a_network_does_not_change_the_backbone(
+    make_backbone, make_network, images: Tensor
+) -> None:
+    backbone = make_backbone()
+    before = copy.deepcopy(backbone.state_dict())
+    network = make_network(backbone=backbone)
+    network.initialise(Generator().manual_seed(0))
+    answer(network.train(), images, Draw(mode="stoch", samples=2))
+    after = backbone.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    "draw", [DET, Draw(mode="stoch", seed=1), Draw(mode="stoch", samples=3, seed=2)], ids=str
+)
+def test_an_initialised_network_equals_the_frozen_backbone_in_every_mode(
+    network: AdaptedVisionTransformer, images: Tensor, draw: Draw
+) -> None:
+    network.initialise(Generator().manual_seed(0))
+    expected = frozen_with_head(network, images).repeat_interleave(draw.samples, dim=1)
+    actual = torch.stack(answer(network, images, draw))
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_with_all_ranks_active_stochastic_logits_equal_deterministic_ones(
+    make_network, images: Tensor
+) -> None:
+    network = make_network(AdapterSettings(adapters=2, rank=4, min_rank=4))
+    stochastic = torch.stack(answer(network, images, Draw(mode="stoch", samples=3, seed=5)))
+    deterministic = torch.stack(answer(network, images, DET))
+    torch.testing.assert_close(stochastic, deterministic.repeat_interleave(3, dim=1))
+
+
+def test_stochastic_trajectories_of_one_adapter_differ(
+    network: AdaptedVisionTransformer, images: Tensor
+) -> None:
+    rows = torch.stack(answer(network, images, Draw(mode="stoch", samples=4, seed=5)))
+    assert rows.unflatten(1, (2, 4)).std(dim=2).min() > 1e-3
+
+
+def test_rows_of_different_adapters_modes_and_sample_counts_share_a_batch(
+    network: AdaptedVisionTransformer, images: Tensor
+) -> None:
+    draws = (Draw(mode="stoch", samples=3, seed=4), DET, Draw(mode="stoch", seed=9))
+    together = answer(network, images, *draws)
+    for index, draw in enumerate(draws):
+        (alone,) = answer(network, images[index : index + 1], draw)
+        torch.testing.assert_close(together[index], alone, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_blocks_below_the_first_sampled_one_are_those_of_mode_det(
+    make_backbone, make_network, images: Tensor, options: dict[str, object], start: int
+) -> None:
+    """Every row against a pass of the backbone with merged weights, without shared rows."""
+    backbone = make_backbone(TINY.model_copy(update={"layers": 3} | options))
+    network = make_network(backbone=backbone)
+    draws = [
+        Draw(mode="stoch", samples=samples, seed=samples, sampled_from_block=start, sampler=sampler)
+        for samples, sampler in ((2, "balanced"), (1, "independent"), (3, "independent"))
+    ]
+    rows = answer(network, images, *draws)
+    for image, draw, logits in zip(images, draws, rows, strict=True):
+        full = draw.model_copy(update={"sampled_from_block": 0})
+        coefficients = network.draw_rows([full]).blocks[COEFFICIENTS]
+        det = network.draw_rows([DET]).blocks[COEFFICIENTS].repeat_interleave(draw.samples, dim=0)
+        coefficients[:, :start] = det[:, :start]
+        for row, actual in enumerate(logits):
+            expected = naive_logits(network, image, coefficients[row], adapter=row // draw.samples)
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_block_below_the_first_sampled_one_runs_once_for_an_image_and_adapter(
+    make_backbone, make_network, images: Tensor
+) -> None:
+    network = make_network(backbone=make_backbone(TINY.model_copy(update={"layers": 4})))
+    draws = [Draw(mode="stoch", samples=samples, sampled_from_block=2) for samples in (4, 1, 3)]
+    computed: list[int] = []
+
+    def counted(tokens: Tensor, *rest: Any) -> Tensor:
+        output = adapted_block(tokens, *rest)
+        computed.append(len(output))
+        return output
+
+    rows = Rows.of([draw.samples for draw in draws], network.settings.adapters)
+    network(images, rows, network.draw_rows(draws), block=counted)
+    assert computed == [6, 6, 16, 16]
+
+
+def test_features_do_not_depend_on_the_rows_that_share_a_block(
+    make_backbone, make_network, images: Tensor
+) -> None:
+    network = make_network(backbone=make_backbone(TINY.model_copy(update={"layers": 3})))
+    draws = [Draw(mode="stoch", samples=2, seed=index, sampled_from_block=2) for index in range(3)]
+    rows = Rows.of([2, 2, 2], network.settings.adapters)
+    shared = network.draw_rows(draws)
+    apart = network.outputs(images, rows, replace(shared, shared_blocks=0))
+    torch.testing.assert_close(network.outputs(images, rows, shared).features, apart.features)
+
+
+def test_a_row_has_gradients_only_for_its_adapter_and_head(
+    network: AdaptedVisionTransformer, images: Tensor
+) -> None:
+    rows = Rows.of([1] * len(images), 2)
+    draws = network.draw_rows([DET] * len(images))
+    logits = network(images, rows, draws)
+    logits[rows.adapter == 1].square().sum().backward()
+    for block in network.blocks:
+        for parameter in (block.down, block.up):
+            assert (parameter.grad[:, 0] == 0).all()
+            assert (parameter.grad[:, 1].flatten(1).abs().amax(dim=-1) > 0).all()
+    for parameter in network.heads.parameters():
+        assert (parameter.grad[0] == 0).all()
+        assert (parameter.grad[1] != 0).any()
+
+
+def test_only_adapters_and_heads_are_trainable_and_the_rest_gets_no_gradient(
+    network: AdaptedVisionTransformer, images: Tensor
+) -> None:
+    trainable = {name for name, p in network.named_parameters() if p.requires_grad}
+    assert trainable == {name for name, _ in network.adapter_parameters()}
+    assert {name.split(".")[0] for name in trainable} == {"blocks", "heads"}
+    rows = Rows.of([1] * len(images), 2)
+    draws = network.draw_rows([DET] * len(images))
+    network(images, rows, draws).sum().backward()
+    assert {name for name, p in network.named_parameters() if p.grad is not None} == trainable
+
+
+def test_the_backbones_dropout_stays_off_in_training(
+    make_backbone, make_network, images: Tensor
+) -> None:
+    backbone = make_backbone()
+    for block in backbone.encoder.layers:
+        block.dropout = nn.Dropout(0.5)
+    network = make_network(backbone=backbone).train()
+    assert network.training
+    assert not any(module.training for module in network.backbone.modules())
+    torch.testing.assert_close(answer(network, images, DET), answer(network, images, DET))
+
+
+@pytest.mark.parametrize(
+    ("adapters", "classes", "expected"),
+    [(2, 10, 2_964_500), (2, 100, 3_102_920), (2, 7, 2_959_886)],
+    ids=["CIFAR-10", "CIFAR-100", "HAM10000"],
+)
+def test_the_networks_of_the_paper_have_the_stated_number_of_trainable_parameters(
+    adapters: int, classes: int, expected: int
+) -> None:
+    with torch.device("meta"):
+        backbone = VisionTransformer(BackboneSettings())
+        network = build_network(backbone, AdapterSettings(adapters=adapters), classes)
+    assert sum(p.numel() for p in network.parameters() if p.requires_grad) == expected
+
+
+@pytest.mark.parametrize("rank", [1, 4, 20])
+def test_one_adapter_on_vit_b_32_has_73728_parameters_for_each_rank(rank: int) -> None:
+    with torch.device("meta"):
+        backbone = VisionTransformer(BackboneSettings())
+        settings = AdapterSettings(adapters=1, rank=rank, min_rank=1)
+        network = build_network(backbone, settings, 2)
+    assert sum(p.numel() for p in network.blocks.parameters()) == 73_728 * rank
+
+
+def test_a_row_uses_the_head_of_its_adapter() -> None:
+    heads = AdapterHeads(6, 4, 3)
+    heads.initialise(Generator().manual_seed(0))
+    features, adapter = torch.randn(5, 6), torch.tensor([2, 0, 1, 1, 2])
+    actual = heads(features, adapter)
+    for row, head in enumerate(adapter.tolist()):
+        expected = F.linear(features[row], heads.weight[head], heads.bias[head])
+        torch.testing.assert_close(actual[row], expected)
+
+
+def test_heads_are_initialised_like_torchs_linear() -> None:
+    width, classes = 64, 50
+    heads, linear = AdapterHeads(width, classes, 4), nn.Linear(width, classes)
+    heads.initialise(Generator().manual_seed(0))
+    bound = 1 / math.sqrt(width)
+    for actual, reference in ((heads.weight, linear.weight), (heads.bias, linear.bias)):
+        values = actual.detach().flatten().numpy()
+        assert abs(values).max() <= bound
+        assert stats.kstest(values, stats.uniform(-bound, 2 * bound).cdf).pvalue > 1e-3
+        assert reference.abs().max() <= bound  # fails if the rule of torch changes
+    assert len({tuple(head.flatten().tolist()) for head in heads.weight}) == 4
+
+
+def test_initialisation_is_a_function_of_the_generator_and_differs_over_blocks(
+    make_network,
+) -> None:
+    first, second, third = make_network(seed=0), make_network(seed=0), make_network(seed=0)
+    first.initialise(Generator().manual_seed(3))
+    torch.manual_seed(99)
+    second.initialise(Generator().manual_seed(3))
+    third.initialise(Generator().manual_seed(4))
+    for (_, a), (_, b) in zip(first.adapter_parameters(), second.adapter_parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert not torch.equal(first.blocks[0].down, third.blocks[0].down)
+    assert not torch.equal(first.blocks[0].down, first.blocks[1].down)
+
+
+def test_vit_b_32_with_zero_coefficients_equals_torchvision(
+    large: models.VisionTransformer, large_image: Tensor, make_network
+) -> None:
+    before = copy.deepcopy(large.state_dict())
+    with torch.inference_mode():
+        expected = large(large_image)
+    network = make_network(
+        AdapterSettings(adapters=1), classes=1000, backbone=from_torchvision(large)
+    )
+    with torch.no_grad():
+        network.heads.weight[0] = large.heads.head.weight
+        network.heads.bias[0] = large.heads.head.bias
+    actual = without_adapters(network, large_image)[:, 0]
+    assert expected.std() > 0.1
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+    assert large.state_dict().keys() == before.keys()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in large.state_dict().items())
+
+
+def test_vit_b_32_in_deterministic_mode_equals_torchvision_on_merged_weights(
+    large: models.VisionTransformer, large_image: Tensor, make_network
+) -> None:
+    network = make_network(AdapterSettings(), classes=10, backbone=from_torchvision(large))
+    network.initialise(Generator().manual_seed(0))
+    with torch.no_grad():
+        for block in network.blocks:
+            block.up.normal_(std=0.005, generator=Generator().manual_seed(1))
+    (actual,) = answer(network, large_image, DET)
+    for adapter in range(2):
+        expected = merged_torchvision(network, large_image, adapter)[0]
+        torch.testing.assert_close(actual[adapter], expected, rtol=1e-4, atol=1e-4)
+    assert (expected - frozen_with_head(network, large_image)[0, 1]).abs().mean() > 0.1
+
+
+def test_rows_run_over_images_then_adapters_then_samples() -> None:
+    samples, adapters = [1, 3, 2], 2
+    pairs = [
+        (image, adapter)
+        for image, count in enumerate(samples)
+        for adapter in range(adapters)
+        for _ in range(count)
+    ]
+    rows = Rows.of(samples, adapters)
+    assert list(zip(rows.image.tolist(), rows.adapter.tolist(), strict=True)) == pairs
+    assert rows.counts == (2, 6, 4)
+    assert len(rows) == 12
+
+
+def test_values_are_split_into_the_rows_of_each_image() -> None:
+    rows = Rows.of([1, 3, 2], 2)
+    values = rows.image.float()[:, None] * torch.ones(1, 5)
+    parts = rows.by_image(values)
+    assert [len(part) for part in parts] == [2, 6, 4]
+    for image, part in enumerate(parts):
+        assert torch.equal(part, torch.full_like(part, image))
+
+
+def test_parts_hold_whole_images_and_at_most_the_allowed_rows_or_one_image() -> None:
+    rows = Rows.of([1, 3, 1, 5, 1], adapters=2)
+    parts = list(rows.split(8))
+    assert [part.renumbered.counts for part in parts] == [(2, 6), (2,), (10,), (2,)]
+    assert [part.images for part in parts] == [slice(0, 2), slice(2, 3), slice(3, 4), slice(4, 5)]
+    for part in parts:
+        assert torch.equal(part.renumbered.image + part.images.start, rows.image[part.rows])
+        assert torch.equal(part.renumbered.adapter, rows.adapter[part.rows])
+        assert len(part.renumbered) == sum(part.renumbered.counts)
+    assert [part.rows.stop for part in parts] == [8, 10, 20, 22]

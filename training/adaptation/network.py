@@ -1,0 +1,222 @@
+"""The frozen backbone of an adapter recipe.
+
+A network whose weights are all trained, in the form of a network with adapters.
+
+Its only adapter has the value 0, so that it equals its backbone with a head, and its checkpoint is
+one of adapters on a backbone of its own.
+
+The members of a run of whole networks: their folders and their recipes.
+"""
+
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eulerlora.checkpoint.backbone import at_image_size, load_backbone, with_weights
+from eulerlora.checkpoint.config import Provenance
+from eulerlora.checkpoint.files import BACKBONE, DEFAULT_CHECKPOINT
+from eulerlora.checkpoint.published_weights import published_backbone
+from eulerlora.errors import SettingsError
+from eulerlora.methods.registry import build_network
+from eulerlora.nn.backbone import VisionTransformer
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.settings import AUTO, Preprocessing
+from training.fit.run import round_parameters
+from training.recipe.schema import NO_ADAPTERS, AdapterRecipe, BackboneSource, WholeNetworkSettings
+
+
+@dataclass(frozen=True)
+class FrozenBackbone:
+    """A frozen backbone, its provenance and its input.
+
+    published: name of its published weights, if any.
+    """
+
+    backbone: VisionTransformer
+    published: str | None
+    provenance: Provenance
+    preprocessing: Preprocessing
+
+
+EMBEDDED = "embedded"
+DOWNLOADED = "ViT_B_32_Weights.IMAGENET1K_V1"
+"""What `auto` selects where the weights are stored or can be downloaded."""
+DOWNLOAD_TIMEOUT_S = 30.0
+
+
+def available_source(source: BackboneSource) -> BackboneSource:
+    """Returns the source with `auto` replaced by published weights or by the embedded backbone.
+
+    Prints why it selects the embedded one. Another source is returned unchanged.
+    """
+    if source.weights != AUTO:
+        return source
+    reason = f"{DOWNLOADED} have another image size"
+    if source.image_size is None:
+        try:
+            with _connection_timeout(DOWNLOAD_TIMEOUT_S):
+                published_backbone(DOWNLOADED)
+            return source.model_copy(update={"weights": DOWNLOADED})
+        except SettingsError as error:
+            reason = str(error)
+    print(
+        f"note: using the embedded backbone, which is small and made for a CPU ({reason})",
+        file=sys.stderr,
+    )
+    return source.model_copy(update={"weights": EMBEDDED})
+
+
+@contextmanager
+def _connection_timeout(seconds: float) -> Iterator[None]:
+    """Limits how long a connection waits; torch.hub sets no limit."""
+    previous = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(previous)
+
+
+def read_backbone(
+    source: BackboneSource, recipe_folder: Path, dtype: torch.dtype
+) -> FrozenBackbone:
+    """Returns the backbone of a recipe: a file, relative to the recipe, the embedded backbone, or
+    published weights.
+
+    The weights of a file are rounded to `dtype`, the type that the checkpoint stores. Raises
+    SettingsError for published weights that are unavailable or combined with an image size.
+    """
+    source = available_source(source)
+    if source.weights == EMBEDDED or source.weights.endswith(".safetensors"):
+        if source.file is not None:
+            raise SettingsError(
+                "expected backbone.file only with published weights, got backbone.weights="
+                f"{source.weights}"
+            )
+        packaged = DEFAULT_CHECKPOINT / BACKBONE
+        file = load_backbone(
+            packaged if source.weights == EMBEDDED else recipe_folder / source.weights
+        )
+        size = source.image_size or file.preprocessing.size
+        backbone = at_image_size(file.backbone, size)
+        round_parameters(backbone.named_parameters(), dtype)
+        return FrozenBackbone(backbone, None, file.provenance, file.preprocessing.at_size(size))
+    if source.image_size is not None:
+        raise SettingsError(
+            f"expected backbone.image_size={source.image_size} with a backbone file, got the "
+            f"published weights {source.weights}, whose size is fixed"
+        )
+    file_path = None if source.file is None else recipe_folder / source.file
+    backbone = published_backbone(source.weights, file_path)
+    preprocessing = Preprocessing(size=backbone.settings.image_size)
+    return FrozenBackbone(backbone, source.weights, {}, preprocessing)
+
+
+PROJECTED = ("in_proj_weight", "in_proj_bias")
+"""Parameters of queries, keys and values, one after the other."""
+
+
+def whole_network(
+    backbone: VisionTransformer,
+    settings: WholeNetworkSettings,
+    classes: int,
+    preprocessing: Preprocessing,
+) -> AdaptedVisionTransformer:
+    """Returns a network with a copy of the backbone's weights, all of which are trained.
+
+    With `attention=l2` the keys get the weights of the queries, and keep them in training. The
+    heads are zero.
+    """
+    shape = backbone.settings.model_copy(update={"attention": settings.attention})
+    state = {name: tensor.detach().clone() for name, tensor in backbone.state_dict().items()}
+    if settings.attention == "l2":
+        state = {name: _tied(name, tensor) for name, tensor in state.items()}
+    network = build_network(with_weights(shape, state), NO_ADAPTERS, classes, preprocessing)
+    return train_all_weights(network)
+
+
+def train_all_weights(network: AdaptedVisionTransformer) -> AdaptedVisionTransformer:
+    """Returns the network with trainable weights of backbone and head, but not of the adapter."""
+    network.blocks.requires_grad_(False)
+    network.backbone.requires_grad_(True)
+    if network.backbone.settings.attention == "l2":
+        for name, parameter in network.backbone.named_parameters():
+            if name.endswith(PROJECTED):
+                parameter.register_hook(tied_gradient)
+    return network
+
+
+def count_trained(network: AdaptedVisionTransformer) -> int:
+    """Returns the number of trained parameters; tied ones count once."""
+    trained = {name: p.numel() for name, p in network.named_parameters() if p.requires_grad}
+    count = sum(trained.values())
+    if network.backbone.settings.attention == "l2":
+        count -= sum(size // 3 for name, size in trained.items() if name.endswith(PROJECTED))
+    return count
+
+
+def tied_gradient(gradient: Tensor) -> Tensor:
+    """Returns the gradient of queries and keys with the same weights: the sum of both, twice.
+
+    gradient: (3 * width, ...), of queries, keys and values. The optimiser then gives equal weights
+    equal updates.
+    """
+    queries, keys, values = gradient.chunk(3)
+    return torch.cat([queries + keys, queries + keys, values])
+
+
+def _tied(name: str, tensor: Tensor) -> Tensor:
+    """Returns the tensor with the queries' weights for the keys."""
+    if not name.endswith(PROJECTED):
+        return tensor
+    queries, _, values = tensor.chunk(3)
+    return torch.cat([queries, queries, values])
+
+
+MEMBERS = "members"
+
+
+def member_folders(recipe: AdapterRecipe, out: Path) -> list[Path]:
+    """Returns the folders of a run's checkpoints: `out`, or one for each member of an ensemble."""
+    whole = recipe.whole_network
+    if whole is None or whole.members == 1:
+        return [out]
+    digits = len(str(whole.members))
+    return [out / MEMBERS / f"{index + 1:0{digits}}" for index in range(whole.members)]
+
+
+def member_recipe(recipe: AdapterRecipe, index: int) -> AdapterRecipe:
+    """Returns the recipe of one member, counted from 0.
+
+    Each has its own seed; the first has the seed of the ensemble, and is the single network of that
+    seed if the ensemble is explicit. Snapshots share the epochs, the first ones one more than the
+    last if they do not divide; only the first has a warm-up.
+    """
+    training = recipe.training
+    if _settings(recipe).ensemble == "snapshot":
+        assert isinstance(training.epochs, int)
+        epochs, more = divmod(training.epochs, _settings(recipe).members)
+        cycle: dict[str, object] = {"epochs": epochs + (index < more)}
+        cycle |= {"warmup_steps": 0} if index else {}
+        training = training.model_copy(update=cycle)
+    seed = recipe.seed
+    if index:
+        seed = int(np.random.SeedSequence((recipe.seed, index)).generate_state(1)[0])
+    return recipe.model_copy(update={"seed": seed, "training": training})
+
+
+def starts_from_previous(recipe: AdapterRecipe, index: int) -> bool:
+    """True if a member starts from the weights of the member before it."""
+    return index > 0 and _settings(recipe).ensemble == "snapshot"
+
+
+def _settings(recipe: AdapterRecipe) -> WholeNetworkSettings:
+    assert recipe.whole_network is not None
+    return recipe.whole_network

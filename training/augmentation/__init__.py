@@ -1,1 +1,0 @@
-"""Random views of training images."""

@@ -1,0 +1,240 @@
+"""The seeding of torch's global generator, for code that takes no generator.
+
+Random views of a dermatoscopic image, as other cameras and lights would have taken it.
+
+Random views of training images, as functions of seed, epoch and image index.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from io import BytesIO
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F
+
+from eulerlora.images.preprocess import channels_first, network_input
+from eulerlora.settings import Preprocessing
+from training.recipe.schema import Augmentation
+
+CPU = torch.device("cpu")  # torchvision's transforms draw there, whatever the pixels' device
+
+
+@contextmanager
+def seeded(device: torch.device, *entropy: int) -> Iterator[None]:
+    """Seeds the device's global generator with `entropy` within the block, then restores it.
+
+    For torchvision's transforms and modules, which take no generator.
+    """
+    generator = _global_generator(device)
+    state = generator.get_state()
+    generator.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
+    try:
+        yield
+    finally:
+        generator.set_state(state)
+
+
+def _global_generator(device: torch.device) -> torch.Generator:
+    """device: a CUDA device must have an index, as a tensor's device has."""
+    cuda = device.type == "cuda"
+    return torch.cuda.default_generators[device.index] if cuda else torch.default_generator
+
+
+CROP_AREA, CROP_RATIO = (0.35, 1.0), (0.8, 1.8)
+LOG_GAIN = 0.3  # of a channel: factors from 0.74 to 1.35
+LOG_BRIGHTNESS, LOG_CONTRAST, LOG_SATURATION = 0.3, 0.3, 0.4
+JPEG_QUALITY = (30, 95)
+BORDER_DIAMETER = (1.0, 1.4)  # of the bright field, per shorter side; 1.41 reaches the corners
+RULER_TICKS = (6, 16)
+
+
+def camera_view(size: int) -> v2.Compose:
+    """Returns a random view (..., 3, height, width) uint8 -> (..., 3, size, size) in [0, 1].
+
+    A crop at another scale, a symmetry of the square, and other colours; less often blur, JPEG
+    compression, the dark border of a camera's field, and the ticks of a ruler. Images of a batch
+    share all draws except those of the colours.
+    """
+    return v2.Compose(
+        [
+            v2.RandomResizedCrop(size, scale=CROP_AREA, ratio=CROP_RATIO),
+            v2.RandomHorizontalFlip(),
+            v2.RandomVerticalFlip(),
+            v2.RandomApply([v2.Lambda(lambda pixels: pixels.mT)]),
+            v2.RandomApply([v2.GaussianBlur(5, (0.2, 1.5))], 0.25),
+            v2.RandomApply([v2.Lambda(jpeg_compression)], 0.25),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Lambda(colour_change),
+            v2.RandomApply([v2.Lambda(camera_border)], 0.15),
+            v2.RandomApply([v2.Lambda(ruler)], 0.1),
+        ]
+    )
+
+
+def colour_change(pixels: Tensor) -> Tensor:
+    """Changes cast, brightness, contrast and saturation of each image of (..., 3, h, w).
+
+    Every change is a product or a mixture with a random factor, uniform in its logarithm.
+    """
+    per_image = (*pixels.shape[:-3], 1, 1, 1)
+    per_channel = (*pixels.shape[:-3], 3, 1, 1)
+    lit = pixels * log_uniform(LOG_GAIN, per_channel) * log_uniform(LOG_BRIGHTNESS, per_image)
+    gray = lit.mean(dim=-3, keepdim=True)
+    saturated = gray + (lit - gray) * log_uniform(LOG_SATURATION, per_image)
+    level = gray.mean(dim=(-2, -1), keepdim=True)
+    return (level + (saturated - level) * log_uniform(LOG_CONTRAST, per_image)).clamp(0, 1)
+
+
+def log_uniform(bound: float, shape: tuple[int, ...]) -> Tensor:
+    """Returns random factors between exp(-bound) and exp(bound)."""
+    return torch.empty(shape).uniform_(-bound, bound).exp()
+
+
+def camera_border(pixels: Tensor) -> Tensor:
+    """Darkens images (..., 3, height, width) outside of a circle of random size and centre."""
+    height, width = pixels.shape[-2:]
+    shorter = min(height, width)
+    radius = float(torch.empty(()).uniform_(*BORDER_DIAMETER)) * shorter / 2
+    shift = torch.empty(2).uniform_(-0.05, 0.05) * shorter
+    rows = torch.arange(height)[:, None] - (height - 1) / 2 - shift[0]
+    columns = torch.arange(width) - (width - 1) / 2 - shift[1]
+    inside = (radius - (rows**2 + columns**2).sqrt() + 0.5).clamp(0, 1)  # an edge of one pixel
+    return pixels * inside
+
+
+def ruler(pixels: Tensor) -> Tensor:
+    """Draws the ticks of a ruler, dark or light, at the lower edge of (..., 3, height, width)."""
+    marked = pixels.clone()
+    height, width = pixels.shape[-2:]
+    level = float(torch.randint(2, ()))
+    ticks = int(torch.randint(*RULER_TICKS, ()))
+    for number in range(ticks):
+        column = (2 * number + 1) * width // (2 * ticks)
+        length = height // (8 if number % 5 == 0 else 14)
+        marked[..., height - max(1, length) :, column] = level
+    return marked
+
+
+def jpeg_compression(pixels: Tensor) -> Tensor:
+    """Compresses images (..., 3, height, width) uint8 as JPEG of random quality; decodes them."""
+    quality = int(torch.randint(*JPEG_QUALITY, ()))
+    images = [_through_jpeg(image, quality) for image in pixels.reshape(-1, *pixels.shape[-3:])]
+    return torch.stack(images).view_as(pixels)
+
+
+def _through_jpeg(pixels: Tensor, quality: int) -> Tensor:
+    file = BytesIO()
+    F.to_pil_image(pixels).save(file, "JPEG", quality=quality)
+    with Image.open(file) as image:
+        return channels_first(np.array(image))
+
+
+Transform = Callable[[int, Tensor], Tensor]
+"""(index, (3, height, width) uint8) -> (3, size, size) in [0, 1], or several such views."""
+
+View = Callable[[Tensor], Tensor]
+"""(3, height, width) uint8 -> (3, size, size) in [0, 1]; draws from torch's global generator."""
+
+
+def paper_view(preprocessing: Preprocessing) -> View:
+    """Returns the paper's random view: flips and a rotation at native resolution, then resize."""
+    return lambda pixels: network_input(flip_and_rotate(pixels), preprocessing)
+
+
+def flip_and_rotate(pixels: Tensor) -> Tensor:
+    """Applies both flips with p 0.5, then a rotation of 0..180 degrees.
+
+    Nearest interpolation, zeros outside, no expansion. pixels: (3, height, width).
+    """
+    horizontal, vertical, turn = torch.rand(3).tolist()
+    if horizontal < 0.5:
+        pixels = F.horizontal_flip(pixels)
+    if vertical < 0.5:
+        pixels = F.vertical_flip(pixels)
+    # without `fill`, which costs twice the time and makes the same zeros
+    rotated: Tensor = F.rotate(pixels, 180 * turn, interpolation=F.InterpolationMode.NEAREST)
+    return rotated
+
+
+def dermoscopy_view(preprocessing: Preprocessing) -> View:
+    """Returns a random view for dermoscopy: a crop, a symmetry of the square, mild colour jitter.
+
+    The crop has 50% to 100% of the area and an aspect ratio of 1 to 16/9, which is 3/4 to 4/3 of
+    that of a 4:3 image; evaluation resizes such an image to a square too. No pixels are filled.
+    """
+    view: View = v2.Compose(
+        [
+            v2.RandomResizedCrop(preprocessing.size, scale=(0.5, 1.0), ratio=(1.0, 16 / 9)),
+            v2.RandomHorizontalFlip(),
+            v2.RandomVerticalFlip(),
+            v2.RandomApply([v2.Lambda(lambda pixels: pixels.mT)]),
+            v2.ColorJitter(brightness=0.1, contrast=0.1, saturation=0.1, hue=0.02),
+            v2.ToDtype(torch.float32, scale=True),
+        ]
+    )
+    return view
+
+
+def dermoscopy_or_camera_view(preprocessing: Preprocessing) -> View:
+    """Returns a random view for dermoscopy that is one by another camera in half of the cases.
+
+    Camera views alone lower the accuracy on images of the training images' cameras (docs/log.md).
+    """
+    views = [dermoscopy_view(preprocessing), camera_view(preprocessing.size)]
+    view: View = v2.RandomChoice(views)
+    return view
+
+
+def natural_view(preprocessing: Preprocessing) -> View:
+    """Returns a random view for any pictures: a crop, a horizontal flip, mild colour jitter.
+
+    The crop has 60% to 100% of the area. Up stays up, and no pixels are filled.
+    """
+    view: View = v2.Compose(
+        [
+            v2.RandomResizedCrop(preprocessing.size, scale=(0.6, 1.0)),
+            v2.RandomHorizontalFlip(),
+            v2.ColorJitter(brightness=0.1, contrast=0.1, saturation=0.1, hue=0.02),
+            v2.ToDtype(torch.float32, scale=True),
+        ]
+    )
+    return view
+
+
+VIEWS: Mapping[Augmentation, Callable[[Preprocessing], View]] = {
+    "paper": paper_view,
+    "dermoscopy": dermoscopy_view,
+    "natural": natural_view,
+    "cameras": dermoscopy_or_camera_view,
+}
+
+
+def training_view(
+    preprocessing: Preprocessing,
+    seed: int,
+    epoch: int,
+    augmentation: Augmentation,
+    views: int | None = None,
+) -> Transform:
+    """Returns the transform of an epoch; it does not depend on process or order of images.
+
+    views: if given, the transform returns so many random views, (views, 3, size, size).
+    """
+    view = VIEWS[augmentation](preprocessing)
+
+    def transform(index: int, pixels: Tensor) -> Tensor:
+        with seeded(CPU, seed, epoch, index):
+            if views is None:
+                return view(pixels)
+            return torch.stack([view(pixels) for _ in range(views)])
+
+    return transform
+
+
+def evaluation_view(preprocessing: Preprocessing) -> Transform:
+    """Returns the transform of evaluation and service."""
+    return lambda _, pixels: network_input(pixels, preprocessing)

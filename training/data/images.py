@@ -1,0 +1,242 @@
+"""Images in folders and tar archives, by relative name; decoding; unusable images.
+
+Labelled images, their parts, and sets of out-of-distribution images.
+"""
+
+import os
+import sys
+import tarfile
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from io import BytesIO
+from lzma import LZMAError
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from eulerlora.checkpoint.config import ClassName
+from eulerlora.errors import DataError, ImageError
+from eulerlora.images.files import EXTENSIONS, image_files, is_image_name
+from eulerlora.images.files import read_image as open_image
+from eulerlora.images.preprocess import Conversion, RgbImage
+from eulerlora.printable import printable
+from training.data.augmentation import Transform
+from training.data.progress import track
+from training.recipe.schema import OodGroup
+
+Encoded = Path | bytes
+"""An image file on disk, or its bytes in memory."""
+
+Source = Encoded | Tensor | Callable[[], Tensor]
+"""An encoded image, a decoded one or a function that makes it: (3, height, width) uint8, RGB."""
+
+Decoded = Tensor | str
+"""A decoded image, or the reason why it cannot be decoded."""
+
+OnBad = Callable[[str, str], None]
+"""(name, reason) -> None, to skip an unusable image or row; or raises DataError."""
+
+DECODE_AHEAD = 64  # images
+
+
+class Skipped(Protocol):
+    """A set of images with the reasons, by name, why others were skipped."""
+
+    @property
+    def skipped(self) -> Mapping[str, str]: ...
+
+
+def encoded_images(path: Path) -> Iterator[tuple[str, Encoded]]:
+    """Yields names and files of a folder, or names and bytes of a tar archive in its order.
+
+    An archive is read as a stream. Raises DataError for a missing or unreadable path.
+    """
+    if path.is_dir():
+        yield from ((file.relative_to(path).as_posix(), file) for file in image_files(path))
+    elif path.is_file():
+        yield from _archived_images(path)
+    else:
+        raise missing_path(path)
+
+
+def list_images(path: Path) -> dict[str, Source]:
+    """Returns all image files of a folder or tar archive by relative name, sorted.
+
+    A folder's files stay on disk; an archive is read into memory in encoded form. Raises
+    DataError for a path that is missing, unreadable or without images.
+    """
+    images: dict[str, Source] = dict(sorted(encoded_images(path)))
+    if not images:
+        raise no_images(path)
+    return images
+
+
+def missing_path(path: Path) -> DataError:
+    """Returns the error for a path that does not exist."""
+    return DataError(f"{path}: expected a folder or tar archive, got no such file")
+
+
+def no_images(path: Path) -> DataError:
+    """Returns the error for a folder or archive without images."""
+    return DataError(f"{path}: expected images ({', '.join(EXTENSIONS)}), got no images")
+
+
+def _archived_images(path: Path) -> Iterator[tuple[str, bytes]]:
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                if is_image_name(member.name) and (file := archive.extractfile(member)) is not None:
+                    yield member.name.removeprefix("./"), file.read()
+    except (tarfile.TarError, OSError, EOFError, LZMAError, zlib.error) as error:
+        raise DataError(f"{path}: expected a readable tar archive ({type(error).__name__})") from (
+            error
+        )
+
+
+def read_image(name: str, source: Source) -> Tensor:
+    """Returns (3, height, width) uint8, upright sRGB. Raises DataError with the image's name."""
+    if isinstance(source, Tensor):
+        return source
+    if not isinstance(source, Path | bytes):
+        return source()
+    return _rgb_image(name, source).pixels
+
+
+def _rgb_image(name: str, source: Encoded) -> RgbImage:
+    try:
+        return open_image(BytesIO(source) if isinstance(source, bytes) else source, name)
+    except ImageError as error:
+        raise DataError(str(error)) from error
+
+
+def decode_all(path: Path) -> Iterator[tuple[str, Decoded]]:
+    """Yields the name and the decoded form of every image, in the order of `encoded_images`.
+
+    Worker threads decode ahead; long work shows its progress. Raises DataError for a missing or
+    unreadable path.
+    """
+    yield from track(_decode_in_threads(encoded_images(path)), f"decoding {path.name}", "images")
+
+
+def _decode_in_threads(images: Iterable[tuple[str, Encoded]]) -> Iterator[tuple[str, Decoded]]:
+    pending: deque[Future[tuple[str, Decoded]]] = deque()
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for name, source in images:
+            pending.append(pool.submit(_decode, name, source))
+            if len(pending) > DECODE_AHEAD:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+
+def _decode(name: str, source: Encoded) -> tuple[str, Decoded]:
+    """Returns the name with the pixels or the reason. Reports a colour profile that is ignored."""
+    try:
+        image = _rgb_image(name, source)
+    except DataError as error:
+        return name, str(error).removeprefix(f"{name}: ")
+    for warning in image.warnings:
+        if warning.code is Conversion.PROFILE_IGNORED:
+            print(printable(f"warning: {name}: {warning.message}"), file=sys.stderr)
+    return name, image.pixels
+
+
+def refuse(name: str, reason: str) -> None:
+    """Raises DataError for an unusable image; an OnBad that allows none."""
+    raise DataError(f"{name}: {reason}; use --skip-bad to skip unusable images")
+
+
+def report_skipped(*sets: Skipped) -> None:
+    """Lists the skipped images of all sets on stderr, with reasons; prints nothing if none."""
+    skipped = {name: reason for images in sets for name, reason in images.skipped.items()}
+    if skipped:
+        noun = "image" if len(skipped) == 1 else "images"
+        print(f"skipped {len(skipped):,} {noun}:", file=sys.stderr)
+    for name, reason in skipped.items():
+        print(f"  {name}: {reason}", file=sys.stderr)
+
+
+OUTSIDE = -1
+"""Label of images that belong to none of the classes."""
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, eq=False)  # comparing tensors gives no single truth value
+class LabelledImage:
+    """An image with its name, source and class index.
+
+    cluster: identifier of the subject that several images share, such as a lesion, if known.
+    groups: the image's group by attribute, such as "female" by "sex".
+    """
+
+    name: str
+    source: Source
+    label: int
+    cluster: str | None = None
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ImageParts:
+    """A labelled data set, split.
+
+    name: title in reports, with the split. parts: images of train, validation and calibration (not
+    in every split) and test. skipped: reasons by name for skipped images or rows. target: classes
+    whose joint sensitivity matters most, if the data set has any. notes: remarks for the user.
+    """
+
+    name: str
+    classes: tuple[ClassName, ...]
+    parts: Mapping[str, Sequence[LabelledImage]]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    target: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OodSet:
+    """Images that differ from the data set; `name` and `skipped` as in ImageParts.
+
+    Images of none of the classes are labelled OUTSIDE. group: how they differ (`OodSettings`).
+    generated: True for pictures of `training.ood`, False for those of a folder or archive.
+    """
+
+    name: str
+    images: Sequence[LabelledImage]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    group: OodGroup = "far"
+    generated: bool = False
+
+
+class ImageDataset(Dataset[tuple[Tensor, int]]):
+    """A torch data set of transformed images and their labels."""
+
+    def __init__(self, images: Sequence[LabelledImage], transform: Transform) -> None:
+        self.images = images
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image = self.images[index]
+        return self.transform(index, read_image(image.name, image.source)), image.label
+
+
+def class_counts(images: Sequence[LabelledImage], classes: int) -> Tensor:
+    """Returns (classes,) int64, the number of images per class."""
+    return torch.bincount(torch.tensor([image.label for image in images]), minlength=classes)
+
+
+def evenly_spaced(items: Sequence[Item], count: int | None) -> Sequence[Item]:
+    """Returns `count` items at equal distances, beginning with the first; all if fewer or None."""
+    if count is None or count >= len(items):
+        return items
+    return [items[index * len(items) // count] for index in range(count)]

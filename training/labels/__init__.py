@@ -1,1 +1,0 @@
-"""Labels of a user's images, by folder or table, their checks and their split."""

@@ -1,1 +1,0 @@
-"""Training of all weights of a backbone: single networks and ensembles of them."""
