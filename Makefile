@@ -48,6 +48,20 @@ test: $(TESTS) ## run the tests that this machine supports, except the slow ones
 test-all: $(TESTS) ## run the slow tests too
 	$(PYTEST)
 
+# Branch coverage of the product by the tests that this machine supports; FOLDER=tests/training
+# measures a part, which does not reach the required share.
+FOLDER := tests
+COVERED ?= 95
+
+.PHONY: coverage
+coverage: $(TESTS) ## measure the branch coverage of the product; at least $(COVERED)%
+	rm -rf build/coverage
+	mkdir -p build/coverage
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest --numprocesses $(WORKERS) --dist worksteal \
+	  -m "not slow" $(FOLDER)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --fail-under=$(COVERED)
+
 .PHONY: lint
 lint: $(TESTS) ## run ruff, mypy and the import rules
 	$(BIN)/ruff check .

@@ -3,34 +3,32 @@
 EulerLoRAError
 ├── SettingsError      a setting has a value that is not allowed
 ├── OutputPathError    an output path cannot be used
+├── StorageError       a disk is full or fails
 ├── ImageError         an image cannot be opened or converted to RGB
 ├── CheckpointError    a checkpoint is missing, damaged or made for another model
 ├── DataError          a data set is missing, incomplete or has unexpected labels
 ├── NonFiniteError     a computation returned NaN or infinity
-├── HubError           a repository of the Hugging Face Hub cannot be read or written
-└── StorageError       a disk is full or fails
+└── HubError           a repository of the Hugging Face Hub cannot be read or written
 
-Every message is one line that states what was expected and what was given.
+The first four are those of `eulerlora_client.errors`. Every message is one line that states what
+was expected and what was given.
 """
 
 from pathlib import Path
-from typing import ClassVar
 
+from eulerlora_client.errors import EulerLoRAError, OutputPathError, SettingsError, StorageError
 
-class EulerLoRAError(Exception):
-    """Base of all errors that the user's input or machine causes."""
-
-    exit_status: ClassVar[int] = 1  # of the `eulerlora` program
-
-
-class SettingsError(EulerLoRAError):
-    """A setting has a value that is not allowed."""
-
-
-class OutputPathError(EulerLoRAError):
-    """An output path cannot be used."""
-
-    exit_status = 2
+__all__ = [
+    "CheckpointError",
+    "DataError",
+    "EulerLoRAError",
+    "HubError",
+    "ImageError",
+    "NonFiniteError",
+    "OutputPathError",
+    "SettingsError",
+    "StorageError",
+]
 
 
 class ImageError(EulerLoRAError):
@@ -56,16 +54,3 @@ class NonFiniteError(EulerLoRAError):
 
 class HubError(EulerLoRAError):
     """A repository of the Hugging Face Hub cannot be read or written."""
-
-
-class StorageError(EulerLoRAError):
-    """A disk is full or fails; files written before are intact.
-
-    reason: such as "disk full (no space left on device)". resume_hint: how to continue.
-    """
-
-    def __init__(self, path: Path, reason: str, resume_hint: str = "") -> None:
-        hint = f"; {resume_hint}" if resume_hint else ""
-        super().__init__(f"{reason} while writing {path}{hint}")
-        self.path = path
-        self.reason = reason

@@ -30,20 +30,17 @@ from eulerlora.prediction.answer import Prediction, prediction_of, with_predicti
 from eulerlora.prediction.precision import REQUESTED, decide_precision
 from eulerlora.sampling.adaptive import ROUNDS
 from eulerlora.scores.prediction_sets import RunOptions, check_coverage
-from eulerlora.settings import (
+from eulerlora.settings import DEFAULT_RUNTIME, Draw, PrecisionChoice, RuntimeSettings
+from eulerlora_client.contract.sampling import (
     ADAPTIVE,
     AUTO,
-    DEFAULT_RUNTIME,
     DEFAULT_SAMPLES,
     Auto,
-    Draw,
     Precision,
-    PrecisionChoice,
     RequestMode,
-    RuntimeSettings,
     Sampler,
 )
-from eulerlora.validation import validated
+from eulerlora_client.settings import validated
 
 RgbArray = npt.NDArray[np.uint8]
 """(height, width, 3), RGB."""

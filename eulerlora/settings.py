@@ -1,44 +1,20 @@
 """Settings of adapters, backbone, input, runtime and draws; recipes and checkpoints share them."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora.validation import Settings
+from eulerlora_client.contract.sampling import Auto, Mode, Precision, Sampler
+from eulerlora_client.settings import PositiveInt, Settings, optional
 
-Mode = Literal["det", "stoch"]
-"""Of a draw."""
-ADAPTIVE: Literal["adaptive"] = "adaptive"
-RequestMode = Literal["det", "stoch", "adaptive"]
-"""Of a prediction; `adaptive` is a pass in mode det, then samples where a decision is unsettled."""
-Auto = Literal["auto"]
-AUTO: Auto = "auto"
-"""Instead of a number of samples: adaptive sampling (`eulerlora.sampling.adaptive`)."""
-
-DEFAULT_SAMPLES = 4
-
-Sampler = Literal["independent", "balanced"]
-SAMPLERS: tuple[Sampler, ...] = ("independent", "balanced")
 ColourConstancy = Literal["none", "shades-of-gray"]
-Precision = Literal["float32", "bfloat16"]
-PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 PrecisionChoice = Precision | Auto
 """A precision, or `auto`: bfloat16 where `eulerlora.prediction.precision` allows it."""
-PositiveInt = Annotated[int, Field(ge=1)]
 Activation = Literal["gelu", "gelu-tanh", "quick-gelu", "swiglu"]
 Channels = tuple[float, float, float]
 Positive = Annotated[float, Field(gt=0)]
 Margin = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-def optional(default: Any, **constraints: Any) -> Any:
-    """Returns a field that is not serialised while it has its default.
-
-    A config, and so its revision, does not change when an option is added.
-    """
-    return Field(default, exclude_if=lambda value: bool(value == default), **constraints)
 
 
 class AdapterSettings(Settings):

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
         UnusableImage,
         UploadTooSlow,
     )
-    from eulerlora_client.errors import ClientError, SettingsError
+    from eulerlora_client.errors import EulerLoRAError, SettingsError
     from eulerlora_client.sdk.client import AsyncTriageClient, TriageClient
     from eulerlora_client.sdk.images import ImageFile
     from eulerlora_client.sdk.requests import RetryPolicy, Timeouts
@@ -90,11 +90,11 @@ __all__ = [
     "BadRequest",
     "BodyTooLarge",
     "ClassName",
-    "ClientError",
     "ConnectionLost",
     "DeadlinePassed",
     "Disposition",
     "DispositionText",
+    "EulerLoRAError",
     "ForeignOrigin",
     "HeadersTooLarge",
     "ImageFile",

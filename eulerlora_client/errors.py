@@ -1,14 +1,14 @@
-"""Errors of the client. Those of a request are in `eulerlora_client.contract.problems`.
+"""The base of all errors, and those of files, settings and the client.
 
-ClientError
+EulerLoRAError
 ├── SettingsError     a setting, a policy file, a URL or a key is invalid
-├── ImageFilesError   there is no image file, or a folder cannot be listed
 ├── OutputPathError   an output path cannot be used
 ├── StorageError      a disk is full or fails
-├── RowsError         a file of triage rows is invalid
+├── ImageFilesError   there is no image file, or a folder cannot be listed
 ├── PolicyError       a policy does not apply to a model
 └── OutcomesError     a file of confirmed outcomes is invalid
 
+`eulerlora.errors` adds those of the model, `eulerlora_client.contract.problems` those of a request.
 A message is one line: what was expected, and what was given.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 
-class ClientError(Exception):
+class EulerLoRAError(Exception):
     """Base of all errors that the user's input or machine causes.
 
     exit_status: of the `eulerlora` program, 1 for failed work and 2 for wrong usage.
@@ -25,36 +25,36 @@ class ClientError(Exception):
     exit_status: ClassVar[int] = 1
 
 
-class SettingsError(ClientError):
+class SettingsError(EulerLoRAError):
     """A setting, a policy file, a URL or a key is invalid."""
 
 
-class ImageFilesError(ClientError):
-    """There is no image file, or a folder cannot be listed."""
-
-
-class OutputPathError(ClientError):
+class OutputPathError(EulerLoRAError):
     """An output path cannot be used."""
 
     exit_status = 2
 
 
-class StorageError(ClientError):
-    """A disk is full or fails; earlier content of the file is intact."""
+class StorageError(EulerLoRAError):
+    """A disk is full or fails; earlier content of the file is intact.
 
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{reason} while writing {path}")
+    reason: such as "disk full (no space left on device)". resume_hint: how to continue.
+    """
+
+    def __init__(self, path: Path, reason: str, resume_hint: str = "") -> None:
+        hint = f"; {resume_hint}" if resume_hint else ""
+        super().__init__(f"{reason} while writing {path}{hint}")
         self.path = path
         self.reason = reason
 
 
-class RowsError(ClientError):
-    """A file of triage rows, written by `eulerlora triage --json-lines`, is invalid."""
+class ImageFilesError(EulerLoRAError):
+    """There is no image file, or a folder cannot be listed."""
 
 
-class PolicyError(ClientError):
+class PolicyError(EulerLoRAError):
     """A policy does not apply to a model: it names classes that the model does not have."""
 
 
-class OutcomesError(ClientError):
+class OutcomesError(EulerLoRAError):
     """A file of confirmed outcomes is invalid, or has no lesion of the tested class."""

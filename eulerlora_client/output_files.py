@@ -1,4 +1,4 @@
-"""Text files that appear complete or not at all."""
+"""Files that appear complete or not at all, and one error for a full or failing disk."""
 
 import errno
 import os
@@ -13,31 +13,44 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def atomic_text_file(path: Path, newline: str = "\n", errors: str = "strict") -> Iterator[TextIO]:
-    """Opens a UTF-8 file that replaces `path` when the block ends without an error.
+def atomic_write(path: Path, private: bool = False) -> Iterator[Path]:
+    """Yields a temporary path that replaces `path` in one step when the block succeeds.
 
-    A new file is readable for its owner only: it may name patients. After an error, `path` is
-    unchanged. A device or a pipe is written to, not replaced, and so is an open file such as
-    /dev/stdout. Of a link, the target is replaced. newline, errors: as for `open`. Raises
-    StorageError if the disk is full or fails.
+    Until then an older file at `path` stays. After a failure the temporary file is removed.
+    private: True for permissions 0600, which also hold while the file is written; False for 0644.
+    Raises StorageError for a full or failing disk.
     """
-    if not is_replaceable(path):
-        with _storage_errors(path), _open(path, newline, errors) as file:
-            yield file
-        return
-    real = Path(os.path.realpath(path))  # unlike Path.resolve, accepts broken links
-    partial = real.with_name(f".{real.name}.partial")
+    partial = path.with_name(f".{path.name}.partial")
     try:
-        with _storage_errors(path):
+        with storage_errors(path):
             _create_private(partial, path)
-            with _open(partial, newline, errors) as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())  # network file systems report a full disk only here
-            partial.replace(real)
+            yield partial
+            partial.chmod(0o600 if private else 0o644)
+            _sync(partial)
+            partial.replace(path)
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def open_output(path: Path, private: bool = False) -> Iterator[TextIO]:
+    """Opens a UTF-8 text file for writing without newline translation, as `atomic_write` does.
+
+    A device, a pipe or an open file such as /dev/stdout is written to directly, and the target of a
+    link is replaced, not the link. File names that are not UTF-8 are written byte for byte.
+    private: True for a file that may name patients. Raises StorageError for a full or failing disk.
+    """
+    if is_replaceable(path):
+        real = Path(os.path.realpath(path))  # unlike Path.resolve, accepts broken links
+        with atomic_write(real, private) as partial, _open_text(partial) as file:
+            yield file
+        return
+    descriptor = open_descriptor(path)
+    # A duplicate continues where the output of the process ends; opening would start anew.
+    target = path if descriptor is None else os.dup(descriptor)
+    with storage_errors(path), _open_text(target) as file:
+        yield file
 
 
 def is_replaceable(path: Path) -> bool:
@@ -53,25 +66,29 @@ def open_descriptor(path: Path) -> int | None:
     return None
 
 
-def _open(path: Path, newline: str, errors: str) -> TextIO:
-    def open_private(name: str, flags: int) -> int:
-        descriptor = open_descriptor(path)
-        # A duplicate continues where the output of the process ends; opening would start anew.
-        return os.open(name, flags, mode=0o600) if descriptor is None else os.dup(descriptor)
-
-    return open(path, "w", encoding="utf-8", newline=newline, errors=errors, opener=open_private)
-
-
 @contextmanager
-def _storage_errors(path: Path) -> Iterator[None]:
-    """Raises StorageError for a full or failing disk; other errors pass unchanged."""
+def storage_errors(path: Path) -> Iterator[None]:
+    """Converts an OSError that the disk causes into a StorageError on `path`.
+
+    Converted are a full disk, an exceeded quota, a file over the size limit and a failed write.
+    Other errors, such as a missing permission, pass unchanged. Of nested blocks the outermost one
+    determines the path in the message.
+    """
     try:
         yield
+    except StorageError as error:
+        raise StorageError(path, error.reason) from error
     except OSError as error:
         if error.errno not in (*DISK_FULL, errno.EIO):
             raise
-        reason = "disk full" if error.errno in DISK_FULL else "the disk failed"
-        raise StorageError(path, f"{reason} ({os.strerror(error.errno).lower()})") from error
+        cause = "disk full" if error.errno in DISK_FULL else "the disk failed"
+        raise StorageError(path, f"{cause} ({os.strerror(error.errno).lower()})") from error
+
+
+def _open_text(path: Path | int) -> TextIO:
+    return open(  # noqa: PTH123 - a descriptor has no Path
+        path, "w", encoding="utf-8", errors="surrogateescape", newline=""
+    )
 
 
 def _create_private(partial: Path, path: Path) -> None:
@@ -85,3 +102,12 @@ def _create_private(partial: Path, path: Path) -> None:
     except OSError as error:
         error.filename = str(path)
         raise
+
+
+def _sync(path: Path) -> None:
+    """Waits until the file is on the disk: network file systems report a full disk only then."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,37 +1,18 @@
 """Base class of settings, and validation errors as one line of plain text."""
 
-from collections.abc import Mapping, Sequence
+import re
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from eulerlora_client.errors import SettingsError
 
-EXPECTED = {
-    "bool_parsing": "true or false",
-    "bool_type": "true or false",
-    "dict_type": "a table",
-    "finite_number": "a finite number",
-    "float_parsing": "a number",
-    "float_type": "a number",
-    "greater_than": "a number above {gt}",
-    "greater_than_equal": "at least {ge}",
-    "int_from_float": "a whole number",
-    "int_parsing": "a whole number",
-    "int_type": "a whole number",
-    "json_invalid": "valid JSON",
-    "less_than": "a number below {lt}",
-    "less_than_equal": "at most {le}",
-    "literal_error": "{expected}",
-    "model_attributes_type": "a table",
-    "model_type": "a table",
-    "string_too_short": "a text of at least {min_length} characters",
-    "string_type": "a text",
-    "too_short": "at least {min_length} items",
-    "tuple_type": "a list",
-}
-"""Expected values, by pydantic's type of error."""
+PositiveInt = Annotated[int, Field(ge=1)]
+Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class Settings(BaseModel):
@@ -43,52 +24,128 @@ class Settings(BaseModel):
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
+def optional(default: Any, **constraints: Any) -> Any:
+    """Returns a field that is not serialised while it has its default.
+
+    A config, and so its revision, does not change when an option is added.
+    """
+    return Field(default, exclude_if=lambda value: bool(value == default), **constraints)
+
+
 def validated(kind: type[AnySettings], values: Mapping[str, Any]) -> AnySettings:
-    """Returns settings with the given values. Raises SettingsError."""
+    """Returns settings of a kind from a user's values. Raises SettingsError, one line."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
         raise SettingsError(first_error(error, kind)) from error
 
 
-def first_error(error: ValidationError, model: type[BaseModel]) -> str:
-    """Returns the first error of a validation as one line that begins with the key."""
-    first = error.errors()[0]
-    key = ".".join(map(str, first["loc"]))
+EXPECTED = {
+    "finite_number": "a finite number",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "a number of at least {ge}",
+    "json_invalid": "valid JSON",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "a number of at most {le}",
+    "literal_error": "{expected}",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "string_too_long": "text of at most {max_length} character(s)",
+    "string_too_short": "text of at least {min_length} character(s)",
+    "too_long": "at most {max_length} item(s)",
+    "too_short": "at least {min_length} item(s)",
+    "union_tag_invalid": "a name of {expected_tags}",
+    "union_tag_not_found": "a table with a name",
+}
+EXPECTED_BY_PREFIX = {
+    "bool": "true or false",
+    "dict": "a table",
+    "float": "a number",
+    "int": "an integer",
+    "list": "a list",
+    "model": "a table",
+    "string": "text",
+    "tuple": "a list",
+}
+"""What a key expects, by the type of pydantic's error or by the first word of that type."""
+
+
+def expected_value(error: ErrorDetails) -> str:
+    """Returns what a validation error expected, such as "a number above 0".
+
+    The text does not repeat the value that was given.
+    """
+    name = error["type"]
+    general = EXPECTED_BY_PREFIX.get(name.partition("_")[0], "another value")
+    return EXPECTED.get(name, general).format_map(error.get("ctx", {}))
+
+
+def first_error(error: ValidationError, model: type[BaseModel] | None = None) -> str:
+    """Returns the first validation error in one line that begins with the key.
+
+    model: that was validated; an unknown key then gets a suggestion.
+    """
+    errors = error.errors()
+    first, key = errors[0], _key(errors[0])
+    if first["type"] == "extra_forbidden":
+        return f"unknown key {key}{_suggestion(key, model)}"
     if first["type"] == "missing":
         return f"missing key {key}"
-    if first["type"] == "extra_forbidden":
-        return f"unknown key {key}{_suggestion(first['loc'], model)}"
-    context = first.get("ctx", {})
+    if first["type"] == "json_invalid":
+        return "expected valid JSON"
     if first["type"] == "value_error":
-        reason = str(context["error"])
+        reason = str(first["ctx"]["error"])
     else:
-        expected = EXPECTED.get(first["type"], "another value")
-        reason = f"expected {expected.format_map(context)}{_given(first['input'])}"
+        alternatives = dict.fromkeys(
+            expected_value(fault) for fault in errors if _key(fault) == key
+        )
+        reason = f"expected {' or '.join(alternatives)}, got {reprlib.repr(first['input'])}"
     return f"{key}: {reason}" if key else reason
 
 
-def _given(value: object) -> str:
-    """Returns ", got VALUE" for a short scalar."""
-    shown = repr(value)
-    return f", got {shown}" if isinstance(value, str | int | float) and len(shown) < 40 else ""
+UNION_MEMBER = re.compile(r"(constrained-)?(int|str|float|bool)|.+\[.*\]")
+"""Pydantic's names for the members of a union, such as "constrained-int" or "literal['auto']"."""
 
 
-def _suggestion(location: Sequence[int | str], model: type[BaseModel]) -> str:
-    """Returns "; did you mean KEY?" for an unknown key that resembles a known one."""
-    *parents, unknown = map(str, location)
+def _key(fault: ErrorDetails) -> str:
+    """Returns a dotted key without pydantic's names for the members of a union."""
+    parts = [str(part) for part in fault["loc"]]
+    if fault["type"] in ("extra_forbidden", "missing"):  # the last part is a key, however named
+        return ".".join([*_without_union_members(parts[:-1]), parts[-1]])
+    return ".".join(_without_union_members(parts))
+
+
+def _without_union_members(parts: Sequence[str]) -> list[str]:
+    return [part for part in parts if not UNION_MEMBER.fullmatch(part)]
+
+
+def _suggestion(key: str, kind: type[BaseModel] | None) -> str:
+    """Returns "; did you mean KEY?" if the model has a similar key, or an empty string."""
+    *parents, last = key.split(".")
+    model = kind
     for parent in parents:
-        nested = _model_in(model.model_fields[parent].annotation)
-        if nested is None:
-            return ""
-        model = nested
-    similar = get_close_matches(unknown, model.model_fields, n=1)
-    return f"; did you mean {'.'.join([*parents, *similar])}?" if similar else ""
+        if model is not None and not parent.isdigit():
+            field = model.model_fields.get(parent)
+            model = None if field is None else _model_in(field.annotation)
+    similar = get_close_matches(last, model.model_fields if model is not None else (), n=1)
+    if similar:
+        return f"; did you mean {'.'.join([*parents, *similar])}?"
+    elsewhere = {} if kind is None else {name.rpartition(".")[2]: name for name in _names(kind)}
+    names = [elsewhere[match] for match in get_close_matches(last, elsewhere, n=1)]
+    return "".join(f"; did you mean {name}?" for name in names)
+
+
+def _names(model: type[BaseModel]) -> Iterator[str]:
+    """Yields the dotted names of all keys of a model and of the models in it."""
+    for name, field in model.model_fields.items():
+        inner = _model_in(field.annotation)
+        yield name
+        if inner is not None:
+            yield from (f"{name}.{key}" for key in _names(inner))
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Returns the model in an annotation such as Model or Model | None; None for others."""
-    for kind in (annotation, *get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind
-    return None
+    """Returns the model in an annotation such as Model, Model | None or tuple[Model, ...]."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    models = (_model_in(argument) for argument in get_args(annotation))
+    return next((model for model in models if model is not None), None)

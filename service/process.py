@@ -22,8 +22,8 @@ from eulerlora.errors import SettingsError
 from eulerlora.model import choose_device
 from eulerlora.prediction.precision import decide_precision
 from eulerlora.settings import PrecisionChoice, RuntimeSettings
-from eulerlora.validation import validated
 from eulerlora_client.policy.policy import default_policy, read_policy
+from eulerlora_client.settings import validated
 from service.app import Options, create_service
 from service.audit.log import AuditLog, AuditSettings
 from service.audit.secret import read_secret

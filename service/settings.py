@@ -11,8 +11,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from eulerlora.errors import SettingsError
-from eulerlora.settings import PositiveInt
-from eulerlora.validation import Settings, first_fault
+from eulerlora_client.settings import PositiveInt, Settings, first_error
 
 PREFIX = "EULERLORA_SERVE_"
 NESTED = "__"
@@ -168,7 +167,7 @@ def settings_of_environment() -> ServiceSettings:
     try:
         return ServiceSettings()
     except ValidationError as error:
-        raise SettingsError(f"{PREFIX}*: {first_fault(error)}") from error
+        raise SettingsError(f"{PREFIX}*: {first_error(error)}") from error
 
 
 def check_consistency(settings: ServiceSettings) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 from torchvision import models
 from torchvision.models import Weights, WeightsEnum
 
-from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig, ClassName
+from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
 from eulerlora.checkpoint.files import save_checkpoint
 from eulerlora.checkpoint.published_weights import PUBLISHED
 from eulerlora.checkpoint.safetensor_files import tensors_sha256
@@ -22,8 +22,8 @@ from eulerlora.methods.registry import build_network
 from eulerlora.methods.settings import EULERLORA, MethodSettings
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.scores.ood_scores import ScoreThreshold, Threshold
 from eulerlora.settings import AdapterSettings, BackboneSettings
+from eulerlora_client.contract.answers import ClassName, ScoreThreshold, Threshold
 
 TINY_BACKBONE = BackboneSettings(
     image_size=32, patch_size=8, layers=2, heads=2, width=16, mlp_width=24

@@ -1,7 +1,7 @@
 """Damages to the folder of the tiny checkpoint.
 
-tests/eulerlora/checkpoint/test_files.py applies all damages of `LOADING`; tests of other packages take
-single ones to test how they handle the error. tests/eulerlora/checkpoint/test_safetensor_files.py covers
+tests/eulerlora/checkpoint/test_files.py applies all damages of `LOADING`; tests of other packages
+take single ones to test how they handle the error. test_safetensor_files.py beside it covers
 further damages of a file.
 """
 

@@ -25,10 +25,10 @@ from PIL import Image
 from pydicom.encaps import encapsulate
 
 with atheris.instrument_imports(include=["service", "eulerlora", "python_multipart", "imagesize"]):
-    from eulerlora.checkpoint.config import ClassName
     from eulerlora.checkpoint.files import save_checkpoint
     from eulerlora.model import EulerLoRA
     from eulerlora.settings import Preprocessing
+    from eulerlora_client.contract.answers import ClassName
     from service import app as service_app
     from service.decoding.decode import Declared
     from service.decoding.pool import Decoded, Decoder, decoded

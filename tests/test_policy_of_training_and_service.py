@@ -12,14 +12,12 @@ import torch
 from click.testing import CliRunner
 from PIL import Image
 
-from eulerlora.checkpoint.config import ClassName
 from eulerlora.checkpoint.files import read_config, save_checkpoint, write_config
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA, Prediction
-from eulerlora.scores.ood_scores import Threshold
 from eulerlora_client.commands.policy import policy_command
 from eulerlora_client.contract import answers as contract
-from eulerlora_client.contract.answers import Disposition
+from eulerlora_client.contract.answers import ClassName, Disposition, Threshold
 from eulerlora_client.policy.policy import default_policy, default_policy_text, read_policy
 from tests.conftest import THRESHOLDS, MakeConfig, MakeNetwork
 from tests.eulerlora_client.policy_inputs import GOOD, make_prediction

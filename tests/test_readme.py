@@ -1,4 +1,4 @@
-"""README.md: its code runs, its JSON is the answer of the service, its tree is complete."""
+"""README.md: its code runs, its JSON is the answer of the service, its results are measured."""
 
 import json
 import shlex
@@ -39,7 +39,6 @@ def test_the_python_block_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (code,) = blocks("python")
-    assert len(code.strip().splitlines()) <= 10
     monkeypatch.chdir(ROOT)
     exec(compile(code, "README.md", "exec"), {})
     out = capsys.readouterr().out
@@ -77,18 +76,6 @@ def test_the_predict_command_answers_for_the_example_image(
     done = run(*arguments)
     assert (done.status, done.err) == (0, "")
     assert json.loads(blocks("json")[0])["label"] in done.out
-
-
-def test_the_tree_has_one_line_for_every_sub_package() -> None:
-    (tree,) = [block for block in blocks("") if block.startswith("eulerlora/")]
-    assert len(tree.splitlines()) <= 20
-    named = {
-        name.rstrip("/") for line in tree.splitlines() for name in line.split("  ")[0].split(", ")
-    }
-    assert all((ROOT / name).is_dir() for name in named)
-    for package in ("service", "training"):
-        sub_packages = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
-        assert {f"{package}/{name}" for name in sub_packages} <= named
 
 
 def test_readme_and_card_have_the_measured_performance_of_the_packaged_policy() -> None:

@@ -19,8 +19,9 @@ from starlette.routing import Router
 from starlette.types import ASGIApp
 
 from eulerlora.nn.openmp import set_openmp_wait_policy
-from eulerlora.settings import AUTO, PrecisionChoice
-from eulerlora.validation import Settings
+from eulerlora.settings import PrecisionChoice
+from eulerlora_client.contract.sampling import AUTO
+from eulerlora_client.settings import Settings
 
 NAME = "eulerlora"
 EVERY_ADDRESS = "0.0.0.0"  # that of Ray's proxies in serve.yaml

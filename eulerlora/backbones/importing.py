@@ -24,7 +24,7 @@ from eulerlora.checkpoint.files import BACKBONE, CARD, check_free, new_folder
 from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import Preprocessing
-from eulerlora.validation import validated
+from eulerlora_client.settings import validated
 
 BILINEAR, BICUBIC = "bilinear-antialias", "bicubic-antialias"
 PILLOW_FILTERS = {2: BILINEAR, 3: BICUBIC}

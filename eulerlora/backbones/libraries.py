@@ -17,7 +17,7 @@ from eulerlora.backbones.source import Json
 from eulerlora.checkpoint.backbone import POSITIONS
 from eulerlora.errors import SettingsError
 from eulerlora.settings import Activation, BackboneSettings
-from eulerlora.validation import validated
+from eulerlora_client.settings import validated
 
 
 @dataclass(frozen=True)

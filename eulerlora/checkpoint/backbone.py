@@ -16,7 +16,7 @@ from eulerlora.checkpoint.safetensor_files import read_metadata, read_tensors, w
 from eulerlora.errors import CheckpointError
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import BackboneSettings, Preprocessing
-from eulerlora.validation import validated
+from eulerlora_client.settings import validated
 
 POSITIONS = "encoder.pos_embedding"
 

@@ -9,20 +9,11 @@ from eulerlora.errors import SettingsError
 from eulerlora.methods.settings import EULERLORA, MethodSettings
 from eulerlora.sampling.adaptive import DecisionMargins, StoppingRule
 from eulerlora.scores.feature_distance import FeatureConfig
-from eulerlora.scores.ood_scores import Threshold
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
-from eulerlora.settings import (
-    AdapterSettings,
-    Auto,
-    BackboneSettings,
-    Precision,
-    Preprocessing,
-    RequestMode,
-    Sampler,
-    Sha256,
-    optional,
-)
-from eulerlora.validation import Settings
+from eulerlora.settings import AdapterSettings, BackboneSettings, Preprocessing, Sha256
+from eulerlora_client.contract.answers import ClassName, Threshold
+from eulerlora_client.contract.sampling import Auto, Precision, RequestMode, Sampler
+from eulerlora_client.settings import Settings, optional
 
 FittedEntry = TypeVar("FittedEntry", Threshold, PredictionSetCalibration)
 
@@ -41,13 +32,6 @@ Provenance = dict[str, Any]
 MAX_PARAMETERS = 2**33
 """Of a backbone: 34 GB in float32."""
 MAX_TOKENS = 2**14 + 1
-
-
-class ClassName(Settings):
-    """A class of the label set: its short name and its description."""
-
-    name: Annotated[str, Field(min_length=1)]
-    description: Annotated[str, Field(min_length=1)]
 
 
 class BackboneConfig(Settings):

@@ -25,7 +25,6 @@ from pydantic import Field, ValidationError, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from eulerlora.atomic_files import atomic_write, storage_errors
 from eulerlora.checkpoint.backbone import read_backbone_weights, save_backbone
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.safetensor_files import check_digest, read_tensors, write_tensors
@@ -38,8 +37,10 @@ from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import RowNetwork, predict_images
 from eulerlora.scores.feature_distance import FEATURES_PER_WIDTH, FeatureDistance, FeatureStatistics
 from eulerlora.scores.uncertainty import summarise
-from eulerlora.settings import SAMPLERS, Draw, Precision, Preprocessing, Sha256
-from eulerlora.validation import Settings, first_fault
+from eulerlora.settings import Draw, Preprocessing, Sha256
+from eulerlora_client.contract.sampling import SAMPLERS, Precision
+from eulerlora_client.output_files import atomic_write, storage_errors
+from eulerlora_client.settings import Settings, first_error
 
 IMAGE_FILE, EXPECTED_FILE = "known_answer.png", "known_answer.json"
 DRAWS = (
@@ -175,7 +176,7 @@ def read_known_answer(folder: Path, config: CheckpointConfig) -> KnownAnswer:
     try:
         stored = KnownAnswerFile.model_validate_json(_read(expected_path))
     except ValidationError as error:
-        raise CheckpointError(expected_path, first_fault(error)) from error
+        raise CheckpointError(expected_path, first_error(error)) from error
     classes = tuple(label.name for label in config.classes)
     for answer in stored.answers:
         if len(answer.probabilities) != len(classes):
@@ -392,7 +393,7 @@ def _read_config(path: Path) -> tuple[bytes, CheckpointConfig]:
     except OSError as error:
         raise CheckpointError(path, f"cannot be read ({error.strerror})") from error
     except ValidationError as error:
-        raise CheckpointError(path, first_fault(error)) from error
+        raise CheckpointError(path, first_error(error)) from error
 
 
 def _read_backbone(folder: Path, config: CheckpointConfig) -> VisionTransformer:

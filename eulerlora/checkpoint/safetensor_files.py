@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from eulerlora.atomic_files import atomic_write
 from eulerlora.errors import CheckpointError
+from eulerlora_client.output_files import atomic_write
 
 STORED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from eulerlora.atomic_files import open_output
 from eulerlora.errors import DataError, ImageError, OutputPathError
 from eulerlora.images.files import EXTENSIONS, image_files, read_image
 from eulerlora.images.preprocess import Conversion, ImageWarning
 from eulerlora.model import EulerLoRA, ModelInput, PredictOptions
 from eulerlora.prediction.answer import Prediction
-from eulerlora.printable import csv_path, csv_text, printable
 from eulerlora.scores.ood_scores import ScoreName
+from eulerlora_client.output_files import open_output
+from eulerlora_client.printable import csv_path, csv_text, printable
 
 MAX_BATCH_IMAGES = 32  # limits the memory of a batch on a device without a limit of rows per pass
 PREDICTION_SET = "prediction_set"

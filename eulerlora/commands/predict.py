@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eulerlora.nn.openmp import set_openmp_wait_policy
-from eulerlora.printable import printable
+from eulerlora_client.printable import printable
 
 if TYPE_CHECKING:
-    from eulerlora.settings import Auto, PrecisionChoice, RequestMode
+    from eulerlora.settings import PrecisionChoice
+    from eulerlora_client.contract.sampling import Auto, RequestMode
 
 
 PRECISION_CHOICES = ("auto", "float32", "bfloat16")

@@ -19,7 +19,7 @@ from eulerlora.backbones.importing import ImportedBackbone, read_source
 from eulerlora.backbones.libraries import ACTIVATIONS, VIT
 from eulerlora.backbones.source import Json, Source, find_source, read_any_tensors
 from eulerlora.checkpoint.backbone import POSITIONS
-from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig, ClassName
+from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
 from eulerlora.checkpoint.files import CARD, Checkpoint, save_checkpoint
 from eulerlora.checkpoint.safetensor_files import tensors_sha256, write_tensors
 from eulerlora.errors import CheckpointError, SettingsError
@@ -35,7 +35,8 @@ from eulerlora.exchange.members import (
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import AdapterSettings, BackboneSettings
-from eulerlora.validation import validated
+from eulerlora_client.contract.answers import ClassName
+from eulerlora_client.settings import validated
 
 TransformersVersion = Literal[4, 5]
 PREFIX = "base_model.model."

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from eulerlora.settings import AdapterSettings, PositiveInt, optional
-from eulerlora.validation import Settings
+from eulerlora.settings import AdapterSettings
+from eulerlora_client.settings import PositiveInt, Settings, optional
 
 Sides = Literal["both", "input", "output"]
 Weight = Literal["down", "up", "head"]

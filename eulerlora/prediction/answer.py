@@ -12,7 +12,7 @@ from eulerlora.errors import NonFiniteError
 from eulerlora.nn.runtime import ImageOutput
 from eulerlora.sampling.adaptive import StandardErrors, standard_errors
 from eulerlora.scores.feature_distance import FeatureDistance
-from eulerlora.scores.ood_scores import OodScores, ScoreName, Threshold, ood_scores, score_values
+from eulerlora.scores.ood_scores import OodScores, ScoreName, ood_scores, score_values
 from eulerlora.scores.prediction_sets import (
     PredictionSetCalibration,
     PredictionSets,
@@ -20,11 +20,8 @@ from eulerlora.scores.prediction_sets import (
     prediction_sets,
 )
 from eulerlora.scores.uncertainty import Uncertainty, summarise_all
-from eulerlora.settings import (
-    ADAPTIVE,
-    Precision,
-    RequestMode,
-)
+from eulerlora_client.contract.answers import Threshold
+from eulerlora_client.contract.sampling import ADAPTIVE, Precision, RequestMode
 
 
 @dataclass(frozen=True)

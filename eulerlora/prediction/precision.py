@@ -22,15 +22,8 @@ from eulerlora.errors import NonFiniteError
 from eulerlora.images.preprocess import network_input
 from eulerlora.nn.runtime import Runtime, predict_images
 from eulerlora.prediction.answer import Prediction, prediction_of
-from eulerlora.settings import (
-    AUTO,
-    DEFAULT_SAMPLES,
-    PRECISIONS,
-    Draw,
-    Precision,
-    PrecisionChoice,
-    RuntimeSettings,
-)
+from eulerlora.settings import Draw, PrecisionChoice, RuntimeSettings
+from eulerlora_client.contract.sampling import AUTO, DEFAULT_SAMPLES, PRECISIONS, Precision
 
 MAX_CHANGE = 0.01
 SEED = 20260101

@@ -26,13 +26,8 @@ from torch import Tensor
 
 from eulerlora.scores.feature_distance import FeatureDistance
 from eulerlora.scores.uncertainty import summarise
-from eulerlora.settings import (
-    Draw,
-    Margin,
-    PositiveInt,
-    Share,
-)
-from eulerlora.validation import Settings
+from eulerlora.settings import Draw, Margin
+from eulerlora_client.settings import PositiveInt, Probability, Settings
 
 MIN_PROBABILITY = 1e-30
 """Lower limit of a probability in log-odds."""
@@ -65,8 +60,8 @@ class DecisionMargins(Settings):
     (`eulerlora.sampling.decision_margins`).
     """
 
-    level: Share
-    agreement: Share
+    level: Probability
+    agreement: Probability
     compared_with: PositiveInt
     rounds: tuple[RoundMargins, ...]
     images: PositiveInt

@@ -14,8 +14,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from eulerlora.settings import PositiveInt, Sha256, Share
-from eulerlora.validation import Settings
+from eulerlora.settings import Sha256
+from eulerlora_client.settings import PositiveInt, Probability, Settings
 
 SHRINKAGE = 0.1
 """Weight of the diagonal in the covariance, chosen on training data and generated images."""
@@ -34,7 +34,7 @@ class FeatureConfig(Settings):
     """
 
     sha256: Sha256
-    shrinkage: Share
+    shrinkage: Probability
     components: Annotated[PositiveInt, Field(le=65_536)]
     images: PositiveInt
     data: str

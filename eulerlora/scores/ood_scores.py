@@ -5,67 +5,17 @@ trajectories of the log-sum-exp of the logits (Liu et al., NeurIPS 2020); high o
 feature_distance: `eulerlora.scores.feature_distance`; high out of distribution.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
 from torch import Tensor
 
 from eulerlora.scores.feature_distance import FeatureDistance
-from eulerlora.settings import (
-    Auto,
-    PositiveInt,
-    Precision,
-    RequestMode,
-    Share,
-    optional,
-)
-from eulerlora.validation import Settings
+from eulerlora_client.contract.answers import ScoreThreshold, Threshold
 
 ScoreName = Literal["msp", "energy", "feature_distance"]
 SCORES: tuple[ScoreName, ...] = ("msp", "energy", "feature_distance")
-
-
-class ScoreThreshold(Settings):
-    """The threshold of an OOD score that is high out of distribution.
-
-    An image with a score above `threshold` is flagged. kept: fraction of the in-distribution images
-    that are not flagged. upper_quartile: score that at most a quarter of them exceed, by which a
-    monitor finds smaller shifts.
-    """
-
-    threshold: Annotated[float, Field(allow_inf_nan=False)]
-    kept: Share
-    upper_quartile: Annotated[float, Field(allow_inf_nan=False)]
-
-
-class Threshold(Settings):
-    """The OOD thresholds of a mode and a number of samples.
-
-    An image with an MSP below `msp` is flagged as out of distribution (`ood`). samples: per
-    adapter, or `auto`, also in mode `adaptive`. kept: fraction of the `images` in-distribution
-    images of `data` with an MSP of at least `msp`. energy, feature_distance: thresholds of the
-    other scores; None if they were not calibrated. label_shares: share of the images with each
-    label, in the order of the classes; None if it was not recorded. precision: of the predictions
-    that the thresholds were fitted to.
-    """
-
-    mode: RequestMode
-    samples: PositiveInt | Auto
-    msp: Share
-    kept: Share
-    images: PositiveInt
-    data: str
-    energy: ScoreThreshold | None = None
-    feature_distance: ScoreThreshold | None = None
-    label_shares: tuple[Share, ...] | None = None
-    precision: Precision = optional("float32")
-
-    @property
-    def options(self) -> Hashable:
-        """The predictions that the thresholds apply to, up to their precision."""
-        return self.mode, self.samples
 
 
 @dataclass(frozen=True)

@@ -23,17 +23,9 @@ from pydantic import Field
 from torch import Tensor
 
 from eulerlora.errors import SettingsError
-from eulerlora.settings import (
-    Auto,
-    Mode,
-    PositiveInt,
-    Precision,
-    RequestMode,
-    Sampler,
-    Sha256,
-    Share,
-)
-from eulerlora.validation import Settings
+from eulerlora.settings import Sha256
+from eulerlora_client.contract.sampling import Auto, Mode, Precision, RequestMode, Sampler
+from eulerlora_client.settings import PositiveInt, Probability, Settings
 
 ALWAYS_INCLUDED = 1.0
 """The threshold of a class that is in every set."""
@@ -54,7 +46,7 @@ class PredictionSetCalibration(Settings):
     samples: PositiveInt
     sampler: Sampler
     precision: Precision
-    thresholds: tuple[Share, ...]
+    thresholds: tuple[Probability, ...]
     unit: Literal["lesion", "image"]
     units: tuple[Annotated[int, Field(ge=0)], ...]
     data: str

@@ -15,7 +15,6 @@ from typing import Self, TextIO
 import click
 from tabulate import tabulate
 
-from eulerlora_client.commands.progress import TriageProgress
 from eulerlora_client.contract.answers import Disposition, ModelDetails
 from eulerlora_client.contract.problems import BodyTooLarge, Problem, Unreachable, UnreadableFile
 from eulerlora_client.errors import PolicyError, SettingsError
@@ -29,6 +28,7 @@ from eulerlora_client.policy.policy import (
 )
 from eulerlora_client.policy.results import NOT_FITTED, WARNING, decided, interval
 from eulerlora_client.printable import printable
+from eulerlora_client.progress import ProgressCounter
 from eulerlora_client.report.exports import Outputs
 from eulerlora_client.report.ranking import (
     STATUS_TITLES,
@@ -167,7 +167,7 @@ def _with_defaults(options: TriageOptions, policy: Policy) -> TriageOptions:
 def _send_all(session: Session, files: Sequence[Path], max_bytes: int) -> _Received:
     """Returns a row for each file, up to the signal that ended the run."""
     received = _Received([])
-    with TriageProgress(len(files)) as display:
+    with ProgressCounter("triage", "files", len(files)) as display:
         try:
             asyncio.run(_send(session, files, max_bytes, received.rows, display))
         except (KeyboardInterrupt, SystemExit) as interrupt:  # the rows so far are still written
@@ -180,7 +180,7 @@ async def _send(
     files: Sequence[Path],
     max_bytes: int,
     rows: list[TriageRow],
-    display: TriageProgress,
+    display: ProgressCounter,
 ) -> None:
     """Appends a row per file to `rows`."""
     async with session.client(RETRY) as client:

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from eulerlora_client.contract.problems import SENT_BY_SERVICE
-from eulerlora_client.contract.sampling import MAX_SEED, Auto, Mode
+from eulerlora_client.contract.sampling import MAX_SEED, Auto, Precision, RequestMode
+from eulerlora_client.settings import PositiveInt, Probability, Settings, optional
 
-PositiveInt = Annotated[int, Field(ge=1)]
-Probability = Annotated[float, Field(ge=0, le=1)]
 Nats = Annotated[float, Field(ge=0)]
 Revision = Annotated[
     str, Field(description="SHA-256 of the model's files; changes whenever its answers may.")
@@ -148,7 +147,7 @@ class Prediction(WireModel):
     model: Annotated[str, Field(description="Name of the model.")]
     revision: Revision
     mode: Annotated[
-        Mode,
+        RequestMode,
         Field(
             description="`det`: one pass per adapter; `stoch`: sampled; `adaptive`: one of them, "
             "see `sampled`."
@@ -442,7 +441,7 @@ class PolicyDescription(WireModel):
 
     version: Annotated[int, Field(description="Raised with every change of the policy.")]
     hash: Annotated[str, Field(description="SHA-256 of the policy's values.")]
-    mode: Annotated[Mode, Field(description="The default of `mode`.")]
+    mode: Annotated[RequestMode, Field(description="The default of `mode`.")]
     samples: Annotated[
         PositiveInt | None, Field(description="The default of `samples`; null for mode det.")
     ]
@@ -485,11 +484,11 @@ class ModelList(WireModel):
     models: Annotated[tuple[ModelSummary, ...], Field(min_length=1)]
 
 
-class ClassName(WireModel):
-    """A class of a model."""
+class ClassName(Settings):
+    """A class of a model: its short name and its description for people."""
 
-    name: str
-    description: Annotated[str, Field(description="For people.")]
+    name: Annotated[str, Field(min_length=1)]
+    description: Annotated[str, Field(min_length=1, description="For people.")]
 
 
 class ImageLimits(WireModel):
@@ -508,24 +507,33 @@ class ImageLimits(WireModel):
     dicom: Annotated[bool, Field(description="DICOM files are accepted.")] = False
 
 
-class ScoreThreshold(WireModel):
-    """The value of a score above which an image is flagged."""
+class ScoreThreshold(Settings):
+    """The threshold of an OOD score that is high out of distribution; checkpoints contain it too.
+
+    An image with a score above `threshold` is flagged.
+    """
 
     threshold: Annotated[float, Field(description="In the unit of the score.")]
     kept: Annotated[
-        Probability,
-        Field(description="Share of the in-distribution images that are not flagged."),
+        Probability, Field(description="Share of the in-distribution images that are not flagged.")
     ]
     upper_quartile: Annotated[
-        float, Field(description="Value of the score that at most a quarter of them exceed.")
+        float,
+        Field(
+            description="Value of the score that at most a quarter of them exceed, by which a "
+            "monitor finds smaller shifts."
+        ),
     ]
 
 
-class Threshold(WireModel):
-    """The MSP below which an image is flagged as out of distribution, for a mode and samples."""
+class Threshold(Settings):
+    """The OOD thresholds of a mode and a number of samples; checkpoints contain them too.
 
-    mode: Mode
-    samples: PositiveInt | Auto
+    An image with an MSP below `msp` is flagged as out of distribution.
+    """
+
+    mode: RequestMode
+    samples: Annotated[PositiveInt | Auto, Field(description="Per adapter.")]
     msp: Annotated[Probability, Field(description="The threshold.")]
     kept: Annotated[
         Probability, Field(description="Share of the images with an MSP at or above it.")
@@ -540,18 +548,27 @@ class Threshold(WireModel):
     ] = None
     label_shares: Annotated[
         tuple[Probability, ...] | None,
-        Field(description="Share of the images with each label, in the order of the classes."),
+        Field(
+            description="Share of the images with each label, in the order of the classes; null "
+            "if it was not recorded."
+        ),
     ] = None
-    precision: Annotated[
-        str, Field(description="Of the predictions that the thresholds were fitted to.")
-    ] = "float32"
+    precision: Precision = optional(
+        "float32",
+        description="Of the predictions that the thresholds were fitted to; absent for float32.",
+    )
+
+    @property
+    def options(self) -> tuple[str, int | str]:
+        """The predictions that the thresholds apply to, up to their precision."""
+        return self.mode, self.samples
 
 
 class PredictionSetOptions(WireModel):
     """Options of a prediction for which `coverage` gives a prediction set."""
 
     coverage: Probability
-    mode: Mode
+    mode: RequestMode
     samples: PositiveInt
     sampler: str
     precision: str

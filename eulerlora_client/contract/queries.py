@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic.json_schema import SkipJsonSchema
 
 from eulerlora_client.contract.answers import TriageResult, WireModel
-from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MAX_SEED, Auto, Mode
+from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MAX_SEED, Auto, RequestMode
 
 
 def _plain_digits(value: object) -> object:
@@ -46,7 +46,7 @@ class TriageQuery(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Annotated[
-        Mode | SkipJsonSchema[None],
+        RequestMode | SkipJsonSchema[None],
         Field(
             description="det: one pass per adapter; stoch: sampled passes; adaptive: as det, then "
             "sampled if the label, a flag or the disposition is not settled. Default: the mode "
@@ -93,7 +93,7 @@ class PredictQuery(TriageQuery):
     """Parameters of `/predict` and `/predict/batch`; any other parameter is an error."""
 
     mode: Annotated[
-        Mode,
+        RequestMode,
         Field(
             description="det: one pass per adapter; stoch: sampled passes; adaptive: as det, then "
             "sampled if the label or a flag is not settled, for a model with decision margins."

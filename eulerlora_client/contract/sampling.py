@@ -1,13 +1,27 @@
-"""Modes, numbers of samples and seeds that the service accepts. Importing this module is fast."""
+"""How a prediction is computed: mode, number of samples, sampler, precision and seed.
 
-from typing import Literal, get_args
+Importing this module is fast.
+"""
 
-Mode = Literal["det", "stoch", "adaptive"]
-MODES: tuple[Mode, ...] = get_args(Mode)
+from typing import Literal
+
+Mode = Literal["det", "stoch"]
+"""det: one pass per adapter without sampling; stoch: sampled passes."""
+ADAPTIVE: Literal["adaptive"] = "adaptive"
+RequestMode = Literal["det", "stoch", "adaptive"]
+MODES: tuple[RequestMode, ...] = ("det", "stoch", "adaptive")
+"""Of a request; `adaptive` is a pass in mode det, then samples where a decision is unsettled."""
+
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
-"""In place of a number of samples: the service draws rounds until the result has converged."""
+"""In place of a number of samples: a pass in det, then samples until the decisions are settled."""
 
 MAX_SAMPLES = 64
 DEFAULT_SAMPLES = 4
 MAX_SEED = 2**32 - 1
+
+Sampler = Literal["independent", "balanced"]
+SAMPLERS: tuple[Sampler, ...] = ("independent", "balanced")
+
+Precision = Literal["float32", "bfloat16"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")

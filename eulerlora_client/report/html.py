@@ -20,7 +20,7 @@ from PIL import Image, ImageOps
 
 from eulerlora_client.contract.answers import OodScore, Prediction, TriageResult
 from eulerlora_client.contract.sampling import AUTO, Auto
-from eulerlora_client.output_files import atomic_text_file
+from eulerlora_client.output_files import open_output
 from eulerlora_client.policy import results
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.policy.quality import in_srgb
@@ -100,7 +100,7 @@ def write_report(
     Images are read from the rows' paths, one at a time. Raises StorageError for a full disk.
     """
     pieces = report_html(rows, policy, created_at, lambda row: thumbnail_of(row.path))
-    with atomic_text_file(path) as file:
+    with open_output(path, private=True) as file:
         file.writelines(pieces)
 
 

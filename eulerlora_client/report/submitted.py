@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from eulerlora_client.contract.problems import MalformedBody
 from eulerlora_client.contract.queries import (
@@ -26,7 +27,7 @@ from eulerlora_client.policy.policy import Policy
 from eulerlora_client.report.exports import write_csv_rows
 from eulerlora_client.report.html import report_html, sent_thumbnail
 from eulerlora_client.report.ranking import RowProblem, TriageRow
-from eulerlora_client.settings import EXPECTED, Settings
+from eulerlora_client.settings import Settings, expected_value
 
 NICENESS = 10
 MEMORY_BYTES = 2 * 1024**3
@@ -93,7 +94,7 @@ def _request(content: bytes) -> ReportRequest:
         first = error.errors(include_input=False)[0]
         if first["type"] == "json_invalid":
             raise MalformedBody("expected a report request in JSON") from error
-        raise MalformedBody(_place(first["loc"]) + _reason(first["type"])) from error
+        raise MalformedBody(_place(first["loc"]) + _reason(first)) from error
 
 
 def _place(location: Sequence[int | str]) -> str:
@@ -103,19 +104,14 @@ def _place(location: Sequence[int | str]) -> str:
     return f"{'.'.join(parts)}: " if parts else ""
 
 
-def _reason(kind: str) -> str:
-    if kind == "extra_forbidden":
-        return "unknown key"
-    if kind == "missing":
-        return "a key is missing"
-    if kind == "value_error":
-        return "expected either result or problem"
-    if kind == "too_long":
-        return "too many images"
-    if kind == "string_too_long":
-        return "the text is too long"
-    expected = EXPECTED.get(kind, "another value")
-    return "expected another value" if "{" in expected else f"expected {expected}"
+def _reason(error: ErrorDetails) -> str:
+    """Returns why a value is invalid, without the value."""
+    special = {
+        "extra_forbidden": "unknown key",
+        "missing": "a key is missing",
+        "value_error": "expected either result or problem",
+    }
+    return special.get(error["type"]) or f"expected {expected_value(error)}"
 
 
 def _row(image: ReportImage) -> TriageRow:

@@ -18,7 +18,7 @@ from eulerlora_client.contract.answers import (
     TriageResult,
 )
 from eulerlora_client.contract.problems import Problem
-from eulerlora_client.contract.sampling import Auto, Mode
+from eulerlora_client.contract.sampling import Auto, RequestMode
 from eulerlora_client.sdk.images import ImageFile, image_bytes
 from eulerlora_client.sdk.requests import (
     AnyBody,
@@ -106,7 +106,7 @@ class TriageClient:
     def triage(
         self,
         image: ImageFile,
-        mode: Mode | None = None,
+        mode: RequestMode | None = None,
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
@@ -124,7 +124,7 @@ class TriageClient:
         self,
         images: Iterable[ImageFile],
         concurrency: int = DEFAULT_CONCURRENCY,
-        mode: Mode | None = None,
+        mode: RequestMode | None = None,
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
@@ -140,7 +140,7 @@ class TriageClient:
     def triage_batch(
         self,
         images: Iterable[ImageFile],
-        mode: Mode | None = None,
+        mode: RequestMode | None = None,
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
@@ -258,7 +258,7 @@ class AsyncTriageClient:
     async def triage(
         self,
         image: ImageFile,
-        mode: Mode | None = None,
+        mode: RequestMode | None = None,
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
@@ -272,7 +272,7 @@ class AsyncTriageClient:
         self,
         images: Iterable[ImageFile],
         concurrency: int = DEFAULT_CONCURRENCY,
-        mode: Mode | None = None,
+        mode: RequestMode | None = None,
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
@@ -285,7 +285,7 @@ class AsyncTriageClient:
     async def triage_batch(
         self,
         images: Iterable[ImageFile],
-        mode: Mode | None = None,
+        mode: RequestMode | None = None,
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,

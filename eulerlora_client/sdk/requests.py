@@ -46,7 +46,7 @@ from eulerlora_client.contract.problems import (
     Unreachable,
     problem_class,
 )
-from eulerlora_client.contract.sampling import Auto, Mode
+from eulerlora_client.contract.sampling import Auto, RequestMode
 from eulerlora_client.errors import SettingsError
 from eulerlora_client.settings import Settings, first_error
 
@@ -89,7 +89,7 @@ class TriageOptions:
     mode, samples: by default those that the urgent threshold of the service's policy was set for.
     """
 
-    mode: Mode | None = None
+    mode: RequestMode | None = None
     samples: int | Auto | None = None
     seed: int | None = None
     model: str | None = None
@@ -203,7 +203,8 @@ def response_body(response: httpx.Response, request: HttpRequest[AnyBody]) -> An
     if response.status_code != httpx.codes.OK:
         raise reported_problem(response)
     try:
-        return request.body.model_validate_json(response.content)
+        # unknown keys of later services are ignored, also in models that checkpoints share
+        return request.body.model_validate_json(response.content, extra="ignore")
     except ValidationError as error:
         raise UnexpectedAnswer(
             f"expected a {request.body.__name__} ({first_error(error, request.body)})",

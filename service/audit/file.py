@@ -9,8 +9,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from eulerlora.atomic_files import storage_errors
 from eulerlora.errors import SettingsError, StorageError
+from eulerlora_client.output_files import storage_errors
 from service.audit.chain import (
     FORMAT,
     HEADER,

@@ -10,11 +10,11 @@ from queue import Empty, SimpleQueue
 from typing import Self
 
 from eulerlora.errors import EulerLoRAError
-from eulerlora.settings import Auto
-from eulerlora.validation import Settings
 from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.contract.problems import AuditUnavailable
+from eulerlora_client.contract.sampling import Auto
 from eulerlora_client.policy import policy
+from eulerlora_client.settings import Settings
 from service.audit.chain import DECISION, ChainEnd, Record
 from service.audit.file import AuditFile
 from service.audit.secret import image_hash, secret_id

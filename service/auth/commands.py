@@ -35,7 +35,7 @@ def new_command(name: str, path: Path, requests_per_minute: int | None) -> None:
 
     A client can have two keys. Retire the older one as soon as the newer one is in use.
     """
-    from eulerlora.validation import validated  # noqa: PLC0415
+    from eulerlora_client.settings import validated  # noqa: PLC0415
     from service.auth.key_file import Client  # noqa: PLC0415
     from service.auth.keys import key_hash, new_key  # noqa: PLC0415
 

@@ -19,10 +19,9 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, Field
 
-from eulerlora.atomic_files import atomic_write
 from eulerlora.errors import SettingsError
-from eulerlora.settings import PositiveInt
-from eulerlora.validation import Settings, validated
+from eulerlora_client.output_files import atomic_write
+from eulerlora_client.settings import PositiveInt, Settings, validated
 
 MAX_KEYS = 2  # the old and the new key during rotation
 PRIVATE = 0o600

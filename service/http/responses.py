@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
-from pydantic_core import to_json
+from pydantic_core import ErrorDetails, to_json
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -34,7 +34,7 @@ from eulerlora_client.contract.problems import (
     RequestRefused,
     UploadTooSlow,
 )
-from eulerlora_client.settings import EXPECTED
+from eulerlora_client.settings import expected_value
 from service.telemetry.events import CLIENT_CLOSED_REQUEST, Timing
 from service.telemetry.request_id import HEADER, request_id_of
 
@@ -160,18 +160,16 @@ def defect_response(request: Request, error: Exception) -> JSONResponse:
     return _ProblemResponse(document, {HEADER: document.request_id})
 
 
-def detail_without_value(error: Mapping[str, Any]) -> str:
+def detail_without_value(error: ErrorDetails) -> str:
     """Returns the parameter and the reason of a validation error, without the invalid value."""
     name = str(error["loc"][-1])
     if not PRINTABLE_NAME.fullmatch(name):
         name = "a parameter with an unprintable name"
     if error["type"] == "extra_forbidden":
         return f"{name}: unknown parameter"
-    context = error.get("ctx", {})
     if error["type"] == "value_error":
-        return f"{name}: {context['error']}"
-    expected = EXPECTED.get(error["type"], "another value")
-    return f"{name}: expected {expected.format_map(context)}"
+        return f"{name}: {error['ctx']['error']}"
+    return f"{name}: expected {expected_value(error)}"
 
 
 SIGNIFICANT_DIGITS = 6

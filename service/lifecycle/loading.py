@@ -28,7 +28,8 @@ from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.runtime import Runtime
 from eulerlora.prediction.precision import PrecisionDecision, calibration_mismatch
-from eulerlora.settings import Precision, RuntimeSettings
+from eulerlora.settings import RuntimeSettings
+from eulerlora_client.contract.sampling import Precision
 
 THREAD_NAME = "loading"
 MAX_CARD_BYTES = 1_000_000

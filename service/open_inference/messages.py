@@ -23,7 +23,7 @@ from eulerlora_client.contract.problems import (
     UnsupportedMedia,
 )
 from eulerlora_client.contract.queries import PredictQuery
-from eulerlora_client.settings import EXPECTED
+from eulerlora_client.settings import expected_value
 
 DataType = Literal["BOOL", "BYTES", "FP64"]
 Parameter = bool | int | float | str
@@ -228,7 +228,7 @@ def _parsed(text: bytes) -> InferRequest:
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in fault["loc"] if part in KNOWN_MEMBERS)
-        expected = EXPECTED.get(fault["type"], "another value").format_map(fault.get("ctx", {}))
+        expected = expected_value(fault)
         if fault["type"] == "missing":
             expected = "a value, got none"
         elif fault["type"] == "extra_forbidden":

@@ -9,8 +9,9 @@ from eulerlora.nn.runtime import ImageOutput
 from eulerlora.prediction import answer
 from eulerlora.scores import ood_scores as scoring
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora.settings import AUTO, Draw
+from eulerlora.settings import Draw
 from eulerlora_client.contract.answers import OodScore, OodScores, PredictionWarning, WarningCode
+from eulerlora_client.contract.sampling import AUTO
 from service.prediction.request import PredictRequest
 
 

@@ -6,8 +6,9 @@ from torch import Tensor
 
 from eulerlora.prediction.answer import calibration_for, missing_calibration, precision_mismatch
 from eulerlora.scores.prediction_sets import RunOptions, prediction_sets
-from eulerlora.settings import AUTO, Draw
+from eulerlora.settings import Draw
 from eulerlora_client.contract.answers import PredictionSet, PredictionWarning, WarningCode
+from eulerlora_client.contract.sampling import AUTO
 from service.prediction.request import PredictRequest
 
 

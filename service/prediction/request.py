@@ -8,7 +8,7 @@ from functools import partial
 
 from eulerlora.checkpoint.config import stopping_rule
 from eulerlora.sampling.adaptive import ROUNDS, SettledDecisions, StoppingRule
-from eulerlora.settings import ADAPTIVE, AUTO, Auto, Draw
+from eulerlora.settings import Draw
 from eulerlora_client.contract.answers import ImageQuality, PredictionWarning, Reason, WarningCode
 from eulerlora_client.contract.problems import (
     BodyTooLarge,
@@ -17,7 +17,7 @@ from eulerlora_client.contract.problems import (
     Problem,
 )
 from eulerlora_client.contract.queries import PredictQuery
-from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
+from eulerlora_client.contract.sampling import ADAPTIVE, AUTO, DEFAULT_SAMPLES, Auto
 from eulerlora_client.policy.policy import Policy, disposition_for
 from service.decoding.decode import header_of
 from service.decoding.header import ImageHeader

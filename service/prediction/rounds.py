@@ -8,8 +8,9 @@ from weakref import WeakKeyDictionary
 
 from eulerlora.nn.runtime import join_rounds
 from eulerlora.sampling.adaptive import MAX_SAMPLES, AdaptiveSampling, StoppingRule
-from eulerlora.settings import AUTO, Auto, Draw
+from eulerlora.settings import Draw
 from eulerlora_client.contract.problems import DeadlinePassed
+from eulerlora_client.contract.sampling import AUTO, Auto
 from service.inference.engine import Engine, InferenceItem
 from service.inference.queue import InferenceResult, RequestQueue, Ticket
 

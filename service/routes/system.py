@@ -8,7 +8,6 @@ from fastapi.responses import PlainTextResponse
 
 from eulerlora.scores.prediction_sets import ALWAYS_INCLUDED, PredictionSetCalibration
 from eulerlora_client.contract.answers import (
-    ClassName,
     ImageLimits,
     ModelDetails,
     ModelList,
@@ -16,7 +15,6 @@ from eulerlora_client.contract.answers import (
     ModelSummary,
     PredictionSetOptions,
     ServiceStatus,
-    Threshold,
 )
 from eulerlora_client.contract.problems import NotReady, UnknownModel
 from eulerlora_client.contract.sampling import MAX_SAMPLES
@@ -125,9 +123,7 @@ def model_details(
         name=config.name,
         revision=served.model.revision,
         source=served.source,
-        classes=tuple(
-            ClassName(name=entry.name, description=entry.description) for entry in config.classes
-        ),
+        classes=config.classes,
         adapters=config.adapters.settings.adapters,
         input_size=config.preprocessing.size,
         precision=served.model.precision,
@@ -135,7 +131,7 @@ def model_details(
         image_limits=ImageLimits(**settings.images.model_dump()),
         max_body_bytes=settings.bodies.max_bytes,
         max_samples=MAX_SAMPLES,
-        thresholds=tuple(Threshold(**entry.model_dump()) for entry in config.thresholds),
+        thresholds=config.thresholds,
         prediction_sets=tuple(
             _set_options(entry, served.model.classes) for entry in config.prediction_sets
         ),

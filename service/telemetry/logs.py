@@ -8,8 +8,8 @@ from typing import Any, Literal, TextIO
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
-from eulerlora.validation import Settings
 from eulerlora_client.printable import printable
+from eulerlora_client.settings import Settings
 from service.telemetry.request_id import current_request_id
 
 LogFormat = Literal["json", "text"]

@@ -9,15 +9,15 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 from eulerlora.model import EulerLoRA
-from eulerlora.scores.ood_scores import Threshold
-from eulerlora.settings import AUTO, Auto
 from eulerlora_client.contract.answers import (
     ModelShift,
     Prediction,
     PredictionWarning,
     ShiftSignal,
+    Threshold,
     WarningCode,
 )
+from eulerlora_client.contract.sampling import AUTO, Auto
 from eulerlora_client.monitoring.shift import EventRate, ShiftMonitor, SignalState
 
 FEATURE_DISTANCE = "feature_distance"

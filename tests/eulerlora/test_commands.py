@@ -23,7 +23,7 @@ from eulerlora.commands.file_predictions import (
 from eulerlora.commands.predict import PRECISION_CHOICES
 from eulerlora.model import PredictOptions
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
-from eulerlora.settings import PRECISIONS
+from eulerlora_client.contract.sampling import PRECISIONS
 from tests.damaged_images import PNG_SIGNATURE, png_chunks
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 from tests.program import run

@@ -67,7 +67,9 @@ def test_the_distance_is_scipys_mahalanobis_distance_to_the_nearest_mean(
 ) -> None:
     inverse = np.linalg.inv(statistics.covariance.double().numpy())
     expected = cdist(features, statistics.means, "mahalanobis", VI=inverse).min(axis=1)
-    np.testing.assert_allclose(FeatureDistance(statistics)(features), expected, rtol=1e-6)
+    distance = FeatureDistance(statistics)
+    np.testing.assert_allclose(distance(features), expected, rtol=1e-6)
+    assert distance(features[:0]).shape == (0,)
 
 
 def test_without_shrinkage_the_distance_is_that_of_pytorch_ood(
@@ -93,15 +95,6 @@ def test_a_class_without_images_has_no_mean() -> None:
     assert fit_feature_statistics(features, labels, 3).means.tolist() == [[0.0], [6.0]]
 
 
-def test_the_distance_of_no_images_is_empty(statistics: FeatureStatistics) -> None:
-    assert FeatureDistance(statistics)(torch.empty(0, WIDTH)).shape == (0,)
-
-
-def test_a_covariance_that_is_not_positive_definite_is_refused() -> None:
-    with pytest.raises(ValueError, match="positive definite"):
-        FeatureDistance(FeatureStatistics(torch.zeros(1, 2), torch.tensor([[1.0, 2], [2, 1]])))
-
-
 @pytest.fixture
 def fitted_folder(checkpoint_copy: Path) -> Path:
     """A checkpoint with feature statistics."""
@@ -117,26 +110,22 @@ def fitted_folder(checkpoint_copy: Path) -> Path:
     return checkpoint_copy
 
 
-def test_a_checkpoint_loads_its_statistics(fitted_folder: Path) -> None:
+def test_a_checkpoint_loads_its_statistics_if_it_has_any(
+    fitted_folder: Path, checkpoint_folder: Path
+) -> None:
+    assert load_checkpoint(checkpoint_folder).feature_distance is None
     distance = load_checkpoint(fitted_folder).feature_distance
     assert distance is not None
     assert len(distance.statistics.means) == 2
 
 
-def test_a_checkpoint_without_statistics_loads(checkpoint_folder: Path) -> None:
-    assert load_checkpoint(checkpoint_folder).feature_distance is None
-
-
-def test_a_missing_file_is_refused(fitted_folder: Path) -> None:
-    (fitted_folder / FEATURES).unlink()
-    with pytest.raises(CheckpointError, match=r"ood\.safetensors.*no such file"):
-        load_checkpoint(fitted_folder)
-
-
-def test_a_truncated_file_is_refused(fitted_folder: Path) -> None:
+@pytest.mark.parametrize("length", [None, 100])
+def test_a_missing_or_truncated_file_is_refused(fitted_folder: Path, length: int | None) -> None:
     content = (fitted_folder / FEATURES).read_bytes()
-    (fitted_folder / FEATURES).write_bytes(content[: len(content) // 2])
-    with pytest.raises(CheckpointError, match=r"ood\.safetensors.*damaged or truncated"):
+    (fitted_folder / FEATURES).unlink()
+    if length is not None:
+        (fitted_folder / FEATURES).write_bytes(content[:length])
+    with pytest.raises(CheckpointError, match=r"ood\.safetensors"):
         load_checkpoint(fitted_folder)
 
 

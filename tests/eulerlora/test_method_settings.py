@@ -17,7 +17,7 @@ from eulerlora.methods.settings import (
     members_text,
 )
 from eulerlora.settings import AdapterSettings
-from eulerlora.validation import Settings, validated
+from eulerlora_client.settings import Settings, validated
 from tests.eulerlora.methods.conftest import METHODS
 
 LORA = AdapterSettings(rank=20, min_rank=20)

@@ -23,8 +23,8 @@ from eulerlora.errors import CheckpointError, ImageError, NonFiniteError, Settin
 from eulerlora.images.preprocess import content_seed, upright_rgb
 from eulerlora.model import EulerLoRA, Prediction, choose_device
 from eulerlora.sampling.adaptive import standard_errors
-from eulerlora.scores.ood_scores import Threshold
 from eulerlora.scores.uncertainty import summarise
+from eulerlora_client.contract.answers import Threshold
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 
 COUNT, ADAPTERS, CLASSES = 5, 2, 3

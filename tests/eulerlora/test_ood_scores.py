@@ -9,7 +9,8 @@ from torch import Tensor
 from eulerlora.nn.runtime import ImageOutput
 from eulerlora.prediction.answer import image_scores, with_distances
 from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
-from eulerlora.scores.ood_scores import ScoreThreshold, Threshold, ood_scores
+from eulerlora.scores.ood_scores import ood_scores
+from eulerlora_client.contract.answers import ScoreThreshold, Threshold
 
 LOGITS = torch.tensor([[[2.0, 0.0], [1.0, 1.0]], [[5.0, -1.0], [4.0, 0.0]]], dtype=torch.float64)
 FEATURES = torch.tensor([[[1.0, 0.0], [3.0, 0.0]], [[0.0, 4.0], [0.0, 4.0]]])

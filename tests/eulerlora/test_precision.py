@@ -26,7 +26,7 @@ from eulerlora.prediction.precision import (
     gate_fault,
     missing_bfloat16,
 )
-from eulerlora.settings import Precision
+from eulerlora_client.contract.sampling import Precision
 
 CPU = torch.device("cpu")
 NATIVE = {"avx512_bf16": True, "amx_bf16": False}

@@ -10,22 +10,17 @@ from pydantic import ValidationError
 
 from eulerlora_client import (
     AsyncTriageClient,
-    BodyTooLarge,
     Disposition,
     InvalidParameter,
-    InvalidUpload,
     ModelDetails,
     ModelSummary,
     NotAuthenticated,
-    Prediction,
-    Problem,
     QuotaExceeded,
     RetryPolicy,
     TriageClient,
     TriageResult,
     UnknownModel,
     UnsupportedMedia,
-    UnusableImage,
 )
 from service.auth.key_file import write_clients
 from tests.eulerlora_client.runs import mel_policy, mel_policy_file, random_png, triage
@@ -59,21 +54,6 @@ def test_a_prediction_equals_the_response(client: TriageClient, live: int) -> No
     assert sent | {"request_id": served["request_id"]} == served
     assert (result.warnings, len(result.trajectory_labels)) == ((), result.trajectories)
     assert client.predict(random_png(), **STOCH).probabilities == result.probabilities  # type: ignore[arg-type]
-
-
-def test_both_clients_return_the_same(client: TriageClient, live: int) -> None:
-    images = [random_png(seed) for seed in range(5)]
-
-    async def predict_all() -> list[Prediction | Problem]:
-        async with AsyncTriageClient(f"http://127.0.0.1:{live}") as other:
-            return [result async for result in other.predict_many(images, 2)]
-
-    blocking, asynchronous = list(client.predict_many(images, 2)), asyncio.run(predict_all())
-    for one, other in zip(blocking, asynchronous, strict=True):
-        assert isinstance(one, Prediction)
-        assert isinstance(other, Prediction)
-        assert one.seed == other.seed
-        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
 
 
 def test_a_triage_result_is_typed_and_equals_the_response(client: TriageClient, live: int) -> None:
@@ -111,23 +91,6 @@ def test_many_and_a_batch_return_the_same_dispositions_with_problems_in_order(
             assert result.disposition == expected.disposition
             assert result.prediction.samples == 2
             assert result.prediction.seed == expected.prediction.seed
-
-
-def test_a_batch_beyond_the_limit_is_refused_as_a_whole(client: TriageClient) -> None:
-    with pytest.raises(InvalidUpload, match="at most 32 files"):
-        client.triage_batch([random_png()] * 33)
-
-
-def test_bad_images_among_good_ones_become_problems(client: TriageClient) -> None:
-    images = [random_png(), b"", b"text", random_png()[:-100], bytes(200_000), random_png(1)]
-    assert [type(result) for result in client.predict_many(images, 3)] == [
-        Prediction,
-        InvalidUpload,
-        UnsupportedMedia,
-        UnusableImage,
-        BodyTooLarge,
-        Prediction,
-    ]
 
 
 def test_models_and_their_details_are_returned(client: TriageClient) -> None:

@@ -1,64 +1,153 @@
-"""Text files that appear complete or not at all."""
+"""Output files are complete or absent, untrusted text is escaped, a full disk is one error."""
 
+import errno
 import os
 import stat
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from eulerlora_client.errors import StorageError
-from eulerlora_client.output_files import atomic_text_file
+from eulerlora_client.output_files import atomic_write, open_output, storage_errors
+from eulerlora_client.printable import NO_BREAK, csv_path, csv_text, printable
 from tests.full_disk import file_size_limit
 
 
-def test_a_file_replaces_the_earlier_one_and_is_private(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text("earlier")
-    with atomic_text_file(path) as file:
-        file.write("new")
-        assert path.read_text() == "earlier"
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "rows.csv"
+
+
+@pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o644)])
+def test_a_file_is_replaced_when_the_block_ends_and_is_private_until_then(
+    path: Path, private: bool, mode: int
+) -> None:
+    path.write_text("old")
+    path.with_name(f".{path.name}.partial").touch(mode=0o666)  # what a killed process left
+    with atomic_write(path, private) as partial:
+        partial.write_text("new")
+        assert path.read_text() == "old"
+        assert partial.stat().st_mode & 0o777 == 0o600
     assert path.read_text() == "new"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert list(tmp_path.iterdir()) == [path]
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert list(path.parent.iterdir()) == [path]
 
 
-def test_after_an_error_the_earlier_file_stays(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text("earlier")
-    with pytest.raises(KeyError), atomic_text_file(path) as file:
+def test_a_failed_block_does_not_change_the_older_file(path: Path) -> None:
+    path.write_text("old")
+    with pytest.raises(KeyError), open_output(path) as file:
         file.write("new")
         raise KeyError
-    assert path.read_text() == "earlier"
-    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_text() == "old"
+    assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_full_disk_is_a_storage_error_that_names_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    with (
-        file_size_limit(100),
-        pytest.raises(StorageError, match=r"^disk full .* while writing .*rows\.csv$"),
-        atomic_text_file(path) as file,
-    ):
+def test_a_full_disk_is_an_error_that_names_the_file(path: Path) -> None:
+    with file_size_limit(100), pytest.raises(StorageError) as caught, open_output(path) as file:
         file.write("x" * 1000)
-    assert list(tmp_path.iterdir()) == []
+    assert caught.value.path == path
+    assert list(path.parent.iterdir()) == []
 
 
-def test_a_missing_folder_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    with (
-        pytest.raises(FileNotFoundError, match=r"'.*gone/rows\.csv'"),
-        atomic_text_file(tmp_path / "gone" / "rows.csv"),
-    ):
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO])
+def test_errors_of_the_disk_become_storage_errors(path: Path, number: int) -> None:
+    with pytest.raises(StorageError) as caught, storage_errors(path):
+        raise OSError(number, os.strerror(number))
+    assert caught.value.path == path
+
+
+def test_of_nested_blocks_the_outermost_one_is_named(path: Path) -> None:
+    with pytest.raises(StorageError) as caught, storage_errors(path.parent), storage_errors(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert caught.value.path == path.parent
+
+
+def test_other_errors_pass_unchanged_and_name_the_file(path: Path) -> None:
+    with pytest.raises(PermissionError), storage_errors(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    gone = path.parent / "gone" / path.name
+    with pytest.raises(FileNotFoundError) as caught, open_output(gone):
         pass
+    assert caught.value.filename == str(gone)
 
 
-def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
+def test_an_open_file_is_continued_and_not_replaced(path: Path) -> None:
+    path.write_text("earlier\n")
+    with path.open("a") as file:
+        for name in (f"/dev/fd/{file.fileno()}", f"/proc/self/fd/{file.fileno()}"):
+            with open_output(Path(name)) as output:
+                output.write("row\n")
+        inode = path.stat().st_ino
+        file.write("later\n")
+    assert path.read_text() == "earlier\nrow\nrow\nlater\n"
+    assert path.stat().st_ino == inode
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_standard_output_is_written_to_and_stays_open(capfd: pytest.CaptureFixture[str]) -> None:
+    before = Path("/dev/stdout").lstat()
+    with open_output(Path("/dev/stdout")) as output:
+        output.write("rows\n")
+    print("table", file=sys.stdout, flush=True)
+    assert capfd.readouterr().out == "rows\ntable\n"
+    assert os.path.samestat(Path("/dev/stdout").lstat(), before)
+
+
+def test_a_pipe_is_written_to_and_not_replaced(path: Path) -> None:
+    os.mkfifo(path)
     received: list[str] = []
-    reader = threading.Thread(target=lambda: received.append(pipe.read_text()))
+    reader = threading.Thread(target=lambda: received.append(path.read_text()))
     reader.start()
-    with atomic_text_file(pipe) as file:
+    with open_output(path) as file:
         file.write("rows")
     reader.join()
-    assert (received, pipe.is_fifo()) == (["rows"], True)
+    assert (received, path.is_fifo()) == (["rows"], True)
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no /dev/full")
+def test_a_device_is_written_to_and_a_full_one_is_a_full_disk() -> None:
+    with open_output(Path("/dev/null")) as output:
+        output.write("rows\n")
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(StorageError), open_output(Path("/dev/full")) as output:
+        output.write("rows\n")
+
+
+def test_the_target_of_a_link_is_replaced_in_one_step(path: Path) -> None:
+    link = path.with_name("link.csv")
+    link.symlink_to(path.name)
+    path.write_text("earlier")
+    with open_output(link) as output:
+        output.write("rows")
+        assert path.read_text() == "earlier"
+    assert link.is_symlink()
+    assert path.read_text() == "rows"
+    assert sorted(path.parent.iterdir()) == [link, path]
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding", "expected"),
+    [
+        ("ü.png", "utf-8", "ü.png"),
+        ("ü.png", "ascii", "\\xfc.png"),
+        ("🙂 é.png", "utf-8", "🙂 é.png"),
+        (f"8.9{NO_BREAK}%", "utf-8", f"8.9{NO_BREAK}%"),
+        ("\x1b[2J\n.png", "utf-8", "\\x1b[2J\\n.png"),
+        ("a\r\n\t\x00\x7f\u2028\ud800b", "utf-8", "a\\r\\n\\t\\x00\\x7f\\u2028\\ud800b"),
+        ("gpj.\u202egnp", "utf-8", "gpj.\\u202egnp"),
+        (os.fsdecode(b"caf\xe9.png"), "utf-8", "caf\\udce9.png"),
+    ],
+)
+def test_invisible_and_unencodable_characters_are_escaped(
+    name: str, encoding: str, expected: str
+) -> None:
+    assert printable(name, encoding) == expected
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+def test_no_cell_is_a_formula_and_a_path_still_names_its_file(start: str) -> None:
+    assert csv_text(f"{start}1").startswith("'")
+    assert csv_path(f"{start}1") == f"./{start}1"
+    assert csv_text("a") == csv_path("a") == "a"

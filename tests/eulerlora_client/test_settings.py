@@ -1,61 +1,83 @@
-"""Validation errors in plain text."""
+"""Validation errors are one line in the project's words, and name the key."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from eulerlora_client.errors import SettingsError
-from eulerlora_client.settings import Settings, validated
+from eulerlora_client.settings import (
+    PositiveInt,
+    Probability,
+    Settings,
+    first_error,
+    optional,
+    validated,
+)
 
 
 class Limits(Settings):
     """A nested table."""
 
-    share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    share: Probability = 0.5
     names: Annotated[tuple[str, ...], Field(min_length=1)] = ("a",)
 
 
 class Example(Settings):
-    """A file with a table."""
+    """A file with tables."""
 
     format_version: Literal[1]
     limits: Limits = Limits()
     evidence: Limits | None = None
+    descriptions: dict[str, str] = {}
+    limit: PositiveInt | float | Literal["auto"] = "auto"
+    added: int = optional(0, ge=0)
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "missing key format_version"),
         ({"format_version": 2}, "format_version: expected 1, got 2"),
-        ({"format_version": 1, "limit": {}}, "unknown key limit; did you mean limits?"),
-        ({"format_version": 1, "zzz": 0}, "unknown key zzz"),
-        (
-            {"format_version": 1, "limits": {"shares": 1}},
-            "unknown key limits.shares; did you mean limits.share?",
-        ),
-        (
-            {"format_version": 1, "evidence": {"shares": 1}},
-            "unknown key evidence.shares; did you mean evidence.share?",
-        ),
-        (
-            {"format_version": 1, "limits": {"share": 2}},
-            "limits.share: expected at most 1.0, got 2",
-        ),
-        (
-            {"format_version": 1, "limits": {"share": "much"}},
-            "limits.share: expected a number, got 'much'",
-        ),
-        (
-            {"format_version": 1, "limits": {"share": float("nan")}},
-            "limits.share: expected a finite number, got nan",
-        ),
-        ({"format_version": 1, "limits": {"names": []}}, "limits.names: expected at least 1 items"),
-        ({"format_version": 1, "limits": 3}, "limits: expected a table, got 3"),
+        ({"limits": {"share": 2}}, "limits.share: expected a number of at most 1.0, got 2"),
+        ({"limits": {"share": "much"}}, "limits.share: expected a number, got 'much'"),
+        ({"limits": {"share": float("nan")}}, "limits.share: expected a finite number, got nan"),
+        ({"limits": {"names": []}}, "limits.names: expected at least 1 item(s), got []"),
+        ({"limits": 3}, "limits: expected a table, got 3"),
+        ({"descriptions": {"a-b": 4}}, "descriptions.a-b: expected text, got 4"),
+        ({"limit": "x"}, "limit: expected an integer or a number or 'auto', got 'x'"),
+        ({"limt": {}}, "unknown key limt; did you mean limit?"),
+        ({"zzz": 0}, "unknown key zzz"),
+        ({"min zzz": 0}, "unknown key min zzz"),
+        ({"shares": 1}, "unknown key shares; did you mean evidence.share?"),
+        ({"limits": {"shares": 1}}, "unknown key limits.shares; did you mean limits.share?"),
+        ({"evidence": {"shares": 1}}, "unknown key evidence.shares; did you mean evidence.share?"),
     ],
 )
-def test_an_error_says_what_was_expected_and_given(values: dict[str, object], message: str) -> None:
+def test_an_error_names_the_key_and_what_was_expected_and_given(
+    values: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SettingsError) as raised:
-        validated(Example, values)
+        validated(Example, {"format_version": 1} | values)
     assert str(raised.value) == message
+
+
+def test_a_missing_key_is_named() -> None:
+    with pytest.raises(SettingsError, match="format_version"):
+        validated(Example, {})
+
+
+def test_a_long_value_is_abbreviated() -> None:
+    with pytest.raises(SettingsError) as raised:
+        validated(Example, {"format_version": "x" * 1000})
+    assert len(str(raised.value)) < 100
+
+
+def test_invalid_json_is_reported_without_its_content() -> None:
+    with pytest.raises(ValidationError) as raised:
+        Example.model_validate_json('{"secret')
+    assert "secret" not in first_error(raised.value)
+
+
+def test_an_option_is_written_only_if_it_is_not_its_default() -> None:
+    assert "added" not in Example(format_version=1).model_dump()
+    assert Example(format_version=1, added=2).model_dump()["added"] == 2

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from eulerlora.errors import SettingsError
-from eulerlora.settings import PRECISIONS
+from eulerlora_client.contract.sampling import PRECISIONS
 from service.commands import serve_command
 from service.process import effective_settings, listen, server_url
 from service.telemetry.logs import LogChoice

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
-from eulerlora.scores.ood_scores import ScoreThreshold, Threshold
+from eulerlora_client.contract.answers import ScoreThreshold, Threshold
 from training.data.images import LabelledImage
 from training.evaluation.evaluate import EvaluatedSet, EvaluatedSets, Evaluation
 from training.evaluation.evaluated_sets import set_predictions

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import torch
 
-from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig, ClassName
+from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig
 from eulerlora.checkpoint.files import CONFIG
 from eulerlora.settings import BackboneSettings, Preprocessing
+from eulerlora_client.contract.answers import ClassName
 from training.adaptation.train import REPORT
 from training.evaluation.report_schema import JSON
 from training.fit.run import run_provenance
 from training.reporting.tables import METRICS, OOD_METRICS
-from training.reproduction.runs import TableRun
+from training.tables.runs import TableRun
 
 CPU = torch.device("cpu")
 VIT_B_32 = BackboneSettings()

@@ -27,7 +27,8 @@ from eulerlora.errors import SettingsError
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.settings import AUTO, Preprocessing
+from eulerlora.settings import Preprocessing
+from eulerlora_client.contract.sampling import AUTO
 from training.fit.run import round_parameters
 from training.recipe.schema import NO_ADAPTERS, AdapterRecipe, BackboneSource, WholeNetworkSettings
 

@@ -21,8 +21,8 @@ from eulerlora.methods.sngp import GaussianProcessHeads
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.prediction.precision import fastest_precision, missing_bfloat16
-from eulerlora.printable import printable
 from eulerlora.settings import PrecisionChoice
+from eulerlora_client.printable import printable
 from training.adaptation.network import FrozenBackbone, available_source, read_backbone
 from training.adaptation.objective import (
     LOSSES,

@@ -10,7 +10,8 @@ from eulerlora.checkpoint.config import Provenance
 from eulerlora.images.preprocess import network_input
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import predict_images
-from eulerlora.settings import Draw, Mode
+from eulerlora.settings import Draw
+from eulerlora_client.contract.sampling import Mode
 from training.data.images import LabelledImage, read_image
 from training.metrics.classification import classification_metrics
 from training.metrics.intervals import unit_weights

@@ -15,7 +15,7 @@ from eulerlora.methods.settings import (
     is_sampled,
 )
 from eulerlora.nn.network import AdaptedVisionTransformer
-from eulerlora.settings import Auto
+from eulerlora_client.contract.sampling import Auto
 from training.adaptation.objective import LOSSES, AdapterObjective
 from training.adaptation.train import class_weights
 from training.bayesian.laplace import fit_laplace

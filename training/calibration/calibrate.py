@@ -26,7 +26,8 @@ from eulerlora.scores.feature_distance import (
     FeatureStatistics,
     fit_feature_statistics,
 )
-from eulerlora.settings import Auto, PrecisionChoice, RuntimeSettings, Sampler
+from eulerlora.settings import PrecisionChoice, RuntimeSettings
+from eulerlora_client.contract.sampling import Auto, Sampler
 from training.calibration.outputs import CalibrationOutputs
 from training.calibration.thresholds import compute_margins, compute_thresholds
 from training.data.images import ImageParts, evenly_spaced

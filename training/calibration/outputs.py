@@ -10,7 +10,7 @@ from eulerlora.sampling.adaptive import MAX_SAMPLES, ROUNDS, round_answers
 from eulerlora.sampling.decision_margins import DET_ROUND, RoundAnswers
 from eulerlora.scores.feature_distance import FeatureDistance
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora.settings import Auto, Precision
+from eulerlora_client.contract.sampling import Auto, Precision
 from training.data.images import LabelledImage
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
 

@@ -15,8 +15,8 @@ from eulerlora.sampling.adaptive import (
 )
 from eulerlora.sampling.decision_margins import MARGIN_ROUNDS, fit_margins, last_rounds
 from eulerlora.scores.feature_distance import FeatureDistance
-from eulerlora.scores.ood_scores import ScoreThreshold, Threshold
-from eulerlora.settings import ADAPTIVE, AUTO, Auto, RequestMode
+from eulerlora_client.contract.answers import ScoreThreshold, Threshold
+from eulerlora_client.contract.sampling import ADAPTIVE, AUTO, Auto, RequestMode
 from training.calibration.outputs import CalibrationOutputs, ScoredImages, scored_images
 from training.evaluation.inference import ModelOutputs
 from training.recipe.schema import SAMPLES

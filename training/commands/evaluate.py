@@ -8,7 +8,8 @@ import click
 from eulerlora.commands.predict import PRECISION_CHOICES
 from eulerlora.nn.openmp import set_openmp_wait_policy
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
-from eulerlora.settings import SAMPLERS, PrecisionChoice, Sampler
+from eulerlora.settings import PrecisionChoice
+from eulerlora_client.contract.sampling import SAMPLERS, Sampler
 from training.commands.options import (
     PATH,
     Coverages,

@@ -19,7 +19,8 @@ from training.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from eulerlora.settings import Mode, PrecisionChoice
+    from eulerlora.settings import PrecisionChoice
+    from eulerlora_client.contract.sampling import Mode
     from training.policy.archives import (
         Archive,
     )

@@ -20,7 +20,8 @@ from training.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from eulerlora.settings import Mode, PrecisionChoice
+    from eulerlora.settings import PrecisionChoice
+    from eulerlora_client.contract.sampling import Mode
     from training.data.local_images import LocalImages
     from training.site.calibration import SiteReport
 

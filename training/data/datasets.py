@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from eulerlora.checkpoint.config import CheckpointConfig, ClassName
+from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.errors import DataError
 from eulerlora.images.files import EXTENSIONS, is_image_name
+from eulerlora_client.contract.answers import ClassName
 from training.data import ham10000
 from training.data.cache import DecodedImages, decoded_images
 from training.data.images import (

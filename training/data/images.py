@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from eulerlora.checkpoint.config import ClassName
 from eulerlora.errors import DataError, ImageError
 from eulerlora.images.files import EXTENSIONS, image_files, is_image_name
 from eulerlora.images.files import read_image as open_image
 from eulerlora.images.preprocess import Conversion, RgbImage
-from eulerlora.printable import printable
+from eulerlora_client.contract.answers import ClassName
+from eulerlora_client.printable import printable
+from eulerlora_client.progress import track
 from training.data.augmentation import Transform
-from training.data.progress import track
 from training.recipe.schema import OodGroup
 
 Encoded = Path | bytes

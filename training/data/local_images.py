@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from eulerlora.errors import DataError, SettingsError
-from eulerlora.validation import Settings, validated
+from eulerlora_client.settings import Settings, validated
 from training.data.cache import decoded_images
 from training.data.images import OUTSIDE, LabelledImage, OnBad, refuse
 from training.data.labels import LABELS, ImageLabel, read_labels

@@ -20,8 +20,8 @@ from torch import Tensor
 from torchvision import datasets
 from torchvision.datasets.utils import check_integrity
 
-from eulerlora.checkpoint.config import ClassName
 from eulerlora.errors import DataError
+from eulerlora_client.contract.answers import ClassName
 from training.data.cache import decoded_images
 from training.data.images import ImageParts, LabelledImage, OnBad, Source, refuse
 from training.data.splits import three_parts

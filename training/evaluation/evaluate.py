@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from eulerlora.model import EulerLoRA
-from eulerlora.settings import Sampler
+from eulerlora_client.contract.sampling import Sampler
 from training.data.images import ImageParts, LabelledImage, OodSet, evenly_spaced
 from training.evaluation.evaluated_sets import (
     EvaluatedSet,

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from eulerlora.scores.feature_distance import FeatureDistance
-from eulerlora.scores.ood_scores import OodScore, OodScores, ScoreName, Threshold, ood_scores
+from eulerlora.scores.ood_scores import OodScore, OodScores, ScoreName, ood_scores
 from eulerlora.scores.uncertainty import Uncertainty, summarise
+from eulerlora_client.contract.answers import Threshold
 from training.data.images import LabelledImage
 from training.evaluation.inference import ModelOutputs
 from training.evaluation.report_schema import ScoreMetrics

@@ -24,7 +24,7 @@ from eulerlora.scores.prediction_sets import (
     min_units,
     unit_scores,
 )
-from eulerlora.settings import Precision, Sampler
+from eulerlora_client.contract.sampling import Precision, Sampler
 from training.data.images import LabelledImage
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.report_schema import ClassCoverage, SetCoverage

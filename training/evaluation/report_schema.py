@@ -8,8 +8,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from eulerlora.errors import DataError
 from eulerlora.scores.ood_scores import ScoreName
-from eulerlora.settings import Mode, Precision, Sampler
-from eulerlora.validation import first_fault
+from eulerlora_client.contract.sampling import Mode, Precision, Sampler
+from eulerlora_client.settings import first_error
 from training.metrics.intervals import Estimates, Proportion
 from training.recipe.schema import OodGroup
 
@@ -206,4 +206,4 @@ def read_report(folder: Path) -> Report:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     except ValidationError as error:
-        raise DataError(f"{path}: {first_fault(error)}") from error
+        raise DataError(f"{path}: {first_error(error)}") from error

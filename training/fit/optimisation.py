@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from eulerlora.errors import NonFiniteError, SettingsError
 from eulerlora.prediction.precision import fastest_precision
-from eulerlora.settings import AUTO, Auto
+from eulerlora_client.contract.sampling import AUTO, Auto
 from training.fit.batches import RunLength
 from training.fit.ivon import IVON, Posterior
 from training.recipe.schema import AdamWSettings

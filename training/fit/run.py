@@ -22,12 +22,12 @@ import torchvision
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from eulerlora.atomic_files import storage_errors
 from eulerlora.checkpoint.config import Provenance
 from eulerlora.checkpoint.safetensor_files import read_metadata, read_tensors, write_tensors
 from eulerlora.errors import CheckpointError, NonFiniteError, SettingsError
-from eulerlora.settings import Precision
-from eulerlora.validation import Settings
+from eulerlora_client.contract.sampling import Precision
+from eulerlora_client.output_files import storage_errors
+from eulerlora_client.settings import Settings
 from training.data.images import ImageParts, OodSet
 from training.fit.batches import Shard
 from training.recipe.schema import Recipe

@@ -9,8 +9,8 @@ import tomlkit
 from tomlkit import TOMLDocument
 from tomlkit.exceptions import ParseError, TOMLKitError
 
-from eulerlora.atomic_files import atomic_write
 from eulerlora.errors import SettingsError
+from eulerlora_client.output_files import atomic_write
 
 
 def create(path: Path, text: str) -> None:

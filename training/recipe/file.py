@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from eulerlora.errors import SettingsError
-from eulerlora.validation import validated
+from eulerlora_client.settings import validated
 from training.recipe.schema import Recipe
 
 AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)

@@ -4,8 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from eulerlora.settings import BackboneSettings, PositiveInt
-from eulerlora.validation import Settings
+from eulerlora.settings import BackboneSettings
+from eulerlora_client.settings import PositiveInt, Settings
 from training.recipe.schema import AdamWSettings, DataSettings, Recipe, Split
 
 

@@ -12,17 +12,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from eulerlora.methods.settings import ENSEMBLES, EULERLORA, TrainedMethodSettings
-from eulerlora.settings import (
-    AUTO,
-    AdapterSettings,
-    Auto,
-    ColourConstancy,
-    PositiveInt,
-    PrecisionChoice,
-    Sampler,
-    optional,
-)
-from eulerlora.validation import Settings
+from eulerlora.settings import AdapterSettings, ColourConstancy, PrecisionChoice
+from eulerlora_client.contract.sampling import AUTO, Auto, Sampler
+from eulerlora_client.settings import PositiveInt, Settings, optional
 
 Augmentation = Literal["paper", "dermoscopy", "cameras", "natural"]
 Head = Literal["random", "linear-probe", "bootstrap-probes"]

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from eulerlora.checkpoint.config import CheckpointConfig, Provenance
+from eulerlora_client.progress import format_duration
 from training.data.local_images import archive_names
-from training.data.progress import format_duration
 from training.evaluation.report_schema import Report
 from training.ood.sets import GENERATED
 from training.recipe.file import RECIPES

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from eulerlora.atomic_files import atomic_write
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import read_config, stored_revision, write_card
 from eulerlora.errors import DataError
 from eulerlora.methods.settings import EULERLORA, law_text, members_text
+from eulerlora_client.output_files import atomic_write
 from training.evaluation.report_schema import Report, read_report
 from training.reporting.card_origin import (
     pretraining,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from eulerlora.atomic_files import atomic_write
+from eulerlora_client.output_files import atomic_write
 from training.evaluation.evaluate import Evaluation
 from training.evaluation.predictions_file import PREDICTIONS, predictions_csv
 from training.evaluation.report_schema import JSON, ModeReport, Report, report_json

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eulerlora.atomic_files import storage_errors
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import (
     ADAPTERS,
@@ -22,6 +21,7 @@ from eulerlora.checkpoint.files import (
     write_feature_statistics,
     write_known_answer,
 )
+from eulerlora_client.output_files import storage_errors
 from training.policy.file import create, set_thresholds
 from training.reporting.chart_files import RELIABILITY
 from training.reporting.model_card import site_sections

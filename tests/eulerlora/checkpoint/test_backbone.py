@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import inspect
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,18 +16,13 @@ from torchvision.models import Weights, WeightsEnum
 
 from eulerlora.checkpoint.backbone import at_image_size, load_backbone, save_backbone
 from eulerlora.checkpoint.published_weights import PUBLISHED, from_torchvision, published_backbone
-from eulerlora.errors import CheckpointError, EulerLoRAError, SettingsError
+from eulerlora.errors import CheckpointError, SettingsError
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.settings import BackboneSettings, Preprocessing
 
 SETTINGS = BackboneSettings(image_size=24, patch_size=8, layers=3, heads=3, width=12, mlp_width=20)
 
-
-def test_a_built_backbone_has_the_given_shape_and_no_head() -> None:
-    backbone = VisionTransformer(SETTINGS)
-    assert backbone.settings == SETTINGS
-    assert backbone(torch.rand(2, 3, 24, 24)).shape == (2, SETTINGS.width)
-    assert not any(name.startswith("heads") for name in backbone.state_dict())
+OTHER = SETTINGS.model_copy(update={"mlp_width": 24})
 
 
 def test_a_convolutional_stem_embeds_patches_of_the_given_size_and_is_kept_in_a_file(
@@ -120,32 +114,17 @@ def test_a_backbone_file_stores_weights_shape_and_provenance(
         {"settings": '{"layers": 1000000000}', "provenance": "{}"},
         {"settings": '{"depth": 7}', "provenance": "{}"},
         {"settings": SETTINGS.model_dump_json(), "provenance": "{"},
+        {"settings": OTHER.model_dump_json(), "provenance": "{}"},
     ],
 )
-def test_a_file_without_the_metadata_of_a_backbone_is_refused(
+def test_a_file_without_the_metadata_of_its_backbone_is_refused(
     make_backbone, tmp_path: Path, metadata: dict[str, str] | None
 ) -> None:
     path = tmp_path / "backbone.safetensors"
     save_file(make_backbone(SETTINGS).state_dict(), path, metadata=metadata)
-    with pytest.raises(CheckpointError, match="expected metadata of a backbone") as caught:
+    with pytest.raises(CheckpointError, match=r"metadata|shape") as caught:
         load_backbone(path)
     assert caught.value.path == path
-
-
-def test_a_backbone_file_with_another_shape_than_its_metadata_is_refused(
-    make_backbone, tmp_path: Path
-) -> None:
-    path = tmp_path / "backbone.safetensors"
-    wrong = SETTINGS.model_copy(update={"mlp_width": 24}).model_dump_json()
-    metadata = {"settings": wrong, "provenance": json.dumps({})}
-    save_file(make_backbone(SETTINGS).state_dict(), path, metadata=metadata)
-    with pytest.raises(CheckpointError, match="expected shape"):
-        load_backbone(path)
-
-
-def test_a_missing_backbone_file_is_a_checkpoint_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"nothing\.safetensors"):
-        load_backbone(tmp_path / "nothing.safetensors")
 
 
 def test_a_backbone_file_stores_its_preprocessing(make_backbone, tmp_path: Path) -> None:
@@ -155,16 +134,8 @@ def test_a_backbone_file_stores_its_preprocessing(make_backbone, tmp_path: Path)
     )
     save_backbone(path, backbone, {}, torch.float32, preprocessing)
     assert load_backbone(path).preprocessing == preprocessing
-    save_backbone(path, backbone, {}, torch.float32)
-    assert load_backbone(path).preprocessing == Preprocessing(size=24)
-
-
-def test_a_backbone_file_without_preprocessing_has_a_plain_resize(
-    make_backbone, tmp_path: Path
-) -> None:
-    path = tmp_path / "backbone.safetensors"
     metadata = {"settings": SETTINGS.model_dump_json(), "provenance": "{}"}
-    save_file(make_backbone(SETTINGS).state_dict(), path, metadata=metadata)
+    save_file(backbone.state_dict(), path, metadata=metadata)
     assert load_backbone(path).preprocessing == Preprocessing(size=24)
 
 
@@ -272,12 +243,3 @@ def test_a_published_file_with_code_is_refused_and_the_code_not_run(
     with pytest.raises(Exception, match=r"(?i)weights"):
         published_backbone(tiny_published.name)
     assert not trace.exists()
-
-
-def test_a_cached_file_with_another_hash_is_refused(
-    tiny_published,
-) -> None:
-    """torch.hub does not verify files in its cache."""
-    torch.save(tiny_published.state | {"class_token": torch.ones(1, 1, 16)}, tiny_published.file)
-    with pytest.raises(EulerLoRAError, match=r"hash|SHA-256"):
-        published_backbone(tiny_published.name)

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import resource
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,15 +38,16 @@ from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import Runtime, predict_rows
-from eulerlora.settings import BackboneSettings, Draw, RuntimeSettings
+from eulerlora.settings import Draw, RuntimeSettings
+from eulerlora_client.errors import StorageError
 from tests.damaged_checkpoints import (
-    BACKBONE,
     CONFIG,
     LARGEST,
     LOADING,
     config_edited,
     edited,
 )
+from tests.full_disk import file_size_limit
 
 CARD = "# A card, größer than ASCII\n"
 COMMON_FILES = {"README.md", "known_answer.png", "known_answer.json"}
@@ -198,23 +198,6 @@ def test_large_numbers_allocate_nothing_that_the_files_do_not_hold(
 def peak_kilobytes() -> int:
     """Returns the largest size that the memory of this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-@pytest.mark.parametrize("width", [16, 24])
-def test_the_file_of_another_backbone_is_refused(
-    checkpoint_copy: Path, make_network, make_config, tmp_path: Path, make_backbone, width: int
-) -> None:
-    settings = BackboneSettings(
-        image_size=32, patch_size=8, layers=2, heads=2, width=width, mlp_width=24
-    )
-    other = make_network(backbone=make_backbone(settings, seed=9))
-    save_checkpoint(tmp_path / "other", other, make_config(other), CARD)
-    shutil.copy(tmp_path / "other" / BACKBONE, checkpoint_copy)
-    with pytest.raises(
-        CheckpointError, match="SHA-256" if width == 16 else "expected shape"
-    ) as caught:
-        load_checkpoint(checkpoint_copy)
-    assert caught.value.path == checkpoint_copy / BACKBONE
 
 
 def test_a_folder_with_files_is_refused_and_left_unchanged(
@@ -506,3 +489,13 @@ def test_a_damaged_known_answer_is_an_error_that_names_the_file(
         read_known_answer(checkpoint_copy, config)
     assert caught.value.path == checkpoint_copy / file
     assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_leaves_no_checkpoint_and_the_error_names_its_folder(
+    make_network, make_config, tmp_path: Path
+) -> None:
+    network, folder = make_network(), tmp_path / "saved"
+    with file_size_limit(2_000), pytest.raises(StorageError) as caught:
+        save_checkpoint(folder, network, make_config(network), "# card\n")
+    assert caught.value.path == folder
+    assert list(tmp_path.iterdir()) == []

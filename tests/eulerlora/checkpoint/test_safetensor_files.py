@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
 from eulerlora.checkpoint.safetensor_files import (
@@ -164,24 +164,6 @@ def test_unexpected_tensors_are_refused(
     assert_refused(path, tensors, message)
 
 
-@pytest.mark.parametrize("length", [0, 4, 8, 50, -1])
-def test_a_truncated_file_is_refused(path: Path, tensors: Tensors, length: int) -> None:
-    write_tensors(path, tensors, torch.float32, {})
-    path.write_bytes(path.read_bytes()[:length])
-    assert_refused(path, tensors, "not a readable safetensors file")
-
-
-def test_trailing_bytes_are_refused(path: Path, tensors: Tensors) -> None:
-    write_tensors(path, tensors, torch.float32, {})
-    path.write_bytes(path.read_bytes() + b"more")
-    assert_refused(path, tensors, "not a readable safetensors file")
-
-
-def test_random_bytes_are_refused(path: Path, tensors: Tensors) -> None:
-    path.write_bytes(torch.randint(0, 256, (500,), dtype=torch.uint8).numpy().tobytes())
-    assert_refused(path, tensors, "not a readable safetensors file")
-
-
 def test_a_pickle_in_disguise_is_refused_and_not_run(path: Path, tensors: Tensors) -> None:
     trace = path.with_name("trace")
 
@@ -194,41 +176,47 @@ def test_a_pickle_in_disguise_is_refused_and_not_run(path: Path, tensors: Tensor
     assert not trace.exists()
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
-        | {"b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}},  # overlap
-        {"a": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}},  # a hole
-        {"a": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}},  # a wrong size
-        {"a": {"dtype": "F99", "shape": [2], "data_offsets": [0, 8]}},
-        {"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}},
-        ["a"],
-    ],
-)
-def test_an_inconsistent_header_is_refused(path: Path, header: object) -> None:
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(12))
-    assert_refused(path, {"a": torch.zeros(2)}, "not a readable safetensors file")
-
-
-def test_a_header_with_the_same_tensor_twice_is_refused(path: Path) -> None:
-    entry = '"a":{"dtype":"F32","shape":[1],"data_offsets":[%d,%d]}'
-    text = ("{" + entry % (0, 4) + "," + entry % (4, 8) + "}").encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(8))
-    assert_refused(path, {"a": torch.zeros(1)}, "not a readable safetensors file")
-
-
 def test_a_missing_file_and_a_folder_are_refused(path: Path, tensors: Tensors) -> None:
     assert_refused(path, tensors, r"not a readable safetensors file \(no such file\)")
     path.mkdir()
     assert_refused(path, tensors, r"not a readable safetensors file \(a folder\)")
 
 
+WRITTEN = save({"a": torch.zeros(2)})
+
+
+def with_header(text: str) -> bytes:
+    """Returns a file with a header and 12 bytes of tensors."""
+    return struct.pack("<Q", len(text)) + text.encode() + bytes(12)
+
+
+def entry(shape: object, *offsets: int, dtype: str = "F32") -> dict[str, object]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(WRITTEN[:length] for length in (0, 4, 8, 50, -1)),
+        WRITTEN + b"more",
+        b"random bytes that are no header",
+        with_header(json.dumps({"a": entry([2], 0, 8), "b": entry([2], 4, 12)})),  # overlap
+        with_header(json.dumps({"a": entry([2], 4, 12)})),  # a hole
+        with_header(json.dumps({"a": entry([3], 0, 8)})),  # a wrong size
+        with_header(json.dumps({"a": entry([2], 0, 8, dtype="F99")})),
+        with_header(json.dumps({"a": entry([-2], 0, 8)})),
+        with_header('["a"]'),
+        with_header("{" + ",".join(['"a":' + json.dumps(entry([1], 0, 4))] * 2) + "}"),
+    ],
+)
+def test_a_damaged_file_is_refused(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    assert_refused(path, {"a": torch.zeros(2)}, "not a readable safetensors file")
+
+
 def test_the_metadata_of_an_unreadable_file_are_refused(path: Path) -> None:
     for content in (None, b"", b"random bytes that are no header"):
         if content is not None:
             path.write_bytes(content)
-        with pytest.raises(CheckpointError, match="not a readable safetensors file") as caught:
+        with pytest.raises(CheckpointError, match=str(path)):
             read_metadata(path)
-        assert str(path) in str(caught.value)

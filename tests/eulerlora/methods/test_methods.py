@@ -12,7 +12,8 @@ from eulerlora.methods.registry import build_network
 from eulerlora.methods.settings import ENSEMBLES, MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import ModelImages, Runtime, predict_rows, predict_together
-from eulerlora.settings import SAMPLERS, Draw, RuntimeSettings, Sampler
+from eulerlora.settings import Draw, RuntimeSettings
+from eulerlora_client.contract.sampling import SAMPLERS, Sampler
 from tests.conftest import config_of, random_backbone, random_network
 from tests.eulerlora.methods.conftest import METHODS
 

@@ -212,32 +212,6 @@ def test_an_initialised_network_equals_the_frozen_backbone_in_every_mode(
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_with_all_ranks_active_stochastic_logits_equal_deterministic_ones(
-    make_network, images: Tensor
-) -> None:
-    network = make_network(AdapterSettings(adapters=2, rank=4, min_rank=4))
-    stochastic = torch.stack(answer(network, images, Draw(mode="stoch", samples=3, seed=5)))
-    deterministic = torch.stack(answer(network, images, DET))
-    torch.testing.assert_close(stochastic, deterministic.repeat_interleave(3, dim=1))
-
-
-def test_stochastic_trajectories_of_one_adapter_differ(
-    network: AdaptedVisionTransformer, images: Tensor
-) -> None:
-    rows = torch.stack(answer(network, images, Draw(mode="stoch", samples=4, seed=5)))
-    assert rows.unflatten(1, (2, 4)).std(dim=2).min() > 1e-3
-
-
-def test_rows_of_different_adapters_modes_and_sample_counts_share_a_batch(
-    network: AdaptedVisionTransformer, images: Tensor
-) -> None:
-    draws = (Draw(mode="stoch", samples=3, seed=4), DET, Draw(mode="stoch", seed=9))
-    together = answer(network, images, *draws)
-    for index, draw in enumerate(draws):
-        (alone,) = answer(network, images[index : index + 1], draw)
-        torch.testing.assert_close(together[index], alone, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("start", [0, 1, 2])
 def test_blocks_below_the_first_sampled_one_are_those_of_mode_det(
@@ -343,15 +317,6 @@ def test_the_networks_of_the_paper_have_the_stated_number_of_trainable_parameter
     assert sum(p.numel() for p in network.parameters() if p.requires_grad) == expected
 
 
-@pytest.mark.parametrize("rank", [1, 4, 20])
-def test_one_adapter_on_vit_b_32_has_73728_parameters_for_each_rank(rank: int) -> None:
-    with torch.device("meta"):
-        backbone = VisionTransformer(BackboneSettings())
-        settings = AdapterSettings(adapters=1, rank=rank, min_rank=1)
-        network = build_network(backbone, settings, 2)
-    assert sum(p.numel() for p in network.blocks.parameters()) == 73_728 * rank
-
-
 def test_a_row_uses_the_head_of_its_adapter() -> None:
     heads = AdapterHeads(6, 4, 3)
     heads.initialise(Generator().manual_seed(0))
@@ -406,21 +371,6 @@ def test_vit_b_32_with_zero_coefficients_equals_torchvision(
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
     assert large.state_dict().keys() == before.keys()
     assert all(torch.equal(tensor, before[name]) for name, tensor in large.state_dict().items())
-
-
-def test_vit_b_32_in_deterministic_mode_equals_torchvision_on_merged_weights(
-    large: models.VisionTransformer, large_image: Tensor, make_network
-) -> None:
-    network = make_network(AdapterSettings(), classes=10, backbone=from_torchvision(large))
-    network.initialise(Generator().manual_seed(0))
-    with torch.no_grad():
-        for block in network.blocks:
-            block.up.normal_(std=0.005, generator=Generator().manual_seed(1))
-    (actual,) = answer(network, large_image, DET)
-    for adapter in range(2):
-        expected = merged_torchvision(network, large_image, adapter)[0]
-        torch.testing.assert_close(actual[adapter], expected, rtol=1e-4, atol=1e-4)
-    assert (expected - frozen_with_head(network, large_image)[0, 1]).abs().mean() > 0.1
 
 
 def test_rows_run_over_images_then_adapters_then_samples() -> None:

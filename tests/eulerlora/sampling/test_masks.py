@@ -27,7 +27,8 @@ from eulerlora.sampling.masks import (
     on_stacked_ranks,
     terminal_coefficients,
 )
-from eulerlora.settings import SAMPLERS, AdapterSettings, BackboneSettings, Draw, Sampler
+from eulerlora.settings import AdapterSettings, BackboneSettings, Draw
+from eulerlora_client.contract.sampling import SAMPLERS, Sampler
 
 DRAWS = 40_000
 PAPER = AdapterSettings()
@@ -228,16 +229,6 @@ def test_the_mean_of_balanced_samples_has_a_lower_variance_at_every_projection(
     assert (variance * least < spread(PAPER) / samples).all()
 
 
-def test_the_first_balanced_trajectories_do_not_depend_on_the_number_of_samples() -> None:
-    few, many = (
-        trajectory_coefficients(
-            Draw(mode="stoch", samples=samples, seed=5, sampler="balanced"), 3, PAPER
-        ).unflatten(0, (PAPER.adapters, samples))
-        for samples in (3, 10)
-    )
-    assert torch.equal(few, many[:, :3])
-
-
 def test_one_step_of_scale_one_gives_the_mask() -> None:
     masks = draw_masks((1, 50), 20, 10, seeded())
     torch.testing.assert_close(terminal_coefficients(masks, 1.0), masks[0])
@@ -433,14 +424,6 @@ def test_every_balanced_sample_has_the_law_of_an_independent_sample(
         assert {subset: Fraction(count, len(masks)) for subset, count in actual.items()} == law
 
 
-def test_the_enumeration_has_mean_one_and_the_known_variance() -> None:
-    masks = all_masks(5, 2, groups=2).double()
-    variance = sum(5 / k for k in range(2, 6)) / 4 - 1
-    torch.testing.assert_close(masks.mean(dim=0), torch.ones(8, 5).double(), rtol=0, atol=1e-6)
-    actual = ((masks - 1) ** 2).mean(dim=0)
-    torch.testing.assert_close(actual, torch.full((8, 5), variance).double(), rtol=0, atol=1e-6)
-
-
 def test_a_group_has_each_of_k_and_its_mirror_twice() -> None:
     actual = balanced_ranks(torch.arange(11)[:, None], 3, RANK, MIN_RANK)
     assert actual.shape == (11, 3, 4)
@@ -531,13 +514,6 @@ def test_the_mean_of_drawn_samples_has_the_enumerated_variance(drawn: Tensor, sa
     error = mean.std(dim=0) / math.sqrt(len(mean))
     assert ((mean.mean(dim=0) - 1).abs() < STANDARD_ERRORS * error).all()
     assert float(((mean - 1) ** 2).mean()) == pytest.approx(mean_variance(samples), rel=0.05)
-
-
-def test_the_first_samples_do_not_depend_on_the_number_of_samples() -> None:
-    few, many = (
-        draw_balanced_masks((3, 2), samples, RANK, MIN_RANK, seeded(1)) for samples in (5, 16)
-    )
-    assert torch.equal(few, many[:, :, :5])
 
 
 def test_draws_over_the_shape_are_independent() -> None:

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import pytest
 from PIL import ExifTags, Image
 
-from eulerlora_client.commands.progress import TriageProgress
 from eulerlora_client.commands.triage import triage_command
 from eulerlora_client.contract.answers import Disposition, PredictionSet, TriageResult
 from eulerlora_client.policy.policy import default_policy_text
@@ -155,10 +154,6 @@ def test_mode_samples_and_model_are_sent(
     assert all(1 <= int(row["samples"]) <= 16 for row in rows_in(file))
 
 
-def test_help_shows_the_accepted_samples() -> None:
-    assert "--samples 1-64|auto" in " ".join(triage("--help").out.split())
-
-
 def test_a_policy_for_other_classes_is_one_line_before_a_file_is_sent(
     folder: Path, url: str, tmp_path: Path
 ) -> None:
@@ -241,29 +236,6 @@ def test_input_images_and_other_outputs_are_not_overwritten(
     assert (done.status, "another output" in done.err) == (2, True)
 
 
-@pytest.mark.parametrize("option", ["--policy", "--key-file"])
-def test_the_files_of_policy_and_key_are_not_overwritten(
-    folder: Path, policy: Path, tmp_path: Path, option: str
-) -> None:
-    key = tmp_path / "key"
-    key.write_text("elk_1")
-    file = {"--policy": policy, "--key-file": key}[option]
-    before = file.read_bytes()
-    done = triage(folder, option, file, "--report", file)
-    assert (done.status, "is an input file" in done.err) == (2, True)
-    assert file.read_bytes() == before
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe"])
-def test_a_key_file_without_a_key_is_wrong_usage(
-    folder: Path, tmp_path: Path, content: bytes
-) -> None:
-    key = tmp_path / "key"
-    key.write_bytes(content)
-    done = triage(folder, "--key-file", key)
-    assert (done.status, len(done.err.splitlines())) == (2, 1)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -299,30 +271,6 @@ def test_an_unreachable_service_is_one_line_and_earlier_files_stay(
     assert (done.status, done.out) == (1, "")
     assert done.err.splitlines()[-1].startswith("eulerlora: The service cannot be reached: no conn")
     assert file.read_text() == "of yesterday"
-
-
-def test_an_unknown_model_is_one_line(folder: Path, url: str) -> None:
-    done = triage(folder, "--url", url, "--model", "other")
-    assert (done.status, done.out, "No such model" in done.err) == (1, "", True)
-
-
-def test_a_folder_without_images_is_one_line(tmp_path: Path, url: str) -> None:
-    done = triage(tmp_path, "--url", url)
-    assert (done.status, "got 0 other files" in done.err) == (1, True)
-
-
-def test_an_interrupted_run_writes_its_rows_and_marks_the_missing_ones(
-    folder: Path, url: str, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(display: TriageProgress) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(TriageProgress, "advance", interrupted)
-    file = tmp_path / "rows.csv"
-    done = triage(folder, "--url", url, "--policy", policy, "--csv", file)
-    assert (done.status, done.err.splitlines()[-1]) == (1, "eulerlora: interrupted")
-    assert [row["problem"] for row in rows_in(file)] == ["", "not_asked", "not_asked"]
-    assert "3 files: " in done.out
 
 
 @pytest.mark.parametrize(

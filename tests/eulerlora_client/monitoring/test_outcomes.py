@@ -94,11 +94,6 @@ def test_few_misses_give_no_alarm_and_lesions_without_images_do_not_count() -> N
     assert 0 < summary.lower < 1 / 122 < summary.upper < 0.1
 
 
-def test_lesions_that_were_not_assessed_leave_the_bounds_open() -> None:
-    summary = summarise(lesions("retake"), PROMISE)
-    assert (summary.lower, summary.upper, summary.alarm_at, summary.assessed) == (0, 1, None, 0)
-
-
 def test_a_target_that_no_lesion_has_is_an_error_that_lists_the_classes() -> None:
     with pytest.raises(OutcomesError, match=r"confirmed as mel, got akiec, nv$"):
         summarise([image("urgent", "nv", "1"), image("urgent", "akiec", "2")], PROMISE)
@@ -116,15 +111,6 @@ def test_a_file_has_the_columns_of_the_export(tmp_path: Path) -> None:
     check_policy(path, [first, second], "sha256:1")
     with pytest.raises(OutcomesError, match=r"o\.csv: .* policy sha256:2, got sha256:1$"):
         check_policy(path, [first, second], "sha256:2")
-
-
-def test_rows_share_a_lesion_only_if_it_is_named(tmp_path: Path) -> None:
-    row = {"disposition": "urgent", "confirmed": "mel"}
-    named = [row | {"lesion": name} for name in ("7", "7", "", "")]
-    assert (
-        len({entry.lesion for entry in read_outcomes(written(tmp_path / "o", *named), "confirmed")})
-        == 3
-    )
 
 
 @pytest.mark.parametrize(
@@ -148,8 +134,3 @@ def test_a_file_of_another_kind_is_one_clear_line(
         read_outcomes(path, "confirmed")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(OutcomesError, match="cannot be read"):
-        read_outcomes(tmp_path / "none.csv", "confirmed")

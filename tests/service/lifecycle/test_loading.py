@@ -20,7 +20,8 @@ from eulerlora.checkpoint.files import (
 from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
 from eulerlora.prediction.precision import PrecisionDecision
-from eulerlora.settings import DEFAULT_RUNTIME, PRECISIONS, RuntimeSettings
+from eulerlora.settings import DEFAULT_RUNTIME, RuntimeSettings
+from eulerlora_client.contract.sampling import PRECISIONS
 from service.inference.engine import ServedModel
 from service.lifecycle.loading import (
     THREAD_NAME,

@@ -11,8 +11,7 @@ from PIL import Image
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import DecisionMargins, RoundAnswer, RoundMargins, SettledDecisions
-from eulerlora.scores.ood_scores import Threshold
-from eulerlora_client.contract.answers import ImageQuality, Prediction
+from eulerlora_client.contract.answers import ImageQuality, Prediction, Threshold
 from eulerlora_client.contract.problems import InvalidParameter
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.policy.policy import Policy, default_policy

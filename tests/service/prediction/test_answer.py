@@ -9,9 +9,8 @@ from scipy.stats import entropy as scipy_entropy
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.runtime import ImageOutput
-from eulerlora.scores.ood_scores import Threshold
 from eulerlora.settings import Draw
-from eulerlora_client.contract.answers import Prediction, PredictionWarning
+from eulerlora_client.contract.answers import Prediction, PredictionWarning, Threshold
 from eulerlora_client.contract.problems import ModelFailure
 from eulerlora_client.contract.queries import PredictQuery
 from service.inference.engine import ServedModel

@@ -10,8 +10,7 @@ from PIL import Image
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora.scores.ood_scores import Threshold
-from eulerlora_client.contract.answers import WarningCode
+from eulerlora_client.contract.answers import Threshold, WarningCode
 from eulerlora_client.contract.problems import (
     AuditUnavailable,
     NotReady,

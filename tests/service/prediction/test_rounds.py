@@ -17,9 +17,8 @@ from starlette.requests import ClientDisconnect
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.sampling.adaptive import MAX_SAMPLES, ROUNDS
-from eulerlora.scores.ood_scores import Threshold
 from eulerlora.settings import Draw
-from eulerlora_client.contract.answers import Prediction
+from eulerlora_client.contract.answers import Prediction, Threshold
 from eulerlora_client.contract.problems import DeadlinePassed, Overloaded
 from eulerlora_client.contract.queries import PredictQuery
 from service.audit.log import AuditEntry

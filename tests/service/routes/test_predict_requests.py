@@ -88,9 +88,9 @@ def test_an_invalid_upload_is_refused_without_echo(client, refused, sent, status
     ("query", "detail"),
     [
         ("mode=other", "mode: expected 'det', 'stoch' or 'adaptive'"),
-        ("mode=stoch&samples=65", "samples: expected at most 64"),
-        ("mode=stoch&samples=0", "samples: expected at least 1"),
-        ("seed=4294967296", "seed: expected at most 4294967295"),
+        ("mode=stoch&samples=65", "samples: expected a number of at most 64"),
+        ("mode=stoch&samples=0", "samples: expected a number of at least 1"),
+        ("seed=4294967296", "seed: expected a number of at most 4294967295"),
         ("seed=1.0", "seed: expected a whole number in plain digits"),
         ("seed=1&seed=2", "seed: expected once, got 2 times"),
         ("sample=4", "sample: unknown parameter"),

@@ -7,10 +7,10 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
-from eulerlora.checkpoint.config import ClassName
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.settings import RuntimeSettings
+from eulerlora_client.contract.answers import ClassName
 from service.app import Options, create_service
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle

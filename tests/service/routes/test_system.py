@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora.scores.ood_scores import Threshold
+from eulerlora_client.contract.answers import Threshold
 from service.app import create_service
 from service.http import responses as problems
 from service.inference.engine import ServedModel, ServedModels

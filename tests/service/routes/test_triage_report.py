@@ -112,8 +112,8 @@ def test_no_images_make_an_empty_report(client) -> None:
         ({"images": images(result=None)}, "images.0: expected either result or problem"),
         ({"images": images(result={"disposition": "secret"})}, "images.0.result: "),
         ({"images": images(file="")}, "images.0.file: "),
-        ({"images": images(thumbnail="A" * 32_001)}, "images.0.thumbnail: the text is too long"),
-        ({"images": [{"file": "a", "problem": {"code": "a"}}] * 1001}, "images: too many images"),
+        ({"images": images(thumbnail="A" * 32_001)}, "images.0.thumbnail: "),
+        ({"images": [{"file": "a", "problem": {"code": "a"}}] * 1001}, "images: "),
     ],
 )
 def test_another_body_is_refused_with_its_place_and_without_its_content(

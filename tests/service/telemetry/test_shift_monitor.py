@@ -7,8 +7,14 @@ import torch
 
 from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
-from eulerlora.scores.ood_scores import ScoreThreshold, Threshold
-from eulerlora_client.contract.answers import OodScore, OodScores, Prediction, StandardError
+from eulerlora_client.contract.answers import (
+    OodScore,
+    OodScores,
+    Prediction,
+    ScoreThreshold,
+    StandardError,
+    Threshold,
+)
 from eulerlora_client.monitoring.shift import EventRate
 from service.telemetry.shift_monitor import Reference, ShiftMonitors
 

@@ -12,11 +12,11 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from sklearn.preprocessing import StandardScaler
 
 from eulerlora.checkpoint.backbone import save_backbone
-from eulerlora.checkpoint.config import ClassName
 from eulerlora.images.preprocess import resize
 from eulerlora.methods.registry import build_network
 from eulerlora.nn.runtime import predict_images, predict_rows
 from eulerlora.settings import AdapterSettings, Draw, Preprocessing
+from eulerlora_client.contract.answers import ClassName
 from tests.conftest import random_backbone
 from training.adaptation.probe import INVERSE_PENALTY, fit_heads, head_accuracy, linear_probe
 from training.commands.train import probe_command

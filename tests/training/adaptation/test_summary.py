@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from eulerlora.checkpoint.config import ClassName
 from eulerlora.settings import Preprocessing
+from eulerlora_client.contract.answers import ClassName
 from tests.conftest import random_backbone
 from tests.training.synthetic_report import REPORT
 from training.adaptation.network import FrozenBackbone

@@ -13,8 +13,9 @@ from eulerlora.checkpoint.files import load_checkpoint, read_config
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.runtime import ImageOutput
 from eulerlora.sampling.adaptive import ROUNDS, AdaptiveSampling, StoppingRule
-from eulerlora.scores.ood_scores import Threshold
-from eulerlora.settings import Auto, Draw
+from eulerlora.settings import Draw
+from eulerlora_client.contract.answers import Threshold
+from eulerlora_client.contract.sampling import Auto
 from training.calibration.calibrate import calibrate
 from training.calibration.outputs import CalibrationOutputs
 from training.calibration.thresholds import (

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torchvision import datasets
 from torchvision.models import ViT_B_32_Weights
 
 from eulerlora.checkpoint.backbone import save_backbone
@@ -23,14 +22,14 @@ from eulerlora.checkpoint.files import ADAPTERS
 from tests.conftest import TINY_BACKBONE, random_backbone
 from tests.program import Completed, run
 from tests.training.conftest import PER_CLASS
-from tests.training.scheduling.test_local import TABLE, TIMEOUT_S, wait_for
-from tests.training.scheduling.test_ray_cluster import TwoMachines, machines
 from tests.training.synthetic_runs import finish
+from tests.training.tables.test_local import TABLE, TIMEOUT_S, wait_for
+from tests.training.tables.test_ray_cluster import TwoMachines, machines
 from training.adaptation.train import REPORT, state_file
 from training.evaluation.report_schema import JSON
-from training.reproduction.runs import runs_of
-from training.reproduction.table import Arm, Difference, Endpoints, Table, read_table
-from training.scheduling.ray_cluster import RunResources, train_on_cluster
+from training.tables.ray_cluster import RunResources, train_on_cluster
+from training.tables.runs import runs_of
+from training.tables.table import Arm, Difference, Table, read_table
 
 __all__ = ["machines"]  # a fixture
 
@@ -41,7 +40,7 @@ def test_a_dry_run_lists_every_run_with_its_settings_and_what_is_missing(
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     data, out = tmp_path / "data", tmp_path / "runs"
     table = read_table("ham10000")
-    finish(runs_of(table, [0], [], out)[0])
+    finish(runs_of(table, [0], [], out)[0], training={"seconds": 60.0})
     done = run("reproduce", "ham10000", "--dry-run", "--seeds", "all", "--data", data, "--out", out)
     assert done.status == 0, done.err
     lines = done.out.splitlines()
@@ -50,7 +49,7 @@ def test_a_dry_run_lists_every_run_with_its_settings_and_what_is_missing(
         for kinds in (("new", "finished"), ("missing: ",))
     )
     (total,) = [line for line in lines if line.startswith("in total: about ")]
-    hours = [float(n.replace(",", "")) for n in re.findall(r"about ([\d.,]+) h,", done.out)]
+    hours = [float(n.replace(",", "")) for n in re.findall(r": about ([\d.,]+) h;", done.out)]
     assert len(hours) == len(runs) - 1  # one run is finished
     assert float(total.split()[3].replace(",", "")) == pytest.approx(sum(hours), rel=0.05)
     assert len(lines) == len(runs) + len(absent) + 1
@@ -58,16 +57,12 @@ def test_a_dry_run_lists_every_run_with_its_settings_and_what_is_missing(
         [table_run.status, table_run.name] for table_run in runs_of(table, table.seeds, [], out)
     ]
     assert [line.split()[0] for line in runs[:2]] == ["finished", "new"]
-    assert next(line for line in runs if "eulerlora-2/seed-42:" in line).endswith(
-        " disk; ham10000, paper split; ViT_B_32_Weights.IMAGENET1K_V1; 2 adapters of rank 20; "
-        "Kmin 10, T 2, sigma 1, 4 samples; 65 epochs of batches of 32, rate 0.0001, decay 0.01, "
-        "warm-up 500; paper views, random head, class weights effective-number; float32, seed 42"
-    )
-    assert runs[0].split(":")[1].startswith(" done; ham10000")
-    assert all(re.search(r"[\d.]+ GB memory, [\d.]+ GB disk;", line) for line in runs[1:])
-    assert "1 adapters of rank 20; not sampled;" in next(
-        line for line in runs if "lora-20/seed-0:" in line
-    )
+    assert runs[0].split(":")[1].startswith(" done; seed = 0; ")
+    (line,) = (line for line in runs if "eulerlora-2/seed-42:" in line)
+    settings = dict(part.split(" = ") for part in line.split("; ")[1:])
+    assert settings["seed"] == "42"
+    assert (settings["adapters.adapters"], settings["training.samples"]) == ("2", "4")
+    assert "training.epochs" not in settings  # equal in all runs
     weights, metadata, images = absent
     url = ViT_B_32_Weights.IMAGENET1K_V1.url
     file = tmp_path / "torch" / "hub" / "checkpoints" / Path(url).name
@@ -75,14 +70,6 @@ def test_a_dry_run_lists_every_run_with_its_settings_and_what_is_missing(
     assert all(text in weights for text in (url, f"begins {hash_prefix},", str(file)))
     assert metadata == f"missing: HAM10000: {data / 'HAM10000_metadata.csv'}"
     assert images.startswith(f"missing: HAM10000: {data} with HAM10000_images_part_1")
-
-
-def test_a_dry_run_of_cifar10_includes_the_ood_set(tmp_path: Path) -> None:
-    done = run("reproduce", "cifar10", "--dry-run", "--data", tmp_path, "--out", tmp_path / "runs")
-    assert done.status == 0, done.err
-    for url in (datasets.CIFAR10.url, *(entry[0] for entry in datasets.SVHN.split_list.values())):
-        assert (url in done.out) == ("extra" not in url), url
-    assert not (tmp_path / "runs").exists()
 
 
 def test_nothing_is_missing_for_a_table_whose_runs_are_finished(tmp_path: Path) -> None:
@@ -165,7 +152,7 @@ def data(image_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_method() -> Iterator[None]:
     """Reduces the table to the rows with two adapters."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("training.reproduction.table.read_table", lambda _name: only("eulerlora-2"))
+        patch.setattr("training.tables.table.read_table", lambda _name: only("eulerlora-2"))
         yield
 
 
@@ -266,16 +253,6 @@ def test_a_second_call_trains_nothing_and_prints_the_same_table(
     assert content() == before
 
 
-def test_runs_with_other_settings_are_refused_in_one_line(
-    reproduced: Reproduced, copied: Path
-) -> None:
-    done = reproduced.again(copied, "training.epochs=2")
-    assert done.status == 1
-    (line,) = done.err.splitlines()
-    assert "seed-0: expected a run with the given settings, got one with other settings" in line
-    assert done.out == ""
-
-
 def test_a_run_without_a_report_is_evaluated_again_while_another_fails(
     reproduced: Reproduced, copied: Path
 ) -> None:
@@ -330,7 +307,7 @@ def test_an_interrupted_table_is_resumed_by_the_next_call(
     assert not begun.exists()
     assert "interrupted; no checkpoint was written; the state after step" in log_text(begun)
 
-    monkeypatch.setattr("training.reproduction.table.read_table", lambda _name: only("lora-20"))
+    monkeypatch.setattr("training.tables.table.read_table", lambda _name: only("lora-20"))
     done = run(*command)
     assert done.status == 0, done.err
     assert "continuing after step" in log_text(begun)
@@ -342,7 +319,7 @@ def test_an_interrupted_table_is_resumed_by_the_next_call(
 def test_a_run_of_a_lost_machine_gives_the_weights_of_an_undisturbed_run(
     data: Path, tmp_path: Path, machines: TwoMachines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.reproduction.table.read_table", lambda _name: only("lora-20"))
+    monkeypatch.setattr("training.tables.table.read_table", lambda _name: only("lora-20"))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     command: list[str | Path] = [
         "reproduce", TABLE, "--data", data, "--device", "cpu",
@@ -375,18 +352,16 @@ def test_a_study_tests_its_endpoints_and_writes_them_with_the_epochs(
 ) -> None:
     study = read_table("overfitting-1500")
     arms = {("eulerlora-1-one-sample", "stoch"), ("lora-20-dropout", "det")}
-    endpoints = Endpoints(
-        primary=Difference(
-            metrics=("nll",),
-            **{
-                key: Arm(variant=v, mode=m)
-                for key, (v, m) in zip(("arm", "minus"), sorted(arms), strict=True)
-            },
-        )
+    primary = Difference(
+        metrics=("nll",),
+        **{
+            key: Arm(variant=v, mode=m)
+            for key, (v, m) in zip(("arm", "minus"), sorted(arms), strict=True)
+        },
     )
     rows = tuple(row for row in study.rows if (row.variant, row.mode) in arms)
-    smaller = study.model_copy(update={"rows": rows, "endpoints": endpoints})
-    monkeypatch.setattr("training.reproduction.table.read_table", lambda _name: smaller)
+    smaller = study.model_copy(update={"rows": rows, "primary": primary, "secondary": ()})
+    monkeypatch.setattr("training.tables.table.read_table", lambda _name: smaller)
     out = tmp_path / "runs"
     overrides = settings(data, "training.epochs=2", "data.at_most={train = 30}")
     command = ("reproduce", "overfitting-1500", "--seeds", "0,42", "--data", data, "--out", out,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from eulerlora.checkpoint.config import ClassName
 from eulerlora.model import EulerLoRA
+from eulerlora_client.contract.answers import ClassName
 from training.data.images import (
     ImageParts,
     LabelledImage,

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
-from eulerlora.scores.ood_scores import ScoreThreshold, Threshold
+from eulerlora_client.contract.answers import ScoreThreshold, Threshold
 from training.evaluation.evaluated_sets import (
     ResamplingUnits,
     SetPredictions,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eulerlora.model import EulerLoRA
-from eulerlora.settings import Mode
+from eulerlora_client.contract.sampling import Mode
 from training.data.images import LabelledImage, Source, list_images, read_image
 from training.evaluation.inference import SamplingOptions, predict_all
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
 
-from eulerlora.checkpoint.config import ClassName
 from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
-from eulerlora.scores.ood_scores import SCORES, ScoreThreshold
+from eulerlora.scores.ood_scores import SCORES
+from eulerlora_client.contract.answers import ClassName, ScoreThreshold
 from training.data.images import ImageParts, LabelledImage, list_images
 from training.evaluation.evaluate import Evaluation, evaluate
 from training.evaluation.inference import SamplingOptions, predict_all

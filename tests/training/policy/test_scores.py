@@ -10,7 +10,7 @@ from eulerlora.checkpoint.files import load_checkpoint
 from eulerlora.errors import DataError
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.feature_distance import FeatureDistance, FeatureStatistics
-from eulerlora.scores.ood_scores import ScoreThreshold
+from eulerlora_client.contract.answers import ScoreThreshold
 from training.data.images import LabelledImage, list_images
 from training.evaluation.inference import SamplingOptions, predict_all
 from training.policy.scores import score_images

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eulerlora.checkpoint.config import ClassName
+from eulerlora_client.contract.answers import ClassName
 from tests.conftest import TINY_BACKBONE
 from training.data.images import ImageParts, LabelledImage
 from training.pretraining.classifier import Classifier

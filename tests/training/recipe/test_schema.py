@@ -10,7 +10,7 @@ from eulerlora.methods.settings import EulerLoRASettings, is_sampled
 from training.recipe.file import RECIPES, find_recipe, read_recipe, recipe_names, variant_names
 from training.recipe.pretraining import PretrainingRecipe
 from training.recipe.schema import AdapterRecipe, WholeNetworkSettings
-from training.reproduction.table import read_table
+from training.tables.table import read_table
 
 PACKAGED = [find_recipe(name) for name in recipe_names()]
 PRETRAINING = [path for path in PACKAGED if "-pretrain" in path.stem]

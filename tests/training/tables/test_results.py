@@ -1,0 +1,283 @@
+"""Result tables over seeds, from synthetic runs."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torchvision.models import vit_b_32
+
+from tests.conftest import TINY_BACKBONE
+from tests.training.synthetic_runs import VIT_B_32, finish
+from training.adaptation.train import REPORT
+from training.evaluation.report_schema import JSON
+from training.tables.costs import trained_parameters
+from training.tables.results import further_tables, markdown_table
+from training.tables.runs import TableRun, runs_of
+from training.tables.table import read_table
+
+ACCURACIES = {0: 0.901, 42: 0.913, 1206: 0.887}
+METHODS = read_table("ham10000-methods")
+TRAINING = {"steps": 10, "images_per_second": 8.0, "seconds": 7200.0}
+SETS = {"svhn": "far", "monkeypox": "near"}
+PAPER_SEEDS = (0, 42, 1206, 2205, 25008)
+
+
+def runs(
+    folder: Path,
+    seeds: Sequence[int] = (0,),
+    table: str = "ham10000",
+    overrides: Sequence[str] = (),
+) -> list[TableRun]:
+    return runs_of(read_table(table), seeds, overrides, folder)
+
+
+def cells(text: str) -> list[dict[str, str]]:
+    """Returns the rows of the first table of a text by column title."""
+    rows = [[c.strip() for c in r.strip("|").split("|")] for r in text.splitlines() if "|" in r[:1]]
+    return [dict(zip(rows[0], row, strict=True)) for row in rows[2:]]
+
+
+def lines(text: str, method: str, mode: str = "det") -> list[dict[str, str]]:
+    """Returns the row of a method, then the published row if there is one."""
+    rows = cells(text)
+    index = next(
+        index
+        for index, row in enumerate(rows)
+        if row["method"] == method and row["mode"].startswith(mode)
+    )
+    return [rows[index], *(row for row in rows[index + 1 : index + 2] if not row["method"])]
+
+
+def run_of(table_runs: Sequence[TableRun], variant: str) -> TableRun:
+    return next(run for run in table_runs if run.recipe.variant == variant)
+
+
+def notes(text: str) -> list[str]:
+    return [line.removeprefix("- ") for line in text.splitlines() if line.startswith("- ")]
+
+
+def test_results_over_seeds_are_mean_and_sample_standard_deviation(tmp_path: Path) -> None:
+    table_runs = runs(tmp_path, list(ACCURACIES))
+    for run in table_runs:
+        accuracy = ACCURACIES[run.recipe.seed]
+        finish(run, {"accuracy": accuracy, "nll": accuracy / 3})
+    (ours, _) = lines(markdown_table(read_table("ham10000"), table_runs), "EulerLoRA, 2 adapters")
+    values = np.array(list(ACCURACIES.values()))
+    percent = 100 * values
+    assert ours["accuracy (%)"] == f"{percent.mean():.2f} ± {percent.std(ddof=1):.2f}"
+    assert ours["NLL (nats)"] == f"{(values / 3).mean():.3f} ± {(values / 3).std(ddof=1):.3f}"
+    assert ours["from"] == "3 seeds"
+
+
+def test_only_finished_runs_count(tmp_path: Path) -> None:
+    table_runs = runs(tmp_path, [0, 42])
+    empty = markdown_table(read_table("ham10000"), table_runs)
+    assert notes(empty)[0] == "No run is finished yet."
+    finish(run_of(table_runs, "lora-20"), {"accuracy": 0.7142, "ece": None})
+    text = markdown_table(read_table("ham10000"), table_runs)
+    (unfinished,) = lines(text, "LoRA-Ensemble, rank 20 x 2")
+    titles = list(unfinished)[4:]
+    assert [unfinished[title] for title in ("trained", *titles)] == ["-"] * (1 + len(titles))
+    assert unfinished["from"] == "0 seeds"
+    finished, _ = lines(text, "LoRA, rank 20")
+    assert finished["from"] == "1 seed"
+    assert (finished["accuracy (%)"], finished["ECE (10 bins)"]) == ("71.42", "-")
+
+
+def test_every_row_shows_its_mode_and_the_published_results(tmp_path: Path) -> None:
+    table_runs = runs(tmp_path)
+    for run in table_runs:
+        finish(run, {"macro_f1": 0.25}, {"macro_f1": 0.75})
+    text = markdown_table(read_table("ham10000"), table_runs)
+    det, stoch = (lines(text, "EulerLoRA, 2 adapters", mode) for mode in ("det", "stoch"))
+    assert [row["macro-F1 (%)"] for row in (det[0], stoch[0])] == ["25.00", "75.00"]
+    assert [row["mode"] for row in (det[0], stoch[0])] == ["det", "stoch, 4 samples"]
+    assert (stoch[1]["accuracy (%)"], stoch[1]["ECE (10 bins)"]) == (
+        "89.10 ± 0.50",
+        "0.021 ± 0.003",
+    )
+    assert len(lines(text, "EulerLoRA, 1 adapter")) == 1
+    others = markdown_table(read_table("cifar100"), runs(tmp_path, table="cifar100"))
+    (row,) = [line for line in others.splitlines() if line.startswith("| SNGP |")]
+    assert "| - | - | paper, from LoRA-Ensemble | 32.20 ± 0.40 |" in row
+    assert any(note.startswith("Snapshot ensemble: ") for note in notes(others))
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [("ood", "AUROC (%)"), ("ham10000-compact", "AUROC, cifar10-jpeg.tar.xz (%)")],
+)
+def test_a_table_shows_the_metrics_of_its_ood_set(tmp_path: Path, name: str, title: str) -> None:
+    table_runs = runs(tmp_path, table=name)
+    for run in table_runs:
+        finish(run, {"accuracy": 0.75, "auroc": 0.9312})
+    ours, *_ = lines(markdown_table(read_table(name), table_runs), "LoRA, rank 20")
+    assert ours[title] == "93.12"
+    assert ours.get("accuracy (%)", "75.00") == "75.00"
+
+
+@pytest.mark.parametrize(
+    ("variant", "classes", "expected"),
+    [("eulerlora-2", 10, 2_964_500), ("eulerlora-2", 100, 3_102_920), ("eulerlora-2", 7, 2_959_886),
+     ("ensemble-20x2", 7, 2_959_886), ("lora-20", 7, 1_479_943)],
+)  # fmt: skip
+def test_parameter_counts_are_those_of_the_network(
+    tmp_path: Path, variant: str, classes: int, expected: int
+) -> None:
+    """Adapters of rank 20 at Q, K, V and O of 12 blocks of width 768, and their heads."""
+    run = run_of(runs(tmp_path), variant)
+    finish(run, classes=classes)
+    assert trained_parameters(run.config(), run.recipe) == expected
+    rows = cells(markdown_table(read_table("ham10000"), [run]))
+    assert f"{expected / 1e6:.2f} M" in {row["trained"] for row in rows}
+
+
+def test_the_members_of_an_ensemble_of_whole_networks_count_together(tmp_path: Path) -> None:
+    run = run_of(runs(tmp_path), "explicit-16")
+    finish(run)
+    text = markdown_table(read_table("ham10000"), [run])
+    vit = torchvision_parameters()
+    expected = 16 * (vit + 7 * (VIT_B_32.width + 1))
+    assert lines(text, "Explicit ensemble")[0]["trained"] == f"{expected / 1e6:.2f} M"
+
+
+def torchvision_parameters() -> int:
+    """Returns the number of parameters of ViT-B/32 without its head."""
+    with torch.device("meta"):
+        model = vit_b_32()
+    model.heads = torch.nn.Identity()
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_runs_with_the_settings_of_the_paper_are_noted(tmp_path: Path) -> None:
+    table_runs = runs(tmp_path, PAPER_SEEDS, "cifar10")
+    for run in table_runs:
+        finish(run, data="CIFAR-10, paper split")
+    printed = notes(markdown_table(read_table("cifar10"), table_runs))
+    assert printed[-1] == "backbone, data, seeds and settings are the paper's"
+    assert not any("differs" in note for note in printed)
+    assert printed[0] == "measured on CIFAR-10, paper split, test part"
+    assert printed[1].startswith("seeds 0, 42, 1206, 2205, 25008;")
+
+
+@pytest.mark.parametrize(
+    ("changes", "overrides", "printed"),
+    [
+        (
+            {"backbone": TINY_BACKBONE, "published": None},
+            ["backbone.weights=tiny.safetensors"],
+            "the backbone is 2 blocks of width 16 at 32 pixels (weights 01234567)",
+        ),
+        (
+            {"published": "ViT_B_16_Weights.IMAGENET1K_V1"},
+            ["backbone.weights=ViT_B_16_Weights.IMAGENET1K_V1"],
+            "the backbone is ViT_B_16_Weights.IMAGENET1K_V1",
+        ),
+        (
+            {"data": "HAM10000, lesion split"},
+            ["data.split=lesion"],
+            "the data is HAM10000, lesion split",
+        ),
+        ({}, ["training.epochs=20", "stored=float16"], "set stored=float16, training.epochs=20"),
+    ],
+)
+def test_every_difference_from_the_paper_is_noted(
+    tmp_path: Path, changes: dict[str, object], overrides: list[str], printed: str
+) -> None:
+    table_runs = runs(tmp_path, PAPER_SEEDS, overrides=overrides)
+    for run in table_runs:
+        finish(run, **changes)  # type: ignore[arg-type]
+    differences = [
+        note
+        for note in notes(markdown_table(read_table("ham10000"), table_runs))
+        if "differs" in note
+    ]
+    assert differences == [f"differs from the paper: {printed}"]
+
+
+@pytest.mark.parametrize("seeds", [(0,), PAPER_SEEDS])
+def test_other_or_unfinished_runs_are_noted(tmp_path: Path, seeds: tuple[int, ...]) -> None:
+    table_runs = runs(tmp_path, seeds)
+    for run in table_runs[:-1]:
+        finish(run)
+    printed = notes(markdown_table(read_table("ham10000"), table_runs))
+    finished = len(table_runs) - 1
+    assert printed[-1] == (
+        f"differs from the paper: {finished} runs; its seeds are 0, 42, 1206, 2205, 25008"
+    )
+
+
+def test_overrides_are_noted_for_tables_that_the_paper_lacks(tmp_path: Path) -> None:
+    name = "ham10000-scale-check"
+    for overrides, printed in (
+        ([], "on "),
+        (["training.epochs=3"], "differs from the recipe: set training.epochs=3"),
+    ):
+        table_runs = runs(tmp_path / str(len(overrides)), table=name, overrides=overrides)
+        finish(table_runs[0])
+        assert notes(markdown_table(read_table(name), table_runs))[-1].startswith(printed)
+
+
+def finished_runs(folder: Path, variant: str, seeds: tuple[int, ...] = (0,)) -> list[TableRun]:
+    """Returns runs with reports of two OOD sets; the AUROC is 0.7, 0.9 for feature distance."""
+    runs = runs_of(METHODS, seeds, [], folder, [variant])
+    for run in runs:
+        of_logits = {f"{m}_mean_logits": 0.25 for m in ("accuracy", "ece", "nll", "brier")}
+        finish(run, backbone=TINY_BACKBONE, published=None, training=TRAINING)
+        path = run.out / REPORT / JSON
+        report = json.loads(path.read_text())
+        report["ood_sets"] = {name: {"group": group} for name, group in SETS.items()}
+        for mode in report["modes"]:
+            mode["trajectories"] = run.recipe.adapters.adapters * mode["samples"]
+            mode["metrics"] |= {name: {"value": value} for name, value in of_logits.items()}
+            mode["ood"] = {
+                name: {
+                    "scores": {
+                        "msp": {"metrics": {"auroc": {"value": 0.7}}},
+                        "feature_distance": {"metrics": {"auroc": {"value": 0.9}}},
+                    }
+                }
+                for name in SETS
+            }
+        path.write_text(json.dumps(report))
+    return runs
+
+
+def further(text: str) -> dict[str, list[dict[str, str]]]:
+    """Returns the rows of every table by its title."""
+    return {part.splitlines()[0]: cells(part) for part in text.split("### ")[1:]}
+
+
+def test_the_cost_of_every_finished_row_is_shown(tmp_path: Path) -> None:
+    runs = finished_runs(tmp_path, "eulerlora-2") + finished_runs(tmp_path, "single")
+    rows = further(further_tables(METHODS, runs))["Cost"]
+    assert [(row["method"], row["mode"], row["rows per answer"]) for row in rows] == [
+        ("Single network", "det", "1"),
+        ("EulerLoRA, 2 adapters", "det", "2"),
+        ("EulerLoRA, 2 adapters", "stoch, 4 samples", "8"),
+    ]
+    assert (rows[0]["steps"], rows[0]["hours"], rows[0]["trained rows"]) == ("10", "2.00", "57,600")
+    assert rows[1]["trained rows"] == "115,200"
+    assert float(rows[2]["GFLOP per answer"]) >= float(rows[1]["GFLOP per answer"])
+
+
+def test_mean_logits_are_shown_for_methods_with_several_answers(tmp_path: Path) -> None:
+    runs = finished_runs(tmp_path, "eulerlora-2") + finished_runs(tmp_path, "single")
+    rows = further(further_tables(METHODS, runs))["Mean logits"]
+    assert {row["method"] for row in rows} == {"EulerLoRA, 2 adapters"}
+    assert (rows[0]["accuracy (%)"], rows[0]["NLL (nats)"]) == ("25.00", "0.250")
+    only_single = further_tables(METHODS, finished_runs(tmp_path / "single", "single"))
+    assert "Mean logits" not in further(only_single)
+    assert further_tables(METHODS, runs_of(METHODS, [0], [], tmp_path / "new")) == ""
+
+
+def test_every_ood_set_has_a_column_for_each_score(tmp_path: Path) -> None:
+    runs = finished_runs(tmp_path, "single", (0, 42))
+    (row,) = further(further_tables(METHODS, runs))["Out of distribution: AUROC (%)"]
+    assert row["svhn (far), MSP"] == "70.00 ± 0.00"
+    assert row["monkeypox (near), feature distance"] == "90.00 ± 0.00"
+    without = METHODS.model_copy(update={"all_ood": False})
+    assert "Out of distribution: AUROC (%)" not in further(further_tables(without, runs))

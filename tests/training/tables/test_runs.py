@@ -1,0 +1,224 @@
+"""The runs of a table, their status, and the weights and images that they need."""
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from torchvision import datasets
+from torchvision.models import ViT_B_32_Weights
+
+from eulerlora.checkpoint.files import CONFIG
+from eulerlora.errors import CheckpointError, DataError, SettingsError
+from tests.conftest import TinyPublished
+from tests.training.synthetic_runs import finish
+from training.adaptation.train import REPORT, state_file
+from training.data.ham10000 import METADATA
+from training.evaluation.report_schema import JSON
+from training.recipe.file import RECIPES, read_recipe
+from training.recipe.schema import AdapterRecipe
+from training.tables import runs
+from training.tables.runs import TableRun, missing_inputs, read_inputs, runs_of
+from training.tables.table import read_table
+
+URL = ViT_B_32_Weights.IMAGENET1K_V1.url
+
+
+def first_run(folder: Path, *overrides: str) -> TableRun:
+    return runs_of(read_table("ham10000"), [0], overrides, folder)[0]
+
+
+def recipe(name: str, *overrides: str) -> AdapterRecipe:
+    return read_recipe(RECIPES / f"{name}.toml", AdapterRecipe, overrides)
+
+
+@pytest.fixture
+def empty_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    yield tmp_path / "torch" / "hub" / "checkpoints"
+
+
+def test_every_variant_of_every_seed_has_a_separate_folder(tmp_path: Path) -> None:
+    table = read_table("ham10000")
+    table_runs = runs_of(table, [42, 0], ["training.epochs=30"], tmp_path)
+    assert [run.name for run in table_runs] == [
+        f"ham10000-paper/{variant}/seed-{seed}" for seed in (42, 0) for variant in table.variants
+    ]
+    assert [run.out for run in table_runs] == [tmp_path / run.name for run in table_runs]
+    assert [(run.recipe.seed, run.recipe.variant) for run in table_runs] == [
+        (seed, variant) for seed in (42, 0) for variant in table.variants
+    ]
+    assert all(run.recipe.training.epochs == 30 for run in table_runs)
+
+
+def test_the_ood_table_shares_the_runs_of_cifar10(tmp_path: Path) -> None:
+    cifar10, ood = (
+        {run.out: run.recipe for run in runs_of(read_table(name), [0, 42], [], tmp_path)}
+        for name in ("cifar10", "ood")
+    )
+    assert ood
+    assert ood.items() <= cifar10.items()
+
+
+def test_a_run_is_new_then_begun_then_trained_then_finished(tmp_path: Path) -> None:
+    run = first_run(tmp_path)
+    assert run.status == "new"
+    run.out.parent.mkdir(parents=True)
+    state_file(run.out).touch()
+    assert run.status == "begun"
+    state_file(run.out).unlink()
+    finish(run)
+    (run.out / REPORT / JSON).rename(tmp_path / JSON)
+    assert run.status == "trained"
+    (tmp_path / JSON).rename(run.out / REPORT / JSON)
+    assert run.status == "finished"
+
+
+def test_a_run_may_be_continued_only_with_its_settings(tmp_path: Path) -> None:
+    first_run(tmp_path).check()
+    finish(first_run(tmp_path, "training.epochs=30", "training.batch_size=8"))
+    first_run(tmp_path, "training.batch_size=8", "training.epochs=30", "seed=7").check()
+    equal_to_recipe = ("training.beta=0.9991", "training.epochs=30", "training.batch_size=8")
+    first_run(tmp_path, *equal_to_recipe).check()
+    with pytest.raises(DataError, match="seed-0"):
+        first_run(tmp_path, "training.epochs=30").check()
+
+
+def test_a_damaged_config_and_one_without_a_recipe_are_errors(tmp_path: Path) -> None:
+    out = finish(first_run(tmp_path))
+    config = first_run(tmp_path).config()
+    (out / CONFIG).write_text("{")
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        first_run(tmp_path).check()
+    (out / CONFIG).write_text(config.model_copy(update={"provenance": {}}).model_dump_json())
+    with pytest.raises(DataError, match="seed-0: expected a recipe"):
+        first_run(tmp_path).check()
+
+
+@pytest.mark.parametrize(
+    ("table", "override", "named"),
+    [
+        ("ham10000", "evaluation.samples=8", "evaluation.samples"),
+        ("ood", "evaluation.ood=[]", "svhn"),
+        ("ham10000", "training.epoch=1", "training.epoch"),
+        ("ham10000", "adapters.rank=5", "min_rank"),
+        ("ham10000", "backbone.weights=1", "backbone.weights"),
+    ],
+)
+def test_overrides_that_leave_a_row_without_results_are_refused(
+    tmp_path: Path, table: str, override: str, named: str
+) -> None:
+    with pytest.raises(SettingsError, match=named):
+        runs_of(read_table(table), [0], [override], tmp_path)
+
+
+def test_missing_published_weights_are_listed_with_url_hash_and_path(
+    tmp_path: Path, empty_hub_cache: Path
+) -> None:
+    weights, *_ = missing_inputs(recipe("ham10000"), RECIPES, tmp_path)
+    for part in (URL, Path(URL).stem.rpartition("-")[2], empty_hub_cache / Path(URL).name):
+        assert str(part) in weights
+    with pytest.raises(SettingsError, match="ViT_B_99"):
+        missing_inputs(recipe("ham10000", "backbone.weights=ViT_B_99"), RECIPES, tmp_path)
+
+
+def test_a_file_for_published_weights_replaces_the_cache(
+    tmp_path: Path, empty_hub_cache: Path
+) -> None:
+    with_file = recipe("ham10000", "backbone.file=fetched.pth")
+    backbone, *_ = missing_inputs(with_file, tmp_path, tmp_path)
+    assert backbone == f"the backbone {tmp_path / 'fetched.pth'}"
+    (tmp_path / "fetched.pth").touch()
+    assert not any("backbone" in line for line in missing_inputs(with_file, tmp_path, tmp_path))
+
+
+def test_missing_images_are_listed_with_their_urls_and_paths(
+    tmp_path: Path, empty_hub_cache: Path
+) -> None:
+    tiny = ("data.kind=tiny-imagenet", "data.path=tiny", "evaluation.ood=[]")
+    svhn = [datasets.SVHN.split_list[part][0] for part in ("train", "test")]
+    expected = {
+        ("ham10000",): [
+            f"HAM10000: {tmp_path / METADATA}",
+            f"HAM10000: {tmp_path} with HAM10000_images_part_1, HAM10000_images_part_2, "
+            "HAM10000_images or ham10000*.tar*",
+        ],
+        ("cifar10", *tiny): [f"Tiny ImageNet: {tmp_path / 'tiny' / 'words.txt'}"],
+        ("cifar10", "data.path=here"): [
+            f"cifar10: download {datasets.CIFAR10.url} to {tmp_path / 'here'}",
+            *(f"svhn: download {url} to {tmp_path}" for url in svhn),
+        ],
+    }
+    for arguments, lines in expected.items():
+        _, *images = missing_inputs(recipe(*arguments), RECIPES, tmp_path)
+        assert images == lines
+    (tmp_path / METADATA).touch()
+    (tmp_path / "HAM10000_images_part_1").mkdir()
+    assert len(missing_inputs(recipe("ham10000"), RECIPES, tmp_path)) == 1
+
+
+def test_a_downloaded_archive_is_missing_only_if_its_digest_is_wrong(
+    tmp_path: Path, empty_hub_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, archive = datasets.CIFAR100, tmp_path / datasets.CIFAR100.filename
+    archive.write_bytes(b"as published")
+    assert len(missing_inputs(recipe("cifar100"), RECIPES, tmp_path)) == 2
+    monkeypatch.setattr(reader, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
+    assert len(missing_inputs(recipe("cifar100"), RECIPES, tmp_path)) == 1
+
+
+def test_only_missing_inputs_of_a_recipe_are_listed(
+    recipe_file: Path, image_folder: Path, tiny_published: TinyPublished
+) -> None:
+    folder = recipe_file.parent
+    absent = ("backbone.weights=absent.safetensors", "data.path=gone", "evaluation.ood=[]")
+    for overrides, lines in (
+        ((), []),
+        ((f"backbone.weights={tiny_published.name}",), []),
+        (absent, [f"the backbone {folder / 'absent.safetensors'}", "the images gone"]),
+        (("outliers.path=strange",), ["the images strange"]),
+    ):
+        read = read_recipe(recipe_file, AdapterRecipe, overrides)
+        assert [
+            line.replace(f"{image_folder}/", "")
+            for line in missing_inputs(read, folder, image_folder)
+        ] == lines
+
+
+def test_shared_inputs_are_read_once(
+    recipe_file: Path, image_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    for name in ("read_backbone", "read_dataset", "read_ood_set"):
+        original = getattr(runs, name)
+
+        def counted(*arguments, name=name, original=original):
+            read.append(name)
+            return original(*arguments)
+
+        monkeypatch.setattr(runs, name, counted)
+    seeds = [read_recipe(recipe_file, AdapterRecipe, [f"seed={seed}"]) for seed in range(3)]
+    read_inputs([(seeded, recipe_file.parent) for seeded in seeds], image_folder)
+    assert sorted(read) == ["read_backbone", "read_dataset", "read_ood_set"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "override", "error", "named"),
+    [
+        ("data/train/red/03.png", "seed=0", DataError, "train/red/03.png"),
+        ("data/other/3.png", "seed=0", DataError, "other/3.png"),
+        ("backbone.safetensors", "seed=0", CheckpointError, r"backbone\.safetensors"),
+        (None, "outliers.path=strange", DataError, "strange"),
+    ],
+)
+def test_an_invalid_input_is_an_error_before_any_run(
+    recipe_file: Path, image_folder: Path, broken: str | None, override: str,
+    error: type[Exception], named: str,
+) -> None:  # fmt: skip
+    folder = recipe_file.parent
+    data = Path(shutil.copytree(image_folder, folder / "data"))
+    if broken is not None:
+        (folder / broken).write_bytes(b"broken")
+    with pytest.raises(error, match=named):
+        read_inputs([(read_recipe(recipe_file, AdapterRecipe, [override]), folder)], data)

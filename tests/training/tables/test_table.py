@@ -1,0 +1,153 @@
+"""The tables and the published results in them."""
+
+import pytest
+
+from eulerlora.errors import SettingsError
+from eulerlora.methods.settings import is_sampled
+from eulerlora_client.settings import validated
+from training.recipe.file import read_recipe
+from training.recipe.schema import AdapterRecipe
+from training.tables.results import METRIC_NAMES
+from training.tables.runs import ood_index
+from training.tables.table import Arm, Table, TableRow, read_table, table_names
+
+LORA = {"variant": "lora-20", "mode": "det"}
+NO_ROW = {"variant": "lora-20", "mode": "stoch"}
+PAPER_TABLES = ("cifar10", "cifar100", "ham10000", "ood")
+PAPER_SEEDS = (0, 42, 1206, 2205, 25008)  # appendix "Random Seeds and Reporting Protocol"
+STUDIES = ("overfitting-1500", "overfitting-all")
+METHODS = ("cifar10-methods", "ham10000-methods")
+
+
+def rows(name: str) -> dict[tuple[str, str], TableRow]:
+    """Returns the rows of runs."""
+    return {
+        (row.variant, row.mode): row
+        for row in read_table(name).rows
+        if row.variant is not None and row.mode is not None
+    }
+
+
+@pytest.mark.parametrize("name", table_names())
+def test_every_table_is_valid_and_its_recipe_gives_its_rows(name: str) -> None:
+    table = read_table(name)
+    assert set(table.metrics) <= METRIC_NAMES.keys()
+    assert len(rows(name)) == len(table.arms)
+    for row in table.rows:
+        assert row.paper.keys() in ({}.keys(), set(table.metrics))
+        assert not row.paper or name in PAPER_TABLES
+    for row in rows(name).values():
+        recipe = read_recipe(table.recipe_path, AdapterRecipe, variant=row.variant)
+        sampled = recipe.posterior is not None or is_sampled(recipe.method, recipe.adapters)
+        assert sampled or row.mode == "det", row
+        assert row.samples == (recipe.evaluation.samples if row.mode == "stoch" else 1), row
+        assert table.ood is None or ood_index(table.ood, recipe) is not None
+
+
+@pytest.mark.parametrize("name", [*PAPER_TABLES, *STUDIES, "ham10000-compact"])
+def test_comparisons_have_the_seeds_and_both_modes_of_the_paper(name: str) -> None:
+    assert read_table(name).seeds == PAPER_SEEDS
+    trained = [variant for variant, _ in rows(name) if variant.startswith("eulerlora")]
+    assert trained
+    assert all((variant, mode) in rows(name) for variant in trained for mode in ("det", "stoch"))
+
+
+@pytest.mark.parametrize("name", PAPER_TABLES)
+def test_every_published_row_of_the_paper_is_in_its_table(name: str) -> None:
+    """Compares the numbers of rows: published means of accuracy or AUROC."""
+    methods = {"cifar10": 13, "cifar100": 12, "ham10000": 11, "ood": 6}
+    assert sum(bool(row.paper) for row in read_table(name).rows) == methods[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "mode", "metric", "published"),
+    [
+        ("cifar10", "eulerlora-2", "det", "accuracy", (96.10, 0.05)),
+        ("cifar10", "eulerlora-2", "det", "nll", (0.116, 0.001)),
+        ("cifar10", "eulerlora-2", "stoch", "macro_f1", (95.93, 0.08)),
+        ("cifar10", "eulerlora-1", "det", "ece", (0.009, 0.002)),
+        ("cifar10", "lora-20", "det", "accuracy", (94.66, 0.14)),
+        ("cifar10", "ensemble-8x16", "det", "brier", (0.064, 0.000)),
+        ("cifar10", "ensemble-20x2", "det", "accuracy", (95.43, 0.05)),
+        ("cifar100", "eulerlora-2", "det", "ece", (0.013, 0.002)),
+        ("cifar100", "eulerlora-2", "stoch", "ece", (0.058, 0.002)),
+        ("cifar100", "lora-20", "det", "accuracy", (79.6, 0.2)),
+        ("cifar100", "ensemble-8x16", "det", "accuracy", (82.5, 0.1)),
+        ("ham10000", "eulerlora-2", "det", "accuracy", (89.6, 0.3)),
+        ("ham10000", "eulerlora-2", "stoch", "nll", (0.346, 0.009)),
+        ("ham10000", "lora-20", "det", "macro_f1", (70.7, 1.3)),
+        ("ham10000", "ensemble-4x16", "det", "accuracy", (88.0, 0.2)),
+        ("ood", "eulerlora-2", "stoch", "auroc", (95.22, 0.24)),
+        ("ood", "eulerlora-2", "det", "fpr_at_95_tpr", (39.09, 3.10)),
+        ("ood", "lora-20", "det", "auprc", (90.74, 3.94)),
+        ("cifar100", "snapshots-16", "det", "brier", (1.614, 0.007)),
+        ("ham10000", "explicit-16", "det", "nll", (0.536, 0.007)),
+        ("ham10000", "l2", "det", "macro_f1", (50.7, 3.9)),
+    ],
+)
+def test_headline_results_are_the_published_ones(
+    name: str, variant: str, mode: str, metric: str, published: tuple[float, float]
+) -> None:
+    assert rows(name)[variant, mode].paper[metric] == published
+
+
+def test_variants_are_distinct_and_in_the_order_of_the_rows() -> None:
+    names = [row.variant for row in read_table("ham10000-scale-check").rows]
+    assert len(set(names)) < len(names)
+    assert read_table("ham10000-scale-check").variants == (
+        "lora-20", "eulerlora-1", "ensemble-20x2", "eulerlora-2"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_all_methods_are_compared_with_one_row_in_one_family(name: str) -> None:
+    table = read_table(name)
+    reference = Arm(variant="eulerlora-2", mode="stoch")
+    assert table.primary is None
+    assert {difference.minus for difference in table.differences()} == {reference}
+    assert {d.arm for d in table.differences()} == set(table.arms) - {reference}
+    assert not table.differences(["single", "l2"])
+    assert {d.arm.name for d in table.differences(["l2", "eulerlora-2"])} == {
+        "l2 det", "eulerlora-2 det"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_endpoints_of_a_study_are_those_of_its_protocol(name: str) -> None:
+    table = read_table(name)
+    primary, *_ = table.differences()
+    assert primary is table.primary
+    assert (primary.metrics, primary.arm.name, primary.minus.name) == (
+        ("nll",), "eulerlora-1 stoch", "lora-20-sampled det"
+    )  # fmt: skip
+    tested = [
+        (metric, difference.arm.name, difference.minus.name)
+        for difference in table.differences()
+        for metric in difference.metrics
+    ]
+    assert len(tested) == len(set(tested)) == 45
+    assert not table.differences(["lora-20-best-epoch", "lora-20-dropout"])
+
+
+def test_an_unknown_table_is_an_error_that_lists_the_tables() -> None:
+    with pytest.raises(SettingsError, match=r"cifar10, .* got 'cifar'"):
+        read_table("cifar")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"metric": ["ece"]}, "metric"),
+        ({"rows": [{"method": "SNGP"}]}, "rows.0"),
+        ({"rows": [{"method": "a", "variant": "b"}]}, "rows.0"),
+        ({"seeds": []}, "seeds:"),
+        ({"seeds": [-1]}, "seeds.0:"),
+        ({"primary": {"metrics": ["nll"], "arm": NO_ROW, "minus": LORA}}, "lora-20 stoch"),
+        ({"primary": {"metrics": ["nll", "ece"], "arm": LORA, "minus": LORA}}, "primary"),
+        ({"secondary": [{"metrics": ["auroc"], "arm": LORA, "minus": LORA}]}, "auroc"),
+        ({"reference": {"metrics": ["nll"], "minus": NO_ROW}}, "lora-20 stoch"),
+    ],
+)
+def test_an_invalid_table_is_an_error_with_its_key(change: dict[str, object], named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        validated(Table, read_table("cifar10").model_dump() | change)

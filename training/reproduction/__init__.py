@@ -1,1 +1,0 @@
-"""Reproduction of tables of results."""

@@ -1,1 +1,0 @@
-"""Results of tables of runs, and comparisons of their rows."""

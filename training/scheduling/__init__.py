@@ -1,1 +1,0 @@
-"""Schedulers of training runs: on the devices of this machine, or on a Ray cluster."""

@@ -1,0 +1,285 @@
+"""Paired comparison of a table's rows over seeds and lesions, from the stored predictions.
+
+Both arms of a difference have the same seeds, training images and test images. A difference is the
+mean over seeds. Its variance is the sum of two parts, both of which contain the interaction, so
+that the interval is rather too wide than too narrow:
+
+    seeds     sample variance of the per-seed differences / number of seeds
+    lesions   variance of the mean over seeds when the lesions are resampled (cluster bootstrap);
+              for the AUROC of OOD scores, with the images of the out-of-distribution sets
+
+Equal images give equal resamples in all runs, so that metrics of two runs can be paired. Intervals
+and p values are those of Student's t with Satterthwaite's degrees of freedom (Biometrics Bulletin
+2, 110, 1946). They refer to new seeds and new lesions of the same population.
+"""
+
+import csv
+import gzip
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.special import stdtr, stdtrit
+
+from eulerlora.errors import DataError
+from eulerlora.scores.ood_scores import ScoreName
+from eulerlora_client.contract.sampling import Mode
+from training.adaptation.train import REPORT
+from training.evaluation.predictions_file import PREDICTIONS
+from training.evaluation.report_schema import TEST
+from training.metrics.classification import auroc, classification_metrics
+from training.metrics.intervals import (
+    CONFIDENCE,
+    Floats,
+    Ints,
+    Weights,
+    cluster_indices,
+    resampled,
+)
+from training.tables.runs import TableRun
+from training.tables.table import Difference, Table
+
+FEWEST_SEEDS = 2
+GROUPS = ("far", "near")
+"""Groups of sets that a score should reject; `shifted` images belong to classes."""
+
+Resampled = Mapping[str, Floats]
+"""Metrics by name, (1 + resamples,): first those of all images, then those of the resamples."""
+
+
+@dataclass(frozen=True)
+class EndpointResult:
+    """A metric of `arm` minus that of `minus`.
+
+    by_seed: one difference for each seed. low, high: 95% confidence interval. seeds_error,
+    lesions_error: standard errors from seeds and from lesions. p: two-sided. adjusted_p: corrected
+    by Holm over all secondary endpoints; None for the primary one.
+    """
+
+    metric: str
+    arm: str
+    minus: str
+    difference: float
+    low: float
+    high: float
+    p: float
+    adjusted_p: float | None
+    seeds_error: float
+    lesions_error: float
+    by_seed: tuple[float, ...]
+
+    @property
+    def same_sign(self) -> int:
+        """Number of seeds whose difference has the sign of the mean."""
+        return sum(value * self.difference > 0 for value in self.by_seed)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """seeds: those with results of all arms. primary, secondary: the tested endpoints."""
+
+    seeds: tuple[int, ...]
+    primary: EndpointResult | None
+    secondary: tuple[EndpointResult, ...]
+
+
+@dataclass(frozen=True)
+class StoredPredictions:
+    """Predictions of a run for the images of a set in one mode.
+
+    names, clusters: of n images. labels: (n,) class indices, -1 for none. probabilities: (n,
+    classes). scores: (n,) OOD scores, high in distribution.
+    """
+
+    group: str
+    names: tuple[str, ...]
+    clusters: tuple[str, ...]
+    labels: Ints
+    probabilities: Floats
+    scores: Mapping[ScoreName, Floats]
+
+
+def compare(table: Table, runs: Sequence[TableRun]) -> Comparison | None:
+    """Returns the tested endpoints between the variants of the runs.
+
+    None with fewer than two seeds that have all runs. Raises DataError if two runs have other
+    images.
+    """
+    differences = table.differences({run.recipe.variant or "" for run in runs})
+    arms = list(dict.fromkeys(arm for d in differences for arm in (d.arm, d.minus)))
+    finished = {
+        (run.recipe.variant, run.recipe.seed): run for run in runs if run.status == "finished"
+    }
+    seeds = tuple(
+        seed
+        for seed in dict.fromkeys(run.recipe.seed for run in runs)
+        if all((arm.variant, seed) in finished for arm in arms)
+    )
+    if len(seeds) < FEWEST_SEEDS:
+        return None
+    scores = list(dict.fromkeys(score for d in differences for score in d.ood))
+    results: dict[tuple[str, int], Resampled] = {}
+    images: dict[str, tuple[str, ...]] = {}
+    for arm in arms:
+        for seed in seeds:
+            folder = finished[arm.variant, seed].out / REPORT
+            sets = read_predictions(folder, arm.mode, scores)
+            names = {name: of_set.names for name, of_set in sets.items()}
+            images = images or names
+            if names != images:
+                raise DataError(f"{folder}: expected the images of the other runs, got others")
+            results[arm.name, seed] = resampled_metrics(sets)
+    tested = [
+        result
+        for difference in differences
+        if difference is not table.primary
+        for result in _tested(difference, seeds, results)
+    ]
+    adjusted = holm([result.p for result in tested])
+    return Comparison(
+        seeds,
+        _tested(table.primary, seeds, results)[0]
+        if table.primary is not None and table.primary in differences
+        else None,
+        tuple(replace(result, adjusted_p=p) for result, p in zip(tested, adjusted, strict=True)),
+    )
+
+
+def read_predictions(
+    folder: Path, mode: Mode, scores: Sequence[ScoreName] = ()
+) -> dict[str, StoredPredictions]:
+    """Returns the predictions in a run's report folder by set: the test part first.
+
+    With scores also the sets of `GROUPS`. Raises DataError if the file has no predictions for the
+    test part in this mode, or lacks one of the scores.
+    """
+    path = folder / PREDICTIONS
+    by_set: dict[str, list[dict[str, str]]] = {TEST: []}
+    with gzip.open(path, "rt", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["mode"] != mode:
+                continue
+            if row["set"] == TEST or (scores and row["group"] in GROUPS):
+                by_set.setdefault(row["set"], []).append(row)
+    if not by_set[TEST]:
+        raise DataError(f"{path}: expected predictions for the test part in mode {mode}, got none")
+    columns = [name for name in by_set[TEST][0] if name.startswith("p_")]
+    labels = {name.removeprefix("p_"): index for index, name in enumerate(columns)}
+    return {
+        name: StoredPredictions(
+            group=rows[0]["group"],
+            names=tuple(row["name"] for row in rows),
+            clusters=tuple(row["cluster"] or row["name"] for row in rows),
+            labels=np.array([labels.get(row["label"], -1) for row in rows]),
+            probabilities=np.array([[float(row[name]) for name in columns] for row in rows]),
+            scores={score: _familiarity(path, rows, score) for score in scores},
+        )
+        for name, rows in by_set.items()
+    }
+
+
+def _familiarity(path: Path, rows: Sequence[Mapping[str, str]], score: ScoreName) -> Floats:
+    """Returns (n,) the score with the sign that makes it high in distribution."""
+    values = [row[score] for row in rows]
+    if "" in values:
+        raise DataError(f"{path}: expected {score} of all images of {rows[0]['set']}, got none")
+    numbers = np.array([float(value) for value in values])
+    return numbers if score == "msp" else -numbers
+
+
+def resampled_metrics(sets: Mapping[str, StoredPredictions]) -> Resampled:
+    """Returns the metrics of the test part, and `ood_metric` of every group and score of the sets.
+
+    Lesions are resampled; for a mean AUROC the test part, which is positive, and all sets together.
+    """
+    test = sets[TEST]
+    smallest = np.finfo(np.float64).tiny
+    log_probabilities = torch.from_numpy(np.log(test.probabilities.clip(min=smallest)))
+    metrics = partial(classification_metrics, log_probabilities[:, None], test.labels)
+    results = resampled(metrics, cluster_indices(test.clusters))
+    outside = [of_set for name, of_set in sets.items() if name != TEST]
+    if not outside:
+        return results
+    ends = np.cumsum([len(test.names), *(len(of_set.names) for of_set in outside)])[:-1]
+
+    def mean_aurocs(weights: Weights) -> dict[str, Floats]:
+        of_test, *of_sets = np.split(weights, ends, axis=1)
+        values: dict[str, list[Floats]] = {}
+        for of_set, drawn in zip(outside, of_sets, strict=True):
+            positive = np.arange(len(test.names) + len(of_set.names)) < len(test.names)
+            both_drawn = np.concatenate([of_test, drawn], axis=1)
+            for score, familiarity in of_set.scores.items():
+                both = np.concatenate([test.scores[score], familiarity])
+                of_group = values.setdefault(ood_metric(of_set.group, score), [])
+                of_group.append(auroc(both, positive, both_drawn))
+        return {name: np.mean(aurocs, axis=0) for name, aurocs in values.items()}
+
+    clusters = (cluster_indices(of_set.clusters) for of_set in (test, *outside))
+    return results | resampled(mean_aurocs, *clusters)
+
+
+def ood_metric(group: str, score: ScoreName) -> str:
+    """Returns the name of the mean AUROC of a score over the sets of a group."""
+    return f"{group}_{score}"
+
+
+def _tested(
+    difference: Difference, seeds: Sequence[int], results: Mapping[tuple[str, int], Resampled]
+) -> list[EndpointResult]:
+    """Returns a tested difference for each of the metrics, and each group and score of `ood`."""
+    arm, minus = difference.arm.name, difference.minus.name
+    of_ood = [ood_metric(group, score) for group in GROUPS for score in difference.ood]
+    present = results[arm, seeds[0]]
+    return [
+        endpoint_result(
+            metric,
+            arm,
+            minus,
+            *(np.stack([results[n, seed][metric] for seed in seeds]) for n in (arm, minus)),
+        )
+        for metric in (*difference.metrics, *(name for name in of_ood if name in present))
+    ]
+
+
+def endpoint_result(
+    metric: str, arm: str, minus: str, of_arm: Floats, of_minus: Floats
+) -> EndpointResult:
+    """Returns the difference of a metric. of_arm, of_minus: (seeds, 1 + resamples)."""
+    pairs = of_arm - of_minus
+    by_seed, resamples = pairs[:, 0], pairs[:, 1:].mean(axis=0)
+    seeds_variance = by_seed.var(ddof=1) / len(by_seed)
+    lesions_variance = resamples.var(ddof=1)
+    variance, difference = seeds_variance + lesions_variance, float(by_seed.mean())
+    error = float(np.sqrt(variance))
+    freedom = 1.0
+    if error:
+        parts = seeds_variance**2 / (len(by_seed) - 1) + lesions_variance**2 / (len(resamples) - 1)
+        freedom = float(variance**2 / parts)
+    reach = error * float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    p = float(2 * stdtr(freedom, -abs(difference) / error)) if error else float(difference == 0)
+    return EndpointResult(
+        metric=metric,
+        arm=arm,
+        minus=minus,
+        difference=difference,
+        low=difference - reach,
+        high=difference + reach,
+        p=p,
+        adjusted_p=None,
+        seeds_error=float(np.sqrt(seeds_variance)),
+        lesions_error=float(np.sqrt(lesions_variance)),
+        by_seed=tuple(by_seed.tolist()),
+    )
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Returns p values that control the family-wise error (Holm, Scand. J. Stat. 6, 65, 1979)."""
+    values = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(values)
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
+    clipped: list[float] = adjusted.clip(max=1).tolist()
+    return clipped

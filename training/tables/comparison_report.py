@@ -1,0 +1,131 @@
+"""A comparison as Markdown, and as JSON with the results of every seed and epoch."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from eulerlora_client.output_files import atomic_write
+from training.tables.comparison import GROUPS, Comparison, EndpointResult, ood_metric
+from training.tables.results import METRIC_NAMES, OOD_SCORES, row_results
+from training.tables.runs import TableRun
+from training.tables.table import Table
+
+DIGITS = 5
+MARK = "primary"
+LEVEL = 0.05
+NAMES = METRIC_NAMES | {
+    ood_metric(group, score): f"AUROC against {group} sets by {title}"
+    for group in GROUPS
+    for score, title in OOD_SCORES.items()
+}
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Returns a table of the endpoints, first the primary one, and notes on the method."""
+    lines = [
+        "| endpoint | difference | 95% interval | same sign | p | p, Holm |",
+        "|---|---:|---:|---:|---:|---:|",
+        *([_line(comparison.primary, comparison.seeds, MARK)] if comparison.primary else []),
+        *(_line(result, comparison.seeds) for result in comparison.secondary),
+    ]
+    seeds = len(comparison.seeds)
+    significant = sum((result.adjusted_p or 0.0) < LEVEL for result in comparison.secondary)
+    notes = [
+        "the difference is the mean over seeds of paired runs; its variance is that of the seeds "
+        "plus that of a bootstrap of the lesions and, for the AUROC of scores (mean over the sets "
+        "of a group), of the images outside; interval and p of Student's t with Satterthwaite's "
+        "degrees of freedom",
+        f"same sign: seeds whose difference has the sign of the mean; all {seeds} of {seeds} alone "
+        f"have p = {2 * 0.5**seeds:.3f} (two-sided sign test)",
+        f"Holm: over the {len(comparison.secondary)} endpoints without a mark together; "
+        f"{significant} of them have p < {LEVEL} after it",
+    ]
+    return "\n".join([*lines, "", *(f"- {note}" for note in notes)]) + "\n"
+
+
+def comparison_json(table: Table, runs: Sequence[TableRun], comparison: Comparison) -> str:
+    """Returns the comparison, the metrics of every row and seed, and the validation by epoch.
+
+    The metrics by epoch are means over seeds, first those after the first epoch.
+    """
+    finished = [run for run in runs if run.recipe.seed in comparison.seeds]
+    of_variant = {
+        variant: [run for run in finished if run.recipe.variant == variant]
+        for variant in table.variants
+    }
+    content = {
+        "title": table.title,
+        "data": finished[0].report()["data"],
+        "commits": sorted({str(run.config().provenance["commit"]) for run in finished}),
+        "backbones": sorted({run.config().backbone.sha256 for run in finished}),
+        "seeds": comparison.seeds,
+        "primary": comparison.primary and asdict(comparison.primary),
+        "secondary": [asdict(result) for result in comparison.secondary],
+        "rows": [
+            {
+                "variant": row.variant,
+                "mode": row.mode,
+                "metrics_by_seed": {
+                    metric: [
+                        row_results(table, row, run)[metric] for run in of_variant[row.variant]
+                    ]
+                    for metric in table.metrics
+                },
+            }
+            for row in table.rows
+            if row.variant is not None and of_variant[row.variant]
+        ],
+        "validation_by_epoch": {
+            variant: _mean_by_epoch(of_this) for variant, of_this in of_variant.items() if of_this
+        },
+    }
+    rounded = json.loads(json.dumps(content), parse_float=lambda text: round(float(text), DIGITS))
+    return _compact(rounded) + "\n"
+
+
+def write_comparison(path: Path, text: str) -> None:
+    """Writes the JSON of a comparison; creates its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def _line(result: EndpointResult, seeds: Sequence[int], mark: str = "") -> str:
+    name = f"{NAMES[result.metric]}: {result.arm} - {result.minus}"
+    cells = [
+        f"**{name}** ({mark})" if mark else name,
+        f"{result.difference:+.4f}",
+        f"{result.low:+.4f} to {result.high:+.4f}",
+        f"{result.same_sign} of {len(seeds)}",
+        f"{result.p:.4f}",
+        "-" if result.adjusted_p is None else f"{result.adjusted_p:.4f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _mean_by_epoch(runs: Sequence[TableRun]) -> Mapping[str, Mapping[str, list[float]]]:
+    """Returns the validation metrics by mode, metric and epoch; empty without any."""
+    recorded = [run.config().provenance["training"].get("validation_by_epoch", {}) for run in runs]
+    return {
+        mode: {
+            metric: [
+                mean(values) for values in zip(*(r[mode][metric] for r in recorded), strict=True)
+            ]
+            for metric in metrics
+        }
+        for mode, metrics in recorded[0].items()
+    }
+
+
+def _compact(content: Mapping[str, Any]) -> str:
+    """Returns JSON with one line for each entry of the content and of its lists of objects."""
+    lines = []
+    for key, value in content.items():
+        text = json.dumps(value)
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            text = "[\n  " + ",\n  ".join(json.dumps(entry) for entry in value) + "\n ]"
+        lines.append(f" {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}"

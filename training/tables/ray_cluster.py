@@ -1,0 +1,176 @@
+"""Scheduler of runs on a Ray cluster; the extra `ray` installs Ray.
+
+Each run is a task that starts the training as a process on some machine. If the machine or its
+worker process is lost, Ray starts the task again elsewhere and the training continues from the
+state in the run's folder. So all machines need the installation, the data and the folder of the
+runs at the same paths, and the file system of the runs must lock files across machines.
+"""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from eulerlora.errors import SettingsError
+from training.tables.local import (
+    LOCKED,
+    POLL_S,
+    Training,
+    TrainingProcess,
+    bound,
+    print_progress,
+    start_training,
+    training_of,
+)
+
+if TYPE_CHECKING:  # an extra; imports torch
+    from ray import ObjectRef
+
+    from training.tables.runs import TableRun
+
+MAX_RETRIES = 10
+LOCK_WAIT_S = 120.0
+"""Wait for the lock of a run: a lost process saves its state first, and NFS keeps its lock."""
+
+
+@dataclass(frozen=True)
+class RunResources:
+    """What a run reserves: `cpus` of a machine, and one GPU if the device is cuda.
+
+    device: None for cuda if the cluster has a GPU, otherwise cpu. lock_wait_s: longest wait for
+    another program to release a run.
+    """
+
+    device: Literal["cpu", "cuda"] | None = None
+    cpus: int = 1
+    lock_wait_s: float = LOCK_WAIT_S
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """host: where the run ended. failure: one line, or None."""
+
+    host: str
+    failure: str | None
+
+
+def check_ray() -> None:
+    """Raises SettingsError if Ray is not installed."""
+    if find_spec("ray") is None:
+        raise SettingsError("--engine ray: expected ray; run pip install 'eulerlora[ray]'")
+
+
+def train_on_cluster(
+    runs: "Sequence[TableRun]", data: Path, resources: RunResources = RunResources()
+) -> list[str]:
+    """Trains the unfinished runs on a Ray cluster, as many at a time as fit; resumes them.
+
+    Uses the cluster of RAY_ADDRESS or the one that runs on this machine; otherwise starts one on
+    this machine. Results and errors are those of `local.train_all`.
+    """
+    import ray  # noqa: PLC0415 - an extra
+
+    pending = [replace(run, out=run.out.resolve()) for run in runs if run.status != "finished"]
+    if not pending:
+        return []
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # reports nothing to the authors of Ray
+    is_connected = ray.is_initialized()
+    if not is_connected:
+        ray.init(include_dashboard=False, log_to_driver=False)
+    try:
+        return _train(pending, data.resolve(), resources)
+    finally:
+        if not is_connected:
+            ray.shutdown()
+
+
+def _train(runs: "Sequence[TableRun]", data: Path, resources: RunResources) -> list[str]:
+    import ray  # noqa: PLC0415 - an extra
+
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    device = resources.device or ("cuda" if any("GPU" in node for node in machines) else "cpu")
+    options: dict[str, Any] = {
+        "num_cpus": resources.cpus,
+        "num_gpus": int(device == "cuda"),
+        "max_retries": MAX_RETRIES,
+        "max_calls": 1,  # a worker process for each run
+        "scheduling_strategy": "SPREAD",
+    }
+    print_progress(f"{len(runs)} runs on {len(machines)} machines of a Ray cluster, on {device}")
+    if not any(_fits(node, resources.cpus, device) for node in machines):
+        print_progress(f"waiting for a machine with {resources.cpus} CPUs and the device {device}")
+    task = ray.remote(**options)(_train_run)
+    trainings = [training_of(run, data, device) for run in runs]
+    started = {
+        task.options(name=training.name).remote(training, resources): training.name
+        for training in trainings
+    }
+    try:
+        return _failures(started)
+    except (KeyboardInterrupt, SystemExit):
+        for reference in started:
+            ray.cancel(reference)  # raises KeyboardInterrupt in the task
+        ray.wait(list(started), num_returns=len(started))
+        raise
+
+
+def _fits(node: Mapping[str, float], cpus: int, device: str) -> bool:
+    """Returns True if an idle machine with these resources can run a training."""
+    return node.get("CPU", 0) >= cpus and (device == "cpu" or node.get("GPU", 0) >= 1)
+
+
+def _failures(started: "dict[ObjectRef[RunOutcome], str]") -> list[str]:
+    """Waits for all runs; returns one line for each that failed."""
+    import ray  # noqa: PLC0415 - an extra
+    from ray.exceptions import RayError  # noqa: PLC0415
+
+    failures, waiting = [], list(started)
+    while waiting:
+        (reference,), waiting = ray.wait(waiting)
+        name = started[reference]
+        try:
+            outcome = ray.get(reference)
+        except RayError as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            outcome = RunOutcome("", f"{name} failed: {reason}")
+        if outcome.failure is not None:
+            failures.append(outcome.failure)
+        print_progress(outcome.failure or f"{name} done on {outcome.host}")
+    return failures
+
+
+def _train_run(training: Training, resources: RunResources) -> RunOutcome:
+    """Trains a run on the machine of this Ray worker."""
+    host = socket.gethostname()
+    if training.report.exists():  # an earlier attempt ended, but its answer was lost
+        return RunOutcome(host, None)
+    try:
+        process = _start(training, resources)
+    except BlockingIOError:
+        return RunOutcome(host, f"{training.name} failed: {LOCKED}")
+    try:
+        while process.process.poll() is None:
+            time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        process.process.send_signal(signal.SIGINT)
+        process.process.wait()
+        raise
+    return RunOutcome(host, process.failure)
+
+
+def _start(training: Training, resources: RunResources) -> TrainingProcess:
+    """Starts a training when its log is free. Raises BlockingIOError if it is not in time."""
+    bound_training = replace(training, command=bound(training.command))
+    end = time.monotonic() + resources.lock_wait_s
+    while True:
+        try:
+            return start_training(bound_training, resources.cpus)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise
+        time.sleep(POLL_S)

@@ -1,0 +1,289 @@
+"""Results of a table over seeds, beside the published ones, as Markdown.
+
+The tables of costs, of metrics of the mean logits and of out-of-distribution sets follow it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import mean, stdev
+from typing import Any
+
+from eulerlora.checkpoint.config import Provenance
+from eulerlora.scores.ood_scores import ScoreName
+from training.recipe.file import read_recipe
+from training.recipe.schema import AdapterRecipe
+from training.reporting.tables import MEAN_LOGITS_METRICS, METRICS, OOD_METRICS
+from training.tables.costs import answer_flops, rows_of_answer, trained_parameters, training_cost
+from training.tables.runs import TableRun, ood_index
+from training.tables.table import Table, TableRow
+
+PERCENT = {
+    "accuracy", "macro_f1", "macro_auroc", "accuracy_mean_logits", "auroc", "auprc",
+    "fpr_at_95_tpr",
+}  # fmt: skip
+"""Metrics in percent."""
+METRIC_NAMES = METRICS | OOD_METRICS
+OOD_SCORES: Mapping[ScoreName, str] = {"msp": "MSP", "feature_distance": "feature distance"}
+COSTS_NOTE = (
+    "trained rows: an image in one trajectory, forward and backward. Operations are those of the "
+    "matrix products, a product and its addition are two; mean over seeds. The hours are those of "
+    "the run on its hardware, beside whatever else it did."
+)
+LOGITS_NOTE = (
+    "softmax of the mean logits instead of the mean probability, in methods with several answers. "
+    "The code behind the results that the paper quotes from LoRA-Ensemble computes accuracy and "
+    "ECE this way, and macro-F1, NLL and Brier score from the mean probability."
+)
+
+
+def markdown_table(table: Table, runs: Sequence[TableRun]) -> str:
+    """Returns a Markdown table of results, with notes on the runs.
+
+    Each row has the number of trained parameters, and mean and standard deviation (ddof 1) over
+    the finished runs; the published results follow in the next row, or are a row of their own. The
+    notes state data, seeds, hardware and versions, the differences from the paper, and what the
+    table says about single rows.
+    """
+    finished = [run for run in runs if run.status == "finished"]
+    titles = [_column_title(table, metric) for metric in table.metrics]
+    lines = [
+        f"## {table.title}",
+        "",
+        line(["method", "trained", "mode", "from", *titles]),
+        "|---|---:|---|---|" + "---:|" * len(titles),
+    ]
+    for row in table.rows:
+        of_row = [run for run in finished if run.recipe.variant == row.variant]
+        lines += _result_lines(table, row, of_row)
+    row_notes = [f"{row.method}: {row.note}" for row in table.rows if row.note]
+    notes = [*_conditions(finished), *row_notes, *_differences(table, runs, finished)]
+    return "\n".join([*lines, "", *(f"- {note}" for note in notes)]) + "\n"
+
+
+def _result_lines(table: Table, row: TableRow, runs: Sequence[TableRun]) -> list[str]:
+    published = [
+        _number(metric, *row.paper[metric]) if metric in row.paper else "-"
+        for metric in table.metrics
+    ]
+    origin = f"paper, from {row.source}" if row.source else "paper"
+    if row.variant is None:
+        return [line([row.method, "-", "-", origin, *published])]
+    results = [row_results(table, row, run) for run in runs]
+    cells = [over_seeds(metric, [result[metric] for result in results]) for metric in table.metrics]
+    seeds = f"{len(runs)} seed{'s' * (len(runs) != 1)}"
+    lines = [line([row.method, _parameters(runs), row.mode_title, seeds, *cells])]
+    if row.paper:
+        lines.append(line(["", "", "", origin, *published]))
+    return lines
+
+
+def _column_title(table: Table, metric: str) -> str:
+    """Returns the title of a column; OOD metrics beside others include the name of the set."""
+    name = METRIC_NAMES[metric]
+    if metric in OOD_METRICS and not set(table.metrics) <= OOD_METRICS.keys():
+        name = f"{name}, {table.ood}"
+    return f"{name} (%)" if metric in PERCENT else name
+
+
+def row_results(table: Table, row: TableRow, run: TableRun) -> Mapping[str, Any]:
+    """Returns a run's metrics in the row's mode, with the MSP's on the table's OOD set."""
+    mode = run.mode_report(row)
+    metrics: Mapping[str, Any] = mode["metrics"]
+    if table.ood is not None:
+        index = ood_index(table.ood, run.recipe)
+        assert index is not None  # checked by runs_of
+        metrics = {**metrics, **list(mode["ood"].values())[index]["scores"]["msp"]["metrics"]}
+    return {name: estimate and estimate["value"] for name, estimate in metrics.items()}
+
+
+def _parameters(runs: Sequence[TableRun]) -> str:
+    """Returns the number of trained parameters, in millions."""
+    if not runs:
+        return "-"
+    run = runs[0]
+    count = sum(trained_parameters(config, run.recipe) for config in run.configs())
+    return f"{count / 1e6:.2f} M"
+
+
+def over_seeds(metric: str, values: Sequence[float | None]) -> str:
+    """Returns mean and standard deviation of a metric as text; a dash without values."""
+    defined = [100 * v if metric in PERCENT else v for v in values if v is not None]
+    if not defined:
+        return "-"
+    return _number(metric, mean(defined), stdev(defined) if len(defined) > 1 else None)
+
+
+def _number(metric: str, value: float, deviation: float | None) -> str:
+    digits = 2 if metric in PERCENT else 3
+    spread = "" if deviation is None else f" ± {deviation:.{digits}f}"
+    return f"{value:.{digits}f}{spread}"
+
+
+def _conditions(finished: Sequence[TableRun]) -> list[str]:
+    """Returns notes on data, seeds, hardware and versions of the finished runs."""
+    if not finished:
+        return ["No run is finished yet."]
+    facts = [run.config().provenance for run in finished]
+    return [
+        f"measured on {_listed(str(run.report()['data']) for run in finished)}",
+        f"seeds {_listed(str(run.recipe.seed) for run in finished)}; mean ± standard deviation "
+        "over seeds (ddof 1)",
+        f"on {_listed(_hardware(run_facts) for run_facts in facts)}, "
+        f"torch {_listed(str(run_facts['versions']['torch']) for run_facts in facts)}, "
+        f"{_listed(str(run_facts['date']) for run_facts in facts)}, "
+        f"commit {_listed(_commit(run_facts['commit']) for run_facts in facts)}",
+    ]
+
+
+def _hardware(facts: Provenance) -> str:
+    precision = facts["training"].get("precision")  # none for a run without steps
+    return str(facts["hardware"]) + (f" in {precision}" if precision else "")
+
+
+def _commit(name: str | None) -> str:
+    """Returns seven digits of the commit, with "-dirty" for uncommitted changes."""
+    if name is None:
+        return "unknown"
+    return name[:7] + "-dirty" * name.endswith("-dirty")
+
+
+def _differences(table: Table, runs: Sequence[TableRun], finished: Sequence[TableRun]) -> list[str]:
+    """Returns the differences from the paper, or from the recipe if the paper has no table."""
+    if not finished:
+        return []
+    changed = {
+        override
+        for run in finished
+        for override in run.recipe.overrides
+        if not override.startswith("seed=")
+    }
+    if table.paper_data is None:
+        return [f"differs from the recipe: set {_listed(sorted(changed))}"] if changed else []
+    notes = []
+    seeds = {run.recipe.seed for run in finished}
+    if seeds != set(table.seeds) or len(finished) < len(runs):
+        paper = ", ".join(map(str, table.seeds))
+        notes.append(f"differs from the paper: {len(finished)} runs; its seeds are {paper}")
+    backbones = _listed(_backbone(run) for run in finished)
+    published = read_recipe(table.recipe_path, AdapterRecipe).backbone.weights
+    if any(run.config().backbone.published != published for run in finished):
+        notes.append(f"differs from the paper: the backbone is {backbones}")
+    data = sorted({str(run.config().provenance["data"]) for run in finished})
+    if data != [table.paper_data]:
+        notes.append(f"differs from the paper: the data is {_listed(data)}")
+    others = [name for name in sorted(changed) if not name.startswith(("backbone.", "data."))]
+    if others:
+        notes.append(f"differs from the paper: set {_listed(others)}")
+    return notes or ["backbone, data, seeds and settings are the paper's"]
+
+
+def _backbone(run: TableRun) -> str:
+    backbone = run.config().backbone
+    if backbone.published is not None:
+        return backbone.published
+    shape = backbone.settings
+    return (
+        f"{shape.layers} blocks of width {shape.width} at {shape.image_size} pixels "
+        f"(weights {backbone.sha256[:8]})"
+    )
+
+
+def _listed(values: Iterable[str]) -> str:
+    """Returns the distinct values in order, as text."""
+    return ", ".join(dict.fromkeys(values))
+
+
+def further_tables(table: Table, runs: Sequence[TableRun]) -> str:
+    """Returns the tables as Markdown; empty without finished runs."""
+    finished = [run for run in runs if run.status == "finished"]
+    if not finished:
+        return ""
+    parts = [cost_table(table, finished), mean_logits_table(table, finished)]
+    if table.all_ood:
+        parts.append(ood_table(table, finished))
+    return "\n".join(part for part in parts if part)
+
+
+def cost_table(table: Table, runs: Sequence[TableRun]) -> str:
+    """Returns parameters, rows and operations of an answer, and the cost of training by row."""
+    columns = ["trained", "rows per answer", "GFLOP per answer", "steps", "trained rows", "PFLOP",
+               "hours"]  # fmt: skip
+    lines = []
+    for row, of_row in _finished_rows(table, runs):
+        costs = [training_cost(run.configs(), run.recipe) for run in of_row]
+        configs, recipe = of_row[0].configs(), of_row[0].recipe
+        assert row.mode is not None
+        flops = answer_flops(configs, recipe, row.mode, row.samples)
+        cells = [
+            f"{costs[0].parameters / 1e6:.2f} M",
+            f"{rows_of_answer(configs, row.mode, row.samples)}",
+            f"{flops / 1e9:.2f}",
+            f"{mean([cost.steps for cost in costs]):,.0f}",
+            f"{mean([cost.rows for cost in costs]):,.0f}",
+            f"{mean([cost.flops for cost in costs]) / 1e15:.3f}",
+            f"{mean([cost.seconds for cost in costs]) / 3600:.2f}",
+        ]
+        lines.append(line([row.method, row.mode_title, *cells]))
+    return _section("Cost", columns, lines, COSTS_NOTE)
+
+
+def mean_logits_table(table: Table, runs: Sequence[TableRun]) -> str:
+    """Returns the metrics of the mean logits of rows with several trajectories; may be empty.
+
+    Reports of versions without these metrics have dashes.
+    """
+    lines = []
+    for row, of_row in _finished_rows(table, runs):
+        reports = [run.mode_report(row) for run in of_row]
+        if reports[0]["trajectories"] == 1:
+            continue
+        cells = []
+        for metric in MEAN_LOGITS_METRICS:
+            estimates = [report["metrics"].get(metric) for report in reports]
+            cells.append(over_seeds(metric, [e and e["value"] for e in estimates]))
+        lines.append(line([row.method, row.mode_title, *cells]))
+    columns = [
+        f"{title} (%)" if metric in PERCENT else title
+        for metric, title in MEAN_LOGITS_METRICS.items()
+    ]
+    return _section("Mean logits", columns, lines, LOGITS_NOTE) if lines else ""
+
+
+def ood_table(table: Table, runs: Sequence[TableRun]) -> str:
+    """Returns the AUROC of MSP and feature distance for every out-of-distribution set."""
+    sets = runs[0].report()["ood_sets"]
+    columns = [
+        f"{name} ({facts['group']}), {title}"
+        for name, facts in sets.items()
+        for title in OOD_SCORES.values()
+    ]
+    lines = []
+    for row, of_row in _finished_rows(table, runs):
+        reports = [run.mode_report(row)["ood"] for run in of_row]
+        cells = []
+        for name in sets:
+            for score in OOD_SCORES:
+                scores = [report[name]["scores"].get(score) for report in reports]
+                values = [s and s["metrics"]["auroc"]["value"] for s in scores]
+                cells.append(over_seeds("auroc", values))
+        lines.append(line([row.method, row.mode_title, *cells]))
+    note = "in distribution is positive; the feature distance of an ensemble is the mean of its "
+    note += "members', each with its own statistics"
+    return _section("Out of distribution: AUROC (%)", columns, lines, note)
+
+
+def _finished_rows(table: Table, runs: Sequence[TableRun]) -> list[tuple[TableRow, list[TableRun]]]:
+    """Returns the rows with finished runs, and these runs."""
+    by_variant: dict[str | None, list[TableRun]] = {}
+    for run in runs:
+        by_variant.setdefault(run.recipe.variant, []).append(run)
+    return [(row, by_variant[row.variant]) for row in table.rows if row.variant in by_variant]
+
+
+def _section(title: str, columns: Sequence[str], lines: Sequence[str], note: str) -> str:
+    names = line(["method", "mode", *columns])
+    head = [f"### {title}", "", names, "|---|---|" + "---:|" * len(columns)]
+    return "\n".join([*head, *lines, "", f"- {note}"]) + "\n"
+
+
+def line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
