@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from eulerlora_client.contract.problems import SENT_BY_SERVICE
-from eulerlora_client.contract.sampling import MAX_SEED, Auto, Precision, RequestMode
+from eulerlora_client.contract.sampling import MAX_SEED, Auto, Mode, Precision
 from eulerlora_client.settings import PositiveInt, Probability, Settings, optional
 
 Nats = Annotated[float, Field(ge=0)]
@@ -40,9 +40,8 @@ def item_id(request_id: str, index: int) -> str:
 class StandardError(WireModel):
     """Standard errors of a result that ran in rounds, compared with unlimited samples.
 
-    Rounds are those of `samples=auto` and of sampled answers of mode adaptive. The value plus and
-    minus two errors is a 95% interval that accounts for the adaptive number of samples
-    (docs/sampling.md has the measured coverage).
+    Rounds are those of `samples=auto`. The value plus and minus two errors is a 95% interval that
+    accounts for the adaptive number of samples (docs/sampling.md has the measured coverage).
     """
 
     msp: Annotated[float, Field(ge=0, description="Of the highest probability.")]
@@ -147,17 +146,14 @@ class Prediction(WireModel):
     model: Annotated[str, Field(description="Name of the model.")]
     revision: Revision
     mode: Annotated[
-        RequestMode,
-        Field(
-            description="`det`: one pass per adapter; `stoch`: sampled; `adaptive`: one of them, "
-            "see `sampled`."
-        ),
+        Mode,
+        Field(description="`det`: one pass per adapter; `stoch`: sampled passes."),
     ]
     samples: Annotated[
         PositiveInt,
         Field(
-            description="Samples per adapter that ran: 1 in mode det; with `samples=auto` the "
-            "number that was drawn, also in mode adaptive; fewer than requested with the warning "
+            description="Samples per adapter of the answer: 1 in mode det; with `samples=auto` the "
+            "number that was drawn, 1 if none was; fewer than requested with the warning "
             "`samples_reduced`."
         ),
     ]
@@ -219,20 +215,20 @@ class Prediction(WireModel):
     sampled: Annotated[
         bool | None,
         Field(
-            description="Only in mode adaptive: false if the pass in det settled the answer, which "
-            "is then that of det; true if the answer is a mean over samples."
+            description="Only with `samples=auto`: false if the pass in det settled the answer, "
+            "which is then that of det; true if the answer is a mean over samples."
         ),
     ] = None
     rows: Annotated[
         PositiveInt | None,
         Field(
-            description="Only in mode adaptive: the passes that ran, with those in det; "
+            description="Only with `samples=auto`: the passes that ran, with those in det; "
             "`trajectories` are those of the answer."
         ),
     ] = None
     standard_error: Annotated[
         StandardError | None,
-        Field(description="Only with `samples=auto`, and for sampled answers of mode adaptive."),
+        Field(description="Only for sampled answers of `samples=auto`."),
     ] = None
     trajectory_probabilities: Annotated[
         tuple[tuple[Probability, ...], ...] | None,
@@ -248,6 +244,11 @@ class Prediction(WireModel):
     def classes(self) -> tuple[str, ...]:
         """The class names, in order."""
         return tuple(self.probabilities)
+
+    @property
+    def is_auto(self) -> bool:
+        """True for `samples=auto`: the number of samples differs between images."""
+        return self.sampled is not None or self.standard_error is not None
 
     @property
     def trajectory_labels(self) -> tuple[str, ...]:
@@ -441,7 +442,7 @@ class PolicyDescription(WireModel):
 
     version: Annotated[int, Field(description="Raised with every change of the policy.")]
     hash: Annotated[str, Field(description="SHA-256 of the policy's values.")]
-    mode: Annotated[RequestMode, Field(description="The default of `mode`.")]
+    mode: Annotated[Mode, Field(description="The default of `mode`.")]
     samples: Annotated[
         PositiveInt | None, Field(description="The default of `samples`; null for mode det.")
     ]
@@ -454,7 +455,7 @@ class PolicyDescription(WireModel):
     warning: Annotated[str, Field(description="To be shown with every result.")]
 
 
-Source = Annotated[
+HubSource = Annotated[
     str | None,
     Field(
         description="The repository of the Hugging Face Hub at the commit that is served, "
@@ -472,7 +473,7 @@ class ModelSummary(WireModel):
 
     name: Annotated[str, Field(description="The value of the parameter `model`.")]
     revision: Revision
-    source: Source = None
+    source: HubSource = None
     classes: tuple[str, ...]
     precision: ServedPrecision = "float32"
     default: Annotated[bool, Field(description="It answers requests without `model`.")]
@@ -532,7 +533,7 @@ class Threshold(Settings):
     An image with an MSP below `msp` is flagged as out of distribution.
     """
 
-    mode: RequestMode
+    mode: Mode
     samples: Annotated[PositiveInt | Auto, Field(description="Per adapter.")]
     msp: Annotated[Probability, Field(description="The threshold.")]
     kept: Annotated[
@@ -568,7 +569,7 @@ class PredictionSetOptions(WireModel):
     """Options of a prediction for which `coverage` gives a prediction set."""
 
     coverage: Probability
-    mode: RequestMode
+    mode: Mode
     samples: PositiveInt
     sampler: str
     precision: str
@@ -624,7 +625,7 @@ class ModelDetails(WireModel):
 
     name: str
     revision: Revision
-    source: Source = None
+    source: HubSource = None
     classes: tuple[ClassName, ...]
     adapters: Annotated[int, Field(description="Number of adapters.")]
     input_size: Annotated[int, Field(description="Side of the network's input, in pixels.")]

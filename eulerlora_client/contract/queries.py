@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic.json_schema import SkipJsonSchema
 
 from eulerlora_client.contract.answers import TriageResult, WireModel
-from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MAX_SEED, Auto, RequestMode
+from eulerlora_client.contract.sampling import AUTO, MAX_SAMPLES, MAX_SEED, Auto, Mode
 
 
 def _plain_digits(value: object) -> object:
@@ -31,11 +31,12 @@ def _plain_decimal(value: object) -> object:
     return value
 
 
-SampleCount = Annotated[int, Field(ge=1, le=MAX_SAMPLES)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED), BeforeValidator(_plain_digits)]
 Coverage = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_plain_decimal)]
 Samples = Annotated[
-    SampleCount | Auto, Field(union_mode="left_to_right"), BeforeValidator(_auto_or_digits)
+    Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | Auto,
+    Field(union_mode="left_to_right"),
+    BeforeValidator(_auto_or_digits),
 ]
 ReportFormat = Literal["html", "csv"]
 
@@ -46,19 +47,19 @@ class TriageQuery(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Annotated[
-        RequestMode | SkipJsonSchema[None],
+        Mode | SkipJsonSchema[None],
         Field(
-            description="det: one pass per adapter; stoch: sampled passes; adaptive: as det, then "
-            "sampled if the label, a flag or the disposition is not settled. Default: the mode "
-            "that the policy's urgent threshold was set for (`GET /triage/policy`)."
+            description="det: one pass per adapter; stoch: sampled passes. Default: the mode that "
+            "the policy's urgent threshold was set for (`GET /triage/policy`)."
         ),
     ] = None
     samples: Annotated[
         Samples | SkipJsonSchema[None],
         Field(
             description="Samples per adapter; only with stoch. Default: the number that the "
-            "policy's urgent threshold was set for, or 4. auto: draws samples until the label, the "
-            "flags, the entropy and the disposition are settled, at most 16."
+            "policy's urgent threshold was set for, or 4. auto: one pass in det, then samples "
+            "until the label, the flags and the disposition are settled, at most 16; for a model "
+            "with decision margins."
         ),
     ] = None
     seed: Annotated[
@@ -93,17 +94,15 @@ class PredictQuery(TriageQuery):
     """Parameters of `/predict` and `/predict/batch`; any other parameter is an error."""
 
     mode: Annotated[
-        RequestMode,
-        Field(
-            description="det: one pass per adapter; stoch: sampled passes; adaptive: as det, then "
-            "sampled if the label or a flag is not settled, for a model with decision margins."
-        ),
+        Mode,
+        Field(description="det: one pass per adapter; stoch: sampled passes."),
     ] = "det"
     samples: Annotated[
         Samples | SkipJsonSchema[None],
         Field(
-            description="Samples per adapter; only with stoch, default 4. auto: draws samples "
-            "until the label, the flags and the entropy are settled, at most 16."
+            description="Samples per adapter; only with stoch, default 4. auto: one pass in "
+            "det, then samples until the label and the flags are settled, at most 16; for a model "
+            "with decision margins."
         ),
     ] = None
     detail: Annotated[
