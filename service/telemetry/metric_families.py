@@ -161,7 +161,6 @@ class PredictionMetrics:
         self._msp.labels(**by_mode).observe(body.msp)
         if body.sampled is not None:
             self._adaptive.labels(model=model, sampled=str(body.sampled).lower()).inc()
-        elif body.standard_error is not None:
             self._auto.labels(model=model).observe(body.samples)
         self._decode.labels(model=model).observe(timing.decode_s)
         self._queue.labels(model=model).observe(timing.queue_s)

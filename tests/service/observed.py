@@ -40,8 +40,14 @@ SHIFT_SIGNAL = ShiftSignal(
     alarm=True,
 )  # fmt: skip
 SHIFT = ModelShift(pictures=100, alarm=True, limit=6.3, signals=(SHIFT_SIGNAL,))
-AUTO_BODY = BODY.model_copy(update={"standard_error": StandardError(msp=0.02, entropy=0.05)})
-ADAPTIVE_BODY = BODY.model_copy(update={"mode": "adaptive", "sampled": False, "rows": 2})
+AUTO_BODY = BODY.model_copy(
+    update={
+        "sampled": True,
+        "rows": 10,
+        "standard_error": StandardError(msp=0.02, entropy=0.05),
+    }
+)
+ADAPTIVE_BODY = BODY.model_copy(update={"sampled": False, "samples": 1, "rows": 2})
 COMPLETED = CompletedRequest("POST", "/predict", 200, None, 0.3, 5000)
 
 

@@ -137,13 +137,13 @@ def test_requests_and_predictions_are_counted_by_the_class_of_the_client(metrics
         assert value(metrics, "predictions_total", **by_mode, client=client) == expected
 
 
-def test_mode_adaptive_is_counted_by_whether_images_were_sampled(metrics) -> None:
-    sampled = AUTO_BODY.model_copy(update={"mode": "adaptive", "sampled": True, "rows": 10})
+def test_auto_is_counted_by_whether_images_were_sampled(metrics) -> None:
+    sampled = AUTO_BODY.model_copy(update={"sampled": True, "rows": 10})
     for body in (ADAPTIVE_BODY, ADAPTIVE_BODY, sampled):
         metrics.count_prediction(completed(body))
     assert value(metrics, "adaptive_total", model="tiny", sampled="false") == 2
     assert value(metrics, "adaptive_total", model="tiny", sampled="true") == 1
-    assert value(metrics, "auto_samples_count", model="tiny") is None
+    assert value(metrics, "auto_samples_count", model="tiny") == 3
 
 
 def test_an_unknown_model_counts_as_other(metrics) -> None:

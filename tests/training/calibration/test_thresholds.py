@@ -6,25 +6,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 import training.calibration.outputs
 from eulerlora.checkpoint.files import load_checkpoint, read_config
 from eulerlora.model import EulerLoRA
-from eulerlora.nn.runtime import ImageOutput
-from eulerlora.sampling.adaptive import ROUNDS, AdaptiveSampling, StoppingRule
-from eulerlora.settings import Draw
 from eulerlora_client.contract.answers import Threshold
 from eulerlora_client.contract.sampling import Auto
 from training.calibration.calibrate import calibrate
 from training.calibration.outputs import CalibrationOutputs
 from training.calibration.thresholds import (
     compute_thresholds,
-    stochastic_thresholds,
     threshold_at_tpr,
 )
 from training.data.images import ImageParts, LabelledImage, list_images
-from training.evaluation.inference import ModelOutputs
 from training.evaluation.prediction_sets import CoverageSettings
 from training.recipe.schema import SAMPLES
 
@@ -69,13 +63,13 @@ def test_thresholds_agree_with_predictions_for_every_number_of_samples(
     thresholds = thresholds_of(model, images)
     assert [(threshold.mode, threshold.samples) for threshold in thresholds] == [
         ("det", 1),
-        *(("stoch", count) for count in SAMPLES),
+        *(("stoch", count) for count in SAMPLES[:-1]),  # too few images for the margins of auto
     ]
     assert SAMPLES[-1] == "auto"
     det = model.predict(paths, "det").msp
     assert thresholds[0].msp == pytest.approx(threshold_at_tpr(det, 0.95), abs=1e-6)
     stoch = model.predict(paths, "stoch", SAMPLES[-2]).msp
-    assert thresholds[-2].msp == pytest.approx(threshold_at_tpr(stoch, 0.95), abs=1e-6)
+    assert thresholds[-1].msp == pytest.approx(threshold_at_tpr(stoch, 0.95), abs=1e-6)
     for threshold in thresholds:
         assert threshold.kept >= 0.95
         assert threshold.images == len(paths)
@@ -96,39 +90,6 @@ def test_balanced_thresholds_agree_with_predictions_by_the_calibrated_checkpoint
         assert threshold.msp == pytest.approx(threshold_at_tpr(msp, 0.95), abs=1e-6)
 
 
-def adaptive_msp(trajectories: Tensor, threshold: float | None) -> Tensor:
-    """Returns the MSP of each image after its adaptive rounds, one image at a time."""
-    scores = []
-    for image in trajectories.log():
-        sampling = AdaptiveSampling(Draw(mode="stoch"), len(image), StoppingRule(threshold))
-        while (draw := sampling.next_draw) is not None:
-            rows = image[:, draw.first : draw.samples].flatten(0, 1)
-            sampling.add(ImageOutput(rows, rows.sum(dim=-1), torch.zeros(len(rows), 1)))
-        scores.append(sampling.log_probabilities.exp().mean(dim=(0, 1)).max())
-    return torch.stack(scores)
-
-
-@pytest.mark.parametrize("samples", [(2, 8, 16, "auto"), ("auto",)])
-def test_the_auto_threshold_decides_convergence_by_the_largest_number_of_samples(
-    samples: Sequence[int | Auto],
-) -> None:
-    generator = torch.Generator().manual_seed(2)
-    logits = torch.randn(60, 1, 1, 3, generator=generator, dtype=torch.float64)
-    noise = torch.randn(60, 2, ROUNDS[-1], 3, generator=generator, dtype=torch.float64)
-    trajectories = (2 * logits + noise).softmax(dim=-1)
-    outputs = ModelOutputs(
-        trajectories.log(), trajectories.sum(dim=-1), torch.zeros(60, 2, ROUNDS[-1], 1)
-    )
-    *fixed, auto = stochastic_thresholds(outputs, None, samples, "squares")
-    largest = fixed[-1].msp if fixed else None
-    assert auto.samples == "auto"
-    assert auto.msp == pytest.approx(threshold_at_tpr(adaptive_msp(trajectories, largest), 0.95))
-    for other in {fixed[0].msp, None} if fixed else {0.5}:
-        assert auto.msp != pytest.approx(
-            threshold_at_tpr(adaptive_msp(trajectories, other), 0.95), abs=1e-6
-        )
-
-
 def test_only_the_required_samples_are_drawn(
     checkpoint_folder: Path, images: list[LabelledImage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +104,8 @@ def test_only_the_required_samples_are_drawn(
     model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
     for samples in ([3, 1], ["auto"]):
         thresholds = thresholds_of(model, images, samples)
-        assert [threshold.samples for threshold in thresholds] == [1, *samples]
+        fixed = [count for count in samples if count != "auto"]
+        assert [threshold.samples for threshold in thresholds] == [1, *fixed]
     assert drawn == [("stoch", 3), ("stoch", 16)]
 
 

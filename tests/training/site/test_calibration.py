@@ -76,7 +76,7 @@ def test_thresholds_keep_their_share_of_the_site_s_images(
     report: SiteReport, out: Path, local: LocalImages
 ) -> None:
     config = read_config(out)
-    assert [threshold.samples for threshold in config.thresholds] == [1, 1, 2, 4, 8, 16, "auto"]
+    assert [threshold.samples for threshold in config.thresholds] == [1, 1, 2, 4, 8, 16]
     for threshold in config.thresholds:
         assert threshold.images == len(local.images)
         assert threshold.data == "clinic, site pictures"
