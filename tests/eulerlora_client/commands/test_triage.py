@@ -18,6 +18,7 @@ from eulerlora_client.policy.results import WARNING
 from eulerlora_client.sdk.client import TriageClient
 from tests.eulerlora_client.conftest import ScriptedServer
 from tests.eulerlora_client.runs import (
+    DETAILS,
     mel_policy,
     mel_policy_file,
     policy_reply,
@@ -28,24 +29,6 @@ from tests.eulerlora_client.runs import (
 )
 
 ROOT = Path(__file__).parents[3]
-DETAILS = {
-    "name": "tiny",
-    "revision": "sha256:0",
-    "classes": [{"name": name, "description": name.upper()} for name in ("mel", "nv")],
-    "adapters": 2,
-    "input_size": 32,
-    "image_limits": {
-        "min_side": 32,
-        "max_side": 8192,
-        "max_pixels": 24_000_000,
-        "max_jpeg_pixels": 64_000_000,
-        "max_request_pixels": 512_000_000,
-    },
-    "max_body_bytes": 100_000,
-    "max_samples": 64,
-    "thresholds": [],
-    "provenance": {},
-}
 
 
 @pytest.fixture
