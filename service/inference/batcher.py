@@ -18,7 +18,7 @@ from service.inference.engine import CoreAllocation, Engine, InferenceItem
 from service.inference.queue import RequestQueue
 from service.inference.retry import run_with_retry
 from service.inference.ticket import Batch, InferenceResult, Ticket, infer_tickets
-from service.telemetry.events import BatchRun
+from service.telemetry.metrics import BatchRun
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from fastapi import Response
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-from service.telemetry.events import Timing
+from service.telemetry.metrics import Timing
 
 SIGNIFICANT_DIGITS = 6
 """Of the numbers in a response. The relative error is at most 5e-6, and so is the deviation of a

@@ -23,8 +23,7 @@ from eulerlora_client.contract.queries import (
 from eulerlora_client.contract.sampling import RequestMode
 from eulerlora_client.policy.policy import Policy, default_sampling
 from eulerlora_client.policy.results import policy_description, triage_result
-from service.fhir.bundle import triage_bundle
-from service.fhir.negotiation import FHIR_JSON, JSON, chosen_media_type
+from service.fhir import FHIR_JSON, JSON, chosen_media_type, triage_bundle
 from service.inference.models import ServedModel, ServedModels
 from service.prediction.answer import Predicted
 from service.prediction.pipeline import Pipeline

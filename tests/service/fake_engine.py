@@ -14,7 +14,7 @@ from service.inference.queue import RequestQueue
 from service.inference.throughput import ThroughputEstimate
 from service.inference.ticket import InferenceResult
 from service.settings import ServiceSettings
-from service.telemetry.events import BatchRun
+from service.telemetry.metrics import BatchRun
 
 TIMEOUT_S = 120  # for events that normally occur at once
 MAX_PASS_MS = 10**9  # a test that blocks passes makes them appear slow

@@ -26,7 +26,7 @@ from service.prediction.pipeline import Pipeline, Predicted
 from service.scheduling.decoding_quota import DecodingQuota
 from service.scheduling.decoding_slots import DecodingSlots
 from service.settings import ServiceSettings
-from service.telemetry.events import Timing
+from service.telemetry.metrics import Timing
 from service.telemetry.shift_monitor import ShiftMonitors
 
 TIMEOUT_S = 120

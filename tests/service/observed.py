@@ -20,10 +20,9 @@ from eulerlora_client.contract.answers import (
 from eulerlora_client.contract.problems import NotAuthenticated, Overloaded
 from service.http import problem_responses as problems
 from service.routes.system import metrics_routes
-from service.telemetry.events import CompletedPrediction, CompletedRequest, Gauges
-from service.telemetry.metrics import Metrics
+from service.telemetry.logs import RequestIdMiddleware
+from service.telemetry.metrics import CompletedPrediction, CompletedRequest, Gauges, Metrics
 from service.telemetry.observation import ObservationMiddleware, RequestObserver
-from service.telemetry.request_id import RequestIdMiddleware
 
 SECRET = "zz-secret-zz"
 TEMPLATES = ("/predict", "/models/{name}")

@@ -3,7 +3,7 @@
 from fastapi import FastAPI, Request
 
 from service.http import problem_responses as problems
-from service.telemetry.request_id import RequestIdMiddleware
+from service.telemetry.logs import RequestIdMiddleware
 
 PROBES = ("/livez", "/readyz", "/metrics")
 

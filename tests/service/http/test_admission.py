@@ -16,7 +16,7 @@ from service.inference.throughput import ThroughputEstimate
 from service.scheduling.clients import Flow
 from service.scheduling.decoding_quota import DecodingQuota
 from service.settings import ServiceSettings
-from service.telemetry.request_id import RequestIdMiddleware
+from service.telemetry.logs import RequestIdMiddleware
 from tests.service.fake_engine import FakeEngine
 
 CLIENT = "address:testclient"

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 
 from service.http import problem_responses as problems
 from service.http.body_limits import BodyLimitsMiddleware, BodySettings
-from service.telemetry.request_id import RequestIdMiddleware
+from service.telemetry.logs import RequestIdMiddleware
 from tests.service.http.plain_app import plain_app
 from tests.service.real_server import (
     LONG_TIMEOUTS,

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from eulerlora_client.contract.problems import SENT_BY_SERVICE, NotAuthenticated, Overloaded
 from service.http import problem_responses as problems
 from service.http.problem_responses import problem_headers
-from service.telemetry.request_id import RequestIdMiddleware
+from service.telemetry.logs import RequestIdMiddleware
 
 SECRET = "zz-secret-zz"
 PROBLEMS = [kind for kind in SENT_BY_SERVICE if kind.status is not None]

@@ -9,7 +9,7 @@ import pytest
 from eulerlora_client.contract.answers import Nats, WireModel
 from eulerlora_client.settings import Probability
 from service.routes.responses import json_response, rounded, server_timing
-from service.telemetry.events import Timing
+from service.telemetry.metrics import Timing
 
 
 class Body(WireModel):
