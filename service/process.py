@@ -29,9 +29,9 @@ from service.audit.log import AuditLog, AuditSettings, read_secret
 from service.auth.access import allowed_hosts, check_exposure
 from service.auth.keys import Keys
 from service.decoding.pool import Decoder
-from service.http.headers import MAX_HEADER_BYTES
+from service.http.middleware import MAX_HEADER_BYTES
 from service.http.protocol import protocol_of
-from service.inference.models import ServedModels
+from service.inference.engine import ServedModels
 from service.lifecycle.loading import (
     Load,
     checkpoint_folder,

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eulerlora_client.contract.answers import ServiceStatus
 from eulerlora_client.contract.problems import NotReady
-from service.http.problem_responses import problem_response
+from service.http.responses import problem_response
 from service.settings import STOP_MARGIN_S, LifeSettings
 from service.telemetry.logs import RequestIdMiddleware, request_id_of
 from service.telemetry.metrics import start_metrics

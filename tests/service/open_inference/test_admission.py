@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from eulerlora_client.contract.problems import Overloaded
 from service.app import Options, create_service
 from service.auth.keys import Keys, write_clients
-from service.inference.models import ServedModel, ServedModels
+from service.inference.engine import ServedModel, ServedModels
 from service.inference.queue import RequestQueue
 from service.lifecycle.phase import Gate, Lifecycle
 from service.open_inference.routes import InferencePaths

@@ -14,7 +14,7 @@ from eulerlora_client.contract.sampling import MAX_SEED
 from service.app import Options, create_service
 from service.auth.access import is_open
 from service.auth.keys import Keys, write_clients
-from service.inference.models import ServedModel, ServedModels
+from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
 from tests.service.key_clients import client as client_with
