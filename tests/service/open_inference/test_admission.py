@@ -64,13 +64,6 @@ def test_all_but_the_probes_needs_a_key(keyed, png) -> None:
     assert accepted.status_code == 200
 
 
-def test_a_body_over_the_limit_is_refused(model, png) -> None:
-    with TestClient(app_of(model, bodies={"max_bytes": 1000})) as client:
-        response = client.post(INFER, json=body_of(png + bytes(1000)))
-    assert response.status_code == 413
-    assert response.json() == {"error": "body_too_large: expected at most 1,000 bytes"}
-
-
 @pytest.mark.parametrize("status", [429, 503])
 def test_overload_has_the_chosen_status_on_every_route(model, png, status) -> None:
     app = app_of(model, overload_status=status)
