@@ -23,6 +23,7 @@ export function settingsOf(model, policy) {
   for (let samples = 1; samples <= model.max_samples; samples *= 2) {
     settings.push({ mode: "stoch", samples });
   }
+  // needs decision margins, which a model has with the threshold of its answers
   if (model.thresholds.some(({ samples }) => samples === AUTO)) {
     settings.push({ mode: "stoch", samples: AUTO });
   }
@@ -85,7 +86,7 @@ function isFitted(setting, model, evidence) {
   return evidence !== null && evidence.revision === model.revision && isSame(setting, evidence);
 }
 
-/* Samples matter in mode stoch; the other modes have null in settings, and a value in thresholds. */
+/* Samples matter in mode stoch; mode det has null in settings, and a value in thresholds. */
 function isSame(one, other) {
-  return one.mode === other.mode && (one.mode !== "stoch" || one.samples === other.samples);
+  return one.mode === other.mode && (one.mode === "det" || one.samples === other.samples);
 }

@@ -101,7 +101,7 @@ class RevisionMonitor:
 
     def record(self, prediction: Prediction) -> None:
         """Records a prediction; ignores one without thresholds for its mode and samples."""
-        samples = prediction.samples if prediction.sampled is None else AUTO
+        samples = AUTO if prediction.is_auto else prediction.samples
         reference = self.references.get((prediction.mode, samples))
         if reference is not None:
             scores = prediction.ood_scores
