@@ -233,8 +233,3 @@ def training_view(
             return torch.stack([view(pixels) for _ in range(views)])
 
     return transform
-
-
-def evaluation_view(preprocessing: Preprocessing) -> Transform:
-    """Returns the transform of evaluation and service."""
-    return lambda _, pixels: network_input(pixels, preprocessing)

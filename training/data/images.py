@@ -1,7 +1,4 @@
-"""Images in folders and tar archives, by relative name; decoding; unusable images.
-
-Labelled images, their parts, and sets of out-of-distribution images.
-"""
+"""Images: where they are stored, their decoding, and the labelled sets that training reads."""
 
 import os
 import sys
@@ -23,7 +20,8 @@ from torch.utils.data import Dataset
 from eulerlora.errors import DataError, ImageError
 from eulerlora.images.files import EXTENSIONS, image_files, is_image_name
 from eulerlora.images.files import read_image as open_image
-from eulerlora.images.preprocess import Conversion, RgbImage
+from eulerlora.images.preprocess import Conversion, RgbImage, network_input
+from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.printable import printable
 from eulerlora_client.progress import track
@@ -228,6 +226,20 @@ class ImageDataset(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = self.images[index]
         return self.transform(index, read_image(image.name, image.source)), image.label
+
+
+def pixel_batches(
+    images: Sequence[LabelledImage], preprocessing: Preprocessing, size: int
+) -> Iterator[Tensor]:
+    """Yields `size` images at a time as the network's input, (n, 3, side, side) in [0, 1].
+
+    Only one batch is in memory.
+    """
+    for start in range(0, len(images), size):
+        part = images[start : start + size]
+        yield torch.stack(
+            [network_input(read_image(image.name, image.source), preprocessing) for image in part]
+        )
 
 
 def class_counts(images: Sequence[LabelledImage], classes: int) -> Tensor:

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from eulerlora.errors import DataError
-from eulerlora.settings import Preprocessing
-from training.data.augmentation import evaluation_view
+from tests.training.conftest import plain_view
 from training.data.datasets import read_dataset, read_ood_set, read_unlabelled
 from training.data.images import ImageDataset, ImageParts, class_counts
 from training.recipe.pretraining import UnlabelledData
@@ -128,7 +127,7 @@ def test_a_row_without_a_usable_image_is_refused_or_skipped(
 
 def test_images_are_transformed_and_keep_their_labels(labelled: Path) -> None:
     part = read_dataset(SETTINGS, labelled).parts["test"]
-    images = ImageDataset(part, evaluation_view(Preprocessing(size=16)))
+    images = ImageDataset(part, plain_view(16))
     assert len(images) == 18
     for index, image in enumerate(part):
         pixels, label = images[index]
@@ -243,7 +242,7 @@ def test_an_archive_gives_the_same_images_as_its_folder(labelled: Path, tmp_path
     packed = read_dataset(SETTINGS.model_copy(update={"path": "set.tar"}), tmp_path)
     plain = read_dataset(SETTINGS, labelled)
     assert names_by_part(packed) == names_by_part(plain)
-    view = evaluation_view(Preprocessing(size=16))
+    view = plain_view(16)
     for part in plain.parts:
         ours, theirs = (ImageDataset(data.parts[part], view) for data in (packed, plain))
         assert torch.equal(ours[0][0], theirs[0][0])

@@ -10,8 +10,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from eulerlora.errors import NonFiniteError, SettingsError
-from eulerlora.settings import Preprocessing
-from training.data.augmentation import evaluation_view
+from tests.training.conftest import plain_view
 from training.data.datasets import read_dataset
 from training.fit.batches import LoadedBatches
 from training.fit.loop import fit
@@ -53,9 +52,7 @@ class ColourObjective(Objective[int]):
 @pytest.fixture
 def batches(image_folder: Path) -> LoadedBatches:
     data = read_dataset(DataSettings(kind="imagefolder", path="train"), image_folder)
-    return LoadedBatches(
-        data.parts["train"], lambda _: evaluation_view(Preprocessing(size=8)), SETTINGS, seed=5
-    )
+    return LoadedBatches(data.parts["train"], lambda _: plain_view(8), SETTINGS, seed=5)
 
 
 @pytest.fixture
