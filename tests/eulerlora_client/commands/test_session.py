@@ -21,10 +21,10 @@ from eulerlora_client.contract.problems import Overloaded, Problem, Unreachable
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.policy.results import NOT_ASSESSED, NOT_FITTED, TITLES, WARNING
 from eulerlora_client.report.ranking import TriageRow, ranked
-from eulerlora_client.sdk.requests import TriageOptions
+from eulerlora_client.sdk.requests import RequestOptions
 from tests.eulerlora_client.runs import decided, mel_policy, random_png, result_of, undecided
 
-OPTIONS = TriageOptions("stoch", 2)
+OPTIONS = RequestOptions("stoch", 2)
 ROUTINE = result_of(Disposition.ROUTINE)
 MEGABYTE = 1_000_000
 

@@ -201,7 +201,7 @@ def test_the_report_has_all_rows(
     folder: Path, url: str, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
-    fake_module = SimpleNamespace(write_report=lambda *arguments: written.append(arguments))
+    fake_module = SimpleNamespace(write_html_report=lambda *arguments: written.append(arguments))
     monkeypatch.setitem(sys.modules, "eulerlora_client.report.html", fake_module)  # type: ignore[arg-type]
     path = tmp_path / "report.html"
     assert triage(folder, "--url", url, "--policy", policy, "--report", path).status == 0

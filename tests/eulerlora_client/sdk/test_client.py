@@ -105,7 +105,7 @@ def test_all_parameters_and_the_key_are_sent(call: Call, server: ScriptedServer)
     url = server.url + "/prefix/"
     prediction = call(url, "predict", b"pixels", key="elk_1", options=options)
     (request,) = server.requests
-    query = "mode=stoch&samples=2&seed=7&model=a+b&detail=trajectories&coverage=0.9"
+    query = "mode=stoch&samples=2&seed=7&model=a+b&coverage=0.9&detail=trajectories"
     assert request.path == f"/prefix/predict?{query}"
     assert request.headers["Authorization"] == "Bearer elk_1"
     assert prediction.trajectory_labels == ("mel", "nv")

@@ -23,7 +23,7 @@ from eulerlora_client.contract.problems import (
 )
 from eulerlora_client.errors import SettingsError
 from eulerlora_client.sdk.requests import (
-    PredictOptions,
+    RequestOptions,
     RetryPolicy,
     Timeouts,
     connection_options,
@@ -66,7 +66,7 @@ def test_a_key_is_sent_as_a_bearer_token() -> None:
     assert connection_options("https://x/y/", None, Timeouts())["headers"] == {}
 
 
-PREDICT = predict_request(b"", PredictOptions())
+PREDICT = predict_request(b"", RequestOptions())
 BY_STATUS = [
     (400, BadRequest),
     (401, NotAuthenticated),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.decoding.messages import Message, MessageReader, receive
+from service.decoding.worker import Message, MessageReader, receive
 
 LARGE = bytes(range(256)) * 10_000  # more than a socket buffer
 FIELDS = (("image/png", None), 224, "sha256:0")

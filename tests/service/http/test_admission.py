@@ -4,20 +4,17 @@ from typing import Any
 
 import pytest
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from service.http.admission import AdmissionMiddleware
-from service.inference.queue import RequestQueue
-from service.inference.throughput import ThroughputEstimate
-from service.scheduling.clients import Flow
-from service.scheduling.decoding_quota import DecodingQuota
+from service.decoding.slots import DecodingQuota
+from service.http.middleware import AdmissionCheck
+from service.inference.queue import RequestQueue, ThroughputEstimate
 from service.settings import ServiceSettings
-from service.telemetry.request_id import RequestIdMiddleware
 from tests.service.fake_engine import FakeEngine
+from tests.service.http.plain_app import guarded
 
 CLIENT = "address:testclient"
 
@@ -45,16 +42,13 @@ def client(queue: RequestQueue, quota: DecodingQuota, bodies_read: list[str]) ->
         return PlainTextResponse(f"{len(await request.body())} bytes")
 
     routes = [Route(path, respond, methods=["POST"]) for path in ("/predict", "/other")]
-    layers = [
-        Middleware(RequestIdMiddleware),
-        Middleware(AdmissionMiddleware, queue=queue, quota=quota, paths=("/predict",)),
-    ]
-    return TestClient(Starlette(routes=routes, middleware=layers))
+    admission = AdmissionCheck(queue, quota, ("/predict",))
+    return TestClient(guarded(Starlette(routes=routes), admission))
 
 
 def test_a_request_passes_while_there_is_capacity_for_a_row(client, queue) -> None:
     engine: Any = FakeEngine()
-    with queue.reserve(Flow(CLIENT), engine, 4):
+    with queue.reserve(CLIENT, engine, 4):
         assert client.post("/predict", content=b"image").text == "5 bytes"
 
 
@@ -62,7 +56,7 @@ def test_a_client_that_uses_its_share_is_refused_before_its_body_is_read(
     client, queue, bodies_read
 ) -> None:
     engine: Any = FakeEngine()
-    with queue.reserve(Flow(CLIENT), engine, 4), queue.reserve(Flow(CLIENT), engine, 1):
+    with queue.reserve(CLIENT, engine, 6):
         response = client.post("/predict", content=b"image", headers={"X-Request-ID": "mine"})
         assert (response.status_code, response.json()["code"]) == (503, "overloaded")
         assert response.headers["Content-Type"] == "application/problem+json"
@@ -81,7 +75,7 @@ def test_a_closed_queue_is_not_ready(client, queue) -> None:
 
 def test_the_share_of_another_client_refuses_nothing(client, queue) -> None:
     engine: Any = FakeEngine()
-    with queue.reserve(Flow("another"), engine, 400):
+    with queue.reserve("another", engine, 400):
         assert client.post("/predict", content=b"image").text == "5 bytes"
 
 

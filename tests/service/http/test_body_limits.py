@@ -9,10 +9,9 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request
 
-from service.http import problem_responses as problems
-from service.http.body_limits import BodyLimitsMiddleware, BodySettings
-from service.telemetry.request_id import RequestIdMiddleware
-from tests.service.http.plain_app import plain_app
+from service.http import responses as problems
+from service.http.middleware import BodyLimits, BodySettings
+from tests.service.http.plain_app import guarded, plain_app
 from tests.service.real_server import (
     LONG_TIMEOUTS,
     PROBE,
@@ -175,9 +174,8 @@ class LimitedApp:
         async def route(request: Request) -> None:
             self.read.append(await request.body())
 
-        self.app = RequestIdMiddleware(
-            BodyLimitsMiddleware(app, BodySettings.model_validate(settings), {"/large": 1000})
-        )
+        limits = BodyLimits(BodySettings.model_validate(settings), {"/large": 1000})
+        self.app = guarded(app, bodies=limits)
 
     def __call__(
         self, messages: list[dict[str, object]], path: str = "/small", **headers: str

@@ -7,7 +7,7 @@ import pytest
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from service.http.disconnect import while_connected
+from service.http.requests import while_connected
 
 TIMEOUT_S = 120
 

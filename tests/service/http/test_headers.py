@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import pytest
 from starlette.datastructures import Headers
 
+from eulerlora_client.contract.problems import Problem
 from service.app import Options, create_service
-from service.http.headers import HostRules, hostname
-from service.inference.models import ServedModel, ServedModels
+from service.http.middleware import HostRules, hostname
+from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
 from tests.service.real_server import connect, exchange, read_response, run_server
@@ -17,8 +18,11 @@ SAME_ORIGIN = HostRules(same_origin=True)
 
 
 def code(rules: HostRules, **headers: str) -> str | None:
-    problem = rules.problem(Headers(headers))
-    return None if problem is None else problem.code
+    try:
+        rules.check(Headers(headers))
+    except Problem as problem:
+        return problem.code
+    return None
 
 
 @pytest.mark.parametrize(

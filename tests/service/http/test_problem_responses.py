@@ -9,9 +9,10 @@ from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 from eulerlora_client.contract.problems import SENT_BY_SERVICE, NotAuthenticated, Overloaded
-from service.http import problem_responses as problems
-from service.http.problem_responses import problem_headers
+from service.http import responses as problems
+from service.http.responses import problem_headers
 from service.telemetry.request_id import RequestIdMiddleware
+from tests.service.http.plain_app import guarded
 
 SECRET = "zz-secret-zz"
 PROBLEMS = [kind for kind in SENT_BY_SERVICE if kind.status is not None]
@@ -73,8 +74,7 @@ def test_the_middleware_responds_to_an_exception_and_does_not_raise_it() -> None
     async def fails(*_: object) -> None:
         raise RuntimeError(SECRET)
 
-    app = RequestIdMiddleware(problems.DefectMiddleware(fails))
-    response = TestClient(app).get("/", headers={"X-Request-ID": "find-me"})
+    response = TestClient(guarded(fails)).get("/", headers={"X-Request-ID": "find-me"})
     assert response.headers.get_list("X-Request-ID") == ["find-me"]
     assert (response.status_code, response.json()["code"]) == (500, "internal_error")
 

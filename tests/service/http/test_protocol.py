@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from service.http import protocol as http_protocol
-from service.http.body_limits import BodySettings
+from service.http.middleware import BodySettings
 from service.http.protocol import ConnectionSettings, protocol_of
 from tests.service.http.plain_app import PROBES, plain_app
 from tests.service.real_server import (

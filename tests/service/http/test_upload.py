@@ -9,7 +9,7 @@ from fastapi import Request
 
 from eulerlora_client.contract.problems import InvalidUpload, MalformedBody, UnsupportedMedia
 from service.decoding.decode import Declared
-from service.http.upload import MAX_PARTS, Upload, read_file
+from service.http.requests import MAX_PARTS, Upload, read_file
 
 BOUNDARY = "frontier"
 MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"

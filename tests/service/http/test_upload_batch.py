@@ -13,7 +13,7 @@ from eulerlora_client.contract.problems import (
     UnsupportedMedia,
 )
 from service.decoding.decode import Declared
-from service.http.upload import Upload, read_files
+from service.http.requests import Upload, read_files
 
 MULTIPART = "multipart/form-data; boundary=b"
 

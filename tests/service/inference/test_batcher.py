@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from eulerlora_client.contract.problems import DeadlinePassed, ModelFailure, NotReady
-from service.inference.device_errors import DeviceFailed
-from service.scheduling.clients import Flow
+from service.inference.engine import DeviceFailed
 from tests.service.fake_engine import (
     NO_DEADLINE,
     TIMEOUT_S,
@@ -46,11 +45,11 @@ def test_items_that_arrive_during_a_batch_form_the_next_one(harness: BatcherHarn
     ("values", "batches"),
     [
         ((2, 2, 2, 2, 2), [[2, 2, 2], [2, 2]]),
-        ((2, 2, 2, 3, 1, 4, 3), [[1, 2, 2], [2, 3], [3], [4]]),
-        ((2, 99, 1, 1), [[1, 1, 2], [99]]),  # an item over the limit runs alone
+        ((2, 2, 2, 3, 1, 4, 3), [[2, 2, 2], [3, 1], [4], [3]]),
+        ((2, 99, 1, 1), [[2], [99], [1, 1]]),  # an item over the limit runs alone
     ],
 )
-def test_a_batch_holds_items_up_to_the_row_limit_short_ones_first(
+def test_a_batch_holds_items_up_to_the_row_limit_in_order(
     harness: BatcherHarness, values, batches
 ) -> None:
     harness.block_with(1)
@@ -96,7 +95,7 @@ def test_a_cancelled_item_never_runs(harness: BatcherHarness) -> None:
     assert cancelled.cancel()
     harness.engine.gate.set()
     assert values_of([first, last]) == [2, 1]
-    assert harness.engine.batches[1:] == [[1, 2]]
+    assert harness.engine.batches[1:] == [[2, 1]]
 
 
 def test_a_batch_of_cancelled_items_does_not_run(harness: BatcherHarness) -> None:
@@ -152,7 +151,7 @@ def test_every_batch_is_reported_with_its_model_rows_items_and_seconds(
 def test_a_lost_device_ends_all_inference_and_is_reported_once(harness: BatcherHarness) -> None:
     lost = DeviceFailed("CUDA error: an illegal memory access was encountered")
     harness.engine.error_of = lambda _: lost
-    with harness.queue.reserve(Flow("a"), harness.engine, 1) as (decoding,):
+    with harness.queue.reserve("a", harness.engine, 1) as (decoding,):
         running = harness.block_with(6)
         waiting = harness.submit(1, 2, 3, 6)
         harness.engine.gate.set()
@@ -164,7 +163,7 @@ def test_a_lost_device_ends_all_inference_and_is_reported_once(harness: BatcherH
             harness.queue.enqueue(decoding, item_of(1), NO_DEADLINE)
     with pytest.raises(NotReady):
         harness.submit(1)
-    with pytest.raises(NotReady), harness.queue.reserve(Flow("a"), harness.engine, 1):
+    with pytest.raises(NotReady), harness.queue.reserve("a", harness.engine, 1):
         pass
     assert harness.engine.batches == [[6]]
     assert harness.fatal == [lost]

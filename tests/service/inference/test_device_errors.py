@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eulerlora_client.contract.problems import OutOfMemory
-from service.inference.device_errors import DeviceFailed, with_device_errors
+from service.inference.engine import DeviceFailed, with_device_errors
 
 OUT_OF_MEMORY = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),

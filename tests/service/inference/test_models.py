@@ -7,7 +7,7 @@ from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.problems import UnknownModel
-from service.inference.models import ServedModel, ServedModels
+from service.inference.engine import ServedModel, ServedModels
 
 
 @pytest.fixture

@@ -7,10 +7,7 @@ from typing import Any
 import pytest
 
 from eulerlora_client.contract.problems import NotReady, Overloaded
-from service.inference.queue import RequestQueue
-from service.inference.throughput import ThroughputEstimate
-from service.inference.ticket import Batch, Ticket
-from service.scheduling.clients import Flow
+from service.inference.queue import Batch, RequestQueue, ThroughputEstimate, Ticket
 from service.settings import ServiceSettings
 from tests.service.fake_engine import (
     MAX_PASS_MS,
@@ -31,9 +28,9 @@ def queue_of(clock: FakeClock, workers: int = 1, **settings: Any) -> RequestQueu
     return RequestQueue(ServiceSettings(**chosen), workers, ThroughputEstimate(clock))
 
 
-def enqueue(queue: RequestQueue, engine: Any, value: int, flow: Flow | None = None) -> Ticket:
-    """Adds an item of `value` rows without a reservation, by default of a new request of `A`."""
-    ticket = Ticket(engine, value, flow or Flow(A))
+def enqueue(queue: RequestQueue, engine: Any, value: int, client: str = A) -> Ticket:
+    """Adds an item of `value` rows without a reservation, by default of `A`."""
+    ticket = Ticket(engine, value, client)
     queue.enqueue(ticket, item_of(value), NO_DEADLINE)
     return ticket
 
@@ -70,46 +67,45 @@ def reserved() -> ExitStack:
 
 def test_a_client_holds_at_most_as_many_rows_as_it_leaves_free(engine, clock, reserved) -> None:
     queue = queue_of(clock, max_waiting_rows=30)
-    reserved.enter_context(queue.reserve(Flow(A), engine, 4, count=2))
-    queue.check_capacity(Flow(A), 4)  # 8 + 8 rows, and three times 4
+    reserved.enter_context(queue.reserve(A, engine, 4, count=2))
+    queue.check_capacity(A, 7)  # 8 + 8 rows, and twice 7
     with pytest.raises(Overloaded):
-        queue.check_capacity(Flow(A), 5)
-    with pytest.raises(Overloaded), queue.reserve(Flow(A), engine, 1, count=5):
+        queue.check_capacity(A, 8)
+    with pytest.raises(Overloaded), queue.reserve(A, engine, 1, count=8):
         pass
-    queue.check_capacity(Flow(B), 7)
+    queue.check_capacity(B, 10)
     assert (queue.rows, queue.items) == (8, 2)
-    assert queue.utilization(Flow(A), 2) == pytest.approx(22 / 30)
+    assert queue.utilization(A, 2) == pytest.approx(20 / 30)
 
 
 def test_a_reservation_is_released_on_exit_even_after_an_error(engine, clock) -> None:
     queue = queue_of(clock)
-    with pytest.raises(ZeroDivisionError), queue.reserve(Flow(A), engine, 4, count=2):
+    with pytest.raises(ZeroDivisionError), queue.reserve(A, engine, 4, count=2):
         raise ZeroDivisionError
     assert (queue.rows, queue.items) == (0, 0)
 
 
 def test_an_empty_queue_admits_an_item_of_any_size_and_then_other_clients(engine, clock) -> None:
     queue = queue_of(clock, max_waiting_rows=12)
-    with queue.reserve(Flow(A), engine, 400):
-        with pytest.raises(Overloaded), queue.reserve(Flow(A), engine, 2):
+    with queue.reserve(A, engine, 400):
+        with pytest.raises(Overloaded), queue.reserve(A, engine, 2):
             pass
-        queue.check_capacity(Flow(B), 2)
+        queue.check_capacity(B, 2)
 
 
 def test_a_request_is_refused_if_it_cannot_run_within_the_deadline(engine, clock, reserved) -> None:
     queue = queue_of(clock)
     enqueue(queue, engine, 2)
     run_batch(queue, clock, seconds=2)  # one second per row
-    flow = Flow(A)
-    reserved.enter_context(queue.reserve(flow, engine, 4))
-    queue.check_capacity(flow, 1, engine)
+    reserved.enter_context(queue.reserve(A, engine, 4))
+    queue.check_capacity(A, 1, engine)
     with pytest.raises(Overloaded) as raised:
-        queue.check_capacity(flow, 2, engine)
+        queue.check_capacity(A, 2, engine)
     assert raised.value.retry_after_s == pytest.approx(4)
-    reserved.enter_context(queue.reserve(Flow(A), engine, 1))
+    reserved.enter_context(queue.reserve(A, engine, 1))
     assert queue.wait_s() == pytest.approx(5)
-    assert queue.utilization(flow) == pytest.approx(1)
-    with pytest.raises(Overloaded), queue.reserve(flow, engine, 1):
+    assert queue.utilization(A) == pytest.approx(1)
+    with pytest.raises(Overloaded), queue.reserve(A, engine, 1):
         pass
 
 
@@ -119,15 +115,14 @@ def test_a_long_backlog_of_one_client_does_not_refuse_or_delay_another(
     queue = queue_of(clock)
     enqueue(queue, engine, 2)
     run_batch(queue, clock, seconds=2)  # one second per row
-    batch = Flow(A)
-    tickets = reserved.enter_context(queue.reserve(batch, engine, 1, count=5))
+    tickets = reserved.enter_context(queue.reserve(A, engine, 1, count=5))
     for ticket in tickets:
         queue.enqueue(ticket, item_of(1), NO_DEADLINE)
     with pytest.raises(Overloaded):
-        queue.check_capacity(batch, 1, engine)
-    assert queue.wait_s(Flow(B), engine, 1) == pytest.approx(2)
-    queue.check_capacity(Flow(B), 2, engine)
-    single = enqueue(queue, engine, 1, Flow(B))
+        queue.check_capacity(A, 1, engine)
+    assert queue.wait_s(B, engine, 1) == pytest.approx(2)
+    queue.check_capacity(B, 2, engine)
+    single = enqueue(queue, engine, 1, B)
     assert single in run_batch(queue, clock)
 
 
@@ -142,12 +137,12 @@ def test_sixteen_clients_of_a_slow_machine_are_never_refused_with_default_settin
     run_batch(queue, clock, seconds)
     with ExitStack() as requests:
         for _ in range(16):
-            (ticket,) = requests.enter_context(queue.reserve(Flow(A), engine, rows))
+            (ticket,) = requests.enter_context(queue.reserve(A, engine, rows))
             queue.enqueue(ticket, item_of(rows), NO_DEADLINE)
         for _ in range(100):
             assert queue.wait_s() == pytest.approx(16 * seconds)
             assert len(run_batch(queue, clock, seconds)) == 1
-            (ticket,) = requests.enter_context(queue.reserve(Flow(A), engine, rows))
+            (ticket,) = requests.enter_context(queue.reserve(A, engine, rows))
             queue.enqueue(ticket, item_of(rows), NO_DEADLINE)
 
 
@@ -161,12 +156,12 @@ def test_the_wait_includes_running_batches_and_the_cost_of_each_engine(engine, c
     enqueue(queue, other, 1)
     assert queue.wait_s() == pytest.approx(12)
     running = start_batch(queue)
-    assert (running.engine, queue.rows) == (other, 2)
+    assert (running.engine, queue.rows) == (engine, 1)
     assert queue.wait_s() == pytest.approx(12)
     clock.now_s += 1.5
     assert queue.wait_s() == pytest.approx(10.5)
     queue.finish(running)
-    assert queue.wait_s() == pytest.approx(2)
+    assert queue.wait_s() == pytest.approx(10)
 
 
 def test_the_wait_includes_the_fixed_cost_of_each_batch(engine, clock, reserved) -> None:
@@ -174,9 +169,9 @@ def test_the_wait_includes_the_fixed_cost_of_each_batch(engine, clock, reserved)
     for rows in (1, 6):
         enqueue(queue, engine, rows)
         run_batch(queue, clock, seconds=2)  # two seconds per batch of any size
-    reserved.enter_context(queue.reserve(Flow(A), engine, 1, count=6))
+    reserved.enter_context(queue.reserve(A, engine, 1, count=6))
     assert queue.wait_s() == pytest.approx(2)
-    reserved.enter_context(queue.reserve(Flow(A), engine, 1))
+    reserved.enter_context(queue.reserve(A, engine, 1))
     assert queue.wait_s() == pytest.approx(4)
 
 
@@ -204,8 +199,8 @@ def test_a_closed_queue_refuses_items_and_ends_once_it_is_empty(engine, clock) -
     last = enqueue(queue, engine, 1)
     queue.close()
     with pytest.raises(NotReady, match="stopping"):
-        queue.check_capacity(Flow(A))
-    with pytest.raises(NotReady, match="stopping"), queue.reserve(Flow(A), engine, 1):
+        queue.check_capacity(A)
+    with pytest.raises(NotReady, match="stopping"), queue.reserve(A, engine, 1):
         pass
     assert run_batch(queue, clock) == [last]
     assert queue.next_batch() is None
@@ -251,7 +246,7 @@ def test_batches_of_several_workers_finish_in_any_order(engine, clock) -> None:
 
 def test_a_later_round_precedes_the_other_items_of_its_client(engine, clock, reserved) -> None:
     queue = queue_of(clock, max_batch_rows=4)
-    (reservation,) = reserved.enter_context(queue.reserve(Flow(A), engine, 10))
+    (reservation,) = reserved.enter_context(queue.reserve(A, engine, 10))
     first = queue.split(reservation, 2)
     queue.enqueue(first, item_of(2), NO_DEADLINE)
     newer = [enqueue(queue, engine, 2), enqueue(queue, engine, 2)]
@@ -265,11 +260,11 @@ def test_a_later_round_precedes_the_other_items_of_its_client(engine, clock, res
 
 def test_later_rounds_of_one_client_do_not_delay_another(engine, clock, reserved) -> None:
     queue = queue_of(clock, max_batch_rows=4)
-    (reservation,) = reserved.enter_context(queue.reserve(Flow(A), engine, 100))
+    (reservation,) = reserved.enter_context(queue.reserve(A, engine, 100))
     rounds = [queue.split(reservation, 2) for _ in range(5)]
     for part in rounds:
         queue.enqueue(part, item_of(2), NO_DEADLINE, queued_at=1.0)
-    other = enqueue(queue, engine, 2, Flow(B))
+    other = enqueue(queue, engine, 2, B)
     assert start_batch(queue).tickets == [rounds[0], other]
 
 
@@ -278,19 +273,18 @@ def test_a_batch_is_limited_by_its_estimated_time(engine, clock) -> None:
     tickets = [enqueue(queue, engine, 1) for _ in range(16)]
     assert run_batch(queue, clock, seconds=0.1) == tickets[:6]  # nothing is known before it ran
     assert run_batch(queue, clock, seconds=0.05) == tickets[6:9]
-    large = enqueue(queue, engine, 100, Flow(B))
+    large = enqueue(queue, engine, 100, B)
     assert [len(run_batch(queue, clock, 0.05)) for _ in range(2)] == [3, 3]
     assert large in [ticket for _ in range(2) for ticket in run_batch(queue, clock, 1)]
 
 
 def test_the_last_free_worker_is_kept_for_clients_that_have_none(engine, clock, reserved) -> None:
     queue = queue_of(clock, workers=2, max_batch_rows=2)
-    batch = Flow(A)
-    for ticket in reserved.enter_context(queue.reserve(batch, engine, 1, count=8)):
+    for ticket in reserved.enter_context(queue.reserve(A, engine, 1, count=8)):
         queue.enqueue(ticket, item_of(1), NO_DEADLINE)
     alone = [start_batch(queue), start_batch(queue)]
     queue.finish(alone[0])
-    (single,) = reserved.enter_context(queue.reserve(Flow(B), engine, 1))  # its image is decoded
+    (single,) = reserved.enter_context(queue.reserve(B, engine, 1))  # its image is decoded
     with ThreadPoolExecutor(1) as worker:
         waiting = worker.submit(queue.next_batch)
         queue.enqueue(single, item_of(1), NO_DEADLINE)
@@ -307,7 +301,7 @@ def test_the_last_free_worker_is_kept_for_clients_that_have_none(engine, clock, 
 
 def test_rows_of_later_rounds_are_reserved_until_the_ticket_is_released(engine, clock) -> None:
     queue = queue_of(clock, max_waiting_rows=20)
-    with queue.reserve(Flow(A), engine, 5) as (reservation,):
+    with queue.reserve(A, engine, 5) as (reservation,):
         rounds = []
         for rows in (2, 2, 4):
             rounds.append(queue.split(reservation, rows))
@@ -316,7 +310,7 @@ def test_rows_of_later_rounds_are_reserved_until_the_ticket_is_released(engine, 
         assert run_batch(queue, clock) == rounds[:2]
         assert (queue.rows, queue.items) == (4, 1)
         with pytest.raises(Overloaded):
-            queue.check_capacity(Flow(A), 5)
+            queue.check_capacity(A, 7)
         queue.release(rounds[2])
     assert (queue.rows, queue.items) == (0, 0)
 
@@ -325,13 +319,13 @@ def test_a_pass_of_a_client_with_more_work_leaves_cores_to_active_clients(
     engine, clock, reserved
 ) -> None:
     queue = queue_of(clock, workers=2, max_batch_rows=1)
-    batch = reserved.enter_context(queue.reserve(Flow(A), engine, 1, count=3))
+    batch = reserved.enter_context(queue.reserve(A, engine, 1, count=3))
     for ticket in batch[:2]:
         queue.enqueue(ticket, item_of(1), NO_DEADLINE)
     first = start_batch(queue)
     assert not first.leaves_cores  # no other client is active
     queue.finish(first)
-    (single,) = reserved.enter_context(queue.reserve(Flow(B), engine, 1))
+    (single,) = reserved.enter_context(queue.reserve(B, engine, 1))
     second = start_batch(queue)
     assert (second.clients, second.leaves_cores) == ({A}, True)
     queue.enqueue(single, item_of(1), NO_DEADLINE)

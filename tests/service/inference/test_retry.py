@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from eulerlora_client.contract.problems import ModelFailure, OutOfMemory, Problem
-from service.inference.device_errors import DeviceFailed
-from service.inference.retry import run_with_retry
+from service.inference.engine import DeviceFailed
+from service.inference.workers import run_with_retry
 from tests.service.fake_engine import FakeEngine, item_of
 
 OUT_OF_MEMORY = OutOfMemory("full")

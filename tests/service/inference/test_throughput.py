@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.inference.throughput import LinearCost, ThroughputEstimate
-from service.inference.ticket import Batch, Ticket
+from service.inference.queue import Batch, LinearCost, ThroughputEstimate, Ticket
 from tests.service.fake_engine import FakeClock, FakeEngine
 
 

@@ -11,7 +11,7 @@ from eulerlora_client.contract.problems import Overloaded
 from service.app import Options, create_service
 from service.auth.key_file import write_clients
 from service.auth.keys import Keys
-from service.inference.models import ServedModel, ServedModels
+from service.inference.engine import ServedModel, ServedModels
 from service.inference.queue import RequestQueue
 from service.lifecycle.gate import Gate
 from service.lifecycle.phase import Lifecycle

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from tritonclient.utils import InferenceServerException
 
 from eulerlora_client.contract.answers import Prediction
-from service.open_inference.tensors import OUTPUTS, encoded
+from service.open_inference.routes import OUTPUTS, encoded
 from tests.service.conftest import app_of
 from tests.service.real_server import run_server
 

@@ -19,7 +19,7 @@ from eulerlora_client.contract.problems import (
 )
 from eulerlora_client.contract.queries import PredictQuery
 from service.audit.log import AuditEntry
-from service.inference.models import ServedModel
+from service.inference.engine import ServedModel
 from tests.conftest import ENERGY
 from tests.service.harness import PipelineHarness, predict_one
 
@@ -85,7 +85,7 @@ def test_a_full_queue_refuses_a_request_and_accepts_a_smaller_one(harness, png) 
         assert (await small).prediction.mode == "det"
         assert (await predict_one(harness, png, EIGHT)).prediction.samples == 8
 
-    with harness(max_waiting_rows=20) as running:
+    with harness(max_waiting_rows=40) as running:
         asyncio.run(scenario(running))
 
 

@@ -4,7 +4,7 @@ from starlette.testclient import TestClient
 
 from eulerlora.checkpoint.files import CARD
 from service.app import create_service
-from service.inference.models import ServedModel, ServedModels
+from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.loading import MAX_CARD_BYTES, read_card
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from service.routes.documentation import SWAGGER_UI_FILES, documentation_files
+from service.routes.page import SWAGGER_UI_FILES, documentation_files
 
 NAMES = sorted(set(documentation_files()) - {"index.html"})
 

@@ -15,7 +15,7 @@ from service.app import Options, create_service
 from service.auth.access import is_open
 from service.auth.key_file import write_clients
 from service.auth.keys import Keys
-from service.inference.models import ServedModel, ServedModels
+from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
 from tests.service.key_clients import client as client_with

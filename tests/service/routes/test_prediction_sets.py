@@ -12,7 +12,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.settings import RuntimeSettings
 from eulerlora_client.contract.answers import ClassName
 from service.app import Options, create_service
-from service.inference.models import ServedModel, ServedModels
+from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
 

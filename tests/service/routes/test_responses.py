@@ -6,9 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from eulerlora_client.contract.answers import Nats, WireModel
-from eulerlora_client.settings import Probability
-from service.routes.responses import json_response, rounded, server_timing
+from eulerlora_client.contract.answers import Nats, Probability, WireModel
+from service.http.responses import json_response, rounded, server_timing
 from service.telemetry.events import Timing
 
 

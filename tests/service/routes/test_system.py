@@ -14,8 +14,8 @@ from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.answers import Threshold
 from service.app import create_service
-from service.http import problem_responses as problems
-from service.inference.models import ServedModel, ServedModels
+from service.http import responses as problems
+from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.routes.system import SCRAPE_INTERVAL_S, probe_routes
 from service.settings import ImageLimits, ServiceSettings

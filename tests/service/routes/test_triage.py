@@ -21,9 +21,9 @@ from eulerlora_client.policy.results import NOT_FITTED, REASONS, TITLES, WARNING
 from service.app import Options, create_service
 from service.audit.log import AuditLog, AuditSettings
 from service.audit.verification import records
-from service.inference.models import ServedModel, ServedModels
+from service.http.responses import rounded
+from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
-from service.routes.responses import rounded
 from service.settings import ServiceSettings
 from tests.conftest import THRESHOLDS, TINY_BACKBONE
 from tests.service.audit_entries import SECRET

@@ -22,8 +22,8 @@ from eulerlora_client.report import submitted
 from eulerlora_client.report.exports import write_csv
 from eulerlora_client.report.html import report_html
 from eulerlora_client.report.submitted import ReportJob, submitted_report
-from service.prediction import report
-from service.prediction.report import ReportWriter
+from service.routes import triage as report
+from service.routes.triage import ReportWriter
 from service.settings import ServiceSettings
 from tests.eulerlora_client.runs import decided, undecided
 from tests.service.conftest import app_of
