@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from eulerlora.errors import NonFiniteError, SettingsError
+from eulerlora.errors import NonFiniteError
 from tests.training.conftest import plain_view
 from training.data.datasets import read_dataset
 from training.fit.batches import LoadedBatches
@@ -119,14 +119,6 @@ def test_a_non_finite_gradient_stops_the_run(batches: LoadedBatches, run: Run) -
     objective = ColourObjective(lambda loss, _: loss + torch.sqrt(loss - loss.detach()))
     with pytest.raises(NonFiniteError, match="gradient norm at step 0"):
         fit(objective, batches, SETTINGS, run)
-
-
-def test_a_run_within_its_warm_up_is_refused_before_the_first_step(
-    batches: LoadedBatches, run: Run
-) -> None:
-    settings = SETTINGS.model_copy(update={"warmup_steps": 500})
-    with pytest.raises(SettingsError, match="warmup_steps"):
-        fit(ColourObjective(), batches, settings, run)
 
 
 class StoppedError(Exception):
