@@ -22,10 +22,9 @@ from service.http import responses as problems
 from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
 from service.routes.system import metrics_routes
 from service.settings import BodySettings, ConnectionSettings
-from service.telemetry.events import CompletedPrediction, CompletedRequest, Gauges
-from service.telemetry.metrics import Metrics
+from service.telemetry.logs import RequestIdMiddleware
+from service.telemetry.metrics import CompletedPrediction, CompletedRequest, Gauges, Metrics
 from service.telemetry.observation import ObservationMiddleware, RequestObserver
-from service.telemetry.request_id import RequestIdMiddleware
 
 SECRET = "zz-secret-zz"
 TEMPLATES = ("/predict", "/models/{name}")

@@ -359,13 +359,6 @@ def test_the_maximum_entropy_fills_the_scale() -> None:
     assert (entropy_split(distinct).expected, entropy_split(distinct).mutual) == (0, 100)
 
 
-def test_a_model_of_one_class_has_no_entropy_to_split() -> None:
-    result = make_prediction(passes("nv", 1, 1.5, seed=2)).model_copy(
-        update={"probabilities": {"nv": 1.0}, "entropy": 0.0}
-    )
-    assert (entropy_split(result).expected, entropy_split(result).mutual) == (0, 0)
-
-
 POLICY = fixed_policy()
 
 

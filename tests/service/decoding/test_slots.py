@@ -218,12 +218,6 @@ def test_a_client_may_use_its_quota_at_once_and_then_waits_for_its_debt() -> Non
     quota.check("a")
 
 
-def test_other_clients_are_not_affected() -> None:
-    quota = DecodingQuota(30, FakeClock())
-    quota.charge("a", 100)
-    quota.check("b")
-
-
 def test_a_client_saves_at_most_one_minute() -> None:
     clock = FakeClock()
     quota = DecodingQuota(30, clock)

@@ -224,11 +224,6 @@ def test_other_media_types_and_compression_are_refused(client, png, headers) -> 
     assert response.status_code == 415
 
 
-def test_a_file_that_is_no_image_is_refused_as_by_predict(client, png) -> None:
-    for content, status in ((b"text", 415), (png[:100], 422)):
-        assert post(client, content).status_code == status
-
-
 def test_parameters_in_the_query_are_refused(client, png) -> None:
     response = client.post(f"{INFER}?mode=stoch", json={"inputs": [json_input(png)]})
     assert response.status_code == 422

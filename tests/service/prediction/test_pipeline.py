@@ -42,15 +42,6 @@ def calibrated(make_network, make_config) -> EulerLoRA:
     return EulerLoRA(checkpoint, torch.device("cpu"))
 
 
-def test_a_prediction_has_a_timing(harness, png) -> None:
-    with harness() as running:
-        predicted = asyncio.run(predict_one(running, png))
-    assert predicted.prediction.request_id == "the-id"
-    assert predicted.timing.decode_s > 0
-    assert predicted.timing.queue_s >= 0
-    assert predicted.timing.model_s > 0
-
-
 def test_samples_are_drawn_with_the_sampler_of_the_checkpoint(
     harness, make_network, make_config, png
 ) -> None:

