@@ -1,11 +1,4 @@
-"""Labels of images, and the table `labels.csv` that states them.
-
-Labels of images by their folders.
-
-Checks of a user's labels, before any image is used.
-
-Labels and parts of a user's folder of images: by class folders or by `labels.csv`.
-"""
+"""Labels of a user's images by class folders or by `labels.csv`, their checks and their parts."""
 
 import csv
 from collections import Counter, defaultdict

@@ -1,6 +1,6 @@
-"""Archives of labelled pictures as TOML files: the classes of their labels, and their lesions.
+"""Labelled pictures of a site or an archive: a folder per class, or a table `labels.csv`.
 
-Labelled pictures of a site or an archive: a folder per class, or a table `labels.csv`.
+An archive is described by a TOML file: the classes of its labels, and its lesions.
 """
 
 import re

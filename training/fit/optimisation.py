@@ -1,7 +1,4 @@
-"""The training objective: a network, the random input of a step, and a weighted loss.
-
-One optimiser step: schedule, gradients of micro-batches, clipping and the update.
-"""
+"""The training objective, and one optimiser step: schedule, micro-batches, clipping, update."""
 
 import math
 from abc import ABC, abstractmethod

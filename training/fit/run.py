@@ -1,10 +1,8 @@
-"""The stored state of an unfinished run, and the rounding of stored weights.
+"""A run: its context, its result and provenance, and the stored state of an unfinished one.
 
 A run continues from its state to the same weights. All randomness of a run is a function of seed,
 epoch, step and image. The state therefore holds only the trained parameters, the buffers, the
 averages, the optimiser's moments, and the progress.
-
-The context, the result and the provenance of a run; what records its curves.
 """
 
 import importlib.util

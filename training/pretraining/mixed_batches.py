@@ -1,6 +1,6 @@
-"""All images of a set at one size, mapped from the cache or on the training device.
+"""Batches of several sets, augmented in groups on the device that holds the pixels.
 
-Batches of several sets, augmented in groups on the device that holds the pixels.
+The images of a set have one size; they are mapped from the cache or on the training device.
 """
 
 from collections import deque

@@ -1,7 +1,4 @@
-"""Pretraining of a backbone from scratch, stage by stage, on several data sets.
-
-Top-1 accuracy of a pretrained classifier on each of its data sets.
-"""
+"""Pretraining of a backbone from scratch, stage by stage, on several data sets."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,4 @@
-"""The part `training` of a recipe: its length, the optimiser and the objective.
-
-The parts `whole_network` and `posterior` of a recipe.
-
-The schema of a recipe: one experiment, with every key validated.
+"""The schema of a recipe: one experiment, with every key validated.
 
 Pretraining has further keys, in `training.recipe.pretraining`.
 """
