@@ -17,7 +17,7 @@ from training.metrics.classification import classification_metrics
 from training.metrics.intervals import unit_weights
 
 BATCH = 64
-METRICS = ("nll", "accuracy", "ece", "brier")
+EPOCH_METRICS = ("nll", "accuracy", "ece", "brier")
 
 
 class EpochValidation:
@@ -45,7 +45,7 @@ class EpochValidation:
         by_epoch = {
             f"{mode}.{metric}.by_epoch": torch.zeros(epochs)
             for mode in self.modes
-            for metric in METRICS
+            for metric in EPOCH_METRICS
         }
         self.tensors: Mapping[str, Tensor] = (
             {f"kept.{name}": p.detach().clone() for name, p in self._kept()}
@@ -60,7 +60,7 @@ class EpochValidation:
             metrics = classification_metrics(
                 self._log_probabilities(mode), self.labels, unit_weights(len(self.labels))
             )
-            for metric in METRICS:
+            for metric in EPOCH_METRICS:
                 self.tensors[f"{mode}.{metric}.by_epoch"][epoch] = metrics[metric].item()
         self.tensors["epoch"] += 1
         losses = self.tensors["det.nll.by_epoch"]
@@ -82,7 +82,7 @@ class EpochValidation:
             "validation_by_epoch": {
                 mode: {
                     metric: self.tensors[f"{mode}.{metric}.by_epoch"][:epochs].tolist()
-                    for metric in METRICS
+                    for metric in EPOCH_METRICS
                 }
                 for mode in self.modes
             },

@@ -70,12 +70,12 @@ def pretrain_command(
     # These import torch.
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.fit.loop import RunPaused  # noqa: PLC0415
-    from training.pretraining.train import pretrain, state_file  # noqa: PLC0415
+    from training.pretraining.train import pretrain, stage_state_file  # noqa: PLC0415
     from training.recipe.file import find_recipe, read_recipe  # noqa: PLC0415
     from training.recipe.pretraining import PretrainingRecipe  # noqa: PLC0415
 
     settings = read_recipe(find_recipe(recipe), PretrainingRecipe, _with_seed(overrides, seed))
-    states = [state_file(out, stage) for stage in range(len(settings.stages))]
+    states = [stage_state_file(out, stage) for stage in range(len(settings.stages))]
     with resume_hint(lambda: state_hint(states)):
         try:
             run_on = choose_device(device)

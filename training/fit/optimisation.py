@@ -22,7 +22,7 @@ from training.recipe.schema import AdamWSettings
 
 StepDraw = TypeVar("StepDraw")
 """The random input of a step."""
-Inputs = TypeVarTuple("Inputs")
+BlockInputs = TypeVarTuple("BlockInputs")
 
 
 class Objective(ABC, Generic[StepDraw]):
@@ -78,14 +78,14 @@ class Objective(ABC, Generic[StepDraw]):
         return {}
 
 
-def recomputed(block: Callable[[*Inputs], Tensor]) -> Callable[[*Inputs], Tensor]:
+def recomputed(block: Callable[[*BlockInputs], Tensor]) -> Callable[[*BlockInputs], Tensor]:
     """Returns a function with the same value and gradient that stores only its inputs.
 
     The backward pass computes the block again (activation checkpointing). The block must not draw
     random numbers, because the generator's state is not restored.
     """
 
-    def checkpointed(*inputs: *Inputs) -> Tensor:
+    def checkpointed(*inputs: *BlockInputs) -> Tensor:
         output: Tensor = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)
         return output
 

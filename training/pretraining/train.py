@@ -66,7 +66,7 @@ def pretrain(
             accelerator,
             seed=recipe.seed + index,
             recipe=recipe.without_source,
-            state=state_file(out, index),
+            state=stage_state_file(out, index),
             resume=resume,
             tracking=None
             if tracking is None
@@ -84,7 +84,7 @@ def pretrain(
     accelerator.wait_for_everyone()
 
 
-def state_file(out: Path, stage: int) -> Path:
+def stage_state_file(out: Path, stage: int) -> Path:
     """Returns the file that stores a stage's state until the backbone is written; from 0."""
     return out / f"stage-{stage + 1}.state.safetensors"
 

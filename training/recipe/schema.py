@@ -225,7 +225,7 @@ WITHOUT_DROPOUT = ("blob", "ivon", "dropkey", "batch-ensemble", "last-layer-ense
 """Methods whose attention has no inputs of plain adapters to drop."""
 PLAIN_ADAPTERS = ("eulerlora", "rank-dropout")
 """Methods to whose adapters a posterior can be fitted."""
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+RecipeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
 class DataSettings(Settings):
@@ -311,7 +311,7 @@ class BackboneSource(Settings):
 class Recipe(Settings):
     """Keys that all recipes share."""
 
-    name: Name
+    name: RecipeName
     """Of the checkpoint, as in the answers of the service."""
     file: str | None = None
     """Of the recipe; set by `read_recipe`, as are variant and overrides."""
