@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 import torchvision
@@ -152,7 +152,6 @@ def _progress(path: Path, metadata: Mapping[str, str]) -> Progress:
 
 
 Tracker = Literal["tensorboard", "mlflow", "wandb", "trackio"]
-TRACKERS: tuple[Tracker, ...] = get_args(Tracker)
 
 
 @dataclass(frozen=True)
