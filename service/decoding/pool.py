@@ -39,7 +39,7 @@ from service.decoding.worker import (
     result_from_message,
     run_worker,
 )
-from service.settings import DecodingSettings, ImageLimits
+from service.settings import DecodingSettings, ImageSettings
 
 START_TIMEOUT_S = 120.0  # the first start imports torch, possibly from a slow disk
 STOPPED_STATES = {"T", "t", "Z", "X"}  # stopped, traced, zombie, dead (proc_pid_stat(5))
@@ -83,7 +83,7 @@ class DecodingProcess:
 
     def __init__(
         self,
-        limits: ImageLimits,
+        limits: ImageSettings,
         settings: DecodingSettings,
         on_outcome: Callable[["DecodingProcess", DecodeOutcome], None],
         on_loss: Callable[["DecodingProcess", str], None],
@@ -252,7 +252,7 @@ class SelfTest:
 
     def __init__(
         self,
-        limits: ImageLimits,
+        limits: ImageSettings,
         decode: Callable[[DecodeJob], Awaitable[object]],
         decoded: Callable[[], int],
         timeout_s: float,
@@ -296,7 +296,7 @@ class SelfTest:
             logger.info("the image decoder works")
 
 
-def encoded_image(limits: ImageLimits) -> bytes:
+def encoded_image(limits: ImageSettings) -> bytes:
     """Returns a PNG of about a megapixel, or of the largest size within the limits."""
     largest = min(SIDE_PX, limits.max_side, math.isqrt(limits.max_pixels))
     side = max(limits.min_side, largest)
@@ -339,7 +339,7 @@ class Decoder:
     An image waits for an idle worker. A worker that was lost or stopped is replaced.
     """
 
-    def __init__(self, limits: ImageLimits, settings: DecodingSettings) -> None:
+    def __init__(self, limits: ImageSettings, settings: DecodingSettings) -> None:
         self._limits = limits
         self._settings = settings
         self._running = False

@@ -21,7 +21,7 @@ from eulerlora_client.contract.problems import (
 from service.http.middleware import OPEN_CONNECTIONS, TOO_LARGE
 from service.http.responses import MEDIA_TYPE, problem_document, problem_headers
 from service.settings import ConnectionSettings
-from service.telemetry.logs import HEADER
+from service.telemetry.logs import REQUEST_ID_HEADER
 
 
 class LingeringTransport:
@@ -166,7 +166,7 @@ class Protocol(H11Protocol):
             **problem_headers(problem),
             "Content-Type": MEDIA_TYPE,
             "Content-Length": str(len(body)),
-            HEADER: request_id,
+            REQUEST_ID_HEADER: request_id,
         }
         response = h11.Response(
             status_code=document.status,

@@ -35,7 +35,7 @@ from eulerlora_client.contract.problems import (
     UploadTooSlow,
 )
 from eulerlora_client.settings import expected_value
-from service.telemetry.logs import HEADER, request_id_of
+from service.telemetry.logs import REQUEST_ID_HEADER, request_id_of
 from service.telemetry.metrics import CLIENT_CLOSED_REQUEST, Timing
 
 logger = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ def defect_response(request: Request, error: Exception) -> JSONResponse:
     problem = InternalError("the failure was logged under the request id")
     document = problem_document(problem, request_id_of(request))
     # The header is also needed outside of RequestIdMiddleware.
-    return _ProblemResponse(document, {HEADER: document.request_id})
+    return _ProblemResponse(document, {REQUEST_ID_HEADER: document.request_id})
 
 
 def detail_without_value(error: ErrorDetails) -> str:

@@ -26,9 +26,9 @@ from service.decoding import pool, worker
 from service.decoding.decode import Declared, decode
 from service.decoding.pool import Decoded, Decoder, DecodingProcess
 from service.decoding.worker import receive
-from service.settings import DecodingSettings, ImageLimits
+from service.settings import DecodingSettings, ImageSettings
 
-LIMITS = ImageLimits()
+LIMITS = ImageSettings()
 SIZE = 48
 INPUT = Preprocessing(size=SIZE)
 HANG_S = 600.0
@@ -72,7 +72,7 @@ def run_faulty_worker(*args: Any) -> None:
     run_job = worker.run_job
 
     def run_faulty_job(
-        job: worker.DecodeJob, limits: ImageLimits
+        job: worker.DecodeJob, limits: ImageSettings
     ) -> worker.DecodeResult | worker.DecodeFailure:
         fault, _, path = job.revision.partition(":")
         if path:
@@ -384,10 +384,10 @@ PROGRAM = """
 import asyncio, os, sys
 from service.decoding.decode import Declared
 from service.decoding.pool import Decoder, DecodingSettings
-from service.settings import ImageLimits
+from service.settings import ImageSettings
 
 if __name__ == "__main__":
-    decoder = Decoder(ImageLimits(), DecodingSettings(workers=1))
+    decoder = Decoder(ImageSettings(), DecodingSettings(workers=1))
     asyncio.run(decoder.start())
     print(next(iter(decoder._workers)).pid, flush=True)
     if sys.argv[1] == "optimize":
