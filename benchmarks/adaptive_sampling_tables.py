@@ -13,8 +13,8 @@ from eulerlora.sampling.adaptive import ROUNDS, samples_until_converged
 from eulerlora.scores.uncertainty import summarise
 from eulerlora_client.contract.sampling import Sampler
 from training.calibration.thresholds import TARGET_TPR, threshold_at_tpr
-from training.metrics.classification import classification_metrics, ood_metrics
-from training.metrics.intervals import unit_weights
+from training.evaluation.intervals import unit_weights
+from training.evaluation.metrics import classification_metrics, ood_metrics
 from training.reporting.charts import COLOURS
 
 COUNTS = (1, *ROUNDS)

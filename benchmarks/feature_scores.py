@@ -24,11 +24,10 @@ from eulerlora.scores.feature_distance import FeatureDistance, fit_feature_stati
 from training.calibration.thresholds import score_threshold
 from training.data.datasets import checkpoint_dataset, read_outliers
 from training.data.images import LabelledImage, evenly_spaced, read_image
+from training.evaluation.corruptions import Corruption, with_corruption
+from training.evaluation.generated_images import noise, plain_skin
 from training.evaluation.inference import SamplingOptions, predict_all
-from training.metrics.classification import auroc
-from training.ood.corruptions import Corruption, with_corruption
-from training.ood.generated import noise
-from training.ood.skin import plain_skin
+from training.evaluation.metrics import auroc
 from training.recipe.schema import OutlierSettings
 from training.reporting.tables import table
 
@@ -109,7 +108,7 @@ def _gains(name: str, gains: tuple[float, float, float]) -> Corruption:
     return Corruption(name, transform)
 
 
-# Other parameters than those of the evaluated sets in `training.ood.shifts`, except for inversion.
+# Other parameters than those of the evaluated sets in `SHIFTS`, except for inversion.
 CHANGES = (
     _gains("dark", (0.5, 0.5, 0.5)),
     Corruption("inverted", lambda pixels: 255 - pixels),

@@ -17,9 +17,8 @@ from eulerlora.scores.uncertainty import summarise
 from training.data.datasets import checkpoint_dataset
 from training.data.images import LabelledImage, evenly_spaced
 from training.evaluation.inference import SamplingOptions, predict_all
-from training.metrics.classification import classification_metrics
-from training.metrics.intervals import unit_weights
-from training.metrics.selective_prediction import error_ranking
+from training.evaluation.intervals import unit_weights
+from training.evaluation.metrics import classification_metrics, error_ranking
 from training.reporting.tables import table
 
 HEAD = [
