@@ -1,38 +1,51 @@
-"""CPU benchmarks: `python -m benchmarks.cpu`, on an otherwise idle machine.
+"""Inference and training step on a CPU: `python -m benchmarks.cpu`, on an idle machine."""
 
-Prints each result as a line of JSON and appends it to `benchmarks/results/MACHINE.jsonl`.
-"""
-
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import click
 import torch
 
-from benchmarks.comparisons import ALL_DEVICES
-from benchmarks.measurement.machine import this_machine
-from benchmarks.measurement.results_file import FOLDER, append
-from benchmarks.measurement.sizes import FULL, SMALL
-from benchmarks.measurement.workload import Plan
+from benchmarks.inference import (
+    ceiling_comparison,
+    mixed_batch_comparison,
+    naive_comparison,
+    peft_comparison,
+    vmap_comparison,
+)
+from benchmarks.results import Result, report
+from benchmarks.training_step import step_memory, step_time
+from benchmarks.workload import FULL, SMALL, Plan
 
-CPU = torch.device("cpu")
+COMPARISONS: Mapping[str, Callable[[Plan], Result]] = {
+    "naive-auto": partial(naive_comparison, choice="auto"),
+    "naive-float32": partial(naive_comparison, choice="float32"),
+    "naive-bfloat16": partial(naive_comparison, choice="bfloat16"),
+    "vmap": vmap_comparison,
+    "peft-set-adapter": partial(peft_comparison, mixed_batch=False),
+    "peft-mixed-batch": partial(peft_comparison, mixed_batch=True),
+    "ceiling": ceiling_comparison,
+    "mixed-modes": mixed_batch_comparison,
+    "step-time": partial(step_time, method="one-batch"),
+    "step-time-cut": partial(step_time, method="micro-batches"),
+    "step-memory": partial(step_memory, method="one-batch"),
+    "step-memory-cut": partial(step_memory, method="micro-batches"),
+}
+"""Comparisons of all devices; `benchmarks.gpu` runs them too."""
 
 
 @click.command()
-@click.option("--small", is_flag=True, help="Use tiny sizes as a functional test; do not record.")
-@click.option("--only", multiple=True, type=click.Choice(list(ALL_DEVICES)), help="Run only these.")
+@click.option("--small", is_flag=True, help="Use tiny sizes as a functional test.")
+@click.option("--only", multiple=True, type=click.Choice(list(COMPARISONS)), help="Run only these.")
 @click.option("--threads", type=click.IntRange(min=1), help="Number of torch threads.")
 @click.option("--out", type=click.Path(path_type=Path), help="JSON Lines file for the results.")
 def main(small: bool, only: tuple[str, ...], threads: int | None, out: Path | None) -> None:
-    """Measure on the CPU."""
+    """Measure on the CPU and print a table."""
     if threads is not None:
         torch.set_num_threads(threads)
-    plan = Plan(SMALL if small else FULL, CPU)
-    path = out or (None if small else FOLDER / f"{this_machine(CPU).slug}.jsonl")
-    for name in only or ALL_DEVICES:
-        result = ALL_DEVICES[name](plan)
-        click.echo(result.model_dump_json())
-        if path is not None:
-            append(path, result)
+    plan = Plan(SMALL if small else FULL, torch.device("cpu"))
+    report((COMPARISONS[name](plan) for name in only or COMPARISONS), out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Peers beside us in one table: `python -m benchmarks.peers [--small]`.
+"""Other methods and other servers beside ours: `python -m benchmarks.peers [--small]`.
 
 The methods answer the same images with eight members; every one is measured in alternation with
 ours, and its memory in a process of its own: the peak beyond the network. The servers have the same
@@ -6,52 +6,81 @@ model and library; their loads alternate too. "At equal p99" is the highest rate
 of clients at which the p99 of the server is at most that of ours with `--clients` clients.
 """
 
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import click
 import numpy as np
 import torch
+from torch import Tensor
 
-from benchmarks.inference.peers import METHODS, MethodCost, method_costs
-from benchmarks.measurement.sizes import FULL, SMALL
-from benchmarks.service.inputs.images import synthetic_images
-from benchmarks.service.load.closed_loop import Load, closed_loop
-from benchmarks.service.load.garbage_collection import short_gc_pauses
-from benchmarks.service.measurements.litserve import (
-    Batching,
-    free_port,
-    litserve,
-    peer_requests,
-    service_requests,
-)
-from benchmarks.service.server.process import Server, eulerlora_server, server_process
-from benchmarks.service.server.process_tree import memory, paused
+from benchmarks.baselines.lora_ensemble import LoRAEnsemble
+from benchmarks.baselines.naive import naive_logits, ordinary_members, vmap_ensemble
+from benchmarks.baselines.peft import PeftVisionTransformer
+from benchmarks.service.images import synthetic_images
+from benchmarks.service.load import Load, Part, closed_loop, parameters, post_form, short_gc_pauses
+from benchmarks.service.server import Server, eulerlora_server, memory, paused, server_process
+from benchmarks.timing import Work, alternating_seconds, in_new_process, peak_growth
+from benchmarks.workload import FULL, SMALL, NetworkSizes, Sizes, random_network
+from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora.nn.rows import Rows
+from eulerlora.nn.runtime import Runtime
+from eulerlora.settings import Draw
 
 CPU = torch.device("cpu")
+MEMBERS = 8
+OUR_METHOD = "ours"
+METHODS = {
+    OUR_METHOD: "EulerLoRA, mode det, one batch of rows",
+    "lora-ensemble": "LoRA-Ensemble, as its published code computes",
+    "peft-mixed-batch": "PEFT, mixed batch by `adapter_names`",
+    "peft-set-adapter": "PEFT, `set_adapter` loop",
+    "vmap": "`torch.func.vmap` over LoRA modules, frozen weights shared",
+    "loop": "ordinary LoRA modules, one pass a member",
+}
 IMAGES = 32
-OURS = "eulerlora serve"
+OUR_SERVER = "eulerlora serve"
 CLIENT_COUNTS = (1, 2, 4, 8, 16)
+LITSERVE_GRACE_S = 1.0  # LitServe does not stop all processes on SIGTERM
+
+Answers = Callable[[Tensor], Tensor]
+"""Images (n, 3, image_size, image_size) -> logits; their shape differs by method."""
 
 Loads = Mapping[int, Sequence[Load]]
 """The runs by number of clients."""
 
 
-def ray_batch() -> AbstractContextManager[Server]:
-    """Runs Ray Serve with `@serve.batch` while the block runs."""
-    port = free_port()
-    program = ["-m", "benchmarks.service.references.ray_batch", str(port)]
-    return server_process(program, "/readyz", port)
+@dataclass(frozen=True)
+class MethodCost:
+    """Median seconds for one image and for `Sizes.images`, ratios to ours, memory in bytes."""
+
+    one_image: float
+    one_image_ratio: float
+    images: float
+    images_ratio: float
+    memory: int
+
+
+def _peer(
+    program: str, ready_path: str, *arguments: object, grace_s: float = 60.0
+) -> AbstractContextManager[Server]:
+    """Runs a program of `benchmarks.service` on a free port while the block runs."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    command = ["-m", f"benchmarks.service.{program}", str(port), *map(str, arguments)]
+    return server_process(command, ready_path, port, grace_s)
 
 
 SERVERS: Mapping[str, Callable[[], AbstractContextManager[Server]]] = {
-    OURS: eulerlora_server,
-    "a plain FastAPI route": lambda: server_process(
-        ["-m", "benchmarks.service.references.plain_route"], "/readyz"
+    OUR_SERVER: eulerlora_server,
+    "a plain FastAPI route": partial(_peer, "references", "/readyz"),
+    "LitServe, batches of 8, 5 ms, 2 workers": partial(
+        _peer, "litserve_server", "/health", 8, 0.005, 2, grace_s=LITSERVE_GRACE_S
     ),
-    "LitServe, batches of 8, 5 ms, 2 workers": lambda: litserve(Batching(8, 0.005, workers=2)),
-    "Ray Serve, @serve.batch, batches of 8, 5 ms": ray_batch,
 }
 
 
@@ -79,11 +108,85 @@ def main(
         sizes = SMALL if small else FULL
         if repeats is not None:
             sizes = sizes.model_copy(update={"repeats": repeats})
-        click.echo(methods_table(method_costs(sizes, CPU)))
+        click.echo(methods_table(method_costs(sizes)))
     if servers:
         counts, responses = ((1, 8), 16) if small else (CLIENT_COUNTS, responses)
         loads, memories = server_loads(counts, 1 if small else runs, responses)
         click.echo(servers_table(loads, memories, int(clients)))
+
+
+def method_costs(sizes: Sizes) -> dict[str, MethodCost]:
+    """Returns the costs of all methods, measured in alternation."""
+    large = eight_members(sizes.large)
+    network = random_network(large)
+    answers = [build(method, network) for method in METHODS]
+    times = []
+    for count in (1, sizes.images):
+        images = random_images(large, count)
+        works: list[Work] = [partial(answer, images) for answer in answers]
+        times.append(alternating_seconds(works, sizes.repeats, sizes.warmups, CPU))
+    return {
+        method: MethodCost(
+            one_image=median(single),
+            one_image_ratio=_ratio(single, times[0][0]),
+            images=median(several),
+            images_ratio=_ratio(several, times[1][0]),
+            memory=in_new_process(method_memory, method, sizes),
+        )
+        for method, single, several in zip(METHODS, *times, strict=True)
+    }
+
+
+def eight_members(sizes: NetworkSizes) -> NetworkSizes:
+    """Returns the sizes with an adapter for each member."""
+    adapters = sizes.adapters.model_copy(update={"adapters": MEMBERS})
+    return sizes.model_copy(update={"adapters": adapters})
+
+
+def random_images(sizes: NetworkSizes, count: int) -> Tensor:
+    """Returns (count, 3, image_size, image_size) in [0, 1]."""
+    side = sizes.backbone.image_size
+    return torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(count))
+
+
+def build(method: str, network: AdaptedVisionTransformer) -> Answers:
+    """Returns the answers of the network's adapters by one of `METHODS`."""
+    if method == OUR_METHOD:
+        return _ours(network)
+    if method.startswith("peft"):
+        peft = PeftVisionTransformer(network)
+        return peft.mixed_batch if method == "peft-mixed-batch" else peft.adapter_by_adapter
+    members = ordinary_members(network)
+    if method == "lora-ensemble":
+        return LoRAEnsemble(members)
+    plain = torch.ones(MEMBERS, 1, len(network.blocks), 4, network.settings.rank)
+    if method == "loop":
+        return lambda images: naive_logits(members, images, plain)
+    ensemble = vmap_ensemble(members, samples=1)
+    return lambda images: ensemble(images, plain)
+
+
+def _ours(network: AdaptedVisionTransformer) -> Answers:
+    runtime = Runtime(network, CPU)
+
+    @torch.inference_mode()
+    def logits(images: Tensor) -> Tensor:
+        rows = Rows.of([1] * len(images), network.settings.adapters)
+        return runtime(images, rows, network.draw_rows([Draw()] * len(images)).to(images))
+
+    return logits
+
+
+def method_memory(method: str, sizes: Sizes) -> int:
+    """Returns the peak memory in bytes while a method is built and answers a batch."""
+    large = eight_members(sizes.large)
+    network, images = random_network(large), random_images(large, sizes.images)
+    _ours(network)(images)  # what torch allocates once
+    return peak_growth(lambda: build(method, network)(images))
+
+
+def _ratio(seconds: list[float], ours: list[float]) -> float:
+    return median(theirs / own for theirs, own in zip(seconds, ours, strict=True))
 
 
 def methods_table(costs: Mapping[str, MethodCost]) -> str:
@@ -107,8 +210,6 @@ def server_loads(
 ) -> tuple[dict[str, Loads], dict[str, int]]:
     """Returns the alternating loads of every server, and its memory (PSS) after them in bytes."""
     images = synthetic_images(IMAGES)
-    requests = {name: peer_requests(images, ["stoch"]) for name in SERVERS}
-    requests[OURS] = service_requests(images, ["stoch"])
     loads: dict[str, dict[int, list[Load]]] = {
         name: {count: [] for count in counts} for name in SERVERS
     }
@@ -121,7 +222,8 @@ def server_loads(
                         if other is not server:
                             others.enter_context(paused(other.pid))
                     for count in counts:
-                        load = closed_loop(server.port, requests[name], count, responses)
+                        requests = [_request(name, image) for image in images]
+                        load = closed_loop(server.port, requests, count, responses)
                         click.echo(f"{name}, {count} clients: {load.rate:.1f} answers/s", err=True)
                         if run >= 0:
                             loads[name][count].append(load)
@@ -129,9 +231,16 @@ def server_loads(
     return dict(loads), sizes
 
 
+def _request(server: str, image: bytes) -> bytes:
+    """Returns a form in mode stoch; the peers take the mode as a field of the form."""
+    if server == OUR_SERVER:
+        return post_form([Part("file", image, "a.jpg", "image/jpeg")], parameters("stoch"))
+    return post_form([Part("file", image, "a.jpg", "image/jpeg"), Part("mode", b"stoch")])
+
+
 def servers_table(loads: Mapping[str, Loads], sizes: Mapping[str, int], clients: int) -> str:
     """Returns the table of the servers. clients: of ours, whose p99 is the limit."""
-    limit = median(map(p99, loads[OURS][clients]))
+    limit = median(map(p99, loads[OUR_SERVER][clients]))
     lines = [
         f"| mode stoch, 4 samples | a lone request, p50 | answers/s, {clients} clients | p99 | "
         f"answers/s with a p99 of {1000 * limit:.0f} ms | memory |",

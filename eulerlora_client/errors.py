@@ -5,7 +5,6 @@ EulerLoRAError
 ├── OutputPathError   an output path cannot be used
 ├── StorageError      a disk is full or fails
 ├── ImageFilesError   there is no image file, or a folder cannot be listed
-├── RowsError         a file of triage rows is invalid
 ├── PolicyError       a policy does not apply to a model
 └── OutcomesError     a file of confirmed outcomes is invalid
 
@@ -51,10 +50,6 @@ class StorageError(EulerLoRAError):
 
 class ImageFilesError(EulerLoRAError):
     """There is no image file, or a folder cannot be listed."""
-
-
-class RowsError(EulerLoRAError):
-    """A file of triage rows, written by `eulerlora triage --json-lines`, is invalid."""
 
 
 class PolicyError(EulerLoRAError):

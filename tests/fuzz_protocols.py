@@ -17,8 +17,7 @@ from collections.abc import Callable
 
 import httpx
 
-from benchmarks.service.server.memory_growth import growth, sampled
-from benchmarks.service.server.process import eulerlora_server, status
+from benchmarks.service.server import eulerlora_server, growth, sampled, status
 from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, read_config
 from service.settings import PREFIX
 from tests.protocol_bodies import PROTOCOLS, Body
@@ -99,7 +98,7 @@ def main(protocol: str, seconds: float, seed: int = 0) -> int:
             print(error)
             return 1
         is_ready = status(server.port, "/readyz") == 200
-    grown = growth(samples, seconds * WARMUP_SHARE, "rss")
+    grown = growth(samples, seconds * WARMUP_SHARE)
     state = "ready" if is_ready else "NOT READY"
     print(f"{protocol}: {counts.total()} bodies in {seconds:g} s, by status {dict(counts)}")
     print(f"RSS {grown:+.1%} after the first third; the server is {state}")

@@ -1,15 +1,20 @@
-"""Baseline: ordinary LoRA modules on separate Q, K, V and O, one pass for each trajectory."""
+"""Baseline: ordinary LoRA modules on separate Q, K, V and O.
 
-from collections.abc import Sequence
+One forward pass for each trajectory, or a `torch.func.vmap` ensemble of all of them.
+"""
+
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from eulerlora.nn.attention import AttentionAdapters
 from eulerlora.nn.backbone import EncoderBlock, VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.sampling.masks import PROJECTIONS
+from training.fit.optimisation import attention_kernels
 
 
 class LoRALinear(nn.Module):
@@ -159,3 +164,43 @@ def _copy_adapter(
             linear.lora_up.weight.copy_(attention.up[index, adapter].T)
     member.head.weight.copy_(network.heads.weight[adapter])
     member.head.bias.copy_(network.heads.bias[adapter])
+
+
+Ensemble = Callable[[Tensor, Tensor], Tensor]
+
+
+def vmap_ensemble(members: Sequence[LoRAVisionTransformer], samples: int) -> Ensemble:
+    """Returns a function (images, coefficients) -> logits of all trajectories.
+
+    The members of the ensemble are the trajectories. vmap batches adapters, heads and
+    coefficients, but not the frozen weights (`in_dims` None). On a CPU, attention uses plain
+    products, because vmap has no batching rule for the fused kernel and would loop over members.
+    Shapes are those of `benchmarks.baselines.naive.naive_logits`.
+    """
+    trajectories = [members[index // samples] for index in range(samples * len(members))]
+    trained = [dict(_trained(member)) for member in trajectories]
+    stacked = {name: torch.stack([tensors[name] for tensors in trained]) for name in trained[0]}
+    frozen = {
+        name: tensor for name, tensor in members[0].state_dict().items() if name not in stacked
+    }
+
+    def member_logits(trained: dict[str, Tensor], images: Tensor, coefficients: Tensor) -> Tensor:
+        logits: Tensor = functional_call(members[0], frozen | trained, (images, coefficients))
+        return logits
+
+    batched = vmap(member_logits, in_dims=(0, None, 0), out_dims=1)
+
+    @torch.inference_mode()
+    def logits(images: Tensor, coefficients: Tensor) -> Tensor:
+        with attention_kernels(images.device):
+            return batched(stacked, images, coefficients)
+
+    return logits
+
+
+def _trained(member: LoRAVisionTransformer) -> list[tuple[str, Tensor]]:
+    return [
+        (name, parameter.detach())
+        for name, parameter in member.named_parameters()
+        if parameter.requires_grad
+    ]

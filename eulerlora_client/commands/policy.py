@@ -1,4 +1,4 @@
-"""The commands `eulerlora policy show`, `check` and `queue`, and `eulerlora monitor`.
+"""The commands `eulerlora policy show` and `check`, and `eulerlora monitor`.
 
 Modules of the policy are imported when a command runs, so that `--help` is fast.
 """
@@ -6,8 +6,7 @@ Modules of the policy are imported when a command runs, so that `--help` is fast
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from fnmatch import fnmatch
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,6 @@ from eulerlora_client.printable import printable
 if TYPE_CHECKING:
     from eulerlora_client.monitoring.outcomes import OutcomeSummary, Promise
     from eulerlora_client.policy.policy import Policy
-    from eulerlora_client.report.ranking import Picture, QueuedPicture
 
 
 INPUT_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -44,10 +42,10 @@ def policy_command(context: click.Context) -> None:
 )
 def show_command(file: Path | None, measured: bool) -> None:
     """Print the packaged policy, which is the default, or a policy file."""
-    from eulerlora_client.policy.policy import DEFAULT_FILE, parse_policy, read_text  # noqa: PLC0415
+    from eulerlora_client.policy.policy import DEFAULT_FILE, parse_policy, read_policy_text  # noqa: PLC0415
     from eulerlora_client.policy.results import UNKNOWN, performance  # noqa: PLC0415
 
-    text = packaged_policy() if file is None else read_text(file)
+    text = packaged_policy() if file is None else read_policy_text(file)
     if not measured:
         click.echo(text, nl=False)
         return
@@ -95,95 +93,6 @@ def _rejected(policy: Policy, images: Sequence[Path]) -> Iterator[str]:
         yield f"{reason}: {count:,}"
 
 
-@click.command("queue")
-@click.argument("lesions", nargs=-1, required=True, type=INPUT_FILE)
-@click.option(
-    "--everyday", multiple=True, type=INPUT_FILE, help="Rows of pictures that show no lesion."
-)
-@click.option(
-    "--melanoma",
-    multiple=True,
-    metavar="PATTERN",
-    help="Paths of the pictures of melanoma, such as '*/mel/*'.",
-)
-@click.option(
-    "--policy", "policy_file", type=INPUT_FILE, help="Policy file; default: the packaged policy."
-)
-def queue_command(
-    lesions: tuple[Path, ...],
-    everyday: tuple[Path, ...],
-    melanoma: tuple[str, ...],
-    policy_file: Path | None,
-) -> None:
-    """Show what a policy makes of triaged pictures, with and without the flag `unfamiliar`.
-
-    LESIONS and --everyday are files of `eulerlora triage --json-lines`, one for each set. The
-    policy decides again on every row; for "before", it ignores the flag of the feature distance.
-    """
-    from eulerlora_client.policy.policy import default_policy, read_policy  # noqa: PLC0415
-
-    policy = default_policy() if policy_file is None else read_policy(policy_file)
-    pictures = [*_pictures(lesions, melanoma, False), *_pictures(everyday, (), True)]
-    click.echo("\n".join(_lines(pictures, policy)))
-
-
-def _pictures(files: Sequence[Path], melanoma: Sequence[str], everyday: bool) -> Iterator[Picture]:
-    from eulerlora_client.report.exports import read_json_lines  # noqa: PLC0415 - fast --help
-    from eulerlora_client.report.ranking import Picture  # noqa: PLC0415
-
-    for file in files:
-        for row in read_json_lines(file):
-            is_melanoma = any(fnmatch(row.path.as_posix(), pattern) for pattern in melanoma)
-            yield Picture(row, file.stem, is_melanoma, everyday)
-
-
-def _lines(pictures: Sequence[Picture], policy: Policy) -> Iterator[str]:
-    from eulerlora_client.report.ranking import first_everyday, queue_of  # noqa: PLC0415
-
-    before = queue_of(pictures, policy, heed_unfamiliar=False)
-    after = queue_of(pictures, policy, heed_unfamiliar=True)
-    yield f"Policy version {policy.version}, {policy.hash}."
-    yield "\nPictures by disposition, in per cent:"
-    yield _table(before, after, lambda count, total: f"{100 * count / total:.1f}")
-    if any(picture.melanoma for picture in pictures):
-        yield "\nPictures of melanoma; a person looks at those that are unfamiliar:"
-        yield _table(_melanomas(before), _melanomas(after), lambda count, _: str(count))
-    places = first_everyday(before), first_everyday(after)
-    if None not in places:
-        yield (
-            f"\nThe first everyday picture is number {places[0]:,} of {len(before):,} before, and "
-            f"number {places[1]:,} after."
-        )
-
-
-def _melanomas(queue: Sequence[QueuedPicture]) -> Sequence[QueuedPicture]:
-    return [each for each in queue if each.picture.melanoma]
-
-
-def _table(
-    before: Sequence[QueuedPicture],
-    after: Sequence[QueuedPicture],
-    cell: Callable[[int, int], str],
-) -> str:
-    """Returns two rows for each set, as a table in Markdown. cell: text for (count, total)."""
-    from tabulate import tabulate  # noqa: PLC0415 - fast --help
-
-    from eulerlora_client.policy.policy import BY_URGENCY  # noqa: PLC0415
-    from eulerlora_client.report.ranking import status_counts  # noqa: PLC0415
-
-    statuses = BY_URGENCY[::-1]
-    rows = []
-    for source in dict.fromkeys(each.picture.source for each in after):
-        for name, queue in (("before", before), ("after", after)):
-            counts = status_counts(queue, source)
-            total = counts.total()
-            cells = (cell(counts[status], total) for status in statuses)
-            rows.append([printable(source), name, f"{total:,}", *cells])
-    align = ["left", "left", *["right"] * (1 + len(statuses))]
-    header = ["set", "", "pictures", *statuses]
-    return tabulate(rows, header, tablefmt="github", colalign=align, disable_numparse=True)
-
-
 @click.command("monitor")
 @click.argument("outcomes", type=INPUT_FILE)
 @click.option(
@@ -217,17 +126,17 @@ def monitor_command(
     status is 1 after an alarm.
     """
     from eulerlora_client.monitoring.outcomes import (  # noqa: PLC0415
-        check_policy,
+        check_decided_by,
+        outcome_summary,
         read_outcomes,
-        summarise,
     )
     from eulerlora_client.policy.policy import default_policy, read_policy  # noqa: PLC0415
 
     policy = default_policy() if policy_file is None else read_policy(policy_file)
     promise = promise_of(policy, target, wanted, confidence)
     rows = read_outcomes(outcomes, confirmed)
-    check_policy(outcomes, rows, policy.hash)
-    summary = summarise(rows, promise)
+    check_decided_by(outcomes, rows, policy.hash)
+    summary = outcome_summary(rows, promise)
     for line in report_lines(summary, promise):
         click.echo(line)
     if summary.alarm_at is not None:

@@ -15,7 +15,6 @@ from typing import Self, TextIO
 import click
 from tabulate import tabulate
 
-from eulerlora_client.commands.progress import TriageProgress
 from eulerlora_client.contract.answers import Disposition, ModelDetails
 from eulerlora_client.contract.problems import BodyTooLarge, Problem, Unreachable, UnreadableFile
 from eulerlora_client.errors import PolicyError, SettingsError
@@ -29,6 +28,7 @@ from eulerlora_client.policy.policy import (
 )
 from eulerlora_client.policy.results import NOT_FITTED, WARNING, decided, interval
 from eulerlora_client.printable import printable
+from eulerlora_client.progress import ProgressCounter
 from eulerlora_client.report.exports import Outputs
 from eulerlora_client.report.ranking import (
     STATUS_TITLES,
@@ -40,7 +40,7 @@ from eulerlora_client.report.ranking import (
 )
 from eulerlora_client.sdk.client import AsyncTriageClient, map_ordered_async
 from eulerlora_client.sdk.images import image_bytes, select_files
-from eulerlora_client.sdk.requests import RetryPolicy, Timeouts, TriageOptions, connection_options
+from eulerlora_client.sdk.requests import RequestOptions, RetryPolicy, Timeouts, connection_options
 
 QUOTA_S = 3600.0  # a long run outlasts many quotas
 FIRST_RETRY = RetryPolicy(service_s=0, quota_s=QUOTA_S)  # reports a wrong address at once
@@ -54,7 +54,7 @@ class Session:
     url: str
     key: str | None
     policy: Policy | None
-    options: TriageOptions
+    options: RequestOptions
     concurrency: int
     strip_metadata: bool
 
@@ -64,7 +64,7 @@ class Session:
         url: str,
         key: str | None,
         policy_file: Path | None,
-        options: TriageOptions,
+        options: RequestOptions,
         concurrency: int,
         strip_metadata: bool,
     ) -> Self:
@@ -154,7 +154,7 @@ async def _service(session: Session) -> _Service:
     return _Service(model, policy)
 
 
-def _with_defaults(options: TriageOptions, policy: Policy) -> TriageOptions:
+def _with_defaults(options: RequestOptions, policy: Policy) -> RequestOptions:
     """Returns the options with the mode and samples that the policy's threshold was set for."""
     sampling = default_sampling(policy.evidence, options.mode, options.samples)
     if sampling.mode != "stoch" and sampling.samples is not None:
@@ -167,7 +167,7 @@ def _with_defaults(options: TriageOptions, policy: Policy) -> TriageOptions:
 def _send_all(session: Session, files: Sequence[Path], max_bytes: int) -> _Received:
     """Returns a row for each file, up to the signal that ended the run."""
     received = _Received([])
-    with TriageProgress(len(files)) as display:
+    with ProgressCounter("triage", "files", len(files)) as display:
         try:
             asyncio.run(_send(session, files, max_bytes, received.rows, display))
         except (KeyboardInterrupt, SystemExit) as interrupt:  # the rows so far are still written
@@ -180,7 +180,7 @@ async def _send(
     files: Sequence[Path],
     max_bytes: int,
     rows: list[TriageRow],
-    display: TriageProgress,
+    display: ProgressCounter,
 ) -> None:
     """Appends a row per file to `rows`."""
     async with session.client(RETRY) as client:
@@ -208,7 +208,7 @@ NOT_ASKED = "not_asked"
 def triage(
     files: Iterable[Path],
     client: AsyncTriageClient,
-    options: TriageOptions,
+    options: RequestOptions,
     policy: Policy | None,
     max_bytes: int,
     concurrency: int,
@@ -231,7 +231,7 @@ def cancelled_row(path: Path) -> TriageRow:
 @dataclass
 class _Run:
     client: AsyncTriageClient
-    options: TriageOptions
+    options: RequestOptions
     policy: Policy | None
     max_bytes: int
     unreachable: Unreachable | None = None

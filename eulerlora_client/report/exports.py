@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from eulerlora_client.contract.answers import Prediction, TriageResult
-from eulerlora_client.errors import OutputPathError, RowsError
+from eulerlora_client.errors import OutputPathError
 from eulerlora_client.output_files import is_replaceable, open_output
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.printable import csv_path, csv_text
-from eulerlora_client.report.ranking import RowProblem, TriageRow
+from eulerlora_client.report.ranking import TriageRow
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ def _check_writable(path: Path) -> None:
 
 
 def _write_report(path: Path, rows: Sequence[TriageRow], policy: Policy) -> None:
-    from eulerlora_client.report.html import write_report  # noqa: PLC0415 - slow to import
+    from eulerlora_client.report.html import write_html_report  # noqa: PLC0415 - slow to import
 
-    write_report(path, rows, policy, datetime.now(UTC))
+    write_html_report(path, rows, policy, datetime.now(UTC))
 
 
 PREDICTION_COLUMNS = (
@@ -131,31 +131,6 @@ def write_json_lines(path: Path, rows: Sequence[TriageRow]) -> None:
     """Writes each row as one line of JSON: the file, and the answer of `/triage` or a problem."""
     with open_output(path, private=True) as file:
         file.writelines(json.dumps(_record(row), allow_nan=False) + "\n" for row in rows)
-
-
-def read_json_lines(path: Path) -> list[TriageRow]:
-    """Returns the rows of a file of `write_json_lines`.
-
-    Raises RowsError with the path and the line.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (UnicodeDecodeError, OSError) as error:
-        raise RowsError(f"{path}: expected a readable file of triage rows") from error
-    return [_row(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
-
-
-def _row(line: str, place: str) -> TriageRow:
-    try:
-        record = json.loads(line)
-        problem = record["problem"]
-        return TriageRow(
-            path=Path(record["file"]),
-            result=None if problem else TriageResult.model_validate(record),
-            problem=problem and RowProblem(problem["code"], problem["detail"]),
-        )
-    except (ValueError, KeyError, TypeError) as error:  # ValidationError is a ValueError
-        raise RowsError(f"{place}: expected a row of `eulerlora triage --json-lines`") from error
 
 
 def _cells(row: TriageRow) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Rows of a triage run in order of urgency, and the queue of a clinic that they make.
+"""Rows of a triage run in order of urgency.
 
 A row that is to be retaken ranks directly below urgent rows if its malignant probability reaches
 the urgent threshold.
@@ -7,25 +7,13 @@ the urgent threshold.
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from eulerlora_client.contract.answers import (
-    Disposition,
-    TriageResult,
-)
-from eulerlora_client.policy.policy import (
-    FAILED,
-    Policy,
-    TriageStatus,
-    urgency,
-)
-from eulerlora_client.policy.results import (
-    NOT_ASSESSED,
-    TITLES,
-    decided,
-)
+from eulerlora_client.contract.answers import Disposition, TriageResult
+from eulerlora_client.policy.policy import FAILED, TriageStatus, urgency
+from eulerlora_client.policy.results import NOT_ASSESSED, TITLES
 
 
 @dataclass(frozen=True)
@@ -113,60 +101,3 @@ def _common_folder(paths: Sequence[Path]) -> Path | None:
         return Path(os.path.commonpath([path.parent for path in paths]))
     except ValueError:  # no paths, or absolute and relative ones
         return None
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A row with what is known about its image.
-
-    source: name of its set. melanoma: the lesion is one. everyday: the image shows no lesion.
-    """
-
-    row: TriageRow
-    source: str
-    melanoma: bool
-    everyday: bool
-
-
-@dataclass(frozen=True)
-class QueuedPicture:
-    """A picture with its rank under a policy."""
-
-    picture: Picture
-    ranked: RankedRow
-
-
-def queue_of(
-    pictures: Iterable[Picture], policy: Policy, heed_unfamiliar: bool
-) -> list[QueuedPicture]:
-    """Returns the pictures as a policy ranks them, the most urgent first.
-
-    Earlier decisions in the rows do not count. heed_unfamiliar: False ignores the flag of the
-    feature distance, as if the checkpoint had no feature statistics. Raises as `Policy.decide`.
-    """
-    queued = []
-    for picture in pictures:
-        row = _decided_again(picture.row, policy, heed_unfamiliar)
-        queued.append(QueuedPicture(picture, ranked_row(row, str(row.path))))
-    return sorted(queued, key=lambda each: sort_key(each.ranked))
-
-
-def status_counts(queue: Iterable[QueuedPicture], source: str) -> Counter[TriageStatus]:
-    """Returns the number of pictures of a set by status."""
-    return Counter(each.ranked.status for each in queue if each.picture.source == source)
-
-
-def first_everyday(queue: Sequence[QueuedPicture]) -> int | None:
-    """Returns the position of the first everyday picture, from 1; None without one."""
-    places = (place for place, each in enumerate(queue, 1) if each.picture.everyday)
-    return next(places, None)
-
-
-def _decided_again(row: TriageRow, policy: Policy, heed_unfamiliar: bool) -> TriageRow:
-    result = row.result
-    if result is None:
-        return row
-    if not heed_unfamiliar:
-        prediction = result.prediction.model_copy(update={"unfamiliar": None})
-        result = result.model_copy(update={"prediction": prediction})
-    return replace(row, result=decided(result, policy))

@@ -103,12 +103,13 @@ def _raise_unlistable(error: OSError) -> NoReturn:
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 UPRIGHT = 1
-JPEG_START, JPEG_END = b"\xff\xd8", b"\xff\xd9"
+JPEG_START = b"\xff\xd8"
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 APP0, APP1, APP2, APP14, LAST_APP = 0xE0, 0xE1, 0xE2, 0xEE, 0xEF
 COMMENT, START_OF_SCAN, END_OF_IMAGE = 0xFE, 0xDA, 0xD9
 WITHOUT_LENGTH = {0x01, *range(0xD0, 0xD9)}
 MARKER = re.compile(rb"\xff+([^\x00\xff])")
+MAX_GAP_BYTES = 256  # fill bytes before a JPEG marker
 MARKER_AFTER_SCAN = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 JFIF, JFIF_BYTES = b"JFIF\0", 12  # the rest of the segment is a preview and its size
 KEPT_SEGMENTS = {APP2: b"ICC_PROFILE\0", APP14: b"Adobe"}
@@ -150,34 +151,70 @@ def _exif(data: bytes) -> bytes:
     return b"MM\0*" + struct.pack(">IH", 8, 1) + entry + bytes(4)
 
 
+@dataclass(frozen=True)
+class JpegSegment:
+    """A segment of a JPEG (ITU-T T.81, B.1.1), as positions in the file.
+
+    skipped: bytes before its marker that belong to nothing. start, end: of its content; equal for
+    a marker without content. scan_end: end of the compressed pixels that follow, otherwise `end`.
+    """
+
+    marker: int
+    skipped: int
+    start: int
+    end: int
+    scan_end: int
+
+
+def jpeg_segments(data: bytes) -> Iterator[JpegSegment]:
+    """Yields the segments of a JPEG up to the end of its image, which is the last one.
+
+    Also ends where the file ends within the pixels of a scan. Raises ValueError for a file without
+    a marker where one is required.
+    """
+    position = len(JPEG_START)
+    while True:
+        found = MARKER.search(data, position, position + MAX_GAP_BYTES)
+        if found is None:
+            raise ValueError("the JPEG data is broken")
+        marker, start = found[1][0], found.end()
+        end = start
+        if marker != END_OF_IMAGE and marker not in WITHOUT_LENGTH:
+            end += max(2, int.from_bytes(data[start : start + 2], "big"))
+        scan_end = end
+        if marker == START_OF_SCAN:
+            after = MARKER_AFTER_SCAN.search(data, end)
+            scan_end = len(data) if after is None else after.start()
+        yield JpegSegment(marker, found.start() - position, start, end, scan_end)
+        if marker == END_OF_IMAGE or (scan_end == len(data) and marker == START_OF_SCAN):
+            return
+        position = scan_end
+
+
 def _jpeg_parts(data: bytes, exif: bytes) -> Iterator[bytes]:
-    """Yields the parts of a JPEG up to the end of its image (ITU-T T.81, B.1.1)."""
+    """Yields the parts of a JPEG without metadata."""
     yield JPEG_START
     if exif:
         yield _segment(APP1, b"Exif\0\0" + exif)
-    position = len(JPEG_START)
-    while position < len(data):
-        found = MARKER.match(data, position)
-        if found is None:
-            raise MetadataNotRemoved("the JPEG data is broken; the file was not sent")
-        marker, position = found[1][0], found.end()
-        if marker == END_OF_IMAGE:
-            yield JPEG_END
-            return
-        if marker in WITHOUT_LENGTH:
-            yield bytes([0xFF, marker])
-            continue
-        length = int.from_bytes(data[position : position + 2], "big")
-        payload, position = data[position + 2 : position + length], position + max(length, 2)
-        if marker == APP0 and payload.startswith(JFIF):
-            yield _segment(APP0, payload[:JFIF_BYTES] + bytes(2))
-        elif _is_kept(marker, payload):
-            yield _segment(marker, payload)
-        if marker == START_OF_SCAN:
-            after = MARKER_AFTER_SCAN.search(data, position)
-            end = len(data) if after is None else after.start()
-            yield data[position:end]
-            position = end
+    try:
+        for segment in jpeg_segments(data):
+            if segment.skipped:
+                raise ValueError("there are bytes between two segments")
+            yield from _kept_parts(data, segment)
+    except ValueError as error:
+        raise MetadataNotRemoved("the JPEG data is broken; the file was not sent") from error
+
+
+def _kept_parts(data: bytes, segment: JpegSegment) -> Iterator[bytes]:
+    """Yields the parts of a segment that are no metadata."""
+    marker, payload = segment.marker, data[segment.start + 2 : segment.end]
+    if segment.start == segment.end:
+        yield bytes([0xFF, marker])
+    elif marker == APP0 and payload.startswith(JFIF):
+        yield _segment(APP0, payload[:JFIF_BYTES] + bytes(2))
+    elif _is_kept(marker, payload):
+        yield _segment(marker, payload)
+    yield data[segment.end : segment.scan_end]
 
 
 def _is_kept(marker: int, payload: bytes) -> bool:

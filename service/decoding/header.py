@@ -3,7 +3,6 @@
 Bounds everything whose cost for a parser is out of proportion to the size of the file.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
@@ -12,12 +11,12 @@ from typing import Literal
 import imagesize
 
 from eulerlora_client.contract.problems import UnsupportedMedia, UnusableImage
+from eulerlora_client.sdk.images import START_OF_SCAN, jpeg_segments
 from service.settings import ImageLimits
 
 Format = Literal["JPEG", "PNG", "WEBP", "DICOM"]
 
 MAX_SEGMENTS = 1000  # of a JPEG or WebP; 20 MB of metadata in a JPEG fill 320
-MAX_GAP_BYTES = 256  # fill bytes before a JPEG marker
 MAX_SCANS = 32  # encoders write at most about 20
 BYTES_PER_CHUNK = 1024  # of a PNG; encoders write 4 kB or more
 
@@ -25,11 +24,7 @@ MAX_PIXELS_PER_BYTE = 2000
 FREE_PIXELS = 2**20
 """Up to this size, a file may have any number of pixels per byte: its cost is small."""
 
-START_OF_SCAN, END_OF_IMAGE = 0xDA, 0xD9
 PROGRESSIVE = {0xC2, 0xC6, 0xCA, 0xCE}  # start of frame, ITU-T T.81 table B.1
-WITHOUT_LENGTH = {0x01, *range(0xD0, 0xD9)}
-MARKER = re.compile(rb"\xff+([^\x00\xff])")
-MARKER_AFTER_SCAN = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 
 CPU_S_PER_MEGAPIXEL = {"JPEG": 0.004, "PNG": 0.03, "WEBP": 0.035, "DICOM": 0.05}
 PROGRESSIVE_CPU_S_PER_MEGAPIXEL = 0.012
@@ -152,29 +147,18 @@ def _markers_before_pixels(data: bytes) -> frozenset[int]:
 
 
 def _jpeg_markers(data: bytes) -> Iterator[int]:
-    """Yields the markers of all segments up to the end of the image (ITU-T T.81, B.1.1).
+    """Yields the markers of all segments up to the end of the image.
 
-    Also ends where the file ends within the data of a scan; the decoder reports that. Raises
-    UnusableImage for a file without a marker where one is required, and for too many segments.
+    Raises UnusableImage for a file without a marker where one is required, and for too many
+    segments.
     """
-    position = 2
-    for _ in range(MAX_SEGMENTS):
-        found = MARKER.search(data, position, position + MAX_GAP_BYTES)
-        if found is None:
-            raise broken("JPEG")
-        marker, position = found[1][0], found.end()
-        if marker == END_OF_IMAGE:
-            return
-        if marker in WITHOUT_LENGTH:
-            continue
-        yield marker
-        position += int.from_bytes(data[position : position + 2], "big")
-        if marker == START_OF_SCAN:
-            after = MARKER_AFTER_SCAN.search(data, position)
-            if after is None:
-                return
-            position = after.start()
-    raise UnusableImage(f"expected at most {MAX_SEGMENTS:,} segments in a JPEG")
+    try:
+        for count, segment in enumerate(jpeg_segments(data)):
+            if count == MAX_SEGMENTS:
+                raise UnusableImage(f"expected at most {MAX_SEGMENTS:,} segments in a JPEG")
+            yield segment.marker
+    except ValueError as error:
+        raise broken("JPEG") from error
 
 
 def _png_chunks(data: bytes, maximum: int) -> int:

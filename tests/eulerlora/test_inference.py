@@ -64,24 +64,6 @@ def test_each_image_gets_the_trajectories_of_its_draw(
         torch.testing.assert_close(output.exp().sum(dim=-1), torch.ones(len(output)).double())
 
 
-def test_a_mixed_batch_gives_each_image_the_probabilities_it_gets_alone(
-    network: AdaptedVisionTransformer, images: Tensor
-) -> None:
-    together = predict_rows(network, images, DRAWS)
-    for index, draw in enumerate(DRAWS):
-        (alone,) = predict_rows(network, images[index : index + 1], [draw])
-        torch.testing.assert_close(together[index].exp(), alone.exp(), rtol=0, atol=1e-5)
-
-
-def test_the_order_of_a_batch_does_not_matter(
-    network: AdaptedVisionTransformer, images: Tensor
-) -> None:
-    forward = predict_rows(network, images, DRAWS)
-    backward = predict_rows(network, images.flip(0), DRAWS[::-1])[::-1]
-    for one, other in zip(forward, backward, strict=True):
-        torch.testing.assert_close(one.exp(), other.exp(), rtol=0, atol=1e-5)
-
-
 def test_the_result_depends_on_the_seed_and_not_on_the_global_generator(
     network: AdaptedVisionTransformer, images: Tensor
 ) -> None:

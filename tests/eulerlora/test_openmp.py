@@ -1,29 +1,14 @@
 """eulerlora.nn.openmp: the wait policy that OpenMP reads when it is loaded."""
 
-import ast
-import inspect
 import os
 import subprocess
 import sys
-from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
 from eulerlora.nn.openmp import WAIT_POLICY, set_openmp_wait_policy
-
-SERVICE_AND_TRAINING = ("serve", "train", "pretrain", "evaluate", "calibrate", "probe", "reproduce")
-NETWORK_COMMANDS = [
-    *entry_points(group="eulerlora.commands", name="predict"),
-    *(
-        entry_point
-        for name in SERVICE_AND_TRAINING
-        for entry_point in entry_points(group="eulerlora.commands", name=name)
-    ),
-    *entry_points(group="eulerlora.policy_commands", name="fit"),
-]
 
 
 @pytest.fixture
@@ -78,11 +63,3 @@ def test_the_openmp_library_of_torch_reads_the_policy_when_it_is_loaded() -> Non
     )
     assert "OMP_WAIT_POLICY = 'ACTIVE'" in done.stderr
     assert "GOMP_SPINCOUNT = '10000'" in done.stderr
-
-
-@pytest.mark.parametrize("entry_point", NETWORK_COMMANDS, ids=lambda entry_point: entry_point.name)
-def test_every_command_that_runs_a_network_sets_the_policy_first(entry_point: EntryPoint) -> None:
-    source = dedent(inspect.getsource(entry_point.load().callback))
-    (function,) = ast.parse(source).body
-    assert isinstance(function, ast.FunctionDef)
-    assert ast.unparse(function.body[1]) == "set_openmp_wait_policy()"  # after the docstring

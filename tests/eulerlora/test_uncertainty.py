@@ -16,10 +16,11 @@ def random_trajectories(images: int = 50, count: int = 7, classes: int = 5) -> T
     return logits.double().softmax(dim=-1)
 
 
-def test_the_probability_is_the_arithmetic_mean_of_the_trajectories() -> None:
+def test_the_probability_is_the_arithmetic_mean_of_the_trajectories_and_msp_its_largest() -> None:
     trajectories = random_trajectories()
-    expected = np.mean(trajectories.numpy(), axis=1)
-    np.testing.assert_allclose(summarise(trajectories).probabilities, expected, rtol=1e-12)
+    actual, expected = summarise(trajectories), np.mean(trajectories.numpy(), axis=1)
+    np.testing.assert_allclose(actual.probabilities, expected, rtol=1e-12)
+    np.testing.assert_allclose(actual.msp, expected.max(axis=-1), rtol=1e-12)
 
 
 def test_entropies_equal_scipys_in_nats() -> None:
@@ -40,12 +41,6 @@ def test_mutual_information_is_the_mean_divergence_of_trajectories_from_their_me
     np.testing.assert_allclose(actual, divergence, rtol=0, atol=1e-12)
 
 
-def test_msp_is_the_largest_mean_probability() -> None:
-    trajectories = random_trajectories()
-    expected = trajectories.numpy().mean(axis=1).max(axis=-1)
-    np.testing.assert_allclose(summarise(trajectories).msp, expected, rtol=1e-12)
-
-
 def test_identical_trajectories_have_zero_mutual_information() -> None:
     for count in (1, 3, 7, 8):
         same = random_trajectories(500, 1).expand(-1, count, -1)
@@ -54,24 +49,12 @@ def test_identical_trajectories_have_zero_mutual_information() -> None:
         torch.testing.assert_close(information, torch.zeros(500).double(), rtol=0, atol=1e-12)
 
 
-def test_mutual_information_lies_between_zero_and_the_entropy() -> None:
-    actual = summarise(random_trajectories())
-    assert (actual.mutual_information >= 0).all()
-    assert (actual.mutual_information <= actual.entropy + 1e-12).all()
-
-
 def test_the_entropy_of_certain_trajectories_is_mutual_information() -> None:
     actual = summarise(torch.eye(4)[None])
     assert actual.entropy.item() == pytest.approx(math.log(4))
     assert actual.expected_entropy.item() == 0
     assert actual.mutual_information.item() == pytest.approx(math.log(4))
     assert actual.msp.item() == 0.25
-
-
-def test_a_uniform_distribution_has_the_maximum_entropy() -> None:
-    actual = summarise(torch.full((1, 3, 8), 1 / 8))
-    assert actual.entropy.item() == pytest.approx(math.log(8))
-    assert actual.mutual_information.item() == pytest.approx(0, abs=1e-12)
 
 
 def test_the_summary_of_float32_trajectories_is_float64() -> None:

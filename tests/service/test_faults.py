@@ -10,7 +10,14 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.service.inputs.bad_requests import (
+from benchmarks.service.images import synthetic_images
+from benchmarks.service.load import Part, form, post, post_form
+from service.auth.keys import write_clients
+from service.settings import NESTED, PREFIX
+from service.telemetry import metrics
+from tests.server_process import END_S, ServerProcess, serving
+from tests.service.audit_entries import SECRET as AUDIT_SECRET
+from tests.service.bad_requests import (
     FORM,
     HOST,
     PREDICT,
@@ -19,13 +26,6 @@ from benchmarks.service.inputs.bad_requests import (
     only,
     unusual_cases,
 )
-from benchmarks.service.inputs.images import synthetic_images
-from benchmarks.service.load.request import Part, form, post, post_form
-from service.auth.key_file import write_clients
-from service.settings import NESTED, PREFIX
-from service.telemetry import metrics
-from tests.server_process import END_S, ServerProcess, serving
-from tests.service.audit_entries import SECRET as AUDIT_SECRET
 from tests.service.key_clients import client as client_with
 from tests.service.real_server import RawResponse, exchange
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from eulerlora.methods.settings import SWAGSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
+from eulerlora_client.progress import track
 from training.adaptation.objective import AdapterObjective
 from training.bayesian.source import with_method
-from training.data.progress import track
 from training.fit.batches import LoadedBatches
 
 MOMENTUM = 0.9

@@ -26,8 +26,8 @@ from eulerlora.images.files import read_image as open_image
 from eulerlora.images.preprocess import Conversion, RgbImage
 from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.printable import printable
+from eulerlora_client.progress import track
 from training.data.augmentation import Transform
-from training.data.progress import track
 from training.recipe.schema import OodGroup
 
 Encoded = Path | bytes
@@ -205,7 +205,7 @@ class OodSet:
     """Images that differ from the data set; `name` and `skipped` as in ImageParts.
 
     Images of none of the classes are labelled OUTSIDE. group: how they differ (`OodSettings`).
-    generated: True for pictures of `training.ood`, False for those of a folder or archive.
+    generated: True for generated pictures, False for those of a folder or archive.
     """
 
     name: str

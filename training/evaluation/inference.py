@@ -16,8 +16,8 @@ from eulerlora.scores.ood_scores import ScoreName, score_values
 from eulerlora.scores.uncertainty import summarise
 from eulerlora.settings import Draw
 from eulerlora_client.contract.sampling import Mode, Sampler
+from eulerlora_client.progress import track
 from training.data.images import LabelledImage, read_image
-from training.data.progress import track
 
 BATCH_ROWS = 256
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from eulerlora_client.output_files import storage_errors
-from training.data.progress import (
+from eulerlora_client.progress import (
     LINE_INTERVAL_S,
     IntervalTimer,
     ProgressBar,

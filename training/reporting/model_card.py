@@ -11,8 +11,8 @@ from eulerlora.checkpoint.files import read_config, stored_revision, write_card
 from eulerlora.errors import DataError
 from eulerlora.methods.settings import EULERLORA, law_text, members_text
 from eulerlora_client.output_files import atomic_write
+from eulerlora_client.progress import format_duration
 from training.data.local_images import archive_names
-from training.data.progress import format_duration
 from training.evaluation.ood_sets import GENERATED
 from training.evaluation.report_schema import Report, read_report
 from training.recipe.file import RECIPES

@@ -1,6 +1,8 @@
 """The application of Ray Serve: its replicas in this process, its configuration, and a cluster."""
 
+import json
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -11,23 +13,39 @@ pytest.importorskip("ray.serve")
 
 from ray.serve.schema import ServeDeploySchema
 
-from benchmarks.ray_serve import (
-    answer_of,
-    answers_of,
-    largest_difference,
-    ray_serve,
-    replicas,
-)
-from benchmarks.service.inputs.images import synthetic_images
-from benchmarks.service.load.closed_loop import closed_loop
-from benchmarks.service.load.request import post
-from benchmarks.service.server.process import eulerlora_server
+from benchmarks.service.images import synthetic_images
+from benchmarks.service.load import Load, closed_loop, post
+from benchmarks.service.server import eulerlora_server, server_process, tree
 from deploy.ray.application import MAX_ONGOING_REQUESTS, Arguments, build, create_replica
 from eulerlora.checkpoint.files import ADAPTERS
 from eulerlora_client.settings import validated
 from service.settings import ServiceSettings
 from tests.eulerlora_client.runs import random_png
 
+RAY_PORT = 8123
+ENVIRONMENT = {
+    "RAY_ADDRESS": "local",  # not the cluster of another program
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "deploy.ray.retry.middlewares",
+}
+CLUSTER = {
+    "http_options": {"host": "127.0.0.1", "port": RAY_PORT},
+    "applications": [
+        {
+            "name": "eulerlora",
+            "import_path": "deploy.ray.application:build",
+            "args": {"open_to_all": True},
+            "deployments": [
+                {
+                    "name": "eulerlora",
+                    "autoscaling_config": {"min_replicas": 2, "max_replicas": 2},
+                    "ray_actor_options": {"num_cpus": 1},
+                }
+            ],
+        }
+    ],
+}
 CONFIG = Path(__file__).parents[3] / "deploy" / "ray" / "serve.yaml"
 
 
@@ -68,17 +86,34 @@ def test_the_configuration_is_valid_and_names_the_application() -> None:
 
 
 @pytest.mark.slow
-def test_replicas_answer_as_one_process_and_the_loss_of_one_loses_no_request() -> None:
+def test_replicas_answer_as_one_process_and_the_loss_of_one_loses_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     requests = [post(image, parameters={"mode": "stoch"}) for image in synthetic_images(8)]
     with eulerlora_server(("--precision", "auto")) as server:
-        expected = answers_of(server.port, requests)
-    with ray_serve() as server:
-        assert largest_difference(expected, answers_of(server.port, requests)) < 1e-4
-        first, second = replicas(server)
-        first.kill()
+        expected = probabilities_by_seed(closed_loop(server.port, requests, 2, 16))
+    assert len(expected) == len(requests)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    file = tmp_path / "serve.yaml"
+    file.write_text(json.dumps(CLUSTER))  # JSON is YAML
+    command = ["-m", "ray.serve.scripts", "run", str(file)]
+    with server_process(command, "/readyz", RAY_PORT) as server:
+        while len(replicas := [p for p in tree(server.pid) if p.name() == "ray::ServeRep"]) < 2:
+            time.sleep(0.5)
+        load = closed_loop(server.port, requests, 2, 16)
+        assert probabilities_by_seed(load) == {
+            seed: pytest.approx(probabilities, abs=1e-4) for seed, probabilities in expected.items()
+        }
+        replicas[0].kill()
         load = closed_loop(server.port, requests, clients=4, responses=40)
         assert [exchange.status for exchange in load.exchanges] == [200] * len(load.exchanges)
-        for exchange in load.exchanges:
-            answer = answer_of(exchange)
-            assert largest_difference(expected[answer["seed"]], answer) < 1e-4
-        assert second.is_running()
+        for seed, probabilities in probabilities_by_seed(load).items():
+            assert probabilities == pytest.approx(expected[seed], abs=1e-4)
+        assert replicas[1].is_running()
+
+
+def probabilities_by_seed(load: Load) -> dict[int, dict[str, float]]:
+    """Returns the probabilities of each answer by its seed, which is derived from the image."""
+    answers = [json.loads(e.response.body) for e in load.successful if e.response is not None]
+    return {answer["seed"]: answer["probabilities"] for answer in answers}

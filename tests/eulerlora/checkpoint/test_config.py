@@ -49,12 +49,15 @@ def msp(config: CheckpointConfig, *options: Any) -> float:
 def test_a_threshold_is_selected_by_mode_and_samples(config: CheckpointConfig) -> None:
     assert msp(config, "stoch", 4) == 0.6
     assert msp(config, "det", 1) == 0.7
+    for options in (("stoch", 1), ("stoch", 8), ("det", 4)):
+        assert config.threshold(*options) is None
 
 
-def test_options_without_calibration_have_no_threshold(config: CheckpointConfig) -> None:
-    assert config.threshold("stoch", 1) is None
-    assert config.threshold("stoch", 8) is None
-    assert config.threshold("det", 4) is None
+def test_optional_parts_have_defaults(fields: Fields) -> None:
+    del fields["sampler"], fields["thresholds"]
+    config = CheckpointConfig.model_validate_json(json.dumps(fields))
+    assert config.sampler == "independent"
+    assert config.threshold("det", 1) is None
 
 
 def test_thresholds_of_stoch_are_valid_for_the_checkpoints_sampler_only(fields: Fields) -> None:
@@ -84,11 +87,6 @@ def test_a_precision_selects_its_own_entries_and_otherwise_those_there_are(
     assert rounded.in_precision("float32") == rounded  # nothing else is left
 
 
-def test_the_default_sampler_is_independent(fields: Fields) -> None:
-    del fields["sampler"]
-    assert CheckpointConfig.model_validate_json(json.dumps(fields)).sampler == "independent"
-
-
 def set_at(*path: str | int, value: object) -> Callable[[Fields], None]:
     def change(fields: Fields) -> None:
         table: Any = fields
@@ -97,6 +95,10 @@ def set_at(*path: str | int, value: object) -> Callable[[Fields], None]:
         table[path[-1]] = value
 
     return change
+
+
+def removed(name: str) -> Callable[[Fields], None]:
+    return lambda fields: fields.__delitem__(name)
 
 
 def same_names(fields: Fields) -> None:
@@ -110,6 +112,10 @@ def same_options(fields: Fields) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        *(
+            (removed(name), name)
+            for name in ("name", "backbone", "adapters", "classes", "preprocessing", "provenance")
+        ),
         (set_at("extra", value=1), "extra"),
         (set_at("backbone", "extra", value=1), "extra"),
         (set_at("adapters", "settings", "alpha", value=1), "alpha"),
@@ -149,25 +155,6 @@ def test_an_invalid_config_is_refused(
     change(fields)
     with pytest.raises(ValidationError, match=message):
         CheckpointConfig.model_validate_json(json.dumps(fields))
-
-
-@pytest.mark.parametrize(
-    "name", ["name", "backbone", "adapters", "classes", "preprocessing", "provenance"]
-)
-def test_a_config_without_a_required_part_is_refused(fields: Fields, name: str) -> None:
-    del fields[name]
-    with pytest.raises(ValidationError, match=name):
-        CheckpointConfig.model_validate_json(json.dumps(fields))
-
-
-def test_a_threshold_that_is_not_a_number_is_refused() -> None:
-    with pytest.raises(ValidationError, match="msp"):
-        Threshold.model_validate(threshold(msp=float("nan")))
-
-
-def test_a_config_without_thresholds_has_none(fields: Fields) -> None:
-    del fields["thresholds"]
-    assert CheckpointConfig.model_validate_json(json.dumps(fields)).threshold("det", 1) is None
 
 
 def test_the_convergence_threshold_is_that_of_the_most_samples(make_network, make_config) -> None:

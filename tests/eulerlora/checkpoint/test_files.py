@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import resource
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,10 +38,9 @@ from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import Runtime, predict_rows
-from eulerlora.settings import BackboneSettings, Draw, RuntimeSettings
+from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_client.errors import StorageError
 from tests.damaged_checkpoints import (
-    BACKBONE,
     CONFIG,
     LARGEST,
     LOADING,
@@ -200,23 +198,6 @@ def test_large_numbers_allocate_nothing_that_the_files_do_not_hold(
 def peak_kilobytes() -> int:
     """Returns the largest size that the memory of this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-@pytest.mark.parametrize("width", [16, 24])
-def test_the_file_of_another_backbone_is_refused(
-    checkpoint_copy: Path, make_network, make_config, tmp_path: Path, make_backbone, width: int
-) -> None:
-    settings = BackboneSettings(
-        image_size=32, patch_size=8, layers=2, heads=2, width=width, mlp_width=24
-    )
-    other = make_network(backbone=make_backbone(settings, seed=9))
-    save_checkpoint(tmp_path / "other", other, make_config(other), CARD)
-    shutil.copy(tmp_path / "other" / BACKBONE, checkpoint_copy)
-    with pytest.raises(
-        CheckpointError, match="SHA-256" if width == 16 else "expected shape"
-    ) as caught:
-        load_checkpoint(checkpoint_copy)
-    assert caught.value.path == checkpoint_copy / BACKBONE
 
 
 def test_a_folder_with_files_is_refused_and_left_unchanged(

@@ -212,16 +212,6 @@ def test_an_initialised_network_equals_the_frozen_backbone_in_every_mode(
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_rows_of_different_adapters_modes_and_sample_counts_share_a_batch(
-    network: AdaptedVisionTransformer, images: Tensor
-) -> None:
-    draws = (Draw(mode="stoch", samples=3, seed=4), DET, Draw(mode="stoch", seed=9))
-    together = answer(network, images, *draws)
-    for index, draw in enumerate(draws):
-        (alone,) = answer(network, images[index : index + 1], draw)
-        torch.testing.assert_close(together[index], alone, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("start", [0, 1, 2])
 def test_blocks_below_the_first_sampled_one_are_those_of_mode_det(

@@ -1,4 +1,4 @@
-"""Capital of bets, and the bounds that it gives, against fractions and simulations."""
+"""Sequential tests and bounds by bets, against fractions and simulations."""
 
 import math
 import random
@@ -10,6 +10,7 @@ from scipy.stats import beta, binom
 
 from eulerlora_client.monitoring.betting import (
     STAKES,
+    ChangeTest,
     calibration_upper_bound,
     log_capital,
     log_mean_exp,
@@ -45,18 +46,6 @@ def test_the_expected_capital_is_one_at_the_tolerated_probability(probability: f
             for events in range(trials + 1)
         )
         assert expectation == pytest.approx(1)
-
-
-def test_the_expected_capital_falls_below_the_tolerated_probability() -> None:
-    expectation = math.fsum(
-        binom.pmf(events, 12, 0.2) * math.exp(log_capital(events, 12, 0.3)) for events in range(13)
-    )
-    assert expectation < 0.9
-
-
-def test_the_stakes_lie_between_zero_and_one_and_are_symmetric() -> None:
-    assert 0 < STAKES[0] < STAKES[-1] < 1
-    assert [1 - stake for stake in reversed(STAKES)] == pytest.approx(STAKES)
 
 
 def test_the_log_of_a_mean_is_that_of_scipy_and_does_not_overflow() -> None:
@@ -108,6 +97,83 @@ def test_the_calibration_bound_covers_and_is_close_to_the_exact_one() -> None:
         assert bound < beta.ppf(0.9999, events + 1, images - events)
 
 
-def test_the_calibration_bound_of_a_full_share_is_one() -> None:
-    assert calibration_upper_bound(1.0, 30, 0.99) == pytest.approx(1)
-    assert calibration_upper_bound(0.95, 1, 0.99) <= 1
+def naive_statistic(events: list[bool], tolerated: float) -> float:
+    """Returns the mean over the stakes of M, updated at every trial."""
+    sums = [0.0] * len(STAKES)
+    for event in events:
+        for index, stake in enumerate(STAKES):
+            factor = 1 + stake / tolerated * (event - tolerated)
+            sums[index] = (1 + sums[index]) * factor
+    return math.fsum(sums) / len(sums)
+
+
+def trials_seen(events: list[bool], tolerated: float) -> ChangeTest:
+    """Returns a test that has seen the trials."""
+    test = ChangeTest()
+    for trial, event in enumerate(events, start=1):
+        if event:
+            test.record_event(trial, tolerated)
+    return test
+
+
+def random_events(probability: float, trials: int, seed: int) -> list[bool]:
+    """Returns independent trials."""
+    random_numbers = random.Random(seed)
+    return [random_numbers.random() < probability for _ in range(trials)]
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.05, 0.4, 1.0])
+def test_skipped_trials_give_the_statistic_of_single_updates(probability: float) -> None:
+    events = random_events(probability, 60, seed=1)
+    for trials in (1, 17, 60):
+        statistic = math.exp(trials_seen(events[:trials], 0.1).log_statistic(trials))
+        assert statistic == pytest.approx(naive_statistic(events[:trials], 0.1))
+
+
+def test_the_mean_statistic_is_the_number_of_trials_at_the_tolerated_probability() -> None:
+    # exact: all sequences of 8 trials, with their probabilities
+    probability, trials = 0.3, 8
+    mean = 0.0
+    for code in range(2**trials):
+        events = [bool(code >> bit & 1) for bit in range(trials)]
+        weight = math.prod(probability if event else 1 - probability for event in events)
+        mean += weight * math.exp(trials_seen(events, probability).log_statistic(trials))
+    assert mean == pytest.approx(trials)
+
+
+def test_false_alarms_are_as_rare_as_stated_when_events_depend_on_each_other() -> None:
+    limit, trials, runs = 1000.0, 300, 300
+    alarms = 0
+    for seed in range(runs):
+        random_numbers, test, probability = random.Random(seed), ChangeTest(), 0.1
+        for trial in range(1, trials + 1):
+            event = random_numbers.random() < probability
+            probability = 0.05 if event else 0.1  # never above the tolerated one
+            if event:
+                test.record_event(trial, 0.1)
+                if test.log_statistic(trial) >= math.log(limit):
+                    alarms += 1
+                    break
+    assert 0 < alarms / runs <= trials / limit
+
+
+def test_a_long_quiet_time_does_not_delay_the_alarm() -> None:
+    change = random_events(0.5, 200, seed=2)
+    delays = []
+    for quiet in (0, 100_000):
+        test = ChangeTest()
+        for trial, event in enumerate(change, start=1):
+            if event:
+                test.record_event(quiet + trial, 0.1)
+            if test.log_statistic(quiet + trial) >= math.log(1e6):
+                delays.append(trial)
+                break
+    assert delays[1] <= delays[0] <= 100
+
+
+def test_a_shift_of_any_length_does_not_overflow() -> None:
+    test = ChangeTest()
+    for trial in range(1, 5001):
+        test.record_event(trial, 0.001)
+    assert 5000 < test.log_statistic(5000) < math.inf
+    assert math.isfinite(test.log_statistic(10_000_000))

@@ -52,11 +52,6 @@ def test_a_state_has_the_rates_of_the_event_with_the_most_evidence() -> None:
     assert monitor.pictures == 5
 
 
-def test_a_monitor_that_has_seen_nothing_has_no_evidence() -> None:
-    states = ShiftMonitor(RATES).states()
-    assert [(state.evidence, state.rate, state.alarm) for state in states] == [(0, 0, False)] * 2
-
-
 def test_an_alarm_is_set_at_the_limit_and_stays_on() -> None:
     monitor = ShiftMonitor({"flag": FLAG})
     alarms, evidence = [], []

@@ -1,4 +1,4 @@
-"""CSV and JSON Lines."""
+"""CSV, JSON Lines and the paths of output files."""
 
 import csv
 import json
@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from eulerlora_client.contract.answers import Disposition, Prediction, PredictionWarning, Reason
+from eulerlora_client.errors import OutputPathError
 from eulerlora_client.policy.results import NOT_FITTED
 from eulerlora_client.policy.results import decided as decided_again
-from eulerlora_client.report.exports import COLUMNS, read_json_lines, write_csv, write_json_lines
+from eulerlora_client.report.exports import COLUMNS, Outputs, write_csv, write_json_lines
 from eulerlora_client.report.ranking import RowProblem, TriageRow
 from tests.eulerlora_client.runs import decided, mel_policy, undecided
 from tests.eulerlora_client.triage_rows import UNFAMILIAR
@@ -115,28 +116,12 @@ def test_csv_has_the_scores_and_the_prediction_set(tmp_path: Path) -> None:
         assert urgent[name] == ""
 
 
-def test_json_lines_are_read_as_they_were_written(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    write_json_lines(path, ROWS)
-    assert read_json_lines(path) == ROWS
-
-
 def test_names_that_are_not_utf_8_are_preserved(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9.png")
     write_csv(tmp_path / "rows.csv", [undecided(name)])
     assert b"caf\xe9.png" in (tmp_path / "rows.csv").read_bytes()
     write_json_lines(tmp_path / "rows.jsonl", [undecided(name)])
     assert json.loads((tmp_path / "rows.jsonl").read_text())["file"] == name
-
-
-def test_a_spreadsheet_reads_no_name_as_a_formula(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    names = ["=1+1.png", "+1.png", "-1.png", "@a.png", "\t.png", "/=.png", "a=.png"]
-    write_csv(path, [undecided(name) for name in names])
-    with path.open(newline="", encoding="utf-8") as file:
-        written = [line["file"] for line in csv.DictReader(file)]
-    assert written == [*(f"./{name}" for name in names[:5]), *names[5:]]
-    assert [Path(name) for name in written] == [Path(name) for name in names]
 
 
 HOSTILE = "=cmd|'/c calc'!A1\x1b]0;title\x07\u202e"
@@ -186,7 +171,25 @@ def test_a_terminal_receives_no_control_characters_of_names(tmp_path: Path) -> N
     assert b"\x1b" not in shown
 
 
-@pytest.mark.parametrize("write", [write_csv, write_json_lines])
-def test_without_rows_the_file_is_written_too(write, tmp_path: Path) -> None:
-    write(tmp_path / "rows", [])
-    assert (tmp_path / "rows").exists()
+def test_a_file_that_fails_does_not_prevent_the_others(tmp_path: Path) -> None:
+    outputs = Outputs(tmp_path / "gone" / "rows.csv", tmp_path / "rows.jsonl", None)
+    with pytest.raises(FileNotFoundError, match=r"rows\.csv"):
+        outputs.write([undecided("a.png")], mel_policy())
+    assert outputs.json_lines is not None
+    assert outputs.json_lines.read_text().count("\n") == 1
+
+
+def test_a_link_to_an_input_image_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "image.png").touch()
+    (tmp_path / "rows.csv").symlink_to("image.png")
+    with pytest.raises(OutputPathError, match="is an input file"):
+        Outputs(tmp_path / "rows.csv", None, None).check([tmp_path / "image.png"])
+
+
+def test_a_link_to_another_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").symlink_to("target.csv")
+    outputs = Outputs(tmp_path / "rows.csv", None, None)
+    outputs.check([])
+    outputs.write([undecided("a.png")], mel_policy())
+    assert "a.png" in (tmp_path / "target.csv").read_text()
+    assert (tmp_path / "rows.csv").is_symlink()

@@ -1,12 +1,20 @@
-"""Image arguments."""
+"""Image arguments, files below folders, and files without metadata."""
 
+import os
+import re
+import struct
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from PIL import ExifTags, Image, ImageCms, ImageOps, PngImagePlugin
 
-from eulerlora_client.contract.problems import UnreadableFile
-from eulerlora_client.sdk.images import image_bytes
+from eulerlora.images.files import EXTENSIONS as MODEL_EXTENSIONS
+from eulerlora_client.contract.problems import MetadataNotRemoved, UnreadableFile
+from eulerlora_client.errors import ImageFilesError
+from eulerlora_client.sdk.images import EXTENSIONS, image_bytes, select_files, without_metadata
 
 
 def test_a_path_bytes_and_a_file_have_the_same_content(tmp_path: Path) -> None:
@@ -23,3 +31,191 @@ def test_a_path_bytes_and_a_file_have_the_same_content(tmp_path: Path) -> None:
 def test_an_unreadable_file_is_a_problem(image: str | Path) -> None:
     with pytest.raises(UnreadableFile):
         image_bytes(image)
+
+
+def touch(folder: Path, *names: str) -> list[Path]:
+    paths = [folder / name for name in names]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return paths
+
+
+def test_the_extensions_that_the_model_reads_are_selected() -> None:
+    assert set(MODEL_EXTENSIONS) < set(EXTENSIONS)
+
+
+def test_paths_keep_their_order_and_folders_are_sorted(tmp_path: Path) -> None:
+    b, a, c = touch(tmp_path, "b/2.JPG", "b/1/x.png", "a.jpg")
+    assert select_files([c, tmp_path / "b"]).files == (c, a, b)
+
+
+def test_a_file_given_twice_is_selected_once(tmp_path: Path, monkeypatch) -> None:
+    (file,) = touch(tmp_path, "1.png")
+    monkeypatch.chdir(tmp_path)
+    assert select_files([Path("1.png"), file, tmp_path]).files == (Path("1.png"),)
+
+
+def test_a_folder_without_images_is_an_error(tmp_path: Path) -> None:
+    touch(tmp_path, "notes.txt")
+    with pytest.raises(ImageFilesError, match="got 1 other files"):
+        select_files([tmp_path])
+
+
+def test_an_unlistable_folder_is_an_error(tmp_path: Path, monkeypatch) -> None:
+    touch(tmp_path, "1.png", "closed/2.png")
+    scandir = os.scandir
+
+    def refused(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(ImageFilesError, match=r"closed: cannot be listed \(Permission denied\)"):
+        select_files([tmp_path])
+
+
+SECRET = "Jane Doe, ward 4"
+PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+XMP = f'<x:xmpmeta><rdf:li xml:lang="x-default">{SECRET}</rdf:li></x:xmpmeta>'.encode()
+
+
+def picture() -> Image.Image:
+    coarse = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((64, 48), Image.Resampling.BICUBIC)
+
+
+def exif(orientation: int) -> Image.Exif:
+    """An EXIF block with a name, a place and an orientation."""
+    tags = Image.Exif()
+    tags[ExifTags.Base.Artist] = SECRET
+    tags[ExifTags.Base.Orientation] = orientation
+    tags.get_ifd(ExifTags.IFD.GPSInfo)[ExifTags.GPS.GPSMapDatum] = SECRET
+    return tags
+
+
+def encoded(file_format: str, orientation: int = 1, **options: Any) -> bytes:
+    """Returns a file with every kind of metadata that Pillow writes in this format."""
+    shared = {"exif": exif(orientation).tobytes(), "icc_profile": PROFILE, "xmp": XMP}
+    if file_format == "PNG":
+        texts = PngImagePlugin.PngInfo()
+        texts.add_text("Comment", SECRET)
+        texts.add_text("Packed", SECRET, zip=True)
+        texts.add_itxt("XML:com.adobe.xmp", XMP.decode())
+        shared = {"exif": shared["exif"], "icc_profile": PROFILE, "pnginfo": texts}
+    buffer = BytesIO()
+    picture().save(buffer, file_format, **shared, **options)
+    return buffer.getvalue()
+
+
+def shown(content: bytes) -> np.ndarray:
+    """Returns the pixels as a viewer shows them, without colour conversion."""
+    with Image.open(BytesIO(content)) as image:
+        return np.asarray(ImageOps.exif_transpose(image).convert("RGBA"))
+
+
+CASES = {
+    "JPEG": {"comment": SECRET},
+    "JPEG progressive": {"progressive": True},
+    "JPEG with restarts": {"restart_marker_blocks": 1},
+    "PNG": {},
+    "WEBP": {},
+    "WEBP lossless": {"lossless": True},
+}
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+@pytest.mark.parametrize("case", CASES)
+def test_only_pixels_profile_and_orientation_remain(case: str, orientation: int) -> None:
+    content = encoded(case.partition(" ")[0], orientation, **CASES[case])
+    assert SECRET.encode() in content
+    stripped = without_metadata(content)
+    assert len(stripped) < len(content)
+    assert np.array_equal(shown(stripped), shown(content))
+    with Image.open(BytesIO(stripped)) as image:
+        assert image.info["icc_profile"] == PROFILE
+        tags = dict(image.getexif())
+        assert tags == ({} if orientation == 1 else {ExifTags.Base.Orientation: orientation})
+        assert not {"xmp", "comment", "Comment", "Packed", "XML:com.adobe.xmp"} & set(image.info)
+    assert b"Jane" not in stripped
+    assert without_metadata(stripped) == stripped
+
+
+def test_a_file_without_metadata_keeps_its_pixels_byte_for_byte() -> None:
+    for file_format in ("JPEG", "PNG", "WEBP"):
+        buffer = BytesIO()
+        picture().save(buffer, file_format)
+        assert without_metadata(buffer.getvalue()) == buffer.getvalue()
+
+
+def test_previews_and_appended_files_of_a_jpeg_are_removed() -> None:
+    plain = encoded("JPEG")
+    header, rest = plain[:20], plain[20:]
+    assert header[6:10] == b"JFIF"
+    with_pixel = header[:4] + b"\0\x13" + header[6:18] + b"\1\1" + b"RGB" + rest
+    assert without_metadata(with_pixel) == without_metadata(plain)
+    preview = b"\xff\xe0" + struct.pack(">H", 11) + b"JFXX\0\x10abc"
+    photoshop = b"\xff\xed" + struct.pack(">H", 2 + len(SECRET)) + SECRET.encode()
+    glued = plain[:2] + preview + photoshop + plain[2:] + b"trailer " + SECRET.encode()
+    assert without_metadata(glued) == without_metadata(plain)
+    assert re.search(b"JFXX|trailer", without_metadata(glued)) is None
+
+
+def test_data_behind_a_png_or_webp_is_removed() -> None:
+    for file_format in ("PNG", "WEBP"):
+        plain = encoded(file_format)
+        for appended in (SECRET.encode(), plain):
+            assert without_metadata(plain + appended) == without_metadata(plain)
+
+
+def test_the_orientation_of_xmp_is_kept_as_exif() -> None:
+    buffer = BytesIO()
+    picture().save(buffer, "JPEG", xmp=b'<rdf:Description tiff:Orientation="6"/>')
+    stripped = without_metadata(buffer.getvalue())
+    assert b"rdf" not in stripped
+    assert np.array_equal(shown(stripped), shown(buffer.getvalue()))
+    assert shown(stripped).shape == (64, 48, 4)
+
+
+def test_an_animation_stays_an_animation() -> None:
+    frames = [picture(), picture().rotate(90)]
+    for file_format in ("PNG", "WEBP"):
+        buffer = BytesIO()
+        frames[0].save(buffer, file_format, save_all=True, append_images=frames[1:])
+        with Image.open(BytesIO(without_metadata(buffer.getvalue()))) as image:
+            assert image.n_frames == 2
+
+
+def test_transparency_and_palette_are_kept() -> None:
+    buffer = BytesIO()
+    picture().quantize(16).save(buffer, "PNG", transparency=3)
+    assert np.array_equal(shown(without_metadata(buffer.getvalue())), shown(buffer.getvalue()))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"text",
+        bytes(128) + b"DICM" + bytes(64),
+        b"GIF89a",
+        b"\xff\xd8\xff\xe1\0\x04ab no marker",
+    ],
+    ids=["empty", "text", "DICOM", "GIF", "broken JPEG"],
+)
+def test_another_format_is_not_sent(content: bytes) -> None:
+    with pytest.raises(MetadataNotRemoved, match="the file was not sent"):
+        image_bytes(content, strip_metadata=True)
+    assert image_bytes(content) == content
+
+
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP"])
+def test_a_truncated_file_has_no_metadata_either(file_format: str) -> None:
+    content = encoded(file_format)
+    for length in (*range(len(content[:60])), *range(60, len(content), 7)):
+        try:
+            stripped = without_metadata(content[:length])
+        except MetadataNotRemoved:
+            continue
+        assert b"Jane" not in stripped

@@ -1,9 +1,41 @@
-"""URLs and keys are validated before a request is sent."""
+"""Checks of URLs and keys, responses as bodies or problems, and waits between attempts."""
 
+from threading import Event
+
+import httpx
 import pytest
+from pydantic import ValidationError
 
+from eulerlora_client.contract.answers import ClassName
+from eulerlora_client.contract.problems import (
+    BadRequest,
+    ConnectionLost,
+    InternalError,
+    NotAuthenticated,
+    Overloaded,
+    Problem,
+    QuotaExceeded,
+    RequestRefused,
+    ServiceFailed,
+    TimedOut,
+    Unavailable,
+    UnexpectedAnswer,
+    Unreachable,
+    UnsupportedMedia,
+)
 from eulerlora_client.errors import SettingsError
-from eulerlora_client.sdk.requests import Timeouts, connection_options
+from eulerlora_client.sdk.requests import (
+    RequestOptions,
+    RetryPolicy,
+    Timeouts,
+    connection_options,
+    model_request,
+    predict_request,
+    reported_problem,
+    response_body,
+    retrying,
+)
+from tests.eulerlora_client.runs import DETAILS
 
 
 @pytest.mark.parametrize(
@@ -36,3 +68,136 @@ def test_a_key_is_sent_as_a_bearer_token() -> None:
         "Authorization": "Bearer elk_1"
     }
     assert connection_options("https://x/y/", None, Timeouts())["headers"] == {}
+
+
+PREDICT = predict_request(b"", RequestOptions())
+BY_STATUS = [
+    (400, BadRequest),
+    (401, NotAuthenticated),
+    (415, UnsupportedMedia),
+    (418, RequestRefused),
+    (429, QuotaExceeded),
+    (500, InternalError),
+    (502, ServiceFailed),
+    (503, Unavailable),
+    (599, ServiceFailed),
+    (302, UnexpectedAnswer),
+    (204, UnexpectedAnswer),
+]
+
+
+@pytest.mark.parametrize(("status", "kind"), BY_STATUS)
+def test_an_unknown_code_gets_the_class_of_its_status(status: int, kind: type[Problem]) -> None:
+    document = {"code": "later_code", "detail": "D", "title": "T", "request_id": "r1"}
+    problem = reported_problem(httpx.Response(status, json=document))
+    assert type(problem) is kind
+    assert (problem.code, problem.status, str(problem)) == ("later_code", status, "T: D")
+
+
+@pytest.mark.parametrize(("status", "kind"), BY_STATUS)
+@pytest.mark.parametrize("body", [b"", b"<html>Bad Gateway</html>", b"null", b'{"code": 3}'])
+def test_a_response_without_a_document_gets_the_class_of_its_status(
+    status: int, kind: type[Problem], body: bytes
+) -> None:
+    problem = reported_problem(httpx.Response(status, content=body, headers={"X-Request-ID": "r1"}))
+    assert type(problem) is kind
+    assert (problem.code, problem.status, problem.request_id) == (kind.code, status, "r1")
+    assert str(status) in problem.detail
+
+
+def test_deeply_nested_json_is_not_a_document() -> None:
+    assert type(reported_problem(httpx.Response(503, content=b"[" * 100_000))) is Unavailable
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("7", 7), ("0", 0), ("Mon, 05 Jan 2026 00:00:00 GMT", 0), ("soon", None), ("-1", None)],
+)
+def test_retry_after_is_seconds_or_a_date(value: str, seconds: float | None) -> None:
+    problem = reported_problem(httpx.Response(503, headers={"Retry-After": value}))
+    assert problem.retry_after_s == seconds
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"label": 3}', b"\xff", b"[" * 100_000])
+def test_a_200_without_a_prediction_is_an_unexpected_answer(body: bytes) -> None:
+    with pytest.raises(UnexpectedAnswer, match="expected a Prediction") as raised:
+        response_body(httpx.Response(200, content=body, headers={"X-Request-ID": "r3"}), PREDICT)
+    assert (raised.value.status, raised.value.request_id) == (200, "r3")
+
+
+class RecordedWaits(Event):
+    """Records the requested waits without waiting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timeouts_s: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.timeouts_s.append(timeout)
+        return self.is_set()
+
+
+def waits_s(*problems: Problem, retry: RetryPolicy) -> list[float]:
+    """Returns the waits between attempts that raise these problems, until one succeeds."""
+    remaining, waits = list(problems), RecordedWaits()
+
+    def attempt() -> None:
+        if remaining:
+            raise remaining.pop(0)
+
+    retrying(retry, waits)(attempt)
+    return waits.timeouts_s
+
+
+HOUR = RetryPolicy(service_s=3600, quota_s=3600)
+
+
+def test_the_wait_is_retry_after_with_a_short_jitter() -> None:
+    waits = waits_s(
+        QuotaExceeded("", retry_after_s=20), Overloaded("", retry_after_s=2), retry=HOUR
+    )
+    assert 20 <= waits[0] <= 20.5
+    assert 2 <= waits[1] <= 2.5
+
+
+def test_without_retry_after_waits_grow_up_to_a_limit() -> None:
+    waits = waits_s(*[Unreachable("")] * 40, retry=HOUR)
+    for attempt, wait in enumerate(waits):
+        assert 0 <= wait <= min(5, 0.25 * 2**attempt)
+    assert max(waits) > 0.5
+
+
+def test_a_quota_has_a_limit_of_its_own() -> None:
+    policy = RetryPolicy(service_s=1, quota_s=100)
+    assert len(waits_s(QuotaExceeded("", retry_after_s=50), retry=policy)) == 1
+    with pytest.raises(Overloaded):
+        waits_s(Overloaded("", retry_after_s=50), retry=policy)
+
+
+def test_a_lost_connection_is_retried_and_a_timeout_is_not() -> None:
+    assert len(waits_s(ConnectionLost(""), retry=HOUR)) == 1
+    with pytest.raises(TimedOut):
+        waits_s(TimedOut(""), retry=HOUR)
+
+
+def test_after_cancellation_the_last_problem_is_raised() -> None:
+    cancelled, attempts = Event(), []
+
+    def attempt() -> None:
+        attempts.append(len(attempts))
+        cancelled.set()
+        raise Overloaded("", retry_after_s=1000)
+
+    with pytest.raises(Overloaded):
+        retrying(RetryPolicy(service_s=10_000), cancelled)(attempt)
+    assert attempts == [0]
+
+
+def test_keys_of_later_services_are_ignored_also_in_models_that_checkpoints_share() -> None:
+    label = {"name": "mel", "description": "melanoma", "later": 1}
+    details = DETAILS | {"classes": [label], "later": 2}
+    answer = response_body(httpx.Response(200, json=details), model_request("tiny"))
+    assert answer.classes[0].description == "melanoma"
+    with pytest.raises(ValidationError):
+        ClassName.model_validate(label)

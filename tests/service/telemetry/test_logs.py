@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import uvicorn
 
-from service.telemetry.logs import LogSettings, TextFormatter, log_config
-from service.telemetry.request_id import current_request_id
+from service.telemetry.logs import LogSettings, TextFormatter, current_request_id, log_config
 
 FORGED = "first\n2026-01-01 00:00:00,000 INFO service.telemetry.observation forged\x1b[2J\u2028"
 
@@ -41,13 +40,13 @@ def log_exception(log: logging.Logger) -> None:
 
 def test_every_logger_writes_json_lines_to_stderr(stderr) -> None:
     logging.config.dictConfig(log_config("json"))
-    logging.getLogger("service.http.problem_responses").info("ours")
+    logging.getLogger("service.http.responses").info("ours")
     logging.getLogger("uvicorn.error").info("uvicorn's", extra={"color_message": "coloured"})
     logging.getLogger("some.library").warning("a library's")
     logging.getLogger("some.library").info("too much")
     lines = [json.loads(line) for line in stderr().splitlines()]
     assert [(line["logger"], line["message"]) for line in lines] == [
-        ("service.http.problem_responses", "ours"),
+        ("service.http.responses", "ours"),
         ("uvicorn.error", "uvicorn's"),
         ("some.library", "a library's"),
     ]

@@ -12,9 +12,7 @@ from starlette.testclient import TestClient
 
 from eulerlora_client.contract.answers import Disposition
 from service.telemetry import metrics as metrics_module
-from service.telemetry.events import CompletedRequest
-from service.telemetry.metric_families import REASONS
-from service.telemetry.metrics import CACHE_S, Metrics
+from service.telemetry.metrics import CACHE_S, REASONS, CompletedRequest, Metrics
 from tests.service.observed import (
     ADAPTIVE_BODY,
     AUTO_BODY,

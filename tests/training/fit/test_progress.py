@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.training.data.test_progress import Terminal, on_terminal
+from tests.eulerlora_client.test_progress import Terminal, on_terminal
 from training.fit.batches import RunLength
 from training.fit.progress import ProgressDisplay, epoch_line, estimate_line, run_line
 from training.fit.run import Progress

@@ -413,7 +413,7 @@ def test_ood_metrics_and_flagged_shares_follow_from_the_rows(
         test = part(csv_rows, TEST, mode)
         for name in ("other", "colour-inverted"):
             outside = part(csv_rows, name, mode)
-            is_test = np.arange(len(test.rows) + len(outside.rows)) < len(test.rows)
+            is_test = np.arange(len(test.csv_rows) + len(outside.csv_rows)) < len(test.csv_rows)
             for score in SCORES:
                 values = np.concatenate([test.column(score), outside.column(score)])
                 results = mode.ood[name].scores[score]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from training.tables import local, ray_cluster
-from training.tables.local import Training, all_devices, log_file, train_all, training_of
+from training.tables.local import TrainingCommand, all_devices, log_file, train_all, training_of
 from training.tables.runs import TableRun, runs_of
 from training.tables.table import read_table
 
@@ -34,7 +34,7 @@ def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """
     file = tmp_path / "script"
 
-    def scripted(run: TableRun, data: Path, device: str) -> Training:
+    def scripted(run: TableRun, data: Path, device: str) -> TrainingCommand:
         names = f"variant={run.recipe.variant} device={device} out={run.out}"
         finished = f'finish="mkdir -p {run.report_file.parent}; touch {run.report_file}"'
         command = ("sh", "-c", f"{names}; {finished}; cd {tmp_path}; . {file}")
@@ -64,15 +64,18 @@ def test_one_device_has_one_run_at_a_time(
     ]
 
 
-def test_a_device_listed_twice_has_two_runs_at_a_time(
-    runs: list[TableRun], script: Path, tmp_path: Path
+@pytest.mark.parametrize("devices", [("cuda:0", "cuda:1"), ("cpu", "cpu")])
+def test_every_device_has_a_run_and_a_device_listed_twice_has_two(
+    runs: list[TableRun], script: Path, tmp_path: Path, devices: tuple[str, str]
 ) -> None:
     script.write_text(
-        "touch here.$variant; i=0\n"
-        "while [ $(ls here.* | wc -l) -lt 2 ] && [ $i -lt 600 ]; do sleep 0.1; i=$((i+1)); done\n"
+        "echo $device > on.$variant; i=0\n"
+        "while [ $(ls on.* | wc -l) -lt 2 ] && [ $i -lt 600 ]; do sleep 0.1; i=$((i+1)); done\n"
         "[ $i -lt 600 ]"
     )
-    assert train_all(runs[:2], Path("data"), ["cpu", "cpu"]) == []
+    assert train_all(runs[:2], Path("data"), devices) == []
+    used = [(tmp_path / f"on.{run.recipe.variant}").read_text().strip() for run in runs[:2]]
+    assert tuple(used) == devices
 
 
 def test_runs_on_the_cpu_share_its_threads(
@@ -82,15 +85,6 @@ def test_runs_on_the_cpu_share_its_threads(
     monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
     train_all(runs[:1], Path("data"), ["cpu", "cuda:0", "cpu"])
     assert (tmp_path / "threads.lora-20").read_text().strip() == "2"
-
-
-def test_runs_are_distributed_over_the_devices(
-    runs: list[TableRun], script: Path, tmp_path: Path
-) -> None:
-    script.write_text("echo $variant > on.$device; sleep 0.3")
-    train_all(runs[:2], Path("data"), ["cuda:0", "cuda:1"])
-    started = {path.name: path.read_text().strip() for path in tmp_path.glob("on.*")}
-    assert started == {"on.cuda:0": "lora-20", "on.cuda:1": "eulerlora-1"}
 
 
 def test_a_failing_run_does_not_stop_the_others_and_reports_its_last_line(

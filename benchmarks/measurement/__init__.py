@@ -1,1 +1,0 @@
-"""Measurements, their results and their workloads."""

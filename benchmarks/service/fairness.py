@@ -1,0 +1,254 @@
+"""Response times of a client while another one overloads the service, and without that.
+
+The attackers' requests cost a server more than they cost their sender.
+"""
+
+import asyncio
+import itertools
+import json
+import re
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+from io import BytesIO
+
+import numpy as np
+import torch
+from PIL import Image
+
+from benchmarks.results import Measurement, Result, at_most
+from benchmarks.service.images import QUALITY, synthetic_images
+from benchmarks.service.load import (
+    RETRY_S,
+    ClientSession,
+    Exchange,
+    Part,
+    as_client,
+    closed_loop,
+    get,
+    post,
+    post_form,
+)
+from benchmarks.service.plan import Plan
+from benchmarks.service.server import eulerlora_server
+
+CPU = torch.device("cpu")
+VICTIM = "10.0.0.1"
+MAX_RATIO = 2.0
+BATCH, LARGE_BATCH = 32, 20
+SCANS = 300
+ANNOUNCED = (
+    b"POST /predict/batch HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 134217728\r\n"
+    b"Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n"
+)
+PHOTOGRAPH = (1400, 1050)  # about 0.4 MB
+PHONE_PHOTOGRAPH = (4000, 3000)  # 12 megapixels
+LARGEST = (6000, 4000)  # the limit of 24 megapixels
+DISTINCT = 4
+START_OF_SCAN = b"\xff\xda"
+END_OF_IMAGE = b"\xff\xd9"
+DRIP_S = 2.0  # below the time after which the service ends an upload that stalls
+
+_numbers = itertools.count(1)
+
+Attack = Callable[[int], AbstractContextManager[None]]
+
+
+def attackers(plan: Plan) -> Iterator[Result]:
+    """Compares the median and the 99th percentile of a client, and counts its refusals."""
+    requests = [as_client(post(image), VICTIM) for image in synthetic_images(plan.image_count)]
+    with eulerlora_server(plan.options) as server:
+        victim = partial(_victim, server.port, requests, plan.victim_requests)
+        victim()
+        for name, attack in attacks_by_name().items():
+            alone, attacked = [], []
+            for _ in range(plan.attack_runs):
+                alone.append(victim())
+                with attack(server.port):
+                    attacked.append(victim())
+            yield from _results(name, alone, attacked)
+
+
+def attacks_by_name() -> Mapping[str, Attack]:
+    """Returns the attacks by their descriptions; each runs while its context is open."""
+    webp = batch([large_webp()], LARGE_BATCH)
+    scans = post(jpeg_of_many_scans(SCANS))
+    return {
+        f"a batch of {BATCH} photographs": _clients(batch(photographs(), BATCH), 1),
+        f"4 batches of {LARGE_BATCH} lossless WebP of 24 megapixels": _clients(webp, 4),
+        f"4 clients with JPEGs of {SCANS} scans": _clients(scans, 4),
+        "4 uploads that announce 128 MB": partial(
+            dripping_uploads, head=as_client(ANNOUNCED, _attacker()), count=4
+        ),
+        "16 clients with photographs of 12 megapixels": _clients(post(phone_photograph()), 16),
+        "64 clients that read /metrics": _clients(get("/metrics"), 64),
+    }
+
+
+def _clients(request: bytes, count: int) -> Attack:
+    return partial(background_clients, requests=[as_client(request, _attacker())], clients=count)
+
+
+def _attacker() -> str:
+    """Returns a new address: the quota of an attack must not limit the next one."""
+    return f"10.0.1.{next(_numbers)}"
+
+
+def _victim(port: int, requests: Sequence[bytes], responses: int) -> list[Exchange]:
+    return closed_loop(port, requests, 1, responses).exchanges
+
+
+def _results(
+    name: str, alone: list[list[Exchange]], attacked: list[list[Exchange]]
+) -> Iterator[Result]:
+    sizes = {"requests": sum(map(len, attacked)), "runs": len(attacked)}
+    for percentile, label in ((50, "p50"), (99, "p99")):
+        measurement = Measurement(
+            name=f"{name}: {label} of another client / without them",
+            ours="one request after another, meanwhile",
+            reference="the same, alone",
+            target=at_most(MAX_RATIO) if label == "p99" else None,
+        )
+        yield measurement.comparison(
+            _percentiles(attacked, percentile), _percentiles(alone, percentile), CPU, sizes
+        )
+    refused = [
+        float(np.mean([exchange.status != 200 for exchange in exchanges])) for exchanges in attacked
+    ]
+    measurement = Measurement(
+        name=f"{name}: requests of another client without an answer",
+        ours="status other than 200",
+        unit="share",
+        target=at_most(0.0),
+    )
+    codes = Counter(_code(exchange) for run in attacked for exchange in run)
+    yield measurement.reading(float(np.mean(refused)), refused, CPU, {**sizes, "codes": codes})
+
+
+def _code(exchange: Exchange) -> str:
+    """Returns the problem code of a response, `answered` without a problem."""
+    if exchange.response is None:
+        return "no response"
+    return str(json.loads(exchange.response.body).get("code", "answered"))
+
+
+def _percentiles(runs: list[list[Exchange]], percentile: int) -> list[float]:
+    return [
+        float(
+            np.percentile(
+                [exchange.seconds for exchange in run if exchange.status == 200], percentile
+            )
+        )
+        for run in runs
+    ]
+
+
+def batch(images: Sequence[bytes], count: int) -> bytes:
+    """Returns a POST of /predict/batch with `count` files."""
+    parts = [Part("files", images[index % len(images)], f"{index}.jpg") for index in range(count)]
+    return post_form(parts).replace(b"POST /predict", b"POST /predict/batch", 1)
+
+
+def photographs() -> list[bytes]:
+    """Returns ordinary photographs."""
+    return synthetic_images(DISTINCT, size=PHOTOGRAPH)
+
+
+def phone_photograph() -> bytes:
+    """Returns a JPEG of 12 megapixels."""
+    with Image.open(BytesIO(synthetic_images(1)[0])) as image:
+        return _encoded(image.resize(PHONE_PHOTOGRAPH), "JPEG", quality=QUALITY)
+
+
+def large_webp() -> bytes:
+    """Returns a lossless WebP of 24 megapixels and few bytes, but not too few for its size."""
+    random = np.random.default_rng(0)
+    stripes = random.integers(0, 256, (LARGEST[1], 1, 3), dtype=np.uint8)
+    return _encoded(Image.fromarray(stripes).resize(LARGEST), "WEBP", lossless=True, method=0)
+
+
+def jpeg_of_many_scans(scans: int) -> bytes:
+    """Returns a progressive JPEG of 4 megapixels in which the last scan is repeated."""
+    image = Image.new("RGB", (2048, 2048), "gray")
+    data = _encoded(image, "JPEG", quality=QUALITY, progressive=True)
+    last = [match.start() for match in re.finditer(START_OF_SCAN, data)][-1]
+    scan = data[last : data.rindex(END_OF_IMAGE)]
+    return data[:last] + scan * scans + END_OF_IMAGE
+
+
+def _encoded(image: Image.Image, file_format: str, **options: object) -> bytes:
+    buffer = BytesIO()
+    image.save(buffer, file_format, **options)
+    return buffer.getvalue()
+
+
+@contextmanager
+def background_clients(port: int, requests: Sequence[bytes], clients: int) -> Iterator[None]:
+    """Runs a closed loop of clients that send the requests in a cycle."""
+    cycle = itertools.cycle(requests)
+
+    async def load(ended: threading.Event) -> None:
+        tasks = [asyncio.create_task(_client(port, cycle, ended)) for _ in range(clients)]
+        while not ended.is_set():
+            await asyncio.sleep(RETRY_S)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    with _in_thread(lambda ended: asyncio.run(load(ended))):
+        yield
+
+
+@contextmanager
+def dripping_uploads(port: int, head: bytes, count: int) -> Iterator[None]:
+    """Sends the head of a request on `count` connections, and then a byte at a time."""
+
+    def drip(ended: threading.Event) -> None:
+        connections: list[socket.socket] = []
+        while True:
+            connections = [connection for connection in connections if _sends(connection, b"x")]
+            while len(connections) < count:
+                connections.append(socket.create_connection(("127.0.0.1", port)))
+                connections[-1].sendall(head)
+            if ended.wait(DRIP_S):
+                break
+        for connection in connections:
+            connection.close()
+
+    with _in_thread(drip):
+        yield
+
+
+async def _client(port: int, requests: Iterator[bytes], ended: threading.Event) -> None:
+    session = ClientSession(port)
+    try:
+        while not ended.is_set():
+            exchange = await session.send(next(requests))
+            if exchange.status != 200:
+                await asyncio.sleep(RETRY_S)
+    finally:
+        session.close()
+
+
+def _sends(connection: socket.socket, data: bytes) -> bool:
+    """Sends data; returns False and closes the connection if its peer has closed it."""
+    with suppress(OSError):
+        connection.sendall(data)
+        return True
+    connection.close()
+    return False
+
+
+@contextmanager
+def _in_thread(run: Callable[[threading.Event], None]) -> Iterator[None]:
+    ended = threading.Event()
+    thread = threading.Thread(target=run, args=(ended,), name="background")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

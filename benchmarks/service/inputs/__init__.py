@@ -1,1 +1,0 @@
-"""Images and requests, valid and invalid."""

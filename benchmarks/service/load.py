@@ -1,0 +1,295 @@
+"""Clients that send load: requests as bytes, connections, and a closed loop.
+
+Requests are rendered in advance to save the clients' CPU time. In a closed loop every client sends
+a request as soon as it has its previous response.
+"""
+
+import asyncio
+import gc
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
+from urllib.parse import urlencode
+
+import h11
+
+from eulerlora_client.contract.sampling import Mode
+
+BOUNDARY = "a-boundary-of-the-benchmarks"
+NO_PARAMETERS: Mapping[str, object] = {}
+SAMPLES = 4
+READ_BYTES = 65_536
+PLACEHOLDER = h11.Request(method="POST", target="/", headers=[("Host", "127.0.0.1")])
+RETRY_S = 0.02
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a multipart body; a text field without a filename."""
+
+    name: str
+    content: bytes
+    filename: str | None = None
+    media_type: str | None = None
+
+
+def parameters(mode: Mode) -> dict[str, object]:
+    """Returns the query parameters of a request."""
+    return {"mode": mode, "samples": SAMPLES} if mode == "stoch" else {"mode": mode}
+
+
+def get(path: str) -> bytes:
+    """Returns a GET request."""
+    return _head("GET", path)
+
+
+def post(
+    content: bytes,
+    media_type: str = "image/jpeg",
+    parameters: Mapping[str, object] = NO_PARAMETERS,
+    length: int | None = None,
+) -> bytes:
+    """Returns a POST of /predict. length: declared length; None declares the content's."""
+    query = f"?{urlencode(parameters, doseq=True)}" if parameters else ""
+    content_length = len(content) if length is None else length
+    headers = (f"Content-Type: {media_type}", f"Content-Length: {content_length}")
+    return _head("POST", f"/predict{query}", *headers) + content
+
+
+def as_client(request: bytes, address: str) -> bytes:
+    """Returns the request as a proxy on this machine forwards it for a client."""
+    return request.replace(b"\r\n", f"\r\nX-Forwarded-For: {address}\r\n".encode(), 1)
+
+
+def post_form(parts: Sequence[Part], parameters: Mapping[str, object] = NO_PARAMETERS) -> bytes:
+    """Returns a POST of /predict with a multipart body (RFC 7578)."""
+    return post(form(parts), f"multipart/form-data; boundary={BOUNDARY}", parameters)
+
+
+def form(parts: Sequence[Part]) -> bytes:
+    """Returns a multipart body with the boundary `BOUNDARY`."""
+    return b"".join(map(_part, parts)) + f"--{BOUNDARY}--\r\n".encode()
+
+
+def _part(part: Part) -> bytes:
+    disposition = f'form-data; name="{part.name}"'
+    if part.filename is not None:
+        disposition += f'; filename="{part.filename}"'
+    lines = [f"--{BOUNDARY}", f"Content-Disposition: {disposition}"]
+    if part.media_type is not None:
+        lines.append(f"Content-Type: {part.media_type}")
+    return "\r\n".join([*lines, "", ""]).encode() + part.content + b"\r\n"
+
+
+def _head(method: str, target: str, *headers: str) -> bytes:
+    lines = [f"{method} {target} HTTP/1.1", "Host: 127.0.0.1", *headers, "", ""]
+    return "\r\n".join(lines).encode()
+
+
+class NoResponseError(Exception):
+    """The connection was refused, or closed before a complete response."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """A response. headers: names in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Connection:
+    """A connection to a local port; created by `to`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._http = h11.Connection(h11.CLIENT)
+        self.idle_since = asyncio.get_running_loop().time()
+
+    @classmethod
+    async def to(cls, port: int) -> Self:
+        """Opens a connection. Raises NoResponseError if it is refused."""
+        try:
+            return cls(*await asyncio.open_connection("127.0.0.1", port))
+        except OSError as error:
+            raise NoResponseError(str(error)) from error
+
+    @property
+    def usable(self) -> bool:
+        """True if another request can be sent."""
+        idle = self._http.our_state is h11.IDLE and not self._reader.at_eof()
+        return idle and not self._writer.is_closing() and self._unsent == 0
+
+    @property
+    def _unsent(self) -> int:
+        return self._writer.transport.get_write_buffer_size()
+
+    async def exchange(self, request: bytes) -> Response:
+        """Sends a rendered request and returns the response.
+
+        The response may arrive before the whole request is sent. Raises NoResponseError.
+        """
+        self._writer.write(request)
+        self._http.send(PLACEHOLDER)  # sets the state of h11; the bytes are already sent
+        self._http.send(h11.EndOfMessage())
+        try:
+            response = await self._parse()
+            if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+                self._http.start_next_cycle()
+        except (OSError, h11.ProtocolError) as error:
+            raise NoResponseError(str(error)) from error
+        self.idle_since = asyncio.get_running_loop().time()
+        return response
+
+    async def _parse(self) -> Response:
+        status, headers, body = 0, {}, bytearray()
+        while True:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA:
+                self._http.receive_data(await self._reader.read(READ_BYTES))
+            elif isinstance(event, h11.Response):
+                status = event.status_code
+                headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
+            elif isinstance(event, h11.Data):
+                body += event.data
+            elif isinstance(event, h11.EndOfMessage):
+                return Response(status, headers, bytes(body))
+            elif not isinstance(event, h11.InformationalResponse):
+                raise NoResponseError("expected a response, got a closed connection")
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._writer.close()
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A request and its response. response: None if the connection failed.
+
+    seconds: by the client's clock, from `sent_s` in monotonic time.
+    """
+
+    sent_s: float
+    seconds: float
+    response: Response | None
+
+    @property
+    def status(self) -> int | None:
+        """Status of the response, or None."""
+        return None if self.response is None else self.response.status
+
+
+@dataclass(frozen=True)
+class Load:
+    """Results of a closed loop. seconds: until the required number of responses was received.
+
+    client_share: CPU time of the clients in that time, as a share of one core.
+    """
+
+    seconds: float
+    client_share: float
+    exchanges: list[Exchange]
+
+    @property
+    def successful(self) -> list[Exchange]:
+        """The exchanges with status 200."""
+        return [exchange for exchange in self.exchanges if exchange.status == 200]
+
+    @property
+    def rate(self) -> float:
+        """Responses with status 200 per second."""
+        return len(self.successful) / self.seconds
+
+
+def closed_loop(port: int, requests: Sequence[bytes], clients: int, responses: int) -> Load:
+    """Sends the requests in a cycle until `responses` responses have status 200.
+
+    All clients are busy until then. Exchanges that end later are not counted.
+    """
+    cycle = itertools.cycle(requests)
+    return asyncio.run(_closed_loop(port, cycle, clients, responses))
+
+
+async def _closed_loop(port: int, requests: Iterator[bytes], clients: int, responses: int) -> Load:
+    exchanges: list[Exchange] = []
+    remaining = responses
+    end = asyncio.get_running_loop().create_future()
+
+    async def client() -> None:
+        nonlocal remaining
+        session = ClientSession(port)
+        while not end.done():
+            exchange = await session.send(next(requests))
+            if end.done():
+                break
+            exchanges.append(exchange)
+            if exchange.status != 200:
+                await asyncio.sleep(RETRY_S)
+                continue
+            remaining -= 1
+            if remaining == 0:
+                end.set_result(_Clocks.now())
+        session.close()
+
+    started = _Clocks.now()
+    await asyncio.gather(*(client() for _ in range(clients)))
+    ended: _Clocks = end.result()
+    seconds = ended.wall_s - started.wall_s
+    return Load(seconds, (ended.cpu_s - started.cpu_s) / seconds, exchanges)
+
+
+@dataclass(frozen=True)
+class _Clocks:
+    """Monotonic time and CPU time of this process."""
+
+    wall_s: float
+    cpu_s: float
+
+    @classmethod
+    def now(cls) -> Self:
+        return cls(time.monotonic(), time.process_time())
+
+
+class ClientSession:
+    """A client with one keep-alive connection at a time; reconnects when necessary."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._connection: Connection | None = None
+
+    async def send(self, request: bytes) -> Exchange:
+        """Sends a request and returns it with its response."""
+        sent_s = time.monotonic()
+        try:
+            if self._connection is None or not self._connection.usable:
+                self.close()
+                self._connection = await Connection.to(self._port)
+            response = await self._connection.exchange(request)
+        except NoResponseError:
+            self.close()
+            return Exchange(sent_s, time.monotonic() - sent_s, None)
+        return Exchange(sent_s, time.monotonic() - sent_s, response)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+
+@contextmanager
+def short_gc_pauses() -> Iterator[None]:
+    """Excludes all present objects from garbage collection while the block runs.
+
+    A full collection of the imported libraries would pause the clients for about 0.25 s.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

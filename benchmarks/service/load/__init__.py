@@ -1,1 +1,0 @@
-"""Clients that send load to a server."""

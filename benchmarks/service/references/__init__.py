@@ -1,1 +1,0 @@
-"""Programs that the service is compared with."""

@@ -1,1 +1,0 @@
-"""Server processes, their memory and their recovery."""

@@ -1,0 +1,69 @@
+"""Time of functions in alternation, and peak memory of a process."""
+
+import gc
+import multiprocessing
+import re
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import torch
+
+Work = Callable[[], object]
+
+
+def alternating_seconds(
+    works: Sequence[Work], repeats: int, warmups: int, device: torch.device
+) -> list[list[float]]:
+    """Returns wall-clock seconds of each function, `repeats` times, in the order ABAB...
+
+    Drift of the machine then affects all alike. All functions run `warmups` times first. On a CUDA
+    device a measurement ends when the device is idle. Python's garbage collector is disabled.
+    """
+    for _ in range(warmups):
+        for work in works:
+            work()
+    seconds: list[list[float]] = [[] for _ in works]
+    gc.disable()
+    try:
+        for _ in range(repeats):
+            for work, times in zip(works, seconds, strict=True):
+                synchronise(device)
+                started = time.perf_counter()
+                work()
+                synchronise(device)
+                times.append(time.perf_counter() - started)
+    finally:
+        gc.enable()
+    return seconds
+
+
+def synchronise(device: torch.device) -> None:
+    """Waits until a CUDA device is idle; returns immediately on a CPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def in_new_process(measure: Callable[..., int], *arguments: object) -> int:
+    """Returns what a function of a module measures in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as executor:
+        return executor.submit(measure, *arguments).result()
+
+
+def peak_growth(work: Work) -> int:
+    """Returns the highest memory of this process while `work` runs, less that before, in bytes.
+
+    The high-water mark is that of proc_pid_status(5): a child inherits `ru_maxrss` of its parent.
+    """
+    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+    before = _status_bytes("VmRSS")
+    work()
+    return _status_bytes("VmHWM") - before
+
+
+def _status_bytes(field: str) -> int:
+    match = re.search(rf"^{field}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.M)
+    assert match is not None
+    return 1024 * int(match.group(1))

@@ -1,0 +1,204 @@
+"""Parsing of requests: the query, and the files in the body, in memory.
+
+`middleware` has bounded the size of the body.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from python_multipart.exceptions import FormParserError
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect
+
+from eulerlora_client.contract.problems import (
+    InvalidParameter,
+    InvalidUpload,
+    MalformedBody,
+    Problem,
+    UnsupportedMedia,
+)
+from service.decoding.decode import FORMATS, MEDIA_TYPES, Declared
+
+Query = TypeVar("Query", bound=BaseModel)
+
+
+def strict_query_route(query_type: type[BaseModel]) -> type[APIRoute]:
+    """Returns a route class that parses the query as `query_type` and returns the raw response.
+
+    FastAPI's dependency injection and response validation take three times as long; only its
+    OpenAPI description is used.
+    """
+
+    class StrictQueryRoute(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            async def handle(request: Request) -> Response:
+                response: Response = await self.endpoint(request, parse_query(request, query_type))
+                return response
+
+            return handle
+
+    return StrictQueryRoute
+
+
+def parse_query(request: Request, query_type: type[Query]) -> Query:
+    """Returns the query parameters. Raises InvalidParameter and RequestValidationError."""
+    sent = request.query_params.multi_items()
+    counts = Counter(name for name, _ in sent)
+    for name in query_type.model_fields:
+        if counts[name] > 1:
+            raise InvalidParameter(f"{name}: expected once, got {counts[name]} times")
+    try:
+        return query_type.model_validate(dict(sent))
+    except ValidationError as error:
+        # Keeps only the parameter's name of each location; the rest names pydantic's types.
+        errors = [{**fault, "loc": fault["loc"][:1]} for fault in error.errors()]
+        raise RequestValidationError(errors) from error
+
+
+FILE_PART = "file"
+FILES_PART = "files"
+MULTIPART = "multipart/form-data"
+MAX_PARTS = 8
+MAX_FIELD_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class Upload:
+    """The content of a file, with its declared media type and name."""
+
+    content: bytes
+    declared: Declared
+
+
+async def read_file(request: Request) -> Upload:
+    """Returns the one file of a request: a multipart part `file`, or the body itself.
+
+    Raises UnsupportedMedia for other media types, MalformedBody, and InvalidUpload unless there
+    is exactly one non-empty file.
+    """
+    media_type = _media_type(request)
+    if media_type == MULTIPART:
+        too_many = MalformedBody(f"expected at most {MAX_PARTS} parts")
+        uploads = await _read_form(request, FILE_PART, MAX_PARTS, too_many)
+        if len(uploads) != 1:
+            raise InvalidUpload(f"expected one file, got {len(uploads)}")
+        upload = uploads[0]
+    elif media_type in FORMATS:
+        chunks = [chunk async for chunk in request.stream()]
+        upload = Upload(b"".join(chunks), Declared(media_type))
+    else:
+        raise UnsupportedMedia(
+            f"expected the content type {MULTIPART} or one of {', '.join(MEDIA_TYPES)}"
+        )
+    if not upload.content:
+        raise InvalidUpload("the file is empty")
+    return upload
+
+
+async def read_files(request: Request, max_files: int) -> list[Upload]:
+    """Returns the files of a multipart request in parts `files`, in order; they may be empty.
+
+    Raises UnsupportedMedia for other media types, MalformedBody, and InvalidUpload for no file,
+    more than `max_files`, or parts with other names.
+    """
+    if _media_type(request) != MULTIPART:
+        raise UnsupportedMedia(f"expected the content type {MULTIPART}")
+    too_many = InvalidUpload(f"expected at most {max_files} files")
+    uploads = await _read_form(request, FILES_PART, max_files, too_many)
+    if not uploads:
+        raise InvalidUpload(f"expected files in parts named {FILES_PART}, got none")
+    return uploads
+
+
+def _media_type(request: Request) -> str:
+    """Returns the media type without parameters. Raises InvalidUpload without a body."""
+    length = request.headers.get("content-length", "0")
+    if length == "0" and "transfer-encoding" not in request.headers:
+        raise InvalidUpload("expected an image, got no body")
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def _read_form(
+    request: Request, field: str, max_parts: int, too_many: Problem
+) -> list[Upload]:
+    """Returns the files of a form. Raises `too_many` for more than `max_parts` parts."""
+    parser = _FormParser(request, field, max_parts, too_many)
+    try:
+        form = await parser.parse()
+    except (MultiPartException, FormParserError, KeyError, UnicodeError) as error:
+        raise MalformedBody("the multipart body cannot be parsed") from error
+    try:
+        uploads = []
+        for name, part in form.multi_items():
+            if name != field or not isinstance(part, UploadFile):
+                raise InvalidUpload(f"expected only files in parts named {field}")
+            uploads.append(Upload(await part.read(), Declared(part.content_type, part.filename)))
+        return uploads
+    finally:
+        await form.close()
+
+
+class _FormParser(MultiPartParser):
+    """Starlette's parser with checks of the number of parts, filenames, and the last boundary."""
+
+    spool_max_size = 0  # no files on disk: the file system may be read-only
+
+    def __init__(self, request: Request, field: str, max_parts: int, too_many: Problem) -> None:
+        stream = self._checked_stream(request)
+        super().__init__(request.headers, stream, max_part_size=MAX_FIELD_BYTES)
+        self._ended = False
+        self._field = field
+        self._max_parts = max_parts
+        self._too_many = too_many
+
+    def on_headers_finished(self) -> None:
+        if len(self.items) == self._max_parts:
+            raise self._too_many
+        super().on_headers_finished()
+        part = self._current_part
+        if part.field_name == self._field and part.file is None:
+            raise InvalidUpload(f"expected a filename in the part {self._field}, got none")
+
+    def on_end(self) -> None:
+        self._ended = True
+
+    async def _checked_stream(self, request: Request) -> AsyncGenerator[bytes, None]:
+        """Yields the body; raises within `parse`, which then closes an incomplete part."""
+        async for chunk in request.stream():
+            yield chunk
+        if not self._ended:
+            raise MalformedBody("expected a closing boundary at the end of the multipart body")
+
+
+@asynccontextmanager
+async def while_connected(request: Request) -> AsyncIterator[None]:
+    """Cancels its block when the client disconnects, and then raises ClientDisconnect.
+
+    The body must have been read: this block consumes all further messages of the request.
+    """
+    try:
+        async with asyncio.timeout(None) as timeout:  # expires on disconnect
+            watcher = asyncio.create_task(_watch(request, timeout))
+            try:
+                yield
+            finally:
+                watcher.cancel()
+    except TimeoutError as error:
+        if timeout.expired():
+            raise ClientDisconnect from error
+        raise
+
+
+async def _watch(request: Request, timeout: asyncio.Timeout) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    timeout.reschedule(asyncio.get_running_loop().time())

@@ -1,0 +1,213 @@
+"""Response bodies: JSON, and a problem document (RFC 9457) for every 4xx and 5xx error.
+
+Below OPEN_INFERENCE, a problem is the error object of that protocol, with the same status.
+"""
+
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails, to_json
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from eulerlora_client.contract.answers import ProblemDocument
+from eulerlora_client.contract.problems import (
+    BodyTooLarge,
+    HeadersTooLarge,
+    InternalError,
+    InvalidParameter,
+    MalformedRequest,
+    MethodNotAllowed,
+    NotAuthenticated,
+    NotFound,
+    Overloaded,
+    Problem,
+    QuotaExceeded,
+    RequestRefused,
+    UploadTooSlow,
+)
+from eulerlora_client.settings import expected_value
+from service.telemetry.logs import HEADER, request_id_of
+from service.telemetry.metrics import CLIENT_CLOSED_REQUEST, Timing
+
+logger = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+OPEN_INFERENCE = "/v2"
+"""The root of the paths of the Open Inference Protocol."""
+PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+UNREAD_BODY = (
+    MalformedRequest, NotAuthenticated, UploadTooSlow, BodyTooLarge, QuotaExceeded, HeadersTooLarge,
+)  # fmt: skip
+"""Problems that leave the rest of the body unread, so that the connection must be closed."""
+
+
+def install(app: FastAPI, overload_status: int | None = Overloaded.status) -> None:
+    """Adds exception handlers that respond to every error with a problem document.
+
+    overload_status: of the problem Overloaded, in every response of the application.
+    """
+    app.state.overload_status = overload_status
+    app.add_exception_handler(Problem, _on_problem)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
+    app.add_exception_handler(Exception, _on_defect)
+
+
+def problem_document(problem: Problem, request_id: str) -> ProblemDocument:
+    """Returns the problem document for the response to a request."""
+    assert problem.status is not None, "client-side problems have no response"
+    return ProblemDocument(
+        type=f"urn:eulerlora:problem:{problem.code}",
+        title=problem.title,
+        status=problem.status,
+        detail=problem.detail,
+        code=problem.code,
+        request_id=request_id,
+    )
+
+
+def problem_response(problem: Problem, request_id: str, closes: bool | None = None) -> JSONResponse:
+    """Returns the response to a problem, which is also an ASGI application for middlewares.
+
+    closes: as in `problem_headers`.
+    """
+    return _ProblemResponse(problem_document(problem, request_id), problem_headers(problem, closes))
+
+
+def problem_headers(problem: Problem, closes: bool | None = None) -> dict[str, str]:
+    """Returns the headers that are specific to a problem.
+
+    closes: whether the connection ends after the response; None takes the default of the class.
+    """
+    headers = {}
+    if isinstance(problem, UNREAD_BODY) if closes is None else closes:
+        headers["Connection"] = "close"
+    if problem.retry_after_s is not None:
+        seconds = max(1, math.ceil(problem.retry_after_s))  # RFC 9110, 10.2.3: whole seconds
+        headers["Retry-After"] = str(seconds)
+    if isinstance(problem, NotAuthenticated):
+        headers["WWW-Authenticate"] = "Bearer"  # RFC 9110, 15.5.2 requires a challenge
+    return headers
+
+
+class _ProblemResponse(JSONResponse):
+    """A problem document; stores its code in the request state for logs, metrics and traces."""
+
+    def __init__(self, document: ProblemDocument, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(None, document.status, headers, MEDIA_TYPE)
+        self._document = document
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        document = self._document
+        scope.setdefault("state", {})["problem"] = document.code
+        if document.code == Overloaded.code and "app" in scope:
+            status = getattr(scope["app"].state, "overload_status", document.status)
+            document = document.model_copy(update={"status": status})
+        content = document.model_dump(exclude_unset=True)
+        if f"{scope['path']}/".startswith(f"{OPEN_INFERENCE}/"):
+            content = {"error": f"{document.code}: {document.detail}"}
+            self.headers["Content-Type"] = JSONResponse.media_type
+        self.status_code, self.body = document.status, self.render(content)
+        self.headers["Content-Length"] = str(len(self.body))
+        await super().__call__(scope, receive, send)
+
+
+async def _on_problem(request: Request, problem: Exception) -> JSONResponse:
+    assert isinstance(problem, Problem)
+    return problem_response(problem, request_id_of(request))
+
+
+async def _on_disconnect(request: Request, _: Exception) -> Response:
+    """Ends a request whose client has disconnected; the response is not sent."""
+    logger.info("request %s: the client disconnected", request_id_of(request))
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+
+async def _on_validation_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return await _on_problem(request, InvalidParameter(detail_without_value(error.errors()[0])))
+
+
+async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    status = error.status_code
+    kind = {404: NotFound, 405: MethodNotAllowed}.get(status, RequestRefused)
+    problem = kind("see /docs for the available resources", status=status)
+    return _ProblemResponse(problem_document(problem, request_id_of(request)), error.headers)
+
+
+async def _on_defect(request: Request, error: Exception) -> JSONResponse:
+    return defect_response(request, error)
+
+
+def defect_response(request: Request, error: Exception) -> JSONResponse:
+    """Logs an unexpected exception, and returns the response to it."""
+    logger.exception("request %s failed", request_id_of(request), exc_info=error)
+    problem = InternalError("the failure was logged under the request id")
+    document = problem_document(problem, request_id_of(request))
+    # The header is also needed outside of RequestIdMiddleware.
+    return _ProblemResponse(document, {HEADER: document.request_id})
+
+
+def detail_without_value(error: ErrorDetails) -> str:
+    """Returns the parameter and the reason of a validation error, without the invalid value."""
+    name = str(error["loc"][-1])
+    if not PRINTABLE_NAME.fullmatch(name):
+        name = "a parameter with an unprintable name"
+    if error["type"] == "extra_forbidden":
+        return f"{name}: unknown parameter"
+    if error["type"] == "value_error":
+        return f"{name}: {error['ctx']['error']}"
+    return f"{name}: expected {expected_value(error)}"
+
+
+SIGNIFICANT_DIGITS = 6
+"""Of the numbers in a response. The relative error is at most 5e-6, and so is the deviation of a
+sum of probabilities from 1, for any number of classes."""
+
+
+def json_response(
+    body: BaseModel | Mapping[str, Any],
+    timings: Sequence[Timing] = (),
+    media_type: str = "application/json",
+) -> Response:
+    """Returns the response with a body, and a Server-Timing header if there are predictions.
+
+    Omits fields that are not set, and rounds numbers to SIGNIFICANT_DIGITS.
+    """
+    values = body.model_dump(exclude_unset=True) if isinstance(body, BaseModel) else body
+    content = to_json(rounded(values), inf_nan_mode="null")
+    headers = {"Server-Timing": server_timing(timings)} if timings else {}
+    return Response(content, headers=headers, media_type=media_type)
+
+
+def rounded(value: Any) -> Any:
+    """Returns a JSON value with its floating-point numbers rounded; integers are exact."""
+    if isinstance(value, float):
+        return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: rounded(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(entry) for entry in value]
+    return value
+
+
+def server_timing(timings: Sequence[Timing]) -> str:
+    """Returns a Server-Timing header; of several predictions, the maximum of every stage."""
+    longest = {
+        "decode": max(timing.decode_s for timing in timings),
+        "queue": max(timing.queue_s for timing in timings),
+        "model": max(timing.model_s for timing in timings),
+    }
+    return ", ".join(f"{name};dur={1000 * value:.2f}" for name, value in longest.items())

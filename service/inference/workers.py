@@ -1,0 +1,169 @@
+"""The worker threads that run batches from the request queue.
+
+A batch starts as soon as a worker is idle; items that arrive meanwhile form the next batches.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TypeVar
+
+from eulerlora.nn.runtime import ImageOutput
+from eulerlora_client.contract.problems import ModelFailure, OutOfMemory, Problem
+from service.inference.engine import CoreAllocation, DeviceFailed, Engine, InferenceItem
+from service.inference.queue import Batch, InferenceResult, RequestQueue, Ticket, infer_tickets
+from service.telemetry.metrics import BatchRun
+
+logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+
+
+def run_with_retry(
+    infer: Callable[[Sequence[Item]], list[ImageOutput]],
+    items: Sequence[Item],
+    may_split: bool = True,
+) -> list[ImageOutput | Problem]:
+    """Returns the output of `infer` or a problem for each item, in order.
+
+    A batch that is out of memory is split in two once. A batch that fails otherwise is run again
+    item by item, once. Raises DeviceFailed.
+    """
+    count = len(items)
+    try:
+        outputs = infer(items)
+        if len(outputs) != count:
+            raise RuntimeError(f"expected {count} outputs, got {len(outputs)}")
+        return list(outputs)
+    except DeviceFailed:
+        raise
+    except OutOfMemory as problem:
+        logger.warning("out of memory for a batch of %d items", count)
+        if count == 1 or not may_split:
+            return [OutOfMemory(problem.detail) for _ in items]
+        size = -(-count // 2)
+    except Exception:
+        logger.exception("a batch of %d items failed", count)
+        if count == 1:
+            return [ModelFailure("the model failed on this image")]
+        size = 1
+    parts = [items[start : start + size] for start in range(0, count, size)]
+    return [result for part in parts for result in run_with_retry(infer, part, may_split=False)]
+
+
+CHECKS_PER_LIMIT = 10  # checks for hung passes per `max_batch_s`
+
+
+class Batcher:
+    """Runs the items of a queue in worker threads.
+
+    max_batch_s: a pass that takes longer means a lost device. on_batch: called after every batch,
+    for each of its models. on_fatal: called once if the device is lost; no batch runs after
+    that, and every item gets NotReady. Worker threads call both, which must not wait for the
+    batcher. workers: the number of batches that run at the same time.
+    """
+
+    def __init__(
+        self,
+        queue: RequestQueue,
+        max_batch_s: float,
+        on_batch: Callable[[BatchRun], None],
+        on_fatal: Callable[[Exception], None],
+        workers: int = 1,
+    ) -> None:
+        self._queue = queue
+        self._max_batch_s = max_batch_s
+        self._on_batch = on_batch
+        self._on_fatal = on_fatal
+        self._cores = CoreAllocation()
+        self._pass_started_at: dict[int, float] = {}  # by thread id
+        self._active_workers = workers
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._failed = False
+        self._threads = [
+            threading.Thread(target=self._work, name=f"engine-{index}", daemon=True)
+            for index in range(workers)
+        ]
+        self._watchdog = threading.Thread(target=self._watch, name="engine-watchdog", daemon=True)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Runs the workers while the context is open; on exit, closes and drains the queue."""
+        for thread in (*self._threads, self._watchdog):
+            thread.start()
+        try:
+            yield
+        finally:
+            self._queue.close()
+            self._ended.wait()
+            self._watchdog.join()
+            if not self._failed:  # a hung worker would never be joined
+                for thread in self._threads:
+                    thread.join()
+
+    def submit(
+        self, engine: Engine, item: InferenceItem, deadline: float
+    ) -> "Future[InferenceResult]":
+        """Returns a future of an internal item's result; the capacity does not limit it.
+
+        deadline: on the monotonic clock. Cancelling the future before its batch starts removes
+        the item. Raises NotReady.
+        """
+        ticket = Ticket(engine, engine.rows(item.draw.count))
+        self._queue.enqueue(ticket, item, deadline)
+        return ticket.future
+
+    def _work(self) -> None:
+        try:
+            while batch := self._queue.next_batch():
+                self._run(batch)
+        except Exception as error:
+            self._fail(error)
+        with self._lock:
+            self._active_workers -= 1
+            if not self._active_workers:
+                self._ended.set()
+
+    def _run(self, batch: Batch) -> None:
+        started_at = time.monotonic()
+        with self._cores.allocate(len(self._threads) if batch.leaves_cores else 1):
+            outputs = run_with_retry(self._infer, batch.tickets)
+        seconds = time.monotonic() - started_at
+        self._queue.finish(batch)
+        for engine, tickets in batch.by_engine.items():
+            rows = sum(ticket.rows for ticket in tickets)
+            self._on_batch(BatchRun(engine.name, rows, len(tickets), seconds))
+        for ticket, output in zip(batch.tickets, outputs, strict=True):
+            if isinstance(output, Problem):
+                ticket.resolve(output)
+            else:
+                queued_s = started_at - ticket.queued_at
+                ticket.resolve(InferenceResult(output, queued_s, seconds))
+
+    def _infer(self, tickets: Sequence[Ticket]) -> list[ImageOutput]:
+        thread_id = threading.get_ident()
+        self._pass_started_at[thread_id] = time.monotonic()
+        try:
+            return infer_tickets(tickets)
+        finally:
+            del self._pass_started_at[thread_id]
+
+    def _watch(self) -> None:
+        while not self._ended.wait(self._max_batch_s / CHECKS_PER_LIMIT):
+            started_at = min(self._pass_started_at.copy().values(), default=math.inf)
+            if time.monotonic() - started_at > self._max_batch_s:
+                self._fail(DeviceFailed(f"a pass takes more than {self._max_batch_s:g} s"))
+
+    def _fail(self, error: Exception) -> None:
+        with self._lock:
+            is_first, self._failed = not self._failed, True
+        if is_first:
+            logger.critical("inference stopped: %s", error, exc_info=error)
+            self._queue.abort("the device failed")
+            self._ended.set()
+            self._on_fatal(error)

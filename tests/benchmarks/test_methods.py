@@ -1,0 +1,84 @@
+"""Our engine and every baseline give the logits of the same network."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from benchmarks import correctness
+from benchmarks.baselines.naive import ordinary_members
+from benchmarks.correctness import WrongLogitsError, checks, require
+from benchmarks.peers import METHODS, build, eight_members, random_images
+from benchmarks.workload import (
+    SMALL,
+    SMALL_NETWORK,
+    Plan,
+    build_engine,
+    predict,
+    random_network,
+)
+from eulerlora.settings import Draw
+
+PLAN = Plan(SMALL, torch.device("cpu"), compiler="eager")
+UNCOMPILED = Plan(SMALL, torch.device("cpu"))
+
+
+def test_all_implementations_pass_the_checks() -> None:
+    results = checks(PLAN)
+    require(results)
+    assert {"bfloat16, compiled", "float32, vmap ensemble"} <= {check.name for check in results}
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda logits: logits.roll(1, -1), lambda logits: logits * torch.nan]
+)
+def test_a_wrong_implementation_is_an_error_with_its_name(wrong, monkeypatch) -> None:
+    original = correctness.naive_logits
+    monkeypatch.setattr(correctness, "naive_logits", lambda *inputs: wrong(original(*inputs)))
+    with pytest.raises(WrongLogitsError, match="naive loop"):
+        require(checks(UNCOMPILED))
+
+
+def test_all_methods_give_the_logits_of_eight_members() -> None:
+    sizes = eight_members(SMALL.large)
+    network, images = random_network(sizes), random_images(sizes, 2)
+    expected = build("ours", network)(images)
+    assert expected.shape == (2 * 8, sizes.classes)
+    assert not torch.allclose(expected[0], expected[1], atol=1e-4)
+    for method in METHODS:
+        actual = build(method, network)(images)
+        assert_close(actual.reshape_as(expected), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_ordinary_members_train_lora_and_head_and_share_the_rest(workload) -> None:
+    first, second = members = ordinary_members(workload.network)
+    for name, parameter in first.named_parameters():
+        assert parameter.requires_grad == ("lora_" in name or name.startswith("head.")), name
+        shared = parameter.data_ptr() == second.get_parameter(name).data_ptr()
+        assert shared != parameter.requires_grad, name
+    expected = sum(p.numel() for _, p in workload.network.adapter_parameters())
+    trained = sum(p.numel() for m in members for p in m.parameters() if p.requires_grad)
+    assert trained == expected
+
+
+def test_the_engine_does_not_change_its_network(workload) -> None:
+    network = workload.network
+    before = {name: (p.dtype, p.requires_grad) for name, p in network.named_parameters()}
+    build_engine(network, "bfloat16")
+    assert before == {n: (p.dtype, p.requires_grad) for n, p in network.named_parameters()}
+
+
+def test_requests_of_both_modes_can_share_a_batch(workload) -> None:
+    ours, network = build_engine(workload.network, "float32"), workload.network
+    draws = [Draw(), Draw(mode="stoch", samples=3, seed=4)]
+    batch = predict(ours, workload.images, draws, network)
+    assert [len(logits) for logits in batch] == [2, 6]
+    for index, draw in enumerate(draws):
+        (single,) = predict(ours, workload.images[index, None], [draw], network)
+        assert_close(batch[index], single, rtol=1e-4, atol=1e-4)
+
+
+def test_a_random_network_has_adapters_and_is_deterministic() -> None:
+    network = random_network(SMALL_NETWORK)
+    assert all(parameter.abs().max() > 0 for _, parameter in network.adapter_parameters())
+    again = random_network(SMALL_NETWORK)
+    assert all(map(torch.equal, network.parameters(), again.parameters()))

@@ -1,0 +1,111 @@
+"""The programs of the benchmarks, in their smallest form."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from benchmarks import cpu, gpu, peers, training_step
+from benchmarks.peers import METHODS, OUR_SERVER, MethodCost
+from benchmarks.results import Result
+from benchmarks.service import program
+from benchmarks.service.load import Exchange, Load, Response
+from benchmarks.workload import SMALL
+
+
+def run(main, arguments: list[str], file: Path) -> list[Result]:
+    """Returns the results of a program that succeeds."""
+    completed = CliRunner().invoke(
+        main, ["--small", *arguments, "--out", str(file)], catch_exceptions=False
+    )
+    assert completed.exit_code == 0, completed.output
+    return [Result.model_validate_json(line) for line in file.read_text().splitlines()]
+
+
+def test_the_gpu_program_measures_everything_on_a_cpu_too(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(training_step, "peak_bytes", lambda *_: 1)  # test_training_step.py
+    monkeypatch.setattr(gpu, "device_rate", lambda *_: [])  # needs a server
+    results = run(gpu.main, ["--device", "cpu"], tmp_path / "lines.jsonl")
+    assert len(results) == len({result.name for result in results})
+    ratios = [result for result in results if result.reference is not None]
+    assert len(ratios) == len(cpu.COMPARISONS) + 1  # and the latency
+    assert min(result.value for result in results) > 0
+    readings = {result.name: result for result in results if result.reference is None}
+    graphs = readings["graphs, bfloat16, compiled"]
+    assert graphs.value == len(graphs.sizes["row_counts"])
+    assert [reading.unit for reading in readings.values()].count("rows/s") == graphs.value
+
+
+def test_the_cpu_program_measures_what_is_asked_for(tmp_path) -> None:
+    only = ["--only", "naive-float32", "--only", "mixed-modes"]
+    results = run(cpu.main, only, tmp_path / "lines.jsonl")
+    assert [result.name.split(",")[0] for result in results] == [
+        "4 trajectories", "compact backbone",
+    ]  # fmt: skip
+    assert results[0].machine.threads == torch.get_num_threads()
+
+
+def test_nothing_is_timed_if_a_check_fails(tmp_path, monkeypatch) -> None:
+    original = gpu.checks
+    monkeypatch.setattr(
+        gpu, "checks", lambda plan: [replace(check, allowed=-1.0) for check in original(plan)]
+    )
+    file = tmp_path / "lines.jsonl"
+    completed = CliRunner().invoke(gpu.main, ["--device", "cpu", "--small", "--out", str(file)])
+    assert completed.exit_code == 1
+    assert not file.exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_missing_gpu_is_an_error() -> None:
+    assert CliRunner().invoke(gpu.main, []).exit_code == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("measurement", "rows"),
+    [("throughput", 4), ("lone-request", 1), ("overload", 4), ("attackers", 18)],
+)
+def test_every_measurement_of_the_service_gives_its_results(
+    measurement, rows, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("EULERLORA_DATA", raising=False)
+    results = run(program.main, ["--only", measurement], tmp_path / "lines.jsonl")
+    assert len({result.name for result in results}) == rows
+    assert json.loads(results[0].model_dump_json())["machine"]["gpu"] is None
+
+
+def load(rate: float, seconds: float) -> Load:
+    answered = Exchange(0, seconds, Response(200, {}, b""))
+    return Load(10 / rate, 0.0, [answered] * 10)
+
+
+def test_every_method_has_a_row_with_its_ratio_to_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "in_new_process", lambda _, method, _sizes: 2**20 * len(method))
+    costs = peers.method_costs(SMALL)
+    assert costs["ours"].one_image_ratio == costs["ours"].images_ratio == 1
+    assert all(cost.one_image > 0 and cost.images > 0 for cost in costs.values())
+    table = peers.methods_table(costs | {"vmap": MethodCost(0.002, 2.0, 0.01, 2.5, 7 * 2**20)})
+    assert "| 2.0 ms | 2.00 | 10.0 ms | 2.50 | 7 MiB |" in table
+    assert table.count("\n") == len(METHODS) + 1
+
+
+def test_the_rate_at_equal_p99_is_the_highest_within_the_limit() -> None:
+    loads = {1: [load(50, 0.02)], 4: [load(90, 0.05), load(80, 0.06)], 16: [load(120, 0.4)]}
+    assert peers.rate_within(loads, 0.06) == 85
+    assert peers.rate_within(loads, 0.5) == 120
+    assert peers.rate_within(loads, 0.01) is None
+
+
+def test_the_limit_of_the_table_is_the_p99_of_ours() -> None:
+    ours = {1: [load(50, 0.02)], 8: [load(100, 0.1)]}
+    slower = {1: [load(40, 0.025)], 8: [load(90, 0.2)]}
+    loads = {OUR_SERVER: ours, "another": slower}
+    table = peers.servers_table(loads, {OUR_SERVER: 2**30, "another": 2**31}, clients=8)
+    assert "answers/s with a p99 of 100 ms" in table
+    assert f"| {OUR_SERVER} | 20.0 ms | 100.0 | 100 ms | 100.0 | 1024 MiB |" in table
+    assert "| another | 25.0 ms | 90.0 | 200 ms | 40.0 | 2048 MiB |" in table

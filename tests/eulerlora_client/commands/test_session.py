@@ -1,0 +1,222 @@
+"""One row for each file, also for faults of the file or the service, and the table."""
+
+import asyncio
+import os
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from eulerlora_client.commands.session import (
+    column_widths,
+    print_table,
+    summary,
+    triage,
+)
+from eulerlora_client.contract.answers import Disposition, Reason, TriageResult
+from eulerlora_client.contract.problems import Overloaded, Problem, Unreachable
+from eulerlora_client.policy.policy import Policy
+from eulerlora_client.policy.results import NOT_ASSESSED, NOT_FITTED, TITLES, WARNING
+from eulerlora_client.report.ranking import TriageRow, ranked
+from eulerlora_client.sdk.requests import RequestOptions
+from tests.eulerlora_client.runs import decided, mel_policy, random_png, result_of, undecided
+
+OPTIONS = RequestOptions("stoch", 2)
+ROUTINE = result_of(Disposition.ROUTINE)
+MEGABYTE = 1_000_000
+
+
+class FakeClient:
+    """Returns the given results in turn, the last one forever, and records the requests."""
+
+    def __init__(self, *results: TriageResult | Problem) -> None:
+        self.results = list(results)
+        self.requests: list[tuple[bytes, dict[str, Any]]] = []
+
+    async def triage(self, content: bytes, **options: Any) -> TriageResult:
+        self.requests.append((content, options))
+        result = self.results.pop(0) if len(self.results) > 1 else self.results[0]
+        if isinstance(result, Problem):
+            raise result
+        return result
+
+
+def rows_of(
+    files: list[Path],
+    client: FakeClient,
+    max_bytes: int = MEGABYTE,
+    policy: Policy | None = None,
+) -> list[TriageRow]:
+    async def all_rows() -> list[TriageRow]:
+        run = triage(files, client, OPTIONS, policy, max_bytes, 1)  # type: ignore[arg-type]
+        return [row async for row in run]
+
+    return asyncio.run(all_rows())
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """Six images."""
+    paths = [tmp_path / f"{number}.png" for number in range(6)]
+    for number, path in enumerate(paths):
+        path.write_bytes(random_png(number))
+    return paths
+
+
+def test_every_file_is_sent_and_gets_the_result_of_the_service(files: list[Path]) -> None:
+    client = FakeClient(ROUTINE)
+    rows = rows_of(files, client)
+    assert [row.path for row in rows] == files
+    assert all(row.result is ROUTINE for row in rows)
+    assert [content for content, _ in client.requests] == [path.read_bytes() for path in files]
+    assert client.requests[0][1] == {
+        "mode": "stoch", "samples": 2, "seed": None, "model": None, "coverage": None
+    }  # fmt: skip
+
+
+def test_a_bad_file_does_not_affect_the_others(files: list[Path]) -> None:
+    files[1].unlink()
+    files[3].unlink()
+    files[3].mkdir()
+    files[4].write_bytes(b"x" * 100_000)
+    rows = rows_of(files, FakeClient(ROUTINE), max_bytes=90_000)
+    codes = [row.problem.code if row.problem else None for row in rows]
+    assert codes == [None, "unreadable_file", None, "unreadable_file", "body_too_large", None]
+
+
+def test_after_a_problem_the_next_file_is_sent(files: list[Path]) -> None:
+    client = FakeClient(Overloaded("try later", code="overloaded"), ROUTINE)
+    first, *others = rows_of(files, client)
+    assert first.problem is not None
+    assert (first.problem.code, first.problem.detail) == (
+        "overloaded",
+        "The service is overloaded: try later",
+    )
+    assert all(row.result for row in others)
+
+
+def test_after_an_unreachable_service_nothing_is_sent(files: list[Path]) -> None:
+    client = FakeClient(ROUTINE, Unreachable("no connection"))
+    rows = rows_of(files, client)
+    assert len(client.requests) == 2
+    assert [row.problem.code if row.problem else None for row in rows] == [
+        None,
+        *["unreachable"] * 5,
+    ]
+
+
+def test_another_policy_decides_on_the_prediction_and_quality_of_the_service(
+    files: list[Path],
+) -> None:
+    policy = mel_policy()
+    malignant = policy.malignant.model_copy(update={"urgent": 0.01})
+    strict = policy.model_copy(update={"malignant": malignant})
+    (row,) = rows_of(files[:1], FakeClient(ROUTINE), policy=strict)
+    assert row.result is not None
+    assert (row.result.disposition, row.result.title) == (Disposition.URGENT, "Urgent")
+    assert (row.result.policy.hash, row.result.malignant.urgent) == (strict.hash, 0.01)
+    assert row.result.prediction == ROUTINE.prediction
+    assert row.result.quality == ROUTINE.quality
+    assert row.result.class_names == ROUTINE.class_names
+
+
+def test_a_pipe_is_not_read(files: list[Path], tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.png"
+    os.mkfifo(pipe)
+    first, second = rows_of([pipe, files[0]], FakeClient(ROUTINE))
+    assert first.problem is not None
+    assert (first.problem.code, second.problem) == ("unreadable_file", None)
+
+
+ROWS = [
+    decided("routine.png", Disposition.ROUTINE, 0.01),
+    undecided("broken.png"),
+    decided("retake.png", Disposition.RETAKE, 0.01, Reason.TOO_DARK),
+    decided("urgent.png", Disposition.URGENT, 0.3, Reason.MALIGNANT_GROUP),
+    decided("refer.png", Disposition.REFER, 0.01, Reason.HIGH_ENTROPY, Reason.OUT_OF_DISTRIBUTION),
+    decided("more urgent.png", Disposition.URGENT, 0.6, Reason.MALIGNANT_GROUP),
+]
+ORDER = ["more urgent", "urgent", "refer", "retake", "broken", "routine"]
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def printed(rows: list[TriageRow]) -> str:
+    file = StringIO()
+    print_table(rows, mel_policy(), file)
+    return file.getvalue()
+
+
+def printed_on_terminal(
+    rows: list[TriageRow], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> str:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    print_table(rows, mel_policy(), terminal)
+    return terminal.getvalue()
+
+
+def test_the_lines_are_ranked() -> None:
+    lines = [line for line in printed(ROWS).splitlines() if ".png" in line]
+    assert [line.rstrip().split("  ")[-1].strip().removesuffix(".png") for line in lines] == ORDER
+
+
+def test_a_line_has_the_pathway_the_label_and_the_reasons() -> None:
+    (refer,) = [line for line in printed(ROWS).splitlines() if "refer.png" in line]
+    name = "melanocytic nevus 0.800"
+    for text in (TITLES[Disposition.REFER], "0.010", name, "0.50", "high entropy, out of distrib"):
+        assert text in refer
+    (broken,) = [line for line in printed(ROWS).splitlines() if "broken.png" in line]
+    assert NOT_ASSESSED in broken
+    assert "it is broken" in broken
+
+
+def test_the_counts_and_the_warning_follow_the_table() -> None:
+    counts = summary(ranked(ROWS))
+    assert counts == (
+        "6 files: 2 urgent, 0 unfamiliar, 1 refer, 1 retake, 1 routine, 1 not assessed"
+    )
+    text = " ".join(printed(ROWS).split())
+    assert text.index(counts) < text.index(NOT_FITTED) < text.index(WARNING)
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    rows = [*ROWS, decided("long " * 20 + ".png", Disposition.ROUTINE)]
+    lines = printed_on_terminal(rows, monkeypatch, columns).splitlines()
+    assert max(map(len, lines)) <= columns
+    words = " ".join(lines).split()
+    assert words.count("long") == 20
+
+
+def test_only_the_widest_columns_shrink() -> None:
+    lines = [["a" * 10, "b" * 30, "c" * 50], ["a", "b", "c"]]
+    assert column_widths(lines, 94) == [10, 30, 50]
+    assert column_widths(lines, 84) == [10, 30, 40]
+    assert column_widths(lines, 54) == [10, 20, 20]
+    assert column_widths(lines, 1) == [4, 4, 4]
+
+
+def test_a_terminal_shows_each_status_in_its_style(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    text = printed_on_terminal(ROWS, monkeypatch, 160)
+    assert click.style("urgent.png", fg="red", bold=True) in text
+    assert click.style("retake.png", fg="cyan") in text
+    assert "  routine.png" in text
+    assert click.unstyle(text) == printed(ROWS)
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_colours_can_be_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv(name, value)
+    terminal = Terminal()
+    print_table(ROWS, mel_policy(), terminal)
+    assert "\x1b" not in terminal.getvalue()

@@ -1,0 +1,102 @@
+"""Texts of decisions, and the tables of measured performance."""
+
+from typing import Any
+
+import pytest
+
+from eulerlora_client.contract.answers import Disposition, Reason
+from eulerlora_client.errors import SettingsError
+from eulerlora_client.policy.policy import Decision, Policy, default_policy, disposition_for
+from eulerlora_client.policy.results import (
+    PATHWAYS,
+    Performance,
+    pathway,
+    performance,
+)
+
+
+def decision(*reasons: Reason) -> Decision:
+    return Decision(disposition_for(reasons), reasons, 1, "sha256:00")
+
+
+def test_the_pathway_of_a_retake_keeps_its_urgency() -> None:
+    assert pathway(decision(Reason.BLURRED)) == PATHWAYS[Disposition.RETAKE]
+    urgent = pathway(decision(Reason.BLURRED, Reason.MALIGNANT_GROUP))
+    assert "retake the image" in urgent
+    assert "urgent" in urgent
+
+
+def test_the_pathway_of_an_unfamiliar_image_suggests_a_retake_only_for_poor_quality() -> None:
+    text = pathway(decision(Reason.UNFAMILIAR, Reason.MALIGNANT_GROUP))
+    assert text == PATHWAYS[Disposition.UNFAMILIAR]
+    assert "a person must look" in text
+    assert "say nothing" in text
+    poor = pathway(decision(Reason.BLURRED, Reason.UNFAMILIAR, Reason.MALIGNANT_GROUP))
+    assert "a person must look" in poor
+    assert "retake the image" in poor
+    assert "urgent" not in poor
+
+
+SHARES = ("", "_low", "_high")
+SEEN = {"lesions": 40, "urgent": 13, "unfamiliar": 26, "reached": 30}
+SPARED = {"lesions": 1200, "urgent": 500, "unfamiliar": 400, "reached": 900}
+OUTSIDE = {"lesions": 4, "urgent": 1, "unfamiliar": 1, "reached": 3, "labels": ["SCC"]}
+
+
+def shares(name: str, value: float) -> dict[str, float]:
+    return {f"{name}{end}": value + n / 100 for end, n in zip(SHARES, (0, -2, 1), strict=True)}
+
+
+MEASURED: dict[str, Any] = {
+    "data": "PH2",
+    "images": 1300,
+    "lesions": 1244,
+    "referral_rate": 0.9,
+    "target": SEEN | shares("sensitivity", 0.975),
+    "malignant": SEEN | shares("sensitivity", 0.975),
+    "others": SPARED | shares("specificity", 0.25),
+}
+
+
+def policy(*measured: dict[str, Any]) -> Policy:
+    """Returns the packaged policy with other measurements."""
+    content = default_policy().model_dump()
+    content["evidence"]["measured"] = measured
+    return Policy.model_validate(content)
+
+
+def shown(*measured: dict[str, Any]) -> Performance:
+    tables = performance(policy(*measured))
+    assert tables is not None
+    return tables
+
+
+def test_the_summary_has_a_row_for_each_data_set() -> None:
+    summary = shown(MEASURED, MEASURED | {"data": "PAD"}).summary
+    assert summary.header[1] == "sensitivity, melanoma"
+    seen = "0.975 [0.955, 0.985] (39/40, of these 26 only as unfamiliar)"
+    assert [tuple(row) for row in summary.rows] == [
+        (data, seen, seen, "0.250 [0.230, 0.260] (300/1,200)") for data in ("PH2", "PAD")
+    ]
+
+
+def test_the_details_state_what_the_threshold_alone_does() -> None:
+    other = OUTSIDE | shares("sensitivity", 0.5)
+    rows = [tuple(row) for row in shown(MEASURED | {"other_malignant": other}).details.rows]
+    assert rows == [
+        ("PH2: mel", "40", "13", "26", "1", "0.750"),
+        ("PH2: mel, bcc or akiec", "40", "13", "26", "1", "0.750"),
+        ("PH2: SCC, malignant without a class", "4", "1", "1", "2", "0.750"),
+        ("PH2: other lesions", "1,200", "500", "400", "300", "0.250"),
+    ]
+
+
+def test_a_policy_without_measurement_has_no_tables() -> None:
+    assert performance(policy()) is None
+    assert performance(default_policy().model_copy(update={"evidence": None})) is None
+
+
+@pytest.mark.parametrize("change", [{"urgent": 15}, {"reached": 41}])
+def test_counts_above_the_number_of_lesions_are_refused(change: dict[str, int]) -> None:
+    with pytest.raises((SettingsError, ValueError), match="at most lesions=40"):
+        policy(MEASURED | {"target": MEASURED["target"] | change})

@@ -1,0 +1,91 @@
+"""The order of rows, their names and counts."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from eulerlora_client.contract.answers import Disposition, Prediction
+from eulerlora_client.policy.policy import Policy
+from eulerlora_client.report.ranking import TriageRow, ranked
+from tests.eulerlora_client.triage_rows import (
+    BLURRED,
+    SHARP,
+    UNFAMILIAR,
+    failed,
+    fixed_policy,
+    make_prediction,
+    passes,
+    triaged,
+)
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return fixed_policy()
+
+
+def row(
+    policy: Policy, path: str, label: str = "nv", margin: float = 7, sharp: bool = True
+) -> TriageRow:
+    prediction = make_prediction(passes(label, margin, 0.2, seed=0))
+    return triaged(Path(path), prediction, SHARP if sharp else BLURRED, policy)
+
+
+def unfamiliar(label: str) -> Prediction:
+    return make_prediction(passes(label, 7, 0.2, seed=0), **UNFAMILIAR)
+
+
+def names(rows: list[TriageRow]) -> list[str]:
+    return [result.name for result in ranked(rows)]
+
+
+def test_the_most_urgent_come_first_and_failures_precede_routine(policy: Policy) -> None:
+    rows = [
+        row(policy, "routine"),
+        failed(Path("failed"), "unusable_image", "broken"),
+        row(policy, "retake", sharp=False),
+        triaged(Path("refer"), make_prediction(passes("nv", 7, 0.2, 0), ood=True), SHARP, policy),
+        row(policy, "urgent", "mel"),
+    ]
+    rows.append(triaged(Path("unfamiliar"), unfamiliar("mel"), SHARP, policy))
+    assert names(rows) == ["urgent", "unfamiliar", "refer", "retake", "failed", "routine"]
+
+
+def test_a_retake_above_the_urgent_threshold_follows_the_urgent_rows(
+    policy: Policy,
+) -> None:
+    rows = [
+        row(policy, "retake", sharp=False),
+        triaged(Path("refer"), make_prediction(passes("nv", 7, 0.2, 0), ood=True), SHARP, policy),
+        row(policy, "retake, malignant", "mel", sharp=False),
+        row(policy, "urgent", "mel"),
+    ]
+    assert names(rows) == ["urgent", "retake, malignant", "refer", "retake"]
+
+
+def test_a_poor_unfamiliar_image_is_among_the_unfamiliar_rows(policy: Policy) -> None:
+    rows = [
+        row(policy, "retake, malignant", "mel", sharp=False),
+        triaged(Path("poor"), unfamiliar("mel"), BLURRED, policy),
+        triaged(Path("refer"), make_prediction(passes("nv", 7, 0.2, 0), ood=True), SHARP, policy),
+    ]
+    assert names(rows) == ["retake, malignant", "poor", "refer"]
+    assert {result.status for result in ranked(rows[1:2])} == {Disposition.UNFAMILIAR}
+
+
+def test_within_a_status_the_malignant_probability_decides(policy: Policy) -> None:
+    rows = [row(policy, str(margin), "mel", margin) for margin in (2, 6, 4)]
+    results = ranked(rows)
+    assert {result.status for result in results} == {Disposition.URGENT}
+    shares = [result.malignant or 0 for result in results]
+    assert all(one > other for one, other in pairwise(shares))
+
+
+def test_equal_rows_are_sorted_by_name(policy: Policy) -> None:
+    assert names([row(policy, name) for name in ("b", "C", "a")]) == ["a", "b", "C"]
+
+
+def test_names_start_below_the_common_folder(policy: Policy) -> None:
+    rows = [row(policy, path) for path in ("/data/clinic/1/a.jpg", "/data/clinic/2/a.jpg")]
+    assert names(rows) == ["1/a.jpg", "2/a.jpg"]

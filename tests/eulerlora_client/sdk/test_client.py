@@ -1,0 +1,318 @@
+"""Both clients send the same requests and return the same results, retries and problems."""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from eulerlora_client import (
+    AsyncTriageClient,
+    ConnectionLost,
+    Disposition,
+    MetadataNotRemoved,
+    NotReady,
+    RequestRefused,
+    RetryPolicy,
+    ServiceFailed,
+    TimedOut,
+    Timeouts,
+    TriageClient,
+    UnknownModel,
+    Unreachable,
+    UnusableImage,
+)
+from eulerlora_client.sdk.client import PREFETCH_FACTOR, map_ordered, map_ordered_async
+from tests.eulerlora_client.conftest import Reply, ScriptedServer, prediction_reply, problem_reply
+from tests.eulerlora_client.runs import result_of, triage_reply
+
+Call = Callable[..., Any]
+MANY = ("predict_many", "triage_many")
+NO_RETRY = RetryPolicy(service_s=0, quota_s=0)
+PROBLEM_FIELDS = {"type": "urn:x", "request_id": "r9"}
+RETRY_FOR_AN_HOUR = RetryPolicy(service_s=3600, quota_s=3600)
+
+
+def call_blocking(url: str, method: str, *arguments: object, **options: Any) -> Any:
+    predict_options = options.pop("options", {})
+    with TriageClient(url, **options) as client:
+        result = getattr(client, method)(*arguments, **predict_options)
+        return list(result) if method in MANY else result
+
+
+def call_async(url: str, method: str, *arguments: object, **options: Any) -> Any:
+    predict_options = options.pop("options", {})
+
+    async def call() -> Any:
+        async with AsyncTriageClient(url, **options) as client:
+            result = getattr(client, method)(*arguments, **predict_options)
+            if method in MANY:
+                return [item async for item in result]
+            return await result
+
+    return asyncio.run(call())
+
+
+@pytest.fixture(params=[call_blocking, call_async], ids=["blocking", "asyncio"])
+def call(request: pytest.FixtureRequest) -> Call:
+    """(url, method, *arguments, options={}, **options of the client) -> the method's result."""
+    return request.param
+
+
+@pytest.fixture
+def closed_url() -> Iterator[str]:
+    """An address that refuses connections: its port is bound, but does not listen."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+def test_a_path_bytes_and_a_file_make_the_same_request(
+    call: Call, server: ScriptedServer, tmp_path: Path
+) -> None:
+    server.reply(prediction_reply())
+    path = tmp_path / "Jane Doe.png"
+    path.write_bytes(b"pixels")
+    for image in (path, str(path), b"pixels", BytesIO(b"pixels")):
+        assert call(server.url, "predict", image).label == "nv"
+    for request in server.requests:
+        assert (request.method, request.path) == ("POST", "/predict?mode=det")
+        assert b"pixels" in request.body
+        assert b"Jane" not in request.body
+        assert "Authorization" not in request.headers
+
+
+def test_all_parameters_and_the_key_are_sent(call: Call, server: ScriptedServer) -> None:
+    server.reply(prediction_reply())
+    options = {
+        "mode": "stoch",
+        "samples": 2,
+        "seed": 7,
+        "model": "a b",
+        "detail": True,
+        "coverage": 0.9,
+    }
+    url = server.url + "/prefix/"
+    prediction = call(url, "predict", b"pixels", key="elk_1", options=options)
+    (request,) = server.requests
+    query = "mode=stoch&samples=2&seed=7&model=a+b&coverage=0.9&detail=trajectories"
+    assert request.path == f"/prefix/predict?{query}"
+    assert request.headers["Authorization"] == "Bearer elk_1"
+    assert prediction.trajectory_labels == ("mel", "nv")
+
+
+def test_a_triage_request_has_no_defaults_of_its_own_and_all_given_parameters(
+    call: Call, server: ScriptedServer
+) -> None:
+    server.reply(triage_reply(result_of(Disposition.URGENT)))
+    options = {"mode": "stoch", "samples": 2, "seed": 7, "model": "a b", "coverage": 0.9}
+    assert call(server.url, "triage", b"pixels").disposition == "urgent"
+    call(server.url, "triage", b"pixels", options=options)
+    (many,) = call(server.url, "triage_many", [b"pixels"], 3, options=options)
+    assert many.disposition is Disposition.URGENT
+    query = "?mode=stoch&samples=2&seed=7&model=a+b&coverage=0.9"
+    assert [request.path for request in server.requests] == [
+        "/triage", f"/triage{query}", f"/triage{query}"
+    ]  # fmt: skip
+
+
+def test_a_batch_is_one_request_with_all_images(call: Call, server: ScriptedServer) -> None:
+    document = {"status": 422, "code": "unusable_image", "title": "T", "detail": "D"}
+    entries = [result_of(Disposition.REFER).model_dump(mode="json"), document | PROBLEM_FIELDS]
+    server.reply((200, {}, json.dumps({"results": entries}).encode()))
+    refer, broken = call(server.url, "triage_batch", [b"one", b"two"], options={"mode": "det"})
+    assert refer.disposition is Disposition.REFER
+    assert isinstance(broken, UnusableImage)
+    assert (broken.status, broken.detail, broken.request_id) == (422, "D", "r9")
+    (request,) = server.requests
+    assert request.path == "/triage/batch?mode=det"
+    assert (request.body.count(b'name="files"'), b"two" in request.body) == (2, True)
+
+
+def test_metadata_is_removed_from_every_upload_if_asked(call: Call, server: ScriptedServer) -> None:
+    buffer = BytesIO()
+    Image.new("RGB", (8, 8)).save(buffer, "JPEG", comment="Jane Doe")
+    result = triage_reply(result_of(Disposition.URGENT))
+    server.reply(result, prediction_reply(), result)
+    for method in ("triage", "predict"):
+        call(server.url, method, buffer.getvalue(), strip_metadata=True)
+    call(server.url, "triage", buffer.getvalue())
+    assert [b"Jane" in request.body for request in server.requests] == [False, False, True]
+    with pytest.raises(MetadataNotRemoved):
+        call(server.url, "triage", b"DICM", strip_metadata=True)
+    assert len(server.requests) == 3
+
+
+def test_the_name_of_a_model_is_quoted_in_the_path(call: Call, server: ScriptedServer) -> None:
+    server.reply(problem_reply(404, "unknown_model"))
+    with pytest.raises(UnknownModel):
+        call(server.url, "model", "a/b?")
+    assert server.requests[0].path == "/models/a%2Fb%3F"
+
+
+def test_a_problem_has_all_fields_of_its_document(call: Call, server: ScriptedServer) -> None:
+    server.reply(problem_reply(503, "not_ready", Retry_After="7"))
+    with pytest.raises(NotReady) as raised:
+        call(server.url, "predict", b"pixels", retry=NO_RETRY)
+    assert raised.value.__dict__ == {
+        "code": "not_ready",
+        "status": 503,
+        "title": "T",
+        "detail": "D",
+        "request_id": "r9",
+        "retry_after_s": 7,
+    }
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        (429, {"Retry-After": "0"}, b""),
+        (503, {"Retry-After": "0"}, b""),
+        (504, {"Retry-After": "Mon, 05 Jan 2026 00:00:00 GMT"}, b""),
+        None,
+    ],
+    ids=["429", "503", "504", "closed"],
+)
+def test_a_temporary_failure_is_retried_with_the_same_request(
+    call: Call, server: ScriptedServer, failure: Reply
+) -> None:
+    server.reply(failure, prediction_reply())
+    assert call(server.url, "predict", b"pixels", retry=RETRY_FOR_AN_HOUR).label == "nv"
+    first, second = server.requests
+    assert b"pixels" in second.body
+    assert (first.method, first.path) == (second.method, second.path)
+
+
+@pytest.mark.parametrize("status", [401, 422, 500, 502])
+def test_other_failures_are_not_retried(call: Call, server: ScriptedServer, status: int) -> None:
+    server.reply((status, {"Retry-After": "0"}, b""))
+    with pytest.raises((RequestRefused, ServiceFailed)):
+        call(server.url, "predict", b"pixels", retry=RETRY_FOR_AN_HOUR)
+    assert len(server.requests) == 1
+
+
+def test_a_refused_connection_is_unreachable(call: Call, closed_url: str) -> None:
+    with pytest.raises(Unreachable, match=f"no connection to {closed_url}"):
+        call(closed_url, "models", retry=NO_RETRY)
+
+
+def test_a_closed_connection_is_lost(call: Call, server: ScriptedServer) -> None:
+    server.reply(None)
+    with pytest.raises(ConnectionLost):
+        call(server.url, "models", retry=NO_RETRY)
+
+
+def test_a_missing_response_is_a_timeout(call: Call) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(TimedOut):
+            call(url, "models", timeouts=Timeouts(read_s=0.05), retry=RETRY_FOR_AN_HOUR)
+
+
+def test_many_results_are_in_order_with_problems_in_their_positions(
+    call: Call, server: ScriptedServer, tmp_path: Path
+) -> None:
+    server.reply(prediction_reply())
+    images = [b"one", tmp_path / "nowhere.png", *[b"more"] * 20, tmp_path, b"last"]
+    results = call(server.url, "predict_many", images, 3)
+    assert [getattr(result, "code", "prediction") for result in results] == [
+        "prediction",
+        "unreadable_file",
+        *["prediction"] * 20,
+        "unreadable_file",
+        "prediction",
+    ]
+
+
+class CountedCalls:
+    """Counts concurrent calls; a call waits until `full` calls run."""
+
+    def __init__(self, full: int) -> None:
+        self.lock = threading.Lock()
+        self.barrier = threading.Barrier(full, timeout=60)
+        self.running = self.most = 0
+
+    def __call__(self, item: int) -> int:
+        with self.lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        self.barrier.wait()
+        with self.lock:
+            self.running -= 1
+        return -item
+
+
+def test_threads_return_results_in_order_with_bounded_concurrency() -> None:
+    calls = CountedCalls(3)
+    assert list(map_ordered(calls, range(12), 3, threading.Event())) == [-i for i in range(12)]
+    assert calls.most == 3
+
+
+def test_tasks_return_results_in_order_with_bounded_concurrency() -> None:
+    running, most = 0, 0
+
+    async def call(item: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(5 - item % 5):
+            await asyncio.sleep(0)
+        running -= 1
+        return -item
+
+    async def all_results() -> list[int]:
+        return [result async for result in map_ordered_async(call, range(12), 3)]
+
+    assert asyncio.run(all_results()) == [-i for i in range(12)]
+    assert most == 3
+
+
+def counted(taken: list[int]) -> Iterator[int]:
+    for item in range(1_000):
+        taken.append(item)
+        yield item
+
+
+def test_threads_consume_items_lazily_and_stop_with_the_caller() -> None:
+    taken: list[int] = []
+    cancelled = threading.Event()
+    results = map_ordered(lambda item: item, counted(taken), 2, cancelled)
+    assert next(results) == 0
+    assert len(taken) <= PREFETCH_FACTOR * 2
+    assert not cancelled.is_set()
+    results.close()
+    assert cancelled.is_set()
+
+
+def test_tasks_consume_items_lazily_and_end_with_the_caller() -> None:
+    taken: list[int] = []
+    ended: list[int] = []
+
+    async def call(item: int) -> int:
+        try:
+            if item:
+                await asyncio.Event().wait()  # forever
+            return item
+        finally:
+            ended.append(item)
+
+    async def first() -> int:
+        async with aclosing(map_ordered_async(call, counted(taken), 2)) as results:
+            return await anext(results)
+
+    assert asyncio.run(first()) == 0
+    assert len(taken) <= PREFETCH_FACTOR * 2
+    assert 1 in ended
+
+
+def test_a_concurrency_below_one_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        next(map_ordered(str, [1], 0, threading.Event()))

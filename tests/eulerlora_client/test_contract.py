@@ -1,0 +1,182 @@
+"""Predictions, queries and problems against the HTTP contract."""
+
+import json
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from eulerlora_client.contract import problems
+from eulerlora_client.contract.answers import (
+    Prediction,
+    PredictionBatch,
+    ProblemDocument,
+    item_id,
+)
+from eulerlora_client.contract.queries import PredictQuery
+from service.telemetry.logs import WELL_FORMED
+
+CONTRACT: dict[str, Any] = json.loads("""
+{
+  "request_id": "an-id", "model": "ham10000", "revision": "sha256:0",
+  "mode": "stoch", "samples": 4, "trajectories": 8, "seed": 1234567,
+  "label": "nv",
+  "probabilities": {"nv": 0.5, "mel": 0.3, "bkl": 0.2},
+  "entropy": 0.41, "expected_entropy": 0.38, "mutual_information": 0.03,
+  "msp": 0.88, "ood": false, "ood_threshold": 0.52,
+  "warnings": []
+}
+""")
+PROBLEM = {
+    "type": "urn:x", "title": "t", "status": 422, "detail": "d", "code": "unusable_image",
+    "request_id": "an-id",
+}  # fmt: skip
+TRIAGE: dict[str, Any] = {
+    "disposition": "urgent", "title": "t", "pathway": "p", "warning": "w",
+    "reasons": [{"code": "malignant_group", "words": "w"}],
+    "policy": {"version": 1, "hash": "sha256:0", "notice": None},
+    "malignant": {"classes": ["mel"], "probability": 0.3, "urgent": 0.2},
+    "quality": {
+        "width": 64, "height": 48, "brightness": 0.5, "dark_share": 0.0, "bright_share": 0.0,
+        "sharpness": 90.5,
+    },
+    "prediction": CONTRACT,
+}  # fmt: skip
+
+
+def test_the_example_of_the_contract_is_a_prediction_with_the_same_keys() -> None:
+    prediction = Prediction.model_validate_json(json.dumps(CONTRACT))
+    assert json.loads(prediction.model_dump_json(exclude_unset=True)) == CONTRACT
+    optional = {
+        "ood_scores", "unfamiliar", "prediction_set", "standard_error", "trajectory_probabilities",
+        "index", "item_id", "sampled", "rows",
+    }  # fmt: skip
+    assert set(Prediction.model_fields) - set(CONTRACT) == optional
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("msp", 1.01), ("entropy", -0.01), ("mutual_information", -1e-9), ("msp", float("nan")),
+     ("probabilities", {"nv": 1.5}), ("trajectory_probabilities", [[-0.1]]), ("mode", "both")],
+)  # fmt: skip
+def test_a_value_outside_its_range_is_an_error(key: str, value: object) -> None:
+    with pytest.raises(ValidationError):
+        Prediction.model_validate(CONTRACT | {key: value})
+
+
+@pytest.mark.parametrize("key", CONTRACT)
+def test_every_key_of_the_contract_is_required(key: str) -> None:
+    with pytest.raises(ValidationError):
+        Prediction.model_validate({k: v for k, v in CONTRACT.items() if k != key})
+
+
+def test_keys_of_later_servers_are_ignored_and_nothing_can_be_changed() -> None:
+    prediction = Prediction.model_validate(CONTRACT | {"hue": "green"})
+    assert not hasattr(prediction, "hue")
+    with pytest.raises(ValidationError):
+        prediction.label = "mel"  # type: ignore[misc]
+
+
+def test_a_trajectory_has_the_label_of_its_highest_probability() -> None:
+    rows = [[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.4, 0.4, 0.2]]
+    detailed = Prediction.model_validate(CONTRACT | {"trajectory_probabilities": rows})
+    assert detailed.trajectory_labels == ("nv", "bkl", "nv")
+    assert Prediction.model_validate(CONTRACT).trajectory_labels == ()
+
+
+def test_the_results_of_a_batch_are_predictions_or_problems_with_their_items() -> None:
+    item = {"index": 1, "item_id": "an-id:1"}
+    batch = PredictionBatch.model_validate({"results": [CONTRACT, PROBLEM | item]})
+    good, bad = batch.results
+    assert isinstance(good, Prediction) and isinstance(bad, ProblemDocument)
+    assert (good.index, bad.index, bad.item_id) == (None, 1, "an-id:1")
+
+
+@pytest.mark.parametrize("request_id", ["an-id", "a.1", "1"])
+def test_the_id_of_an_item_names_its_request_and_is_the_id_of_no_request(request_id: str) -> None:
+    assert item_id(request_id, 3).rsplit(":", 1) == [request_id, "3"]
+    assert not WELL_FORMED.fullmatch(item_id(request_id, 3))
+
+
+def test_a_query_without_parameters_is_det_and_leaves_the_rest_to_the_service() -> None:
+    query = PredictQuery()
+    assert query.mode == "det"
+    assert (query.samples, query.seed, query.model, query.detail, query.coverage) == (None,) * 5
+
+
+@pytest.mark.parametrize(
+    ("name", "accepted", "rejected"),
+    [
+        ("mode", ["det", "stoch"], ["Det", "mean", "", "0"]),
+        (
+            "samples",
+            ["1", "64", "auto"],
+            ["0", "-1", "65", "1e9", "NaN", "4.5", "", "inf", "0x4", "\u0664", "4.0", "1_0", " 4",
+             "+4", "AUTO"],
+        ),
+        ("seed", ["0", "4294967295"], ["-1", "4294967296", "abc", "1.5", "", "9" * 5000]),
+        ("detail", ["trajectories"], ["all", ""]),
+        (
+            "coverage",
+            ["0.9", "0.95", "0.001"],
+            ["0", "1", "0.0", "1.0", "-0.5", "1.5", "90", "nan", "inf", "9e-1", "", " 0.9", "+0.9",
+             "0,9", "0_0.9", "1.", "90%"],
+        ),
+        ("model", ["ham10000"], []),
+        ("sample", [], ["4"]),
+        ("MODE", [], ["det"]),
+    ],
+)  # fmt: skip
+def test_a_parameter_accepts_its_range_and_nothing_else(
+    name: str, accepted: list[str], rejected: list[str]
+) -> None:
+    for value in accepted:
+        assert str(getattr(PredictQuery.model_validate({name: value}), name)) == value
+    for value in rejected:
+        with pytest.raises(ValidationError):
+            PredictQuery.model_validate({name: value})
+
+
+def tree(kind: type) -> Iterator[type]:
+    """Yields the classes of the contract; another package may have private subclasses."""
+    if kind.__module__ == problems.__name__:
+        yield kind
+    for subclass in kind.__subclasses__():
+        yield from tree(subclass)
+
+
+TREE = list(tree(problems.Problem))
+
+
+@pytest.mark.parametrize("kind", problems.RESPONSE_PROBLEMS, ids=lambda kind: kind.code)
+def test_a_code_selects_its_class_whatever_the_status(kind: type[problems.Problem]) -> None:
+    assert problems.problem_class(kind.code, 418) is kind
+
+
+def test_the_service_sends_every_response_problem_except_the_groups() -> None:
+    grouped = {parent for kind in problems.RESPONSE_PROBLEMS for parent in kind.__bases__}
+    assert set(problems.GROUPS) <= grouped
+    assert {problems.NotFound, problems.RequestRefused} <= set(problems.SENT_BY_SERVICE)
+
+
+def test_codes_and_titles_are_unique() -> None:
+    codes = [kind.code for kind in TREE]
+    assert len(set(codes)) == len(codes)
+    titles = [kind.title for kind in problems.SENT_BY_SERVICE]
+    assert len(set(titles)) == len(titles)
+
+
+def test_a_class_has_the_status_of_its_base_class() -> None:
+    for kind in TREE:
+        (parent,) = kind.__bases__
+        if getattr(parent, "status", None) is not None:
+            assert kind.status == parent.status
+
+
+def test_a_problem_is_one_line_and_can_be_pickled() -> None:
+    problem = problems.QuotaExceeded("at most 2 a minute", request_id="r1", retry_after_s=3)
+    assert str(problem) == "The quota is used up: at most 2 a minute"
+    again = pickle.loads(pickle.dumps(problem))
+    assert (str(again), again.__dict__) == (str(problem), problem.__dict__)

@@ -1,0 +1,319 @@
+"""Files in request bodies, and the cancellation of requests whose client disconnects."""
+
+import asyncio
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from eulerlora_client.contract.problems import (
+    InvalidUpload,
+    MalformedBody,
+    Problem,
+    UnsupportedMedia,
+)
+from service.decoding.decode import Declared
+from service.http.requests import MAX_PARTS, Upload, read_file, read_files, while_connected
+
+BOUNDARY = "frontier"
+MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
+FILE_HEADERS = b'Content-Disposition: form-data; name="file"; filename="a.png"'
+CONTENT = bytes(range(256)) * 3
+
+
+class Body:
+    """A request body that arrives in pieces. taken: the number of received pieces."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self.pieces = list(pieces)
+        self.taken = 0
+
+    async def receive(self) -> dict[str, object]:
+        piece = self.pieces[self.taken]
+        self.taken += 1
+        more = self.taken < len(self.pieces)
+        return {"type": "http.request", "body": piece, "more_body": more}
+
+
+def read(body: Body | bytes, content_type: str | None, **headers: str) -> Upload:
+    """Returns the result of `read_file`; `bytes` have a declared length, a `Body` is chunked."""
+    if isinstance(body, bytes):
+        headers |= {"content-length": str(len(body))}
+        body = Body([body])
+    elif "content_length" not in headers:
+        headers |= {"transfer-encoding": "chunked"}
+    if content_type is not None:
+        headers |= {"content-type": content_type}
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": "/predict", "headers": raw}
+    return asyncio.run(read_file(Request(scope, body.receive)))
+
+
+def multipart(
+    *parts: tuple[bytes, bytes], boundary: str = BOUNDARY, end: bytes = b"--\r\n"
+) -> bytes:
+    """Returns a multipart body of (headers, content) parts."""
+    mark = f"--{boundary}".encode()
+    body = b"".join(
+        mark + b"\r\n" + headers + b"\r\n\r\n" + content + b"\r\n" for headers, content in parts
+    )
+    return body + mark + end
+
+
+def in_pieces(data: bytes, size: int) -> Iterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
+@pytest.mark.parametrize("media_type", ["image/jpeg", "image/png", "image/webp"])
+def test_a_raw_body_is_the_file_with_the_content_type_of_the_request(media_type) -> None:
+    expected = Upload(CONTENT, Declared(media_type))
+    assert read(CONTENT, media_type) == expected
+    assert read(CONTENT, f" {media_type.upper()} ; charset=binary") == expected
+    assert read(Body(in_pieces(CONTENT, 100)), media_type) == expected
+
+
+def test_the_part_named_file_is_the_file_with_the_content_type_of_the_part() -> None:
+    typed = (FILE_HEADERS + b"\r\nContent-Type: image/webp", CONTENT)
+    assert read(multipart(typed), MULTIPART) == Upload(CONTENT, Declared("image/webp", "a.png"))
+    assert read(multipart((FILE_HEADERS, CONTENT)), MULTIPART) == Upload(
+        CONTENT, Declared(None, "a.png")
+    )
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_a_multipart_body_can_arrive_in_pieces_of_any_size(size) -> None:
+    body = multipart((FILE_HEADERS, CONTENT + b"\r\n--front" + CONTENT))
+    assert read(Body(in_pieces(body, size)), MULTIPART).content == (
+        CONTENT + b"\r\n--front" + CONTENT
+    )
+
+
+def test_a_large_file_stays_in_memory(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "does-not-exist"))
+    content = bytes(3 * 1024 * 1024)
+    body = multipart((FILE_HEADERS, content))
+    assert read(body, MULTIPART).content == content
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [None, "", "application/json", "application/x-www-form-urlencoded", "text/plain",
+     "application/octet-stream", "image/gif", "image/svg+xml", "multipart/mixed; boundary=x"],
+)  # fmt: skip
+def test_another_media_type_is_unsupported_and_the_body_not_read(content_type) -> None:
+    body = Body([b'{"image": ""}'])
+    with pytest.raises(UnsupportedMedia):
+        read(body, content_type)
+    assert body.taken == 0
+
+
+@pytest.mark.parametrize("content_type", [None, "image/png", MULTIPART, "application/json"])
+def test_a_missing_body_is_an_invalid_upload(content_type) -> None:
+    with pytest.raises(InvalidUpload, match="no body"):
+        read(b"", content_type)
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (Body([b""]), "image/png"),
+        (multipart((FILE_HEADERS, b"")), MULTIPART),
+    ],
+)
+def test_an_empty_file_is_an_invalid_upload(body, content_type) -> None:
+    with pytest.raises(InvalidUpload, match="empty"):
+        read(body, content_type)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        [(FILE_HEADERS.replace(b"file", b"image", 1), CONTENT)],
+        [(FILE_HEADERS, CONTENT), (FILE_HEADERS, CONTENT)],
+        [(FILE_HEADERS, CONTENT), (b'Content-Disposition: form-data; name="seed"', b"1")],
+    ],
+    ids=["none", "another name", "two files", "a field beside it"],
+)
+def test_other_parts_than_one_file_are_an_invalid_upload(parts) -> None:
+    with pytest.raises(InvalidUpload, match=r"expected (one file|only files)"):
+        read(multipart(*parts), MULTIPART)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [100, 5000],
+)
+def test_a_part_without_a_filename_is_an_invalid_upload(size) -> None:
+    with pytest.raises(InvalidUpload, match="filename"):
+        read(multipart((b'Content-Disposition: form-data; name="file"', bytes(size))), MULTIPART)
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    ["multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; boundary=other",
+     f"multipart/form-data; boundary={'x' * 500}"],
+)  # fmt: skip
+def test_a_missing_or_wrong_boundary_is_a_malformed_body(content_type) -> None:
+    with pytest.raises(MalformedBody):
+        read(multipart((FILE_HEADERS, CONTENT)), content_type)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"hello, this is no multipart body",
+        b"preamble " * 1000 + b"\r\n" + multipart((FILE_HEADERS, CONTENT)),
+        multipart((b"Content-Type: image/png", CONTENT)),
+        multipart((b"Content-Disposition: form-data", CONTENT)),
+        multipart((FILE_HEADERS + b"\r\nX-More: y" * 8, CONTENT)),
+        multipart((FILE_HEADERS + b"\r\nX-Long: " + b"y" * 5000, CONTENT)),
+        multipart((b"no colon here", CONTENT)),
+        multipart(*[(FILE_HEADERS, b"x")] * (MAX_PARTS + 1)),
+        multipart(*[(b'Content-Disposition: form-data; name="x"', b"x")] * (MAX_PARTS + 1)),
+        multipart((b'Content-Disposition: form-data; name="x"', bytes(2000))),
+    ],
+    ids=["no boundary in it", "preamble", "no disposition", "no name", "too many headers",
+         "long header", "bad header", "too many files", "too many fields", "large field"],
+)  # fmt: skip
+def test_a_body_that_is_not_a_small_form_is_malformed(body) -> None:
+    with pytest.raises(MalformedBody):
+        read(body, MULTIPART)
+
+
+@pytest.mark.parametrize("cut", [4, 300])
+def test_a_body_without_its_last_boundary_is_malformed(cut) -> None:
+    with pytest.raises(MalformedBody):
+        read(multipart((FILE_HEADERS, CONTENT))[:-cut], MULTIPART)
+
+
+def test_the_boundary_can_be_quoted_with_any_legal_character() -> None:
+    boundary = "a'b(c)+_,-./:=?"
+    body = multipart((FILE_HEADERS, CONTENT), boundary=boundary)
+    assert read(body, f'multipart/form-data; boundary="{boundary}"').content == CONTENT
+
+
+MULTIPART_FILES = "multipart/form-data; boundary=b"
+
+
+def part(content: bytes, name: str = "files", filename: str | None = "a.png") -> bytes:
+    disposition = f'form-data; name="{name}"'
+    if filename is not None:
+        disposition += f'; filename="{filename}"'
+    head = f"--b\r\nContent-Disposition: {disposition}\r\nContent-Type: image/png\r\n\r\n"
+    return head.encode() + content + b"\r\n"
+
+
+def read_many(body: bytes, media_type: str = MULTIPART_FILES, step: int = 7) -> list[Upload]:
+    """Returns the files of a body that arrives in chunks of `step` bytes."""
+    chunks = [body[start : start + step] for start in range(0, len(body), step)]
+
+    async def receive() -> Any:
+        chunk = chunks.pop(0)
+        return {"type": "http.request", "body": chunk, "more_body": bool(chunks)}
+
+    headers = [(b"content-type", media_type.encode()), (b"transfer-encoding", b"chunked")]
+    return asyncio.run(read_files(Request({"type": "http", "headers": headers}, receive), 3))
+
+
+def test_all_files_are_read_in_order_with_declared_type_and_name() -> None:
+    body = part(b"one") + part(b"", filename="b.jpg") + part(b"\r\n--c") + b"--b--\r\n"
+    assert read_many(body) == [
+        Upload(b"one", Declared("image/png", "a.png")),
+        Upload(b"", Declared("image/png", "b.jpg")),
+        Upload(b"\r\n--c", Declared("image/png", "a.png")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "problem", "detail"),
+    [
+        (part(b"x") * 4 + b"--b--\r\n", InvalidUpload, "at most 3 files"),
+        (part(b"x") + part(b"x", name="file") + b"--b--\r\n", InvalidUpload, "only files"),
+        (part(b"x", filename=None) + b"--b--\r\n", InvalidUpload, "filename"),
+        (part(b"x", name="note", filename=None) + b"--b--\r\n", InvalidUpload, "only files"),
+        (b"--b--\r\n", InvalidUpload, "got none"),
+        (part(b"x"), MalformedBody, "closing boundary"),
+        (b"nonsense", MalformedBody, "cannot be parsed"),
+    ],
+    ids=["too many", "another name", "no filename", "a field", "no part", "no end", "nonsense"],
+)
+def test_a_body_with_other_parts_than_files_is_refused(
+    body: bytes, problem: type[Problem], detail: str
+) -> None:
+    with pytest.raises(problem, match=detail):
+        read_many(body)
+
+
+TIMEOUT_S = 120
+
+
+def request_of(disconnected: asyncio.Event, *before: dict[str, Any]) -> Request:
+    """Returns a request with these messages, whose client disconnects when the event is set."""
+    messages = list(before)
+
+    async def receive() -> Any:
+        if messages:
+            return messages.pop(0)
+        await disconnected.wait()
+        return {"type": "http.disconnect"}
+
+    return Request({"type": "http", "headers": []}, receive)
+
+
+def test_a_connected_client_does_not_affect_the_block() -> None:
+    async def scenario() -> None:
+        async with while_connected(request_of(asyncio.Event())):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1  # the watcher has ended
+
+    asyncio.run(scenario())
+
+
+def test_a_disconnect_cancels_the_block() -> None:
+    ended: list[str] = []
+
+    async def scenario() -> None:
+        disconnected = asyncio.Event()
+        empty = {"type": "http.request", "body": b"", "more_body": False}
+        asyncio.get_running_loop().call_later(0.01, disconnected.set)
+        with pytest.raises(ClientDisconnect):
+            async with while_connected(request_of(disconnected, empty)):
+                try:
+                    await asyncio.sleep(TIMEOUT_S)
+                finally:
+                    ended.append("the block")
+
+    asyncio.run(scenario())
+    assert ended == ["the block"]
+
+
+def test_an_exception_in_the_block_is_raised_unchanged() -> None:
+    async def scenario() -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with while_connected(request_of(asyncio.Event())):
+                raise ZeroDivisionError
+
+    asyncio.run(scenario())
+
+
+def test_cancellation_is_not_reported_as_a_disconnect() -> None:
+    async def block(entered: asyncio.Event) -> None:
+        async with while_connected(request_of(asyncio.Event())):
+            entered.set()
+            await asyncio.sleep(TIMEOUT_S)
+
+    async def scenario() -> None:
+        entered = asyncio.Event()
+        task = asyncio.create_task(block(entered))
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scenario())

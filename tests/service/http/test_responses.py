@@ -1,0 +1,201 @@
+"""Problem documents for all errors, and the numbers of successful responses."""
+
+import asyncio
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi import FastAPI, Query
+from starlette.exceptions import HTTPException
+from starlette.testclient import TestClient
+
+from eulerlora_client.contract.answers import Nats, Probability, WireModel
+from eulerlora_client.contract.problems import SENT_BY_SERVICE, Overloaded
+from service.http import responses as problems
+from service.http.responses import json_response, problem_headers, rounded, server_timing
+from service.telemetry.logs import RequestIdMiddleware
+from service.telemetry.metrics import Timing
+from tests.service.http.plain_app import guarded
+
+SECRET = "zz-secret-zz"
+PROBLEMS = [kind for kind in SENT_BY_SERVICE if kind.status is not None]
+
+
+@pytest.fixture(scope="module")
+def faulty() -> TestClient:
+    """A client of an app whose routes fail in different ways."""
+    app = FastAPI()
+    app.add_middleware(RequestIdMiddleware)
+    problems.install(app)
+
+    @app.get("/problem/{code}")
+    async def problem(code: str) -> None:
+        raise next(kind for kind in PROBLEMS if kind.code == code)("what is expected")
+
+    @app.get("/defect")
+    async def defect() -> None:
+        raise RuntimeError(SECRET)
+
+    @app.get("/http/{status}")
+    async def http(status: int) -> None:
+        raise HTTPException(status, SECRET, headers={"Retry-After": "7"})
+
+    @app.get("/number")
+    async def number(count: int = Query(ge=1)) -> None: ...
+
+    return TestClient(app, raise_server_exceptions=False)
+
+
+@pytest.mark.parametrize("kind", PROBLEMS, ids=lambda kind: kind.__name__)
+def test_a_problem_becomes_a_document(faulty, kind) -> None:
+    response = faulty.get(f"/problem/{kind.code}")
+    assert response.status_code == kind.status
+    assert response.headers["Content-Type"] == "application/problem+json"
+    assert response.json() == {
+        "type": f"urn:eulerlora:problem:{kind.code}",
+        "title": kind.title,
+        "status": kind.status,
+        "detail": "what is expected",
+        "code": kind.code,
+        "request_id": response.headers["X-Request-ID"],
+    }
+
+
+def test_a_problem_response_stores_its_code_in_the_request_state() -> None:
+    scope: dict[str, Any] = {"type": "http", "path": "/predict"}
+    sent = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message["type"])
+
+    asyncio.run(problems.problem_response(Overloaded("busy"), "an-id")(scope, send, send))
+    assert scope["state"] == {"problem": "overloaded"}
+    assert sent == ["http.response.start", "http.response.body"]
+
+
+def test_the_middleware_responds_to_an_exception_and_does_not_raise_it() -> None:
+    async def fails(*_: object) -> None:
+        raise RuntimeError(SECRET)
+
+    response = TestClient(guarded(fails)).get("/", headers={"X-Request-ID": "find-me"})
+    assert response.headers.get_list("X-Request-ID") == ["find-me"]
+    assert (response.status_code, response.json()["code"]) == (500, "internal_error")
+
+
+def test_only_problems_with_an_unread_body_close_the_connection(faulty) -> None:
+    closing = {
+        kind.code
+        for kind in PROBLEMS
+        if faulty.get(f"/problem/{kind.code}").headers.get("Connection") == "close"
+    }
+    assert closing == {
+        "malformed_request", "not_authenticated", "upload_too_slow", "body_too_large",
+        "quota_exceeded", "headers_too_large",
+    }  # fmt: skip
+
+
+def test_overload_closes_the_connection_only_on_request() -> None:
+    assert "Connection" not in problem_headers(Overloaded("busy"))
+    assert problem_headers(Overloaded("busy"), closes=True)["Connection"] == "close"
+
+
+def test_retry_after_is_at_least_one_whole_second() -> None:
+    for seconds, header in ((0, "1"), (0.2, "1"), (1.2, "2"), (60, "60")):
+        assert problem_headers(Overloaded("busy", seconds))["Retry-After"] == header
+    assert "Retry-After" not in problem_headers(Overloaded("busy"))
+
+
+def test_an_exception_is_a_500_without_details_and_is_logged(faulty, caplog) -> None:
+    response = faulty.get("/defect", headers={"X-Request-ID": "find-me"})
+    body = response.json()
+    assert response.headers["Content-Type"] == "application/problem+json"
+    assert (response.status_code, body["status"]) == (500, 500)
+    assert (body["code"], body["request_id"]) == ("internal_error", "find-me")
+    for hidden in (SECRET, "RuntimeError", "Traceback", ".py"):
+        assert hidden not in response.text
+    record = next(entry for entry in caplog.records if "find-me" in entry.getMessage())
+    assert record.exc_info is not None
+    assert SECRET in str(record.exc_info[1])
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(404, "not_found"), (405, "method_not_allowed"), (400, "refused"), (429, "refused")],
+)
+def test_an_http_exception_keeps_its_status_and_headers_but_not_its_detail(
+    faulty, status, code
+) -> None:
+    response = faulty.get(f"/http/{status}")
+    assert response.headers["Content-Type"] == "application/problem+json"
+    assert (response.status_code, response.json()["status"]) == (status, status)
+    assert response.json()["code"] == code
+    assert response.headers["Retry-After"] == "7"
+    assert SECRET not in response.text
+
+
+def test_an_invalid_parameter_is_named_without_its_value(faulty) -> None:
+    for query in ("count=31337x", "count=-31337", ""):
+        response = faulty.get(f"/number?{query}")
+        assert response.status_code == 422
+        assert response.json()["code"] == "invalid_parameter"
+        assert response.json()["detail"].startswith("count: ")
+        assert "31337" not in response.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("GET", "/predict", "POST"), ("PUT", "/predict", "POST"), ("DELETE", "/predict", "POST"),
+     ("POST", "/models", "GET"), ("POST", "/models/tiny", "GET"), ("POST", "/livez", "GET")],
+)  # fmt: skip
+def test_a_wrong_method_is_a_405_with_the_allowed_one(
+    client, refused, method, path, allowed
+) -> None:
+    response = client.request(method, path)
+    refused(response, 405, "method_not_allowed")
+    assert allowed in response.headers["Allow"]
+
+
+class Body(WireModel):
+    probabilities: dict[str, Probability]
+    rows: tuple[tuple[Probability, ...], ...] | None = None
+    entropy: Nats | None = None
+    seed: int = 0
+
+
+def test_numbers_have_six_significant_digits_and_integers_all_of_theirs() -> None:
+    body = Body(
+        probabilities={"a": 0.123456789, "b": 1.23456789e-9},
+        rows=((1 / 3, 2 / 3),),
+        entropy=1234567.89,
+        seed=4294967295,
+    )
+    response = json_response(body)
+    assert json.loads(response.body) == {
+        "probabilities": {"a": 0.123457, "b": 1.23457e-9},
+        "rows": [[0.333333, 0.666667]],
+        "entropy": 1234570.0,
+        "seed": 4294967295,
+    }
+
+
+@pytest.mark.parametrize("classes", [2, 7, 1000])
+def test_rounded_probabilities_sum_to_one_and_keep_the_highest(classes: int) -> None:
+    generator = np.random.default_rng(classes)
+    for concentration in (0.01, 1.0, 100.0):
+        exact = generator.dirichlet(np.full(classes, concentration)).tolist()
+        shown = rounded(exact)
+        assert abs(math.fsum(shown) - 1) <= 1e-5
+        assert max(shown) == rounded(max(exact))
+
+
+def test_fields_that_are_not_set_are_omitted_and_those_without_a_value_are_null() -> None:
+    response = json_response(Body(probabilities={}, rows=None, entropy=math.inf))
+    assert json.loads(response.body) == {"probabilities": {}, "rows": None, "entropy": None}
+
+
+def test_server_timing_is_in_milliseconds() -> None:
+    timings = [Timing(0.0125, 0, 2), Timing(0.001, 0.25, 1)]
+    assert server_timing(timings[:1]) == "decode;dur=12.50, queue;dur=0.00, model;dur=2000.00"
+    assert server_timing(timings) == "decode;dur=12.50, queue;dur=250.00, model;dur=2000.00"
