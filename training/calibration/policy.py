@@ -30,7 +30,7 @@ from eulerlora_client.policy.policy import (
     UncertaintyRules,
     default_policy_text,
     parse_policy,
-    read_text,
+    read_policy_text,
 )
 from training.data.images import OUTSIDE, LabelledImage
 from training.evaluation.inference import ModelOutputs, SamplingOptions, predict_all
@@ -349,7 +349,7 @@ class PolicyFile:
     def read(cls, path: Path | None) -> "PolicyFile":
         """Reads a policy file; None for the packaged one. Raises SettingsError with the path."""
         name = DEFAULT_FILE if path is None else str(path)
-        text = default_policy_text() if path is None else read_text(path)
+        text = default_policy_text() if path is None else read_policy_text(path)
         return cls(name, text, parse_policy(text, name))
 
     def fitted(self, fit: PolicyFit) -> Policy:

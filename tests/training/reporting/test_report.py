@@ -305,7 +305,7 @@ def model_with_all_scores(folder: Path, images: list[LabelledImage]) -> EulerLoR
 
 @pytest.fixture(scope="module")
 def predicted(checkpoint_folder: Path, image_folder: Path) -> Evaluation:
-    """Returns an predicted with one folder, one generated set and the corruptions."""
+    """Returns an evaluation with one folder, one generated set and the corruptions."""
     test = [
         LabelledImage(name, source, index % 3, f"lesion {index // 2}", {"kind": "ab"[index % 2]})
         for index, (name, source) in enumerate(list_images(image_folder / "test").items())
@@ -383,12 +383,10 @@ def test_figures_of_the_test_part_follow_from_the_rows(
     classes = list(predicted.classes)
     for mode in modes(predicted):
         test = part(csv_rows, TEST, mode)
-        predicted = [classes[index] for index in test.probabilities.argmax(axis=1)]
-        assert value(mode.metrics, "accuracy") == pytest.approx(
-            accuracy_score(test.labels, predicted)
-        )
+        labels = [classes[index] for index in test.probabilities.argmax(axis=1)]
+        assert value(mode.metrics, "accuracy") == pytest.approx(accuracy_score(test.labels, labels))
         assert value(mode.metrics, "macro_f1") == pytest.approx(
-            f1_score(test.labels, predicted, average="macro", zero_division=0)
+            f1_score(test.labels, labels, average="macro", zero_division=0)
         )
         order = [sorted(classes).index(name) for name in sorted(classes)]
         assert order == list(range(len(classes))) == [0, 1, 2]
@@ -399,7 +397,7 @@ def test_figures_of_the_test_part_follow_from_the_rows(
         assert value(mode.metrics, "macro_auroc") == pytest.approx(
             roc_auc_score(test.labels, test.probabilities, multi_class="ovr")
         )
-        wrong = np.array(predicted) != np.array(test.labels)
+        wrong = np.array(labels) != np.array(test.labels)
         for score, sign in (("msp", -1), ("entropy", 1), ("mutual_information", 1)):
             assert value(mode.error_ranking[score], "auroc") == pytest.approx(
                 roc_auc_score(wrong, sign * test.column(score))
@@ -439,8 +437,8 @@ def test_the_accuracy_of_shifted_sets_and_corruptions_follows_from_the_rows(
     for mode in modes(predicted):
         for name in ("colour-inverted", CORRUPTIONS[0].name):
             shifted = part(csv_rows, name, mode)
-            predicted = np.array(predicted.classes)[shifted.probabilities.argmax(axis=1)]
-            expected = accuracy_score(shifted.labels, predicted)
+            labels = np.array(predicted.classes)[shifted.probabilities.argmax(axis=1)]
+            expected = accuracy_score(shifted.labels, labels)
             if name in mode.corruptions:
                 assert value(mode.corruptions[name], "accuracy") == pytest.approx(expected)
             else:
