@@ -28,7 +28,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from eulerlora.sampling.adaptive import ROUNDS as AUTO_SAMPLES
+from eulerlora.sampling.adaptive import ROUNDS
 from eulerlora_client.contract.answers import Disposition, ModelShift, Prediction
 from eulerlora_client.contract.problems import SENT_BY_SERVICE
 
@@ -38,6 +38,7 @@ ClientClass = Literal["anonymous", "keyed"]
 CLIENT_CLOSED_REQUEST = 499  # the status that nginx logs for a disconnected client
 READY_HELP = "1 while the service is ready, otherwise 0."
 DURATIONS_S = (.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30)  # fmt: skip
+AUTO_SAMPLES = (1, *ROUNDS)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 BODY_BYTES = (0, 1e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7, 3e7)
 ENTROPIES_NATS = (
@@ -45,7 +46,7 @@ ENTROPIES_NATS = (
 )  # fmt: skip
 INFORMATION_NATS = (.0001, .0003, .001, .003, .01, .02, .03, .05, .1, .2, .3, .5, 1, 2)  # fmt: skip
 PROBABILITIES = (.02, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, .95, .98, .99, .999, 1)  # fmt: skip
-REASONS = frozenset(problem.code for problem in SENT_BY_SERVICE)
+PROBLEM_CODES = frozenset(problem.code for problem in SENT_BY_SERVICE)
 OTHER = "other"
 OPENMETRICS = "application/openmetrics-text"
 CACHE_S = 1.0
@@ -126,7 +127,7 @@ class RequestMetrics:
             "eulerlora_refusals", "Problems in responses, by code.", ["reason"],
             registry=registry,
         )  # fmt: skip
-        for reason in REASONS:
+        for reason in PROBLEM_CODES:
             self.refusals.labels(reason=reason)  # 0, so that the first problem is an increase
         self._requests = Counter(
             "eulerlora_requests", "Completed HTTP requests; 499 for a disconnected client.",
@@ -183,10 +184,6 @@ class PredictionMetrics:
             return Histogram(name, help_text, labels, buckets=buckets, registry=registry)
 
         by_mode = ("model", "mode")
-        self._adaptive = Counter(
-            "eulerlora_adaptive", "Predictions in mode adaptive, by whether they were sampled.",
-            ["model", "sampled"], registry=registry,
-        )  # fmt: skip
         self._predictions = Counter(
             "eulerlora_predictions", "Predictions.", ["model", "mode", "client"], registry=registry
         )
@@ -211,7 +208,9 @@ class PredictionMetrics:
             "eulerlora_msp_ratio", "Probability of the most likely class.", PROBABILITIES, by_mode
         )
         self._auto = histogram(
-            "eulerlora_auto_samples", "Samples per adapter drawn with samples=auto.", AUTO_SAMPLES
+            "eulerlora_auto_samples",
+            "Samples per adapter with samples=auto; 1 for an answer without sampling.",
+            AUTO_SAMPLES,
         )
         self._decode = histogram(
             "eulerlora_decode_seconds",
@@ -242,9 +241,7 @@ class PredictionMetrics:
         self._entropy.labels(**by_mode).observe(body.entropy)
         self._information.labels(**by_mode).observe(body.mutual_information)
         self._msp.labels(**by_mode).observe(body.msp)
-        if body.sampled is not None:
-            self._adaptive.labels(model=model, sampled=str(body.sampled).lower()).inc()
-        elif body.standard_error is not None:
+        if body.is_auto:
             self._auto.labels(model=model).observe(body.samples)
         self._decode.labels(model=model).observe(timing.decode_s)
         self._queue.labels(model=model).observe(timing.queue_s)
@@ -354,7 +351,7 @@ class Metrics:
 
     def count_problem(self, code: str) -> None:
         """Counts a problem that is not the response to a whole request."""
-        self._requests.refusals.labels(reason=code if code in REASONS else OTHER).inc()
+        self._requests.refusals.labels(reason=code if code in PROBLEM_CODES else OTHER).inc()
 
     def count_batch(self, run: BatchRun) -> None:
         """Counts a batch; called from the worker threads."""
