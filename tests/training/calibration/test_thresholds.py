@@ -6,19 +6,23 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
-import training.calibration.outputs
+import training.calibration.thresholds
 from eulerlora.checkpoint.files import load_checkpoint, read_config
 from eulerlora.model import EulerLoRA
+from eulerlora.sampling.adaptive import MAX_SAMPLES, StoppingRule
 from eulerlora_client.contract.answers import Threshold
 from eulerlora_client.contract.sampling import Auto
 from training.calibration.calibrate import calibrate
-from training.calibration.outputs import CalibrationOutputs
 from training.calibration.thresholds import (
+    CalibrationOutputs,
+    compute_margins,
     compute_thresholds,
     threshold_at_tpr,
 )
 from training.data.images import ImageParts, LabelledImage, list_images
+from training.evaluation.inference import ModelOutputs
 from training.evaluation.prediction_sets import CoverageSettings
 from training.recipe.schema import SAMPLES
 
@@ -63,9 +67,8 @@ def test_thresholds_agree_with_predictions_for_every_number_of_samples(
     thresholds = thresholds_of(model, images)
     assert [(threshold.mode, threshold.samples) for threshold in thresholds] == [
         ("det", 1),
-        *(("stoch", count) for count in SAMPLES[:-1]),  # too few images for the margins of auto
+        *(("stoch", count) for count in SAMPLES[:-1]),
     ]
-    assert SAMPLES[-1] == "auto"
     det = model.predict(paths, "det").msp
     assert thresholds[0].msp == pytest.approx(threshold_at_tpr(det, 0.95), abs=1e-6)
     stoch = model.predict(paths, "stoch", SAMPLES[-2]).msp
@@ -90,22 +93,59 @@ def test_balanced_thresholds_agree_with_predictions_by_the_calibrated_checkpoint
         assert threshold.msp == pytest.approx(threshold_at_tpr(msp, 0.95), abs=1e-6)
 
 
+def test_the_auto_threshold_is_that_of_each_image_s_last_round() -> None:
+    """The images end at different rounds, by the rule of the largest fixed number of samples."""
+    generator = torch.Generator().manual_seed(2)
+    logits = 4 * torch.randn(120, 1, 1, 3, generator=generator, dtype=torch.float64)
+    noise = torch.randn(120, 2, MAX_SAMPLES, 3, generator=generator, dtype=torch.float64)
+    outputs = CalibrationOutputs(
+        outputs_of(logits.expand(-1, 2, -1, -1)), outputs_of(logits + noise / 4), "float32"
+    )
+    samples: tuple[int | Auto, ...] = (2, 8, MAX_SAMPLES, "auto")
+    margins = compute_margins(outputs, "squares", None, samples)
+    assert margins is not None
+    *fixed, auto = compute_thresholds(outputs, "squares", None, samples, margins=margins)
+    assert (auto.mode, auto.samples) == ("stoch", "auto")
+    rule = StoppingRule(fixed[-1].msp, margins=margins)
+    answers = outputs.answers(None)
+    scores, ends = [], set()
+    for index in range(120):
+        ending = [number for number in answers if rule.ends(answers[number][index])]
+        end = min(ending, default=MAX_SAMPLES)
+        scores.append(answers[end][index].msp)
+        ends.add(end)
+    assert len(ends) > 1
+    assert auto.msp == pytest.approx(threshold_at_tpr(torch.tensor(scores).double(), 0.95))
+
+
+def test_too_few_images_for_margins_leave_auto_without_a_threshold(
+    checkpoint_folder: Path, images: list[LabelledImage]
+) -> None:
+    model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
+    thresholds = thresholds_of(model, images, [2, "auto"])
+    assert [threshold.samples for threshold in thresholds] == [1, 2]
+
+
+def outputs_of(logits: Tensor) -> ModelOutputs:
+    features = torch.zeros(*logits.shape[:-1], 1)
+    return ModelOutputs(logits.log_softmax(dim=-1), logits.logsumexp(dim=-1), features)
+
+
 def test_only_the_required_samples_are_drawn(
     checkpoint_folder: Path, images: list[LabelledImage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = []
-    predict_all = training.calibration.outputs.predict_all
+    predict_all = training.calibration.thresholds.predict_all
 
     def recorded(model, images, options, label):
         drawn.append((options[1].mode, options[1].samples))
         return predict_all(model, images, options, label)
 
-    monkeypatch.setattr(training.calibration.outputs, "predict_all", recorded)
+    monkeypatch.setattr(training.calibration.thresholds, "predict_all", recorded)
     model = EulerLoRA(load_checkpoint(checkpoint_folder), torch.device("cpu"))
     for samples in ([3, 1], ["auto"]):
         thresholds = thresholds_of(model, images, samples)
-        fixed = [count for count in samples if count != "auto"]
-        assert [threshold.samples for threshold in thresholds] == [1, *fixed]
+        assert len(thresholds) == 1 + len([count for count in samples if count != "auto"])
     assert drawn == [("stoch", 3), ("stoch", 16)]
 
 
