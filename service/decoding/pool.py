@@ -51,6 +51,15 @@ CRASHES = {
     signal.SIGABRT,
 }
 
+TEST_SIDE_PX = 1024  # of the test image; takes as much memory as a small photograph
+TEST_INPUT = Preprocessing(size=32)
+logger = logging.getLogger(__name__)
+ATTEMPTS = 2
+RESTART_DELAY_S = 1.0
+RETRY_AFTER_S = 1.0
+STOP_CHECK_INTERVAL_S = 1.0
+TEST_INTERVAL_S = 10.0
+
 
 class LossCause(Enum):
     """Why a process was lost with an image."""
@@ -237,12 +246,6 @@ class DecodingProcess:
         self._process.join()
 
 
-SIDE_PX = 1024  # takes as much memory as a small photograph
-INPUT = Preprocessing(size=32)
-
-logger = logging.getLogger(__name__)
-
-
 class SelfTest:
     """Decodes a test image, at the start and while no other image is decoded.
 
@@ -280,7 +283,7 @@ class SelfTest:
 
     async def run(self) -> None:
         """Runs the test and logs a change of its result."""
-        job = DecodeJob(encoded_image(self._limits), Declared(), INPUT, "")
+        job = DecodeJob(encoded_image(self._limits), Declared(), TEST_INPUT, "")
         decoded, fault = self._decoded(), ""
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -298,7 +301,7 @@ class SelfTest:
 
 def encoded_image(limits: ImageSettings) -> bytes:
     """Returns a PNG of about a megapixel, or of the largest size within the limits."""
-    largest = min(SIDE_PX, limits.max_side, math.isqrt(limits.max_pixels))
+    largest = min(TEST_SIDE_PX, limits.max_side, math.isqrt(limits.max_pixels))
     side = max(limits.min_side, largest)
     gray = Image.linear_gradient("L").resize((side, side))
     file = BytesIO()
@@ -308,12 +311,7 @@ def encoded_image(limits: ImageSettings) -> bytes:
     return file.getvalue()
 
 
-ATTEMPTS = 2
 FINAL_CAUSES = {LossCause.CPU_TIME, LossCause.TIME}
-RESTART_DELAY_S = 1.0
-RETRY_AFTER_S = 1.0
-STOP_CHECK_INTERVAL_S = 1.0
-TEST_INTERVAL_S = 10.0
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ from service.settings import DecodingSettings, ImageSettings
 HEADER = struct.Struct("=QQ")  # bytes of the buffer, bytes of the pickle
 PICKLE_BYTES = 1024  # initial space; most pickles are shorter
 
+IMAGE_BYTES = 2**18  # space that an idle worker allocates for the next file
+
 
 @dataclass(frozen=True)
 class Message:
@@ -105,7 +107,6 @@ def receive(connection: socket.socket, buffer_bytes: int = 0) -> Message:
 
 
 READY = Message(b"", "ready")
-IMAGE_BYTES = 2**18  # space that an idle worker allocates for the next file
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,10 @@ UNREAD_BODY = (
 )  # fmt: skip
 """Problems that leave the rest of the body unread, so that the connection must be closed."""
 
+SIGNIFICANT_DIGITS = 6
+"""Of the numbers in a response. The relative error is at most 5e-6, and so is the deviation of a
+sum of probabilities from 1, for any number of classes."""
+
 
 def install(app: FastAPI, overload_status: int | None = Overloaded.status) -> None:
     """Adds exception handlers that respond to every error with a problem document.
@@ -170,11 +174,6 @@ def detail_without_value(error: ErrorDetails) -> str:
     if error["type"] == "value_error":
         return f"{name}: {error['ctx']['error']}"
     return f"{name}: expected {expected_value(error)}"
-
-
-SIGNIFICANT_DIGITS = 6
-"""Of the numbers in a response. The relative error is at most 5e-6, and so is the deviation of a
-sum of probabilities from 1, for any number of classes."""
 
 
 def json_response(

@@ -111,11 +111,6 @@ def test_a_photograph_of_48_megapixels_is_decoded_only_if_it_can_be_reduced(enco
         decode(data, LIMITS)
 
 
-def test_a_jpeg_above_64_megapixels_is_refused(encode) -> None:
-    with pytest.raises(UnusableImage, match="at most 64,000,000 pixels"):
-        decode(encode(Image.new("L", (8192, 7900)), "JPEG"), LIMITS, input_side=64)
-
-
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_other_content_is_unsupported_and_no_parser_runs(kind, monkeypatch) -> None:
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was called"))
@@ -504,12 +499,6 @@ def test_a_plain_jpeg_with_a_profile_of_srgb_is_decoded_without_a_conversion(
     image = decode(tagged, LIMITS)
     assert image.warnings == ()
     assert np.array_equal(image.pixels.permute(1, 2, 0), expected)
-
-
-def test_gray_is_converted_to_rgb_without_a_warning(photo, encode) -> None:
-    image = decode(encode(photo.convert("L"), "PNG"), LIMITS)
-    assert image.warnings == ()
-    assert np.array_equal(image.pixels[0], image.pixels[2])
 
 
 @pytest.mark.parametrize("file_format", ["PNG", "WEBP"])

@@ -21,7 +21,7 @@ from PIL import Image
 
 from eulerlora.images.preprocess import content_seed, resize
 from eulerlora.settings import Preprocessing
-from eulerlora_client.contract.problems import NotReady, UnsupportedMedia, UnusableImage
+from eulerlora_client.contract.problems import NotReady, UnusableImage
 from service.decoding import pool, worker
 from service.decoding.decode import Declared, decode
 from service.decoding.pool import Decoded, Decoder, DecodingProcess
@@ -32,7 +32,7 @@ LIMITS = ImageSettings()
 SIZE = 48
 INPUT = Preprocessing(size=SIZE)
 HANG_S = 600.0
-FAULTY_SETTINGS = DecodingSettings(workers=2, timeout_s=4.0, cpu_s=0.5)
+FAULTY_SETTINGS = DecodingSettings(workers=2, timeout_s=6.0, cpu_s=0.2)
 TIMEOUT_S = 120
 RUNNER = asyncio.Runner()  # the decoders of all tests use one event loop
 
@@ -165,15 +165,6 @@ def test_a_worker_gives_the_same_result_as_this_process(decoder, png) -> None:
     assert decode_with(decoder, png, "another revision").content_seed != decoded.content_seed
 
 
-def test_warnings_and_problems_are_passed_on(decoder, png, photo, encode) -> None:
-    decoded = decode_with(decoder, encode(photo.convert("LA"), "PNG"))
-    assert [warning.message for warning in decoded.warnings] == ["converted from LA to RGB"]
-    with pytest.raises(UnsupportedMedia, match="expected a JPEG, PNG or WebP"):
-        decode_with(decoder, b"GIF89a")
-    with pytest.raises(UnusableImage, match="the PNG data is broken or truncated"):
-        decode_with(decoder, png[:-30])
-
-
 def test_a_hanging_decoder_fails_one_request(faulty, png) -> None:
     before = idle_pids(faulty)
     with pytest.raises(NotReady, match="did not answer in time"):
@@ -268,19 +259,6 @@ def test_the_cpu_time_of_a_caller_that_left_is_charged(faulty, png) -> None:
     before = idle_pids(faulty)
     RUNNER.run(leave())
     wait_for_replacements(faulty, before)
-
-
-def test_the_cpu_time_of_a_refused_image_is_charged(decoder, encode) -> None:
-    used: list[float] = []
-    transparent = encode(Image.new("RGBA", (3000, 3000)), "PNG")  # refused after decoding
-
-    async def refused() -> Decoded:
-        return await decoder.decode(transparent, Declared(), INPUT, "", on_cpu_s=used.append)
-
-    with pytest.raises(UnusableImage):
-        RUNNER.run(refused())
-    assert len(used) == 1
-    assert used[0] > 0
 
 
 def test_a_decoder_without_memory_does_not_work(png) -> None:
