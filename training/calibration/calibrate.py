@@ -56,9 +56,9 @@ def calibrate(
     """Fits feature statistics, OOD thresholds, decision margins and prediction sets.
 
     Returns the new config. The thresholds and sets are those of `det`, and of `stoch` with
-    `samples`; there are no sets for `auto`. `auto` also fits margins,
-    if there are enough images (`eulerlora.sampling.decision_margins`). Earlier sets are removed,
-    also without a new coverage.
+    `samples`; there are no sets for `auto`. `auto` also fits margins if there are enough images
+    (`eulerlora.sampling.decision_margins`), and has no threshold without them. Earlier sets are
+    removed, also without a new coverage.
 
     Fits the statistics on the training part, and the thresholds on the calibration part, or the
     test part of a split without one; the config names them. Replaces `ood.safetensors` and

@@ -56,16 +56,6 @@ def report(site_source: Path, local: LocalImages, out: Path) -> SiteReport:
     return calibrate_site(site_source, local, out, SETTINGS, CPU)
 
 
-def test_the_fit_records_its_precision(
-    site_source: Path, local: LocalImages, tmp_path: Path
-) -> None:
-    settings = replace(SETTINGS, precision="bfloat16")
-    calibrate_site(site_source, local, tmp_path / "out", settings, CPU)
-    config = load_checkpoint(tmp_path / "out").config
-    assert {entry.precision for entry in config.thresholds} == {"bfloat16"}
-    assert {entry.precision for entry in config.prediction_sets} == {"bfloat16"}
-
-
 def test_the_written_checkpoint_is_that_of_the_report(report: SiteReport, out: Path) -> None:
     checkpoint = load_checkpoint(out)
     assert checkpoint.revision == report.revision

@@ -85,11 +85,3 @@ def test_wrong_usage_is_refused(
     assert done.exit_code == 2
     assert message in done.output
     assert not (tmp_path / "out").exists()
-
-
-def test_labels_without_a_class_are_refused(
-    site_source: Path, local_folder: Path, tmp_path: Path
-) -> None:
-    done = fit(site_source, "--data", local_folder, "--out", tmp_path / "out")
-    assert "got also nevus; map a label with --class nevus=CLASS" in str(done.exception)
-    assert not (tmp_path / "out").exists()
