@@ -26,11 +26,12 @@ from eulerlora.images.preprocess import (
 )
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import ImageOutput, Runtime, predict_adaptively, predict_images
-from eulerlora.prediction.answer import Prediction, prediction_of, with_prediction_sets
+from eulerlora.prediction.answer import Prediction, answer
 from eulerlora.prediction.precision import REQUESTED, decide_precision
 from eulerlora.sampling.adaptive import ROUNDS
 from eulerlora.scores.prediction_sets import RunOptions, check_coverage
 from eulerlora.settings import DEFAULT_RUNTIME, Draw, PrecisionChoice, RuntimeSettings
+from eulerlora_client.contract.answers import PredictionWarning
 from eulerlora_client.contract.sampling import (
     AUTO,
     DEFAULT_SAMPLES,
@@ -214,10 +215,13 @@ class EulerLoRA:
         if batch_size < 1:
             raise SettingsError(f"batch_size: expected at least 1, got {batch_size}")
         options = self.predict_options(mode, samples, seed, sampler, coverage)
-        conversions: list[str] = []
+        conversions: list[PredictionWarning] = []
 
         def prepare(index: int, image: RgbImage) -> ModelInput:
-            conversions.extend(f"image {index}: {warning.message}" for warning in image.warnings)
+            conversions.extend(
+                PredictionWarning(code=warning.code, message=f"image {index}: {warning.message}")
+                for warning in image.warnings
+            )
             return self.prepare(image.pixels, options)
 
         side = self.config.preprocessing.input_side
@@ -291,19 +295,8 @@ class EulerLoRA:
     def _prediction(self, outputs: Sequence[ImageOutput], options: PredictOptions) -> Prediction:
         """Returns the prediction for all images. outputs: of `_outputs`; may be empty."""
         draw = options.draw
-        prediction = prediction_of(
-            outputs,
-            (self.network.settings.adapters, draw.samples),
-            self.classes,
-            self.feature_distance,
-            self.config.threshold(draw.mode, options.samples, draw.sampler),
-            draw.mode,
-            options.adaptive,
-        )
-        if options.coverage is None:
-            return prediction
         run = RunOptions(draw.mode, options.samples, draw.sampler, self.precision)
-        return with_prediction_sets(prediction, options.coverage, run, self.config)
+        return answer(outputs, self.config, run, self.feature_distance, options.coverage)
 
 
 def choose_device(name: str) -> torch.device:

@@ -84,9 +84,10 @@ def predict_files(
     batch_size = images_per_batch(model, options)
     while batch := list(itertools.islice(readable, batch_size)):
         prediction = model.predict_inputs([file.inputs for file in batch], options)
-        for warning in sorted(set(prediction.warnings) - warned):
-            on_warning(warning)
-        warned.update(prediction.warnings)
+        messages = {warning.message for warning in prediction.warnings}
+        for message in sorted(messages - warned):
+            on_warning(message)
+        warned |= messages
         for index, file in enumerate(batch):
             for ignored in file.warnings:
                 if ignored.code is Conversion.PROFILE_IGNORED:

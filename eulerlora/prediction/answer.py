@@ -1,7 +1,11 @@
-"""Outputs of the network for images -> class probabilities and uncertainty for the user."""
+"""The one answer: the engine's outputs for images -> probabilities, uncertainty, scores and sets.
 
-from collections.abc import Iterable, Sequence
+`answer` computes it for n images; `response_fields` states one of them in a response body.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,8 +24,9 @@ from eulerlora.scores.prediction_sets import (
     prediction_sets,
 )
 from eulerlora.scores.uncertainty import Uncertainty, summarise_all
-from eulerlora_client.contract.answers import Threshold
-from eulerlora_client.contract.sampling import Mode, Precision
+from eulerlora_client.contract import answers as contract
+from eulerlora_client.contract.answers import PredictionWarning, WarningCode
+from eulerlora_client.contract.sampling import AUTO, Auto, Precision
 
 
 @dataclass(frozen=True)
@@ -53,68 +58,144 @@ class Prediction(Uncertainty):
     trajectories: Tensor
     labels: tuple[str, ...]
     prediction_sets: PredictionSets | None = None
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[PredictionWarning, ...] = ()
 
 
-def prediction_of(
+def answer(
     outputs: Sequence[ImageOutput],
-    trajectories: tuple[int, int],
-    classes: Sequence[str],
+    config: CheckpointConfig,
+    options: RunOptions,
     distance: FeatureDistance | None,
-    thresholds: Threshold | None,
-    mode: Mode,
-    adaptive: bool,
+    coverage: float | None = None,
 ) -> Prediction:
-    """Returns the prediction for the images of `outputs`, in order.
+    """Returns the answer for the images of `outputs`, in order.
 
-    trajectories: adapters, and samples per adapter; with adaptive sampling, of the first round.
-    distance, thresholds: of the checkpoint; None if it has none. adaptive: True to compute
-    standard errors. Raises NonFiniteError.
+    Library, command line, service, evaluation and the gate of precisions all answer with it.
+    config, distance: of the checkpoint; None for one without feature statistics. options: of the
+    prediction. coverage: adds prediction sets; None for none. Raises NonFiniteError.
     """
-    blocks = _blocks(outputs, trajectories, len(classes), adaptive)
-    if not all(block.isfinite().all() for block in blocks):
+    adapters = config.adapters.settings.adapters
+    classes = [label.name for label in config.classes]
+    adaptive = options.samples == AUTO
+    blocks = _blocks(outputs, adapters, len(classes), options.samples)
+    if not all(output.log_probabilities.isfinite().all() for output in outputs):
         raise NonFiniteError("expected finite logits from the network, got NaN or infinity")
     summary = summarise_all([block.flatten(1, 2) for block in blocks])
+    thresholds = config.threshold(options.mode, options.samples, options.sampler)
     scores = ood_scores(image_scores(outputs, summary.msp, distance), thresholds)
     samples = torch.cat([torch.full(block.shape[:1], block.shape[2]) for block in blocks])
-    sampled = (samples > 1) if adaptive else torch.full_like(samples, mode == "stoch").bool()
+    sampled = (
+        (samples > 1) if adaptive else torch.full_like(samples, options.mode == "stoch").bool()
+    )
     extra = sampled.long() if adaptive else torch.zeros_like(samples)  # passes in det
     most = max(block.shape[2] for block in blocks)
     padded = [F.pad(block, (0, 0, 0, most - block.shape[2]), value=torch.nan) for block in blocks]
-    return Prediction(
+    prediction = Prediction(
         **vars(summary),
         ood=scores["msp"].flagged,
         unfamiliar=scores["feature_distance"].flagged if "feature_distance" in scores else None,
         ood_scores=scores,
         samples=samples,
         sampled=sampled,
-        rows=trajectories[0] * (samples + extra),
+        rows=adapters * (samples + extra),
         standard_errors=_standard_errors(blocks) if adaptive else None,
         trajectories=torch.cat(padded).flatten(1, 2),
         labels=tuple(classes[k] for k in summary.probabilities.argmax(dim=-1).tolist()),
+        warnings=tuple(_missing_thresholds(scores, options)),
     )
+    if coverage is None:
+        return prediction
+    return _with_prediction_sets(prediction, coverage, options, config, classes)
 
 
-def with_prediction_sets(
-    prediction: Prediction, coverage: float, options: RunOptions, config: CheckpointConfig
-) -> Prediction:
-    """Returns the prediction with its sets, or with a warning if there is no calibration.
+def response_fields(prediction: Prediction, index: int, classes: Sequence[str]) -> dict[str, Any]:
+    """Returns what the response body for one image states about its answer.
 
-    options: of the prediction. config: of the checkpoint that predicted.
+    The keys are fields of `eulerlora_client.contract.answers.Prediction`. Those that the options
+    did not ask for, or that the checkpoint does not have, are absent. classes: of the model.
     """
+    scores = {
+        name: contract.OodScore(
+            value=score.value[index].item(),
+            threshold=score.threshold,
+            flagged=_flag(score.flagged, index),
+        )
+        for name, score in prediction.ood_scores.items()
+    }
+    fields: dict[str, Any] = {
+        "samples": int(prediction.samples[index]),
+        "label": prediction.labels[index],
+        "probabilities": dict(zip(classes, prediction.probabilities[index].tolist(), strict=True)),
+        "entropy": prediction.entropy[index].item(),
+        "expected_entropy": prediction.expected_entropy[index].item(),
+        "mutual_information": prediction.mutual_information[index].item(),
+        "msp": prediction.msp[index].item(),
+        "ood": scores["msp"].flagged,
+        "ood_threshold": scores["msp"].threshold,
+        "ood_scores": contract.OodScores(**scores),
+    }
+    if "feature_distance" in scores:
+        fields["unfamiliar"] = scores["feature_distance"].flagged
+    if (errors := prediction.standard_errors) is not None:
+        fields |= {
+            "sampled": bool(prediction.sampled[index]),
+            "rows": int(prediction.rows[index]),
+        }
+        if prediction.sampled[index]:
+            fields["standard_error"] = contract.StandardError(
+                msp=errors.msp[index].item(), entropy=errors.entropy[index].item()
+            )
+    if (sets := prediction.prediction_sets) is not None:
+        fields["prediction_set"] = contract.PredictionSet(
+            labels=sets.labels[index],
+            coverage=sets.coverage,
+            unit=sets.unit,
+            calibrated_on=sets.calibrated_on,
+        )
+    return fields
+
+
+def _flag(flags: Tensor | None, index: int) -> bool | None:
+    return None if flags is None else bool(flags[index])
+
+
+def _missing_thresholds(scores: OodScores, options: RunOptions) -> Iterator[PredictionWarning]:
+    """Yields the reason of every null flag; a missing threshold of the MSP explains all of them."""
+    missing = [name for name, score in scores.items() if score.flagged is None]
+    sampled = f" with samples={options.samples}" if options.mode == "stoch" else ""
+    if "msp" in missing:
+        message = f"the checkpoint has no OOD threshold for mode {options.mode}{sampled}"
+    elif missing:
+        names = ", ".join(missing)
+        message = f"the checkpoint has no threshold of {names} for mode {options.mode}{sampled}"
+    else:
+        return
+    yield PredictionWarning(code=WarningCode.NO_OOD_THRESHOLD, message=message)
+
+
+def _with_prediction_sets(
+    prediction: Prediction,
+    coverage: float,
+    options: RunOptions,
+    config: CheckpointConfig,
+    classes: Sequence[str],
+) -> Prediction:
+    """Returns the prediction with its sets, or with a warning if there is no calibration."""
     calibration = calibration_for(config, coverage, options)
     if calibration is None:
         reason = missing_calibration(config, coverage, options)
-        return replace(prediction, warnings=(*prediction.warnings, reason))
-    classes = [label.name for label in config.classes]
+        warning = PredictionWarning(code=WarningCode.NO_PREDICTION_SET, message=reason)
+        return replace(prediction, warnings=(*prediction.warnings, warning))
     sets = prediction_sets(prediction.probabilities, calibration, classes)
     mismatch = precision_mismatch(calibration, options.precision)
-    warnings = prediction.warnings if mismatch is None else (*prediction.warnings, mismatch)
-    return replace(prediction, prediction_sets=sets, warnings=warnings)
+    if mismatch is None:
+        return replace(prediction, prediction_sets=sets)
+    warning = PredictionWarning(code=WarningCode.OTHER_PRECISION, message=mismatch)
+    return replace(prediction, prediction_sets=sets, warnings=(*prediction.warnings, warning))
 
 
 def _blocks(
-    outputs: Sequence[ImageOutput], trajectories: tuple[int, int], classes: int, adaptive: bool
+    outputs: Sequence[ImageOutput], adapters: int, classes: int, samples: int | Auto
 ) -> list[Tensor]:
     """Returns the probabilities in blocks (n, adapters, samples, classes), in order.
 
@@ -122,9 +203,13 @@ def _blocks(
     """
     probabilities = [output.log_probabilities.exp() for output in outputs]
     if not probabilities:
-        return [torch.empty(0, *trajectories, classes, dtype=torch.float64)]
-    blocks = [image[None] for image in probabilities] if adaptive else [torch.stack(probabilities)]
-    return [block.unflatten(1, (trajectories[0], -1)) for block in blocks]
+        most = 1 if samples == AUTO else samples
+        return [torch.empty(0, adapters, most, classes, dtype=torch.float64)]
+    if samples == AUTO:
+        blocks = [image[None] for image in probabilities]
+    else:
+        blocks = [torch.stack(probabilities)]
+    return [block.unflatten(1, (adapters, -1)) for block in blocks]
 
 
 def _unknown(block: Tensor) -> StandardErrors:

@@ -21,7 +21,8 @@ from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.errors import NonFiniteError
 from eulerlora.images.preprocess import network_input
 from eulerlora.nn.runtime import Runtime, predict_images
-from eulerlora.prediction.answer import Prediction, prediction_of
+from eulerlora.prediction.answer import Prediction, answer
+from eulerlora.scores.prediction_sets import RunOptions
 from eulerlora.settings import Draw, PrecisionChoice, RuntimeSettings
 from eulerlora_client.contract.sampling import AUTO, DEFAULT_SAMPLES, PRECISIONS, Precision
 
@@ -102,7 +103,9 @@ def gate_fault(
         runtime = Runtime(network, device, RuntimeSettings(precision=precision))
         fitted = replace(checkpoint, config=checkpoint.config.in_precision(precision))
         try:
-            answers.append([_answer(runtime, fitted, draw) for draw in _draws(checkpoint)])
+            answers.append(
+                [_answer(runtime, fitted, draw, precision) for draw in _draws(checkpoint)]
+            )
         except NonFiniteError:
             return f"the output in {precision} is not finite"
     for draw, exact, rounded in zip(_draws(checkpoint), *answers, strict=True):
@@ -153,20 +156,15 @@ def _draws(checkpoint: Checkpoint) -> tuple[Draw, Draw]:
     return Draw(), stoch
 
 
-def _answer(runtime: Runtime, checkpoint: Checkpoint, draw: Draw) -> Prediction:
+def _answer(
+    runtime: Runtime, checkpoint: Checkpoint, draw: Draw, precision: Precision
+) -> Prediction:
     config = checkpoint.config
     pictures = [network_input(drawn, config.preprocessing) for drawn in drawn_pictures()]
     images = torch.stack(pictures).to(runtime.device)
     outputs = predict_images(runtime, images, [draw] * len(images), config.temperature)
-    return prediction_of(
-        outputs,
-        (config.adapters.settings.adapters, draw.samples),
-        class_names(config),
-        checkpoint.feature_distance,
-        config.threshold(draw.mode, draw.samples, draw.sampler),
-        draw.mode,
-        adaptive=False,
-    )
+    options = RunOptions(draw.mode, draw.samples, draw.sampler, precision)
+    return answer(outputs, config, options, checkpoint.feature_distance)
 
 
 def _changed(name: str, values: Sequence[object], others: Sequence[object]) -> str | None:

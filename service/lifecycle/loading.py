@@ -34,7 +34,7 @@ from eulerlora.checkpoint.hub import PREFIX, Repository, download
 from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.runtime import Runtime
-from eulerlora.prediction.answer import Prediction
+from eulerlora.prediction.answer import Prediction, response_fields
 from eulerlora.prediction.precision import Dispositions, PrecisionDecision, calibration_mismatch
 from eulerlora.settings import Draw, RuntimeSettings
 from eulerlora_client.contract import answers as contract
@@ -250,28 +250,18 @@ def policy_dispositions(policy: Policy) -> Dispositions:
 
 def _wire(prediction: Prediction, classes: Sequence[str], index: int) -> contract.Prediction:
     """Returns one image of a prediction as an answer of the service, with what a policy reads."""
-    ood, unfamiliar = prediction.ood, prediction.unfamiliar
     return contract.Prediction.model_construct(
         request_id="",
         model="",
         revision="",
         mode="stoch" if prediction.sampled[index] else "det",
-        samples=int(prediction.samples[index]),
         seed=0,
-        ood_threshold=None,
         warnings=(),
-        expected_entropy=prediction.expected_entropy[index].item(),
-        mutual_information=prediction.mutual_information[index].item(),
-        msp=prediction.msp[index].item(),
-        label=prediction.labels[index],
-        probabilities=dict(zip(classes, prediction.probabilities[index].tolist(), strict=True)),
-        entropy=prediction.entropy[index].item(),
-        ood=None if ood is None else bool(ood[index]),
-        unfamiliar=None if unfamiliar is None else bool(unfamiliar[index]),
         trajectories=prediction.trajectories.shape[1],
         trajectory_probabilities=tuple(
             tuple(row) for row in prediction.trajectories[index].tolist()
         ),
+        **response_fields(prediction, index, classes),
     )
 
 

@@ -21,7 +21,7 @@ from service.inference.queue import RequestQueue, Ticket
 from service.prediction.answer import (
     Predicted,
     batch_result,
-    prediction_of,
+    response_body,
     triage_decision,
 )
 from service.prediction.request import (
@@ -186,7 +186,7 @@ class Pipeline:
             sampled = await self._rounds.run(item, request.deadline, ticket)
 
         # Answer
-        prediction = prediction_of(sampled, request, decoded.warnings)
+        prediction = response_body(sampled, request, decoded.warnings)
         triage = triage_decision(request.policy, prediction, decoded.quality)
         decision = None if triage is None else triage.decision
         timing = Timing(

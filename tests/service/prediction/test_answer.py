@@ -15,7 +15,7 @@ from eulerlora_client.contract.problems import ModelFailure
 from eulerlora_client.contract.queries import PredictQuery
 from service.inference.engine import ServedModel
 from service.inference.queue import InferenceResult
-from service.prediction.answer import prediction_of
+from service.prediction.answer import response_body
 from service.prediction.request import PredictRequest
 from service.prediction.rounds import SampledResult
 from service.settings import ImageSettings
@@ -57,7 +57,7 @@ def body_of(
     features = torch.zeros(len(trajectories), 3 * served.model.config.backbone.settings.width)
     output = ImageOutput(trajectories.log(), trajectories.sum(dim=-1), features)
     result = InferenceResult(output, queued_s=0, ran_s=0)
-    return prediction_of(SampledResult(result, draw, len(trajectories)), request, (OF_IMAGE,))
+    return response_body(SampledResult(result, draw, len(trajectories)), request, (OF_IMAGE,))
 
 
 def test_the_body_summarises_the_trajectories(served) -> None:
@@ -85,7 +85,7 @@ def test_trajectories_are_included_only_on_request(served) -> None:
 
 
 def test_a_certain_prediction_stays_within_the_bounds(served) -> None:
-    body = body_of(served, torch.tensor([[0.0, 1.0, 0.0]] * 7, dtype=torch.float64) + 1e-300)
+    body = body_of(served, torch.tensor([[0.0, 1.0, 0.0]] * 8, dtype=torch.float64) + 1e-300)
     assert (body.label, body.msp) == ("mel", 1)
     assert body.entropy == pytest.approx(0, abs=1e-12)
     assert body.mutual_information == pytest.approx(0, abs=1e-12)
