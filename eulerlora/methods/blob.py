@@ -1,16 +1,36 @@
 """Learned normal elements of A (BLoB, Wang et al., NeurIPS 2024)."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
-from eulerlora.methods.gaussian import divergence
-from eulerlora.methods.gaussian_weights import GaussianAdapters, GaussianWeightsMethod
-from eulerlora.methods.settings import BLoBSettings
+from eulerlora.methods.gaussian import (
+    GaussianAdapters,
+    GaussianWeightsMethod,
+    NotNegative,
+    Positive,
+    divergence,
+)
 from eulerlora.nn.attention import BlockAdapters, initial_bound
-from eulerlora.nn.method import NetworkShape
+from eulerlora.nn.method import MethodSettings, NetworkShape
 from eulerlora.settings import AdapterSettings
+
+
+class BLoBSettings(MethodSettings):
+    """Normal elements of A with learned means and scales (BLoB); trained, with new noise per row.
+
+    name: the method.
+    initial_scale: greatest initial standard deviation, in units of that of the initial A.
+    prior_scale: standard deviation of the prior in the same units; its mean is 0.
+    kl_weight: weight of the divergence from the prior in the loss; 1 is the evidence lower bound.
+    """
+
+    name: Literal["blob"] = "blob"
+    initial_scale: Positive = 0.2
+    prior_scale: Positive = 20.0
+    kl_weight: NotNegative = 0.01
 
 
 class BLoBAdapters(GaussianAdapters):
@@ -19,7 +39,7 @@ class BLoBAdapters(GaussianAdapters):
     down_root: nn.Parameter
 
     def __init__(self, width: int, adapters: AdapterSettings, settings: BLoBSettings) -> None:
-        super().__init__(width, adapters, settings.weights)
+        super().__init__(width, adapters, ("down",))
         self.settings = settings
         self.unit = initial_bound(adapters.rank, width) / math.sqrt(3)
         """Standard deviation of the initial elements of `down`."""
@@ -38,9 +58,11 @@ class BLoBAdapters(GaussianAdapters):
         return settings.kl_weight * divergence(self.down, self.down_root.square(), prior_scale)
 
 
-class BLoBMethod(GaussianWeightsMethod):
+class BLoBMethod(GaussianWeightsMethod[BLoBSettings]):
     """Noise on A; in training, every row of every image has its own."""
 
+    settings_type = BLoBSettings
+    sampled_weights = ("down",)
     noise_per_image = True
 
     def __init__(self, settings: BLoBSettings, shape: NetworkShape) -> None:

@@ -14,6 +14,9 @@ import tomlkit
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from eulerlora.methods.fitting import FitSettings
+from eulerlora.methods.registry import settings_of_fits, settings_of_trained
+from eulerlora.nn.method import MethodSettings
 from training.recipe.file import AnyRecipe, Layer, override_key, read_layers, read_recipe
 
 KEY_LINE = re.compile(r"(\w+): (.*)")
@@ -156,7 +159,11 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 def _models(candidates: list[Any]) -> Iterator[type[BaseModel]]:
     for kind in candidates:
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if kind is MethodSettings:
+            yield from settings_of_trained()
+        elif kind is FitSettings:
+            yield from settings_of_fits()
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
             yield kind
 
 

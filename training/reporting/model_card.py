@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from eulerlora.checkpoint.config import CheckpointConfig
 from eulerlora.checkpoint.files import read_config, stored_revision, write_card
 from eulerlora.errors import DataError
-from eulerlora.methods.settings import EULERLORA, law_text, members_text
+from eulerlora.methods.registry import DEFAULT_METHOD, method_type
 from eulerlora_client.output_files import atomic_write
 from training.evaluation.report_schema import Report, read_report
 from training.reporting.card_origin import (
@@ -160,11 +160,12 @@ def site_sections(config: CheckpointConfig) -> list[Section]:
 
 def _shape(config: CheckpointConfig) -> str:
     adapters, shape = config.adapters.settings, config.backbone.settings
-    trained = f"{members_text(config.method, adapters)} on a frozen"
+    kind = method_type(config.method)
+    trained = f"{kind.members_text(adapters)} on a frozen"
     if whole_network(config):
         trained = "all weights of a"
-    law = law_text(config.method, adapters)
-    method = "" if config.method == EULERLORA else f" Method: {law} (docs/methods.md)."
+    law = kind.law_text(config.method, adapters)
+    method = "" if config.method == DEFAULT_METHOD else f" Method: {law} (docs/methods.md)."
     return (
         f"An EulerLoRA checkpoint: {trained} Vision Transformer ({shape.layers} blocks of width "
         f"{shape.width}, {shape.image_size} x {shape.image_size} pixels, patches of "

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from eulerlora.errors import SettingsError
-from eulerlora.methods.settings import EulerLoRASettings, is_sampled
+from eulerlora.methods.euler_lora import EulerLoRASettings
+from eulerlora.methods.registry import method_type
 from training.recipe.file import RECIPES, find_recipe, read_recipe, recipe_names, variant_names
 from training.recipe.pretraining import PretrainingRecipe
 from training.recipe.schema import AdapterRecipe, WholeNetworkSettings
@@ -93,7 +94,7 @@ def test_every_variant_is_valid_and_has_the_settings_in_its_name(path: Path, var
     assert (whole.ensemble == "snapshot") == (method == "snapshots")
     assert (whole.attention == "l2") == (method == "l2")
     assert (adapters.min_rank < adapters.rank) == (method == "eulerlora")
-    assert recipe.training.samples == 1 or is_sampled(recipe.method, adapters)
+    assert recipe.training.samples == 1 or method_type(recipe.method).is_sampled(adapters)
     assert recipe.variant == variant
 
 
