@@ -1,6 +1,7 @@
 """Learned normal elements of A (BLoB, Wang et al., NeurIPS 2024)."""
 
 import math
+from collections.abc import Collection
 from typing import Literal
 
 import torch
@@ -11,10 +12,11 @@ from eulerlora.methods.gaussian import (
     GaussianWeightsMethod,
     NotNegative,
     Positive,
+    Weight,
     divergence,
 )
 from eulerlora.nn.attention import BlockAdapters, initial_bound
-from eulerlora.nn.method import MethodSettings, NetworkShape
+from eulerlora.nn.method import MethodSettings
 from eulerlora.settings import AdapterSettings
 
 
@@ -62,11 +64,8 @@ class BLoBMethod(GaussianWeightsMethod[BLoBSettings]):
     """Noise on A; in training, every row of every image has its own."""
 
     settings_type = BLoBSettings
-    sampled_weights = ("down",)
+    sampled_weights: Collection[Weight] = ("down",)
     noise_per_image = True
-
-    def __init__(self, settings: BLoBSettings, shape: NetworkShape) -> None:
-        super().__init__(settings, shape)
 
     def block(self) -> BlockAdapters:
         return BLoBAdapters(self.shape.backbone.width, self.adapters, self.settings)

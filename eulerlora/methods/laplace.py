@@ -8,11 +8,9 @@ diagonal of the generalised Gauss-Newton matrix of the cross-entropy over the tr
 Kronecker factors, the same holds for the elements of each matrix in the bases of its factors. Each
 adapter has its own posterior, from its own answers.
 
-Kronecker factors of the curvature of adapters and heads (KFAC).
-
-Martens and Grosse, ICML 2015; for transformers Eschenhagen et al., "Kronecker-Factored Approximate
-Curvature for Modern Neural Network Architectures", NeurIPS 2023, KFAC-expand; for adapters Yang et
-al., ICLR 2024.
+The Kronecker factors are those of KFAC-expand: Martens and Grosse, ICML 2015; for transformers
+Eschenhagen et al., "Kronecker-Factored Approximate Curvature for Modern Neural Network
+Architectures", NeurIPS 2023.
 
 For a matrix W with y = W x, the generalised Gauss-Newton matrix over images and tokens is
 

@@ -1,4 +1,7 @@
-"""Heads that are Gaussian processes with random Fourier features (Rahimi and Recht, NeurIPS 2007).
+"""Spectral-normalised neural Gaussian process (SNGP, Liu et al., NeurIPS 2020) on adapters.
+
+The trained part of every projection, B A, has a bounded spectral norm. The heads are Gaussian
+processes with random Fourier features (Rahimi and Recht, NeurIPS 2007):
 
     phi = sqrt(2/D) cos(V h + v),   logits of a row ~ N(sqrt(D) W phi + b, phi' S phi) by class
 
@@ -11,10 +14,7 @@ all classes (Liu et al., NeurIPS 2020 and JMLR 2023):
 with the greatest probability p of the image, which bounds the curvature of every class. W is in
 units of 1/sqrt(D), so that the logits learn at the pace of a linear head.
 
-Spectral-normalised neural Gaussian process (SNGP, Liu et al., NeurIPS 2020) on adapters.
-
-The trained part of every projection, B A, has a bounded spectral norm, and the heads are Gaussian
-processes. In mode det a row has mean-field logits; in mode stoch it draws its logits.
+In mode det a row has mean-field logits; in mode stoch it draws its logits.
 """
 
 import math

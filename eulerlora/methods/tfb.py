@@ -5,7 +5,7 @@ row k of V' A adds U E to the weights, where all elements of E have the standard
 search finds the largest s that changes the labels of few anchors.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Annotated, Literal
 
 import torch
@@ -13,7 +13,12 @@ from pydantic import Field
 from torch import Tensor
 
 from eulerlora.methods.fitting import FitSettings, FitSource, FittedMethod, mean_probabilities
-from eulerlora.methods.gaussian import GaussianAdapters, GaussianWeightsMethod, NotNegative
+from eulerlora.methods.gaussian import (
+    GaussianAdapters,
+    GaussianWeightsMethod,
+    NotNegative,
+    Weight,
+)
 from eulerlora.nn.method import MethodSettings
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora_client.settings import PositiveInt
@@ -56,7 +61,7 @@ class TFBMethod(GaussianWeightsMethod[TFBSettings], FittedMethod[TFBSettings]):
 
     settings_type = TFBSettings
     fit_settings = TFBFit
-    sampled_weights = ("down",)
+    sampled_weights: Collection[Weight] = ("down",)
 
     @classmethod
     def fit(cls, settings: TFBFit, source: FitSource) -> AdaptedVisionTransformer:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Literal
@@ -42,7 +43,7 @@ class Source:
     images: ImageParts
     device: torch.device
 
-    @property
+    @cached_property
     def recipe(self) -> AdapterRecipe:
         """The recipe of the network."""
         return AdapterRecipe.model_validate(self.config.provenance["recipe"])

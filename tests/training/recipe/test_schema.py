@@ -142,9 +142,9 @@ def test_the_variants_of_a_study_train_on_the_same_images_with_the_same_settings
         ),
         (
             {"method.name": "ivon"},
-            "expected training.optimiser=ivon with method ivon and with no oth",
+            "expected training.optimiser=ivon with method ivon, got training.opt",
         ),
-        ({"training.optimiser": "ivon"}, "got training.optimiser=ivon with method eulerlora"),
+        ({"training.optimiser": "ivon"}, "with method eulerlora, got training.optimiser=ivon"),
         (
             {"method.name": "ivon", "training.optimiser": "ivon", "training.weight_decay": 0},
             "a training.weight_decay above 0 with method ivon",
