@@ -18,20 +18,18 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class AdapterSettings(Settings):
-    """Number, rank and sampling law of adapters.
-
-    adapters: number of independent adapters A, each with its own classification head.
-    rank: number of rank-one directions r of each adapter at each projection.
-    min_rank: least number of active directions Kmin, 1 to rank.
-    steps: number of Euler steps T at the output projection.
-    scale: sigma, the scale of the fluctuation at the output projection; 0 removes it.
-    """
+    """Number, rank and sampling law of adapters."""
 
     adapters: Annotated[PositiveInt, Field(le=1024)] = 2
+    """Number of independent adapters A, each with its own classification head."""
     rank: Annotated[PositiveInt, Field(le=4096)] = 20
+    """Number of rank-one directions r of each adapter at each projection."""
     min_rank: PositiveInt = 10
+    """Least number of active directions Kmin, 1 to rank."""
     steps: Annotated[PositiveInt, Field(le=1000)] = 2
+    """Number of Euler steps T at the output projection."""
     scale: Annotated[float, Field(ge=0)] = 1.0
+    """Sigma, the scale of the fluctuation at the output projection; 0 removes it."""
 
     @model_validator(mode="after")
     def _min_rank_within_rank(self) -> Self:

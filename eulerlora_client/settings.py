@@ -18,7 +18,9 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 class Settings(BaseModel):
     """Base of all settings: immutable, finite, and an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)

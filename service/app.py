@@ -13,38 +13,38 @@ from torch import Tensor
 
 from eulerlora_client.policy.policy import Policy, default_policy
 from service.audit.log import AuditLog
-from service.auth.access import AccessMiddleware
+from service.auth.access import KeyCheck
 from service.auth.keys import Keys
 from service.decoding.pool import Decoder
-from service.http import problem_responses as problems
-from service.http.admission import AdmissionMiddleware
-from service.http.body_limits import BodyLimitsMiddleware
-from service.http.headers import HeadersMiddleware, HeadMiddleware, HostRules
-from service.inference.batcher import Batcher
-from service.inference.engine import InferenceItem
-from service.inference.models import ServedModel, ServedModels
-from service.inference.queue import RequestQueue
-from service.inference.throughput import ThroughputEstimate
+from service.decoding.slots import DecodingQuota, DecodingSlots
+from service.http import responses as problems
+from service.http.middleware import (
+    AdmissionCheck,
+    BodyLimits,
+    HeaderChecks,
+    HostRules,
+    RequestMiddleware,
+)
+from service.inference.engine import InferenceItem, ServedModel, ServedModels
+from service.inference.queue import RequestQueue, ThroughputEstimate
+from service.inference.workers import Batcher
 from service.lifecycle.phase import Lifecycle
 from service.lifecycle.supervisor import Service
 from service.open_inference.routes import PATHS as OPEN_INFERENCE_PATHS
 from service.open_inference.routes import InferencePaths, open_inference_routes
 from service.prediction.pipeline import Pipeline
-from service.prediction.report import ReportWriter
-from service.routes.documentation import documentation_routes
 from service.routes.openapi import API_KEY, DESCRIPTION
-from service.routes.page import page_routes
+from service.routes.page import documentation_routes, page_routes
 from service.routes.predict import BATCH_PATH, PREDICT_PATH, predict_routes
 from service.routes.system import check_ready, metrics_routes, model_routes, probe_routes
 from service.routes.triage import (
     TRIAGE_BATCH_PATH,
     TRIAGE_PATH,
+    ReportWriter,
     policy_routes,
     report_routes,
     triage_routes,
 )
-from service.scheduling.decoding_quota import DecodingQuota
-from service.scheduling.decoding_slots import DecodingSlots
 from service.settings import ServiceSettings
 from service.telemetry.events import Gauges
 from service.telemetry.metrics import Metrics
@@ -189,24 +189,15 @@ def _add_middlewares(
     options: Options,
 ) -> None:
     """Adds the middlewares, innermost first; the routes must exist already."""
-    app.add_middleware(HeadMiddleware)
+    batches = dict.fromkeys((BATCH_PATH, TRIAGE_BATCH_PATH), settings.bodies.max_batch_bytes)
+    uploads = InferencePaths(PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH)
+    keys = [] if options.keys is None else [KeyCheck(options.keys)]
     app.add_middleware(
-        BodyLimitsMiddleware,
-        settings=settings.bodies,
-        max_bytes_by_path=dict.fromkeys(
-            (BATCH_PATH, TRIAGE_BATCH_PATH), settings.bodies.max_batch_bytes
-        ),
+        RequestMiddleware,
+        header_checks=HeaderChecks(settings.connections, options.host_rules),
+        checks=[*keys, AdmissionCheck(queue, quota, uploads)],
+        bodies=BodyLimits(settings.bodies, batches),
     )
-    app.add_middleware(
-        AdmissionMiddleware,
-        queue=queue,
-        quota=quota,
-        paths=InferencePaths(PREDICT_PATH, BATCH_PATH, TRIAGE_PATH, TRIAGE_BATCH_PATH),
-    )
-    if options.keys is not None:
-        app.add_middleware(AccessMiddleware, keys=options.keys)
-    app.add_middleware(HeadersMiddleware, settings=settings.connections, rules=options.host_rules)
-    app.add_middleware(problems.DefectMiddleware)
     paths = (*served_paths(app), *OPEN_INFERENCE_PATHS)
     app.add_middleware(ObservationMiddleware, observer=observer, paths=paths)
     if options.traces is not None:

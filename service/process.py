@@ -30,9 +30,9 @@ from service.audit.secret import read_secret
 from service.auth.exposure import allowed_hosts, check_exposure
 from service.auth.keys import Keys
 from service.decoding.pool import Decoder
-from service.http.headers import MAX_HEADER_BYTES
+from service.http.middleware import MAX_HEADER_BYTES
 from service.http.protocol import protocol_of
-from service.inference.models import ServedModels
+from service.inference.engine import ServedModels
 from service.lifecycle.dispositions import policy_dispositions
 from service.lifecycle.gate import Gate
 from service.lifecycle.loading import Load, checkpoint_folder, is_loading, load_checked

@@ -33,7 +33,7 @@ with atheris.instrument_imports(include=["service", "eulerlora", "python_multipa
     from service.decoding.decode import Declared
     from service.decoding.pool import Decoded, Decoder, decoded
     from service.decoding.worker import DecodeFailure, DecodeJob, run_job
-    from service.inference.models import ServedModel, ServedModels
+    from service.inference.engine import ServedModel, ServedModels
     from service.lifecycle.phase import Lifecycle
     from service.settings import ImageLimits, ServiceSettings
 

@@ -40,6 +40,8 @@ def test_relative_links_lead_to_existing_files_and_headings(path: Path) -> None:
 
 @each_document
 def test_commands_and_their_options_exist(path: Path) -> None:
+    if path.name == "CHANGELOG.md":
+        pytest.skip("it also names commands of earlier versions")
     for words in command_lines(path):
         if words[0] == "eulerlora" and len(words) > 1:
             check_command(words[1:])
@@ -96,11 +98,14 @@ def anchors(document: Path) -> set[str]:
 
 
 def command_lines(path: Path) -> Iterator[list[str]]:
-    """Yields the calls of the project's programs in code blocks and code spans."""
+    """Yields the calls of the project's programs in code blocks and code spans.
+
+    The programs of an earlier commit are named as "`COMMAND` of commit HASH".
+    """
     text = path.read_text()
     blocks = [block.code for block in code_blocks(text) if block.language == ""]
     blocks += re.findall(r"(?<=\n\n)((?: {4}\S.*\n)+)", text)
-    spans = re.findall(r"`((?:eulerlora|make|python -m) [^`]+)`", text)
+    spans = re.findall(r"`((?:eulerlora|make|python -m) [^`]+)`(?!\s+of\s+commit)", text)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     for line in [*lines, *(" ".join(span.split()) for span in spans)]:
         start = re.search(r"(?<![\w/.-])(eulerlora|make|python -m) [\w-]", line.split(" #")[0])

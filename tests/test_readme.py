@@ -14,7 +14,7 @@ from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT, stored_revision
 from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.policy.results import performance
 from service.app import create_service
-from service.inference.models import ServedModel, ServedModels
+from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
 from tests.markdown import code_blocks

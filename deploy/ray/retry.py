@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eulerlora_client.contract.problems import NotReady
-from service.http.problem_responses import problem_response
+from service.http.responses import problem_response
 from service.telemetry.request_id import RequestIdMiddleware, request_id_of
 
 ATTEMPTS = 5

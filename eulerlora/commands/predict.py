@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eulerlora.nn.openmp import set_openmp_wait_policy
+from eulerlora_client.commands.triage import SamplesParameter
 from eulerlora_client.printable import printable
 
 if TYPE_CHECKING:
@@ -15,23 +16,6 @@ if TYPE_CHECKING:
 
 
 PRECISION_CHOICES = ("auto", "float32", "bfloat16")
-
-
-class SampleCount(click.ParamType["int | Auto"]):
-    """Samples per adapter: 1 to 64, or `auto` in any case."""
-
-    name = "1-64|auto"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        return self.name
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> "int | Auto":
-        if isinstance(value, str) and value.lower() == "auto":
-            return "auto"
-        count: int = click.IntRange(1, 64).convert(value, param, ctx)
-        return count
 
 
 class Coverage(click.ParamType[float]):
@@ -61,7 +45,7 @@ class Coverage(click.ParamType[float]):
     show_default=True,
     help="adaptive: a pass in det, then samples where the label or a flag is not settled.",
 )
-@click.option("--samples", type=SampleCount(), help="Per adapter, only with stoch; default 4.")
+@click.option("--samples", type=SamplesParameter(), help="Per adapter, only with stoch; default 4.")
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), help="Default: derived from the image's content."
 )

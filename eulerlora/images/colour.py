@@ -12,19 +12,10 @@ from PIL import Image, ImageCms
 from torch import Tensor
 
 from eulerlora.settings import ColourConstancy
+from eulerlora_client.policy.quality import CONVERTIBLE, INPUT_MODES
 
 PROFILE = "icc_profile"
 """The key of the profile in `Image.info`; its value is None if Pillow could not read it."""
-
-INPUT_MODES = {"RGB ": "RGB", "GRAY": "L", "CMYK": "CMYK"}
-"""Colour space of a profile -> the mode from which LittleCMS converts."""
-
-CONVERTIBLE = {
-    "RGB": {"1", "L", "LA", "P", "PA", "RGB", "RGBA"},
-    "L": {"1", "L", "LA"},
-    "CMYK": {"CMYK"},
-}
-"""Input mode -> the modes of images whose profile may have that colour space."""
 
 MAX_SRGB_DIFFERENCE = 1  # of 255 levels; published sRGB profiles differ in their rounding
 GRID_LEVELS = 16  # per channel

@@ -15,16 +15,14 @@ from eulerlora_client.settings import PositiveInt
 
 
 class BatchEnsembleSettings(MethodSettings):
-    """Members that share the frozen weights and multiply inputs and outputs by own factors.
-
-    name: the method.
-    blocks: number of last blocks whose projections have factors.
-    factor_deviation: standard deviation of the initial factors, whose mean is 1.
-    """
+    """Members that share the frozen weights and multiply inputs and outputs by own factors."""
 
     name: Literal["batch-ensemble"] = "batch-ensemble"
+    """The method."""
     blocks: PositiveInt = 2
+    """Number of last blocks whose projections have factors."""
     factor_deviation: Positive = 0.1
+    """Standard deviation of the initial factors, whose mean is 1."""
 
 
 class BatchEnsembleFactors(BlockAdapters):

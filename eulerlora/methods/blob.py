@@ -21,18 +21,16 @@ from eulerlora.settings import AdapterSettings
 
 
 class BLoBSettings(MethodSettings):
-    """Normal elements of A with learned means and scales (BLoB); trained, with new noise per row.
-
-    name: the method.
-    initial_scale: greatest initial standard deviation, in units of that of the initial A.
-    prior_scale: standard deviation of the prior in the same units; its mean is 0.
-    kl_weight: weight of the divergence from the prior in the loss; 1 is the evidence lower bound.
-    """
+    """Normal elements of A with learned means and scales, with new noise per row (BLoB)."""
 
     name: Literal["blob"] = "blob"
+    """The method."""
     initial_scale: Positive = 0.2
+    """Greatest initial standard deviation, in units of that of the initial A."""
     prior_scale: Positive = 20.0
+    """Standard deviation of the prior in the same units; its mean is 0."""
     kl_weight: NotNegative = 0.01
+    """Weight of the divergence from the prior in the loss; 1 is the evidence lower bound."""
 
 
 class BLoBAdapters(GaussianAdapters):

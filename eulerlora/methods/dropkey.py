@@ -26,14 +26,12 @@ DROPPED_LOGIT = -1e12
 
 
 class DropKeySettings(MethodSettings):
-    """MC dropout of keys: random attention logits are masked, in training and in mode stoch.
-
-    name: the method.
-    rate: probability that a key is masked for a query of a head.
-    """
+    """MC dropout of keys: random attention logits are masked, in training and in mode stoch."""
 
     name: Literal["dropkey"] = "dropkey"
+    """The method."""
     rate: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Probability that a key is masked for a query of a head."""
 
 
 class DropKeyAdapters(AttentionAdapters):

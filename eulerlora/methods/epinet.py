@@ -24,18 +24,16 @@ INDEX = "index"
 
 
 class EpiNetSettings(MethodSettings):
-    """Heads with a small network that also reads a random index (epistemic neural network).
-
-    name: the method.
-    index_dimension: number of elements of the index.
-    hidden: units of the hidden layer of the learned network and of the fixed prior network.
-    prior_weight: factor of the prior network.
-    """
+    """Heads with a small network that also reads a random index (epistemic neural network)."""
 
     name: Literal["epinet"] = "epinet"
+    """The method."""
     index_dimension: Annotated[PositiveInt, Field(le=1024)] = 8
+    """Number of elements of the index."""
     hidden: Annotated[PositiveInt, Field(le=16_384)] = 50
+    """Units of the hidden layer of the learned network and of the fixed prior network."""
     prior_weight: NotNegative = 1.0
+    """Factor of the prior network."""
 
 
 class IndexedNetworks(nn.Module):

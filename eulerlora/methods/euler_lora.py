@@ -17,14 +17,12 @@ from eulerlora.settings import AdapterSettings
 
 
 class EulerLoRASettings(MethodSettings):
-    """The paper's method, and LoRA or LoRA-Ensemble with min_rank = rank.
-
-    name: the method.
-    sides: the projections that are sampled: all, only Q, K and V (`input`), or only O (`output`).
-    """
+    """The paper's method, and LoRA or LoRA-Ensemble with min_rank = rank."""
 
     name: Literal["eulerlora"] = "eulerlora"
+    """The method."""
     sides: Literal["both", "input", "output"] = "both"
+    """The projections that are sampled: all, only Q, K and V (`input`), or only O (`output`)."""
 
 
 class EulerLoRAMethod(Method[EulerLoRASettings]):

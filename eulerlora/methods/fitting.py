@@ -20,12 +20,10 @@ SAMPLES = 4
 
 
 class FitSettings(Settings):
-    """Base of the settings of a fit: the table `posterior` of a recipe.
-
-    name: the method; a subclass has one name, `Literal["..."] = "..."`.
-    """
+    """Base of the settings of a fit: the table `posterior` of a recipe."""
 
     name: str
+    """The method; a subclass has one name, `Literal["..."] = "..."`."""
 
 
 @dataclass(frozen=True)

@@ -24,18 +24,16 @@ NOISE = "coefficient_noise"
 
 
 class GaussianCoefficientsSettings(MethodSettings):
-    """Normal coefficients with learned mean and scale, after ScalaBL.
-
-    name: the method.
-    initial_scale: greatest initial standard deviation; the initial mean is 1.
-    prior_scale: standard deviation of the prior, whose mean is 0.
-    kl_weight: weight of the divergence from the prior in the loss; 1 is the evidence lower bound.
-    """
+    """Normal coefficients with learned mean and scale, after ScalaBL."""
 
     name: Literal["gaussian-coefficients"] = "gaussian-coefficients"
+    """The method."""
     initial_scale: Positive = 0.1
+    """Greatest initial standard deviation; the initial mean is 1."""
     prior_scale: Positive = 1.0
+    """Standard deviation of the prior, whose mean is 0."""
     kl_weight: NotNegative = 1.0
+    """Weight of the divergence from the prior in the loss; 1 is the evidence lower bound."""
 
 
 class GaussianCoefficientAdapters(AttentionAdapters):

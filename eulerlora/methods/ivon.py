@@ -31,18 +31,16 @@ ROOT = "_root"
 
 
 class IVONSettings(MethodSettings):
-    """Normal weights of adapters and heads from variational online Newton training (IVON).
-
-    name: the method.
-    initial_curvature: of the mean loss, for each weight.
-    curvature_decay: of the running curvature, for each step.
-    kl_weight: weight of the divergence from the prior in the loss; 1 is the evidence lower bound.
-    """
+    """Normal weights of adapters and heads from variational online Newton training (IVON)."""
 
     name: Literal["ivon"] = "ivon"
+    """The method."""
     initial_curvature: Positive = 0.1
+    """Of the mean loss, for each weight."""
     curvature_decay: Annotated[float, Field(gt=0, lt=1)] = 0.999
+    """Of the running curvature, for each step."""
     kl_weight: Positive = 0.01
+    """Weight of the divergence from the prior in the loss; 1 is the evidence lower bound."""
 
 
 class IVONMethod(GaussianWeightsMethod[IVONSettings]):

@@ -56,35 +56,32 @@ LAYERS: Mapping[str, tuple[Weight, ...]] = {
 
 
 class LaplaceSettings(MethodSettings):
-    """Laplace approximation around finished adapters.
-
-    layers: `last` samples the heads, `adapters` samples A and B, `all` samples both.
-    structure: of the curvature: its diagonal, or Kronecker factors of every matrix.
-    prior_precision: of every element. images: from which the curvature was estimated.
-    """
+    """Laplace approximation around finished adapters."""
 
     name: Literal["laplace"] = "laplace"
     layers: Literal["last", "adapters", "all"]
+    """`last` samples the heads, `adapters` samples A and B, `all` samples both."""
     structure: Literal["diagonal", "kron"] = optional("diagonal")
+    """Of the curvature: its diagonal, or Kronecker factors of every matrix."""
     prior_precision: Positive
+    """Prior precision of every element."""
     images: Annotated[int, Field(ge=1)]
+    """Number of images from which the curvature was estimated."""
 
 
 class LaplaceFit(FitSettings):
-    """A normal distribution from the curvature of the loss (Laplace).
-
-    name: the method.
-    images: number of training images, evenly spaced, that the fit uses.
-    layers: `last` samples the heads, `adapters` samples A and B, `all` samples both.
-    structure: of the curvature: its diagonal, or Kronecker factors of every matrix.
-    prior_precision: of every element; None uses the best of 1, 10, ..., 1e8 on held-out images.
-    """
+    """A normal distribution from the curvature of the loss (Laplace)."""
 
     name: Literal["laplace"] = "laplace"
+    """The method."""
     images: PositiveInt = 256
+    """Number of training images, evenly spaced, that the fit uses."""
     layers: Literal["last", "adapters", "all"] = "all"
+    """`last` samples the heads, `adapters` samples A and B, `all` samples both."""
     structure: Literal["diagonal", "kron"] = "diagonal"
+    """Of the curvature: its diagonal, or Kronecker factors of every matrix."""
     prior_precision: Annotated[float, Field(gt=0)] | None = None
+    """Of every element; None uses the best of 1, 10, ..., 1e8 on held-out images."""
 
 
 class LaplaceMethod(GaussianWeightsMethod[LaplaceSettings], FittedMethod[LaplaceSettings]):

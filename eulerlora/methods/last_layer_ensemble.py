@@ -8,12 +8,10 @@ from eulerlora.settings import AdapterSettings
 
 
 class LastLayerEnsembleSettings(MethodSettings):
-    """Several heads on the frozen backbone.
-
-    name: the method.
-    """
+    """Several heads on the frozen backbone."""
 
     name: Literal["last-layer-ensemble"] = "last-layer-ensemble"
+    """The method."""
 
 
 class LastLayerEnsembleMethod(EnsembleMethod[LastLayerEnsembleSettings]):

@@ -13,17 +13,16 @@ from eulerlora.sampling.masks import GROUP, PROJECTIONS, consecutive_masks, on_s
 
 
 class RankDropoutSettings(MethodSettings):
-    """Dropout of whole directions, with one probability at all projections.
-
-    name: the method.
-    law: `bernoulli` keeps each direction with probability `kept`; `fixed` keeps a random subset of
-    the nearest number of directions, at least one.
-    kept: share of the directions that a sample uses; the paper's ranks 10 to 20 of 20 use 0.75.
-    """
+    """Dropout of whole directions, with one probability at all projections."""
 
     name: Literal["rank-dropout"] = "rank-dropout"
+    """The method."""
     law: Literal["bernoulli", "fixed"] = "bernoulli"
+    """`bernoulli` keeps each direction with probability `kept`; `fixed` keeps a random subset of
+    the nearest number of directions, at least one.
+    """
     kept: Annotated[float, Field(gt=0, le=1)] = 0.75
+    """Share of the directions that a sample uses; the paper's ranks 10 to 20 of 20 use 0.75."""
 
 
 class RankDropoutMethod(Method[RankDropoutSettings]):

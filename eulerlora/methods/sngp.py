@@ -48,20 +48,18 @@ MEAN_FIELD = math.pi / 8
 
 
 class SNGPSettings(MethodSettings):
-    """Adapters of bounded norm and a Gaussian process with random features as head.
-
-    name: the method.
-    features: number of random features.
-    length_scale: of the process's kernel, in units of the length of the normalised features.
-    weight_precision: prior precision of the weights of the random features.
-    norm_bound: greatest spectral norm of B A of a projection.
-    """
+    """Adapters of bounded norm and a Gaussian process with random features as head."""
 
     name: Literal["sngp"] = "sngp"
+    """The method."""
     features: Annotated[PositiveInt, Field(le=16_384)] = 1024
+    """Number of random features."""
     length_scale: Positive = 0.5
+    """Of the process's kernel, in units of the length of the normalised features."""
     weight_precision: Positive = 0.1
+    """Prior precision of the weights of the random features."""
     norm_bound: Positive = 2.0
+    """Greatest spectral norm of B A of a projection."""
 
 
 class GaussianProcessHeads(AdapterHeads):

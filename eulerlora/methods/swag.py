@@ -21,30 +21,28 @@ MOMENTUM = 0.9
 
 
 class SWAGSettings(MethodSettings):
-    """Moments of the weights along SGD from finished adapters (diagonal SWAG).
-
-    learning_rate: constant. steps: of SGD. snapshots: from which the moments were computed.
-    """
+    """Moments of the weights along SGD from finished adapters (diagonal SWAG)."""
 
     name: Literal["swag"] = "swag"
     learning_rate: Positive
+    """Constant rate of SGD."""
     steps: Annotated[int, Field(ge=1)]
+    """Number of steps of SGD."""
     snapshots: Annotated[int, Field(ge=2)]
+    """Number of snapshots from which the moments were computed."""
 
 
 class SWAGFit(FitSettings):
-    """The moments of the weights along further steps of SGD (diagonal SWAG).
-
-    name: the method.
-    steps: number of steps of SGD.
-    snapshots: number of snapshots of the weights, at equally spaced steps.
-    learning_rate: constant rate of SGD.
-    """
+    """The moments of the weights along further steps of SGD (diagonal SWAG)."""
 
     name: Literal["swag"] = "swag"
+    """The method."""
     steps: PositiveInt = 200
+    """Number of steps of SGD."""
     snapshots: Annotated[int, Field(ge=2)] = 20
+    """Number of snapshots of the weights, at equally spaced steps."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Constant rate of SGD."""
 
 
 class Moments:

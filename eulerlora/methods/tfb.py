@@ -31,29 +31,26 @@ SMALLEST_VALUE = 1e-6
 
 
 class TFBSettings(MethodSettings):
-    """Training-free Bayesianization of finished adapters: noise on A of one size in weight space.
-
-    deviation: standard deviation of each element of the noise that U adds to the weights.
-    tolerance: accepted share of anchors with another label. anchors: their number.
-    """
+    """Training-free Bayesianization of finished adapters: noise on A, equal in weight space."""
 
     name: Literal["tfb"] = "tfb"
     deviation: NotNegative
+    """Standard deviation of each element of the noise that U adds to the weights."""
     tolerance: Annotated[float, Field(ge=0, lt=1)]
+    """Accepted share of anchors with another label."""
     anchors: Annotated[int, Field(ge=1)]
+    """Number of anchors."""
 
 
 class TFBFit(FitSettings):
-    """Noise on A of the greatest size that hardly changes labels (TFB).
-
-    name: the method.
-    images: number of training images, evenly spaced, that the fit uses.
-    tolerance: accepted share of these images whose label the noise changes.
-    """
+    """Noise on A of the greatest size that hardly changes labels (TFB)."""
 
     name: Literal["tfb"] = "tfb"
+    """The method."""
     images: PositiveInt = 256
+    """Number of training images, evenly spaced, that the fit uses."""
     tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.01
+    """Accepted share of these images whose label the noise changes."""
 
 
 class TFBMethod(GaussianWeightsMethod[TFBSettings], FittedMethod[TFBSettings]):

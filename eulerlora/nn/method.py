@@ -55,12 +55,10 @@ class AdapterHeads(nn.Module):
 
 
 class MethodSettings(Settings):
-    """Base of the hyperparameters of a method.
-
-    name: of the method; a subclass has one name, `Literal["..."] = "..."`.
-    """
+    """Base of the hyperparameters of a method."""
 
     name: str
+    """The method; a subclass has one name, `Literal["..."] = "..."`."""
 
 
 class TrainingKeys(Protocol):

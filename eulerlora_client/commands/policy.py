@@ -42,10 +42,10 @@ def policy_command(context: click.Context) -> None:
 )
 def show_command(file: Path | None, measured: bool) -> None:
     """Print the packaged policy, which is the default, or a policy file."""
-    from eulerlora_client.policy.policy import DEFAULT_FILE, parse_policy, read_text  # noqa: PLC0415
+    from eulerlora_client.policy.policy import DEFAULT_FILE, parse_policy, read_policy_text  # noqa: PLC0415
     from eulerlora_client.policy.results import UNKNOWN, performance  # noqa: PLC0415
 
-    text = packaged_policy() if file is None else read_text(file)
+    text = packaged_policy() if file is None else read_policy_text(file)
     if not measured:
         click.echo(text, nl=False)
         return
@@ -126,17 +126,17 @@ def monitor_command(
     status is 1 after an alarm.
     """
     from eulerlora_client.monitoring.outcomes import (  # noqa: PLC0415
-        check_policy,
+        check_decided_by,
+        outcome_summary,
         read_outcomes,
-        summarise,
     )
     from eulerlora_client.policy.policy import default_policy, read_policy  # noqa: PLC0415
 
     policy = default_policy() if policy_file is None else read_policy(policy_file)
     promise = promise_of(policy, target, wanted, confidence)
     rows = read_outcomes(outcomes, confirmed)
-    check_policy(outcomes, rows, policy.hash)
-    summary = summarise(rows, promise)
+    check_decided_by(outcomes, rows, policy.hash)
+    summary = outcome_summary(rows, promise)
     for line in report_lines(summary, promise):
         click.echo(line)
     if summary.alarm_at is not None:

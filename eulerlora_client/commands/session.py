@@ -40,7 +40,7 @@ from eulerlora_client.report.ranking import (
 )
 from eulerlora_client.sdk.client import AsyncTriageClient, map_ordered_async
 from eulerlora_client.sdk.images import image_bytes, select_files
-from eulerlora_client.sdk.requests import RetryPolicy, Timeouts, TriageOptions, connection_options
+from eulerlora_client.sdk.requests import RequestOptions, RetryPolicy, Timeouts, connection_options
 
 QUOTA_S = 3600.0  # a long run outlasts many quotas
 FIRST_RETRY = RetryPolicy(service_s=0, quota_s=QUOTA_S)  # reports a wrong address at once
@@ -54,7 +54,7 @@ class Session:
     url: str
     key: str | None
     policy: Policy | None
-    options: TriageOptions
+    options: RequestOptions
     concurrency: int
     strip_metadata: bool
 
@@ -64,7 +64,7 @@ class Session:
         url: str,
         key: str | None,
         policy_file: Path | None,
-        options: TriageOptions,
+        options: RequestOptions,
         concurrency: int,
         strip_metadata: bool,
     ) -> Self:
@@ -154,7 +154,7 @@ async def _service(session: Session) -> _Service:
     return _Service(model, policy)
 
 
-def _with_defaults(options: TriageOptions, policy: Policy) -> TriageOptions:
+def _with_defaults(options: RequestOptions, policy: Policy) -> RequestOptions:
     """Returns the options with the mode and samples that the policy's threshold was set for."""
     sampling = default_sampling(policy.evidence, options.mode, options.samples)
     if sampling.mode != "stoch" and sampling.samples is not None:
@@ -208,7 +208,7 @@ NOT_ASKED = "not_asked"
 def triage(
     files: Iterable[Path],
     client: AsyncTriageClient,
-    options: TriageOptions,
+    options: RequestOptions,
     policy: Policy | None,
     max_bytes: int,
     concurrency: int,
@@ -231,7 +231,7 @@ def cancelled_row(path: Path) -> TriageRow:
 @dataclass
 class _Run:
     client: AsyncTriageClient
-    options: TriageOptions
+    options: RequestOptions
     policy: Policy | None
     max_bytes: int
     unreachable: Unreachable | None = None

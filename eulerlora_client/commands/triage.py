@@ -14,7 +14,7 @@ INPUT_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-class Samples(click.ParamType[int | Auto]):
+class SamplesParameter(click.ParamType[int | Auto]):
     """A number of samples per adapter, or `auto` in any case."""
 
     name = "samples"
@@ -54,8 +54,9 @@ class Samples(click.ParamType[int | Auto]):
 )
 @click.option(
     "--samples",
-    type=Samples(),
-    help="Samples per adapter, with stoch; default: the number that the threshold was set for.",
+    type=SamplesParameter(),
+    help="Samples per adapter, with stoch; auto: as many as the decisions need. Default: the "
+    "number that the policy's urgent threshold was set for.",
 )
 @click.option("--model", help="Name of a served model; default: the first one.")
 @click.option(
@@ -108,9 +109,9 @@ def triage_command(
         run_session,
     )
     from eulerlora_client.report.exports import Outputs  # noqa: PLC0415
-    from eulerlora_client.sdk.requests import TriageOptions  # noqa: PLC0415
+    from eulerlora_client.sdk.requests import RequestOptions  # noqa: PLC0415
 
-    options = TriageOptions(mode, samples, model=model, coverage=coverage)
+    options = RequestOptions(mode, samples, model=model, coverage=coverage)
     key = read_key(key_file) if key_file else os.environ.get(KEY_VARIABLE) or None
     session = Session.create(url, key, policy_file, options, concurrency, strip_metadata)
     settings_files = [path for path in (key_file, policy_file) if path is not None]

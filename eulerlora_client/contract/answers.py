@@ -40,9 +40,8 @@ def item_id(request_id: str, index: int) -> str:
 class StandardError(WireModel):
     """Standard errors of a result that ran in rounds, compared with unlimited samples.
 
-    Rounds are those of `samples=auto` and of sampled answers of mode adaptive. The value plus and
-    minus two errors is a 95% interval that accounts for the adaptive number of samples
-    (docs/sampling.md has the measured coverage).
+    Rounds are those of `samples=auto`. The value plus and minus two errors is a 95% interval that
+    accounts for the adaptive number of samples (docs/sampling.md has the measured coverage).
     """
 
     msp: Annotated[float, Field(ge=0, description="Of the highest probability.")]
@@ -148,16 +147,13 @@ class Prediction(WireModel):
     revision: Revision
     mode: Annotated[
         RequestMode,
-        Field(
-            description="`det`: one pass per adapter; `stoch`: sampled; `adaptive`: one of them, "
-            "see `sampled`."
-        ),
+        Field(description="`det`: one pass per adapter; `stoch`: sampled passes."),
     ]
     samples: Annotated[
         PositiveInt,
         Field(
-            description="Samples per adapter that ran: 1 in mode det; with `samples=auto` the "
-            "number that was drawn, also in mode adaptive; fewer than requested with the warning "
+            description="Samples per adapter of the answer: 1 in mode det; with `samples=auto` the "
+            "number that was drawn, 1 if none was; fewer than requested with the warning "
             "`samples_reduced`."
         ),
     ]
@@ -219,20 +215,20 @@ class Prediction(WireModel):
     sampled: Annotated[
         bool | None,
         Field(
-            description="Only in mode adaptive: false if the pass in det settled the answer, which "
-            "is then that of det; true if the answer is a mean over samples."
+            description="Only with `samples=auto`: false if the pass in det settled the answer, "
+            "which is then that of det; true if the answer is a mean over samples."
         ),
     ] = None
     rows: Annotated[
         PositiveInt | None,
         Field(
-            description="Only in mode adaptive: the passes that ran, with those in det; "
+            description="Only with `samples=auto`: the passes that ran, with those in det; "
             "`trajectories` are those of the answer."
         ),
     ] = None
     standard_error: Annotated[
         StandardError | None,
-        Field(description="Only with `samples=auto`, and for sampled answers of mode adaptive."),
+        Field(description="Only for sampled answers of `samples=auto`."),
     ] = None
     trajectory_probabilities: Annotated[
         tuple[tuple[Probability, ...], ...] | None,
@@ -248,6 +244,11 @@ class Prediction(WireModel):
     def classes(self) -> tuple[str, ...]:
         """The class names, in order."""
         return tuple(self.probabilities)
+
+    @property
+    def is_auto(self) -> bool:
+        """True for `samples=auto`: the number of samples differs between images."""
+        return self.sampled is not None or self.standard_error is not None
 
     @property
     def trajectory_labels(self) -> tuple[str, ...]:
@@ -454,7 +455,7 @@ class PolicyDescription(WireModel):
     warning: Annotated[str, Field(description="To be shown with every result.")]
 
 
-Source = Annotated[
+HubSource = Annotated[
     str | None,
     Field(
         description="The repository of the Hugging Face Hub at the commit that is served, "
@@ -472,7 +473,7 @@ class ModelSummary(WireModel):
 
     name: Annotated[str, Field(description="The value of the parameter `model`.")]
     revision: Revision
-    source: Source = None
+    source: HubSource = None
     classes: tuple[str, ...]
     precision: ServedPrecision = "float32"
     default: Annotated[bool, Field(description="It answers requests without `model`.")]
@@ -624,7 +625,7 @@ class ModelDetails(WireModel):
 
     name: str
     revision: Revision
-    source: Source = None
+    source: HubSource = None
     classes: tuple[ClassName, ...]
     adapters: Annotated[int, Field(description="Number of adapters.")]
     input_size: Annotated[int, Field(description="Side of the network's input, in pixels.")]

@@ -31,11 +31,12 @@ def _plain_decimal(value: object) -> object:
     return value
 
 
-SampleCount = Annotated[int, Field(ge=1, le=MAX_SAMPLES)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED), BeforeValidator(_plain_digits)]
 Coverage = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_plain_decimal)]
 Samples = Annotated[
-    SampleCount | Auto, Field(union_mode="left_to_right"), BeforeValidator(_auto_or_digits)
+    Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | Auto,
+    Field(union_mode="left_to_right"),
+    BeforeValidator(_auto_or_digits),
 ]
 ReportFormat = Literal["html", "csv"]
 
@@ -48,17 +49,17 @@ class TriageQuery(BaseModel):
     mode: Annotated[
         RequestMode | SkipJsonSchema[None],
         Field(
-            description="det: one pass per adapter; stoch: sampled passes; adaptive: as det, then "
-            "sampled if the label, a flag or the disposition is not settled. Default: the mode "
-            "that the policy's urgent threshold was set for (`GET /triage/policy`)."
+            description="det: one pass per adapter; stoch: sampled passes. Default: the mode that "
+            "the policy's urgent threshold was set for (`GET /triage/policy`)."
         ),
     ] = None
     samples: Annotated[
         Samples | SkipJsonSchema[None],
         Field(
             description="Samples per adapter; only with stoch. Default: the number that the "
-            "policy's urgent threshold was set for, or 4. auto: draws samples until the label, the "
-            "flags, the entropy and the disposition are settled, at most 16."
+            "policy's urgent threshold was set for, or 4. auto: one pass in det, then samples "
+            "until the label, the flags and the disposition are settled, at most 16; for a model "
+            "with decision margins."
         ),
     ] = None
     seed: Annotated[
@@ -94,16 +95,14 @@ class PredictQuery(TriageQuery):
 
     mode: Annotated[
         RequestMode,
-        Field(
-            description="det: one pass per adapter; stoch: sampled passes; adaptive: as det, then "
-            "sampled if the label or a flag is not settled, for a model with decision margins."
-        ),
+        Field(description="det: one pass per adapter; stoch: sampled passes."),
     ] = "det"
     samples: Annotated[
         Samples | SkipJsonSchema[None],
         Field(
-            description="Samples per adapter; only with stoch, default 4. auto: draws samples "
-            "until the label, the flags and the entropy are settled, at most 16."
+            description="Samples per adapter; only with stoch, default 4. auto: one pass in "
+            "det, then samples until the label and the flags are settled, at most 16; for a model "
+            "with decision margins."
         ),
     ] = None
     detail: Annotated[

@@ -6,11 +6,10 @@ Importing this module is fast.
 from typing import Literal
 
 Mode = Literal["det", "stoch"]
+MODES: tuple[Mode, ...] = ("det", "stoch")
 """det: one pass per adapter without sampling; stoch: sampled passes."""
 ADAPTIVE: Literal["adaptive"] = "adaptive"
 RequestMode = Literal["det", "stoch", "adaptive"]
-MODES: tuple[RequestMode, ...] = ("det", "stoch", "adaptive")
-"""Of a request; `adaptive` is a pass in mode det, then samples where a decision is unsettled."""
 
 Auto = Literal["auto"]
 AUTO: Auto = "auto"

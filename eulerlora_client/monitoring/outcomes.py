@@ -56,7 +56,7 @@ def read_outcomes(path: Path, confirmed: str) -> list[Outcome]:
     return outcomes
 
 
-def check_policy(path: Path, outcomes: Iterable[Outcome], policy_hash: str) -> None:
+def check_decided_by(path: Path, outcomes: Iterable[Outcome], policy_hash: str) -> None:
     """Raises OutcomesError if a row was decided by another policy."""
     for other in {row.policy_hash for row in outcomes} - {"", policy_hash}:
         raise OutcomesError(
@@ -138,7 +138,7 @@ class OutcomeSummary:
         return self.counts.total() - self.counts[LesionOutcome.NOT_ASSESSED]
 
 
-def summarise(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSummary:
+def outcome_summary(outcomes: Sequence[Outcome], promise: Promise) -> OutcomeSummary:
     """Returns the summary of the target lesions, in the order of their first images.
 
     Raises OutcomesError if no lesion was confirmed as the target, or one as several classes.

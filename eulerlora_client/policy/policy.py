@@ -62,7 +62,7 @@ SUGGESTED_DISPOSITIONS: Mapping[Reason, Disposition] = {
 }
 """The disposition that a reason suggests if no other reason applies."""
 
-Name = Annotated[str, Field(min_length=1)]
+NonEmptyText = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -93,7 +93,7 @@ class QualityRules(Settings):
 class MalignantRules(Settings):
     """An image is urgent if the summed probability of `classes` is at least `urgent`."""
 
-    classes: Annotated[tuple[Name, ...], Field(min_length=1)]
+    classes: Annotated[tuple[NonEmptyText, ...], Field(min_length=1)]
     urgent: Annotated[float, Field(gt=0, le=1)]
 
     @model_validator(mode="after")
@@ -118,7 +118,7 @@ class FitEvidence(Settings):
     `uncertainty.entropy_nats`.
     """
 
-    data: Name
+    data: NonEmptyText
     images: PositiveInt
     lesions: PositiveInt
     found: Count
@@ -167,7 +167,7 @@ class MalignantEvidence(LesionCounts):
 class OutsideEvidence(MalignantEvidence):
     """Malignant lesions of none of the model's classes. labels: their labels in the data."""
 
-    labels: Annotated[tuple[Name, ...], Field(min_length=1)]
+    labels: Annotated[tuple[NonEmptyText, ...], Field(min_length=1)]
 
 
 class OtherEvidence(LesionCounts):
@@ -192,7 +192,7 @@ class MeasuredEvidence(Settings):
     classes. other_malignant: malignant lesions of none of the model's classes, if there are any.
     """
 
-    data: Name
+    data: NonEmptyText
     images: PositiveInt
     lesions: PositiveInt
     referral_rate: Probability
@@ -211,12 +211,12 @@ class Evidence(Settings):
     for each data set besides that of the fit.
     """
 
-    model: Name
-    revision: Name
+    model: NonEmptyText
+    revision: NonEmptyText
     precision: Literal["float32", "bfloat16"]
     mode: Literal["det", "stoch"]
     samples: PositiveInt
-    target: Name
+    target: NonEmptyText
     wanted: Probability
     confidence: Probability
     fit: FitEvidence
@@ -285,10 +285,10 @@ class Policy(Settings):
     def fitted_to(self, prediction: Prediction) -> bool:
         """Returns True if the urgent threshold was set for this model, revision, mode and samples.
 
-        False for samples="auto" and mode adaptive: a threshold is set for a fixed number.
+        False for samples="auto": a threshold is set for a fixed number.
         """
         evidence = self.evidence
-        if evidence is None or prediction.standard_error is not None:
+        if evidence is None or prediction.is_auto:
             return False
         fitted = (evidence.revision, evidence.mode, evidence.samples)
         return fitted == (prediction.revision, prediction.mode, prediction.samples)
@@ -376,10 +376,10 @@ def default_policy_text() -> str:
 
 def read_policy(path: Path) -> Policy:
     """Reads a policy file. Raises SettingsError with the file and the key."""
-    return parse_policy(read_text(path), str(path))
+    return parse_policy(read_policy_text(path), str(path))
 
 
-def read_text(path: Path) -> str:
+def read_policy_text(path: Path) -> str:
     """Returns the text of a policy file. Raises SettingsError with the file."""
     try:
         return path.read_text(encoding="utf-8")

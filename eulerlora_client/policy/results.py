@@ -216,7 +216,7 @@ DETAIL_NOTE = (
 
 
 @dataclass(frozen=True)
-class Table:
+class MarkdownTable:
     """Cells of a table. header: one for each column; rows: the first cell names the row."""
 
     header: Sequence[str]
@@ -237,8 +237,8 @@ class Performance:
     """
 
     origin: str
-    summary: Table
-    details: Table
+    summary: MarkdownTable
+    details: MarkdownTable
 
     @property
     def markdown(self) -> str:
@@ -261,7 +261,7 @@ def performance(policy: Policy, names: Mapping[str, str] | None = None) -> Perfo
         f"{evidence.samples} sample{'s' if evidence.samples > 1 else ''} "
         f"(revision {evidence.revision}).",
         _summary(evidence, names or {}, policy),
-        Table(
+        MarkdownTable(
             DETAIL_HEADER,
             [row for one in evidence.measured for row in _detail_rows(evidence, one, policy)],
         ),
@@ -273,7 +273,7 @@ def _group(policy: Policy, names: Mapping[str, str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def _summary(evidence: Evidence, names: Mapping[str, str], policy: Policy) -> Table:
+def _summary(evidence: Evidence, names: Mapping[str, str], policy: Policy) -> MarkdownTable:
     target = {**NAMES, **names}.get(evidence.target, evidence.target)
     group = _group(policy, names)
     header = ("images", f"sensitivity, {target}", f"sensitivity, {group}", "specificity")
@@ -290,7 +290,7 @@ def _summary(evidence: Evidence, names: Mapping[str, str], policy: Policy) -> Ta
         )
         for one in evidence.measured
     ]
-    return Table(header, rows)
+    return MarkdownTable(header, rows)
 
 
 def _detail_rows(evidence: Evidence, one: MeasuredEvidence, policy: Policy) -> Iterator[list[str]]:

@@ -68,9 +68,9 @@ def _check_writable(path: Path) -> None:
 
 
 def _write_report(path: Path, rows: Sequence[TriageRow], policy: Policy) -> None:
-    from eulerlora_client.report.html import write_report  # noqa: PLC0415 - slow to import
+    from eulerlora_client.report.html import write_html_report  # noqa: PLC0415 - slow to import
 
-    write_report(path, rows, policy, datetime.now(UTC))
+    write_html_report(path, rows, policy, datetime.now(UTC))
 
 
 PREDICTION_COLUMNS = (

@@ -42,7 +42,7 @@ TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
 class ModelSettings:
     """The model and options of a prediction; most reports hold one combination.
 
-    trajectories: 0 for samples="auto" and mode adaptive, where the number differs between images.
+    trajectories: 0 for samples="auto", where the number differs between images.
     """
 
     model: str
@@ -56,7 +56,7 @@ MAX_SIDE_PX = 320
 MAX_BYTES = 15_000  # a report with a thousand thumbnails can still be opened by a browser
 MAX_PIXELS = 64_000_000  # of a JPEG that the service accepts by default
 MAX_SENT_SIDE_PX = 1024
-FORMATS = ("JPEG", "PNG", "WEBP")
+THUMBNAIL_FORMATS = ("JPEG", "PNG", "WEBP")
 SENT = {"JPEG": "image/jpeg", "PNG": "image/png"}
 QUALITIES = (82, 70, 55, 40, 25, 10)
 DECODED_SIDE_PX = 2 * MAX_SIDE_PX  # lets the JPEG decoder downscale; resizing stays smooth
@@ -92,7 +92,7 @@ class InlineResource:
     csp_source: str
 
 
-def write_report(
+def write_html_report(
     path: Path, rows: Sequence[TriageRow], policy: Policy, created_at: datetime
 ) -> None:
     """Writes the rows to a self-contained HTML file, as `report_html`.
@@ -239,13 +239,12 @@ def names_of_classes(rows: Sequence[RankedRow]) -> dict[str, str]:
 
 
 def _settings(prediction: Prediction) -> ModelSettings:
-    auto = prediction.standard_error is not None or prediction.mode == "adaptive"
     return ModelSettings(
         model=prediction.model,
         revision=prediction.revision,
         mode=prediction.mode,
-        samples=AUTO if auto else prediction.samples,
-        trajectories=0 if auto else prediction.trajectories,
+        samples=AUTO if prediction.is_auto else prediction.samples,
+        trajectories=0 if prediction.is_auto else prediction.trajectories,
     )
 
 
@@ -356,7 +355,7 @@ def thumbnail_of(path: Path) -> Thumbnail | None:
     if not path.is_file():
         return None
     try:
-        with catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as image:
+        with catch_warnings(action="ignore"), Image.open(path, formats=THUMBNAIL_FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
                 return None
             image.draft("RGB", (DECODED_SIDE_PX, DECODED_SIDE_PX))

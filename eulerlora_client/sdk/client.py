@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from threading import Event
 from types import TracebackType
 from typing import Self, TypeVar
@@ -23,10 +24,9 @@ from eulerlora_client.sdk.images import ImageFile, image_bytes
 from eulerlora_client.sdk.requests import (
     AnyBody,
     HttpRequest,
-    PredictOptions,
+    RequestOptions,
     RetryPolicy,
     Timeouts,
-    TriageOptions,
     batch_results,
     connection_options,
     model_request,
@@ -69,7 +69,7 @@ class TriageClient:
     def predict(
         self,
         image: ImageFile,
-        mode: str = "det",
+        mode: RequestMode = "det",
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
@@ -78,18 +78,18 @@ class TriageClient:
     ) -> Prediction:
         """Returns the prediction for an image: a path, the bytes of a file, or an open file.
 
-        samples: per adapter, with mode "stoch"; "auto" draws until the result has converged.
+        samples: per adapter, with mode "stoch"; "auto" draws only where a decision is open.
         detail: adds the probabilities of every trajectory. coverage: adds the prediction set with
         this probability, such as 0.9; None, with a warning, if the model is not calibrated for it.
         """
-        options = PredictOptions(mode, samples, seed, model, detail, coverage)
-        return self._send(predict_request(self._content(image), options), Event())
+        options = RequestOptions(mode, samples, seed, model, coverage)
+        return self._send(predict_request(self._content(image), options, detail), Event())
 
     def predict_many(
         self,
         images: Iterable[ImageFile],
         concurrency: int = DEFAULT_CONCURRENCY,
-        mode: str = "det",
+        mode: RequestMode = "det",
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
@@ -100,8 +100,9 @@ class TriageClient:
 
         concurrency: number of concurrent requests. Images are consumed lazily.
         """
-        options = PredictOptions(mode, samples, seed, model, detail, coverage)
-        return self._many(lambda content: predict_request(content, options), images, concurrency)
+        options = RequestOptions(mode, samples, seed, model, coverage)
+        request_of = partial(predict_request, options=options, detail=detail)
+        return self._many(request_of, images, concurrency)
 
     def triage(
         self,
@@ -117,7 +118,7 @@ class TriageClient:
         mode, samples: by default those that the policy's urgent threshold was set for; with other
         values, `policy.notice` of the result says so. Other options as for `predict`.
         """
-        options = TriageOptions(mode, samples, seed, model, coverage)
+        options = RequestOptions(mode, samples, seed, model, coverage)
         return self._send(triage_request(self._content(image), options), Event())
 
     def triage_many(
@@ -134,8 +135,8 @@ class TriageClient:
 
         Sends one request per image, so that each is retried alone and results arrive early.
         """
-        options = TriageOptions(mode, samples, seed, model, coverage)
-        return self._many(lambda content: triage_request(content, options), images, concurrency)
+        options = RequestOptions(mode, samples, seed, model, coverage)
+        return self._many(partial(triage_request, options=options), images, concurrency)
 
     def triage_batch(
         self,
@@ -150,7 +151,7 @@ class TriageClient:
 
         The service accepts 32 images by default. Raises a Problem if the request fails.
         """
-        options = TriageOptions(mode, samples, seed, model, coverage)
+        options = RequestOptions(mode, samples, seed, model, coverage)
         contents = [self._content(image) for image in images]
         return batch_results(self._send(triage_batch_request(contents, options), Event()))
 
@@ -229,7 +230,7 @@ class AsyncTriageClient:
     async def predict(
         self,
         image: ImageFile,
-        mode: str = "det",
+        mode: RequestMode = "det",
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
@@ -237,14 +238,14 @@ class AsyncTriageClient:
         coverage: float | None = None,
     ) -> Prediction:
         """Returns the prediction for one image, as `TriageClient.predict`."""
-        options = PredictOptions(mode, samples, seed, model, detail, coverage)
-        return await self._send(predict_request(await self._content(image), options))
+        options = RequestOptions(mode, samples, seed, model, coverage)
+        return await self._send(predict_request(await self._content(image), options, detail))
 
     def predict_many(
         self,
         images: Iterable[ImageFile],
         concurrency: int = DEFAULT_CONCURRENCY,
-        mode: str = "det",
+        mode: RequestMode = "det",
         samples: int | Auto | None = None,
         seed: int | None = None,
         model: str | None = None,
@@ -252,8 +253,9 @@ class AsyncTriageClient:
         coverage: float | None = None,
     ) -> AsyncGenerator[Prediction | Problem, None]:
         """Yields the prediction or the problem of each image, as `TriageClient.predict_many`."""
-        options = PredictOptions(mode, samples, seed, model, detail, coverage)
-        return self._many(lambda content: predict_request(content, options), images, concurrency)
+        options = RequestOptions(mode, samples, seed, model, coverage)
+        request_of = partial(predict_request, options=options, detail=detail)
+        return self._many(request_of, images, concurrency)
 
     async def triage(
         self,
@@ -265,7 +267,7 @@ class AsyncTriageClient:
         coverage: float | None = None,
     ) -> TriageResult:
         """Returns the disposition of an image, as `TriageClient.triage`."""
-        options = TriageOptions(mode, samples, seed, model, coverage)
+        options = RequestOptions(mode, samples, seed, model, coverage)
         return await self._send(triage_request(await self._content(image), options))
 
     def triage_many(
@@ -279,8 +281,8 @@ class AsyncTriageClient:
         coverage: float | None = None,
     ) -> AsyncGenerator[TriageResult | Problem, None]:
         """Yields the disposition or the problem of each image, as `TriageClient.triage_many`."""
-        options = TriageOptions(mode, samples, seed, model, coverage)
-        return self._many(lambda content: triage_request(content, options), images, concurrency)
+        options = RequestOptions(mode, samples, seed, model, coverage)
+        return self._many(partial(triage_request, options=options), images, concurrency)
 
     async def triage_batch(
         self,
@@ -292,7 +294,7 @@ class AsyncTriageClient:
         coverage: float | None = None,
     ) -> tuple[TriageResult | Problem, ...]:
         """Returns the disposition or the problem of each image, as `TriageClient.triage_batch`."""
-        options = TriageOptions(mode, samples, seed, model, coverage)
+        options = RequestOptions(mode, samples, seed, model, coverage)
         contents = [await self._content(image) for image in images]
         return batch_results(await self._send(triage_batch_request(contents, options)))
 

@@ -54,39 +54,12 @@ AnyBody = TypeVar("AnyBody", bound=WireModel)
 
 
 @dataclass(frozen=True)
-class PredictOptions:
-    """Options of a prediction; None takes the default of the service.
+class RequestOptions:
+    """Options of a prediction or a disposition; None takes the default of the service.
 
-    mode: "det", "stoch" or "adaptive". samples: per adapter, with mode stoch; "auto" draws until
-    the result has converged. seed: of the draws. model: name of a served model. detail: adds the
-    probabilities of every trajectory. coverage: adds the prediction set.
-    """
-
-    mode: str = "det"
-    samples: int | Auto | None = None
-    seed: int | None = None
-    model: str | None = None
-    detail: bool = False
-    coverage: float | None = None
-
-    def parameters(self) -> dict[str, str]:
-        """Returns the query parameters of `/predict`."""
-        values = {
-            "mode": self.mode,
-            "samples": self.samples,
-            "seed": self.seed,
-            "model": self.model,
-            "detail": "trajectories" if self.detail else None,
-            "coverage": self.coverage,
-        }
-        return {name: str(value) for name, value in values.items() if value is not None}
-
-
-@dataclass(frozen=True)
-class TriageOptions:
-    """Options of a triage request, as in PredictOptions; None takes the default of the service.
-
-    mode, samples: by default those that the urgent threshold of the service's policy was set for.
+    mode: "det" or "stoch". samples: per adapter, with mode stoch; "auto" draws only if a pass in
+    det leaves a decision open, until it is settled. seed: of the draws. model: name of a served
+    model. coverage: adds the prediction set.
     """
 
     mode: RequestMode | None = None
@@ -96,7 +69,7 @@ class TriageOptions:
     coverage: float | None = None
 
     def parameters(self) -> dict[str, str]:
-        """Returns the query parameters of `/triage`."""
+        """Returns the query parameters."""
         return {name: str(value) for name, value in asdict(self).items() if value is not None}
 
 
@@ -110,20 +83,23 @@ class HttpRequest(Generic[AnyBody]):
     options: Mapping[str, Any]
 
 
-def predict_request(content: bytes, options: PredictOptions) -> HttpRequest[Prediction]:
-    """Returns the request for one image."""
-    parameters = {"params": options.parameters(), "files": {"file": _part(content)}}
-    return HttpRequest("POST", "predict", Prediction, parameters)
+def predict_request(
+    content: bytes, options: RequestOptions, detail: bool = False
+) -> HttpRequest[Prediction]:
+    """Returns the request for one image. detail: adds the probabilities of every trajectory."""
+    parameters = options.parameters() | ({"detail": "trajectories"} if detail else {})
+    sent = {"params": parameters, "files": {"file": _part(content)}}
+    return HttpRequest("POST", "predict", Prediction, sent)
 
 
-def triage_request(content: bytes, options: TriageOptions) -> HttpRequest[TriageResult]:
+def triage_request(content: bytes, options: RequestOptions) -> HttpRequest[TriageResult]:
     """Returns the request for the disposition of one image."""
     parameters = {"params": options.parameters(), "files": {"file": _part(content)}}
     return HttpRequest("POST", "triage", TriageResult, parameters)
 
 
 def triage_batch_request(
-    contents: Sequence[bytes], options: TriageOptions
+    contents: Sequence[bytes], options: RequestOptions
 ) -> HttpRequest[TriageBatch]:
     """Returns the request for the dispositions of many images."""
     files = [("files", _part(content)) for content in contents]

@@ -4,12 +4,11 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterable
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
-from eulerlora_client.contract.problems import NotAuthenticated, Problem, QuotaExceeded
+from eulerlora_client.contract.problems import NotAuthenticated, QuotaExceeded
 from service.auth.key_file import Client
 from service.auth.keys import Keys
-from service.http.problem_responses import problem_response
 from service.telemetry.observation import PROBES
 
 WINDOW_S = 60.0
@@ -17,31 +16,22 @@ OPEN_PATHS = PROBES | {"/", "/docs", "/openapi.json"}
 OPEN_FOLDERS = ("/page/", "/docs/")
 
 
-class AccessMiddleware:
-    """Passes requests with a valid key on, within the rate limit of the client.
+class KeyCheck:
+    """Refuses requests without a valid key, or above the rate limit of the client.
 
     Stores the client's name in the request state as `client`. A batch counts as one request: its
     number of images is unknown before the body is read, and is bounded by the body limits. Refused
-    requests do not count. Must run inside RequestIdMiddleware.
+    requests do not count.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys) -> None:
-        self.app = app
+    def __init__(self, keys: Keys) -> None:
         self._keys = keys
         self._quotas = Quotas()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or is_open(scope["path"]):
-            await self.app(scope, receive, send)
-            return
-        try:
-            client = self._authenticate(scope["headers"])
-        except Problem as problem:
-            refusal = problem_response(problem, scope["state"]["request_id"])
-            await refusal(scope, receive, send)
-            return
-        scope["state"]["client"] = client.client
-        await self.app(scope, receive, send)
+    def __call__(self, scope: Scope) -> None:
+        """Raises NotAuthenticated and QuotaExceeded."""
+        if not is_open(scope["path"]):
+            scope["state"]["client"] = self._authenticate(scope["headers"]).client
 
     def _authenticate(self, headers: Iterable[tuple[bytes, bytes]]) -> Client:
         client = self._keys.client_of(sent_key(headers))

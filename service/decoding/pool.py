@@ -1,26 +1,312 @@
 """A pool of decoder processes: an image that hangs or kills its decoder fails only its own request.
 
-Every worker has a socket and decodes at most one image at a time.
+Every process has a socket, decodes at most one image at a time, and is driven by the event loop
+without a thread. It is forked by multiprocessing's fork server, which has imported only the
+decoder, and never by the service's process with its threads and its device.
 """
 
 import asyncio
 import atexit
 import logging
-from collections.abc import Callable
+import math
+import multiprocessing
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import Enum, auto
+from io import BytesIO
+from pathlib import Path
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.answers import ImageQuality, PredictionWarning
 from eulerlora_client.contract.problems import NotReady, Problem, UnusableImage
 from service.decoding.decode import Declared
-from service.decoding.process import DecodeOutcome, DecodingProcess, LossCause, WorkerLoss
-from service.decoding.self_test import SelfTest
-from service.decoding.worker import DecodeFailure, DecodeJob, DecodeResult
+from service.decoding.worker import (
+    READY,
+    DecodeFailure,
+    DecodeJob,
+    DecodeResult,
+    MessageReader,
+    OutOfDecodingMemoryError,
+    receive,
+    result_from_message,
+    run_worker,
+)
 from service.settings import DecodingSettings, ImageLimits
+
+START_TIMEOUT_S = 120.0  # the first start imports torch, possibly from a slow disk
+STOPPED_STATES = {"T", "t", "Z", "X"}  # stopped, traced, zombie, dead (proc_pid_stat(5))
+CRASHES = {
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGILL,
+    signal.SIGFPE,
+    signal.SIGABRT,
+}
+
+
+class LossCause(Enum):
+    """Why a process was lost with an image."""
+
+    CPU_TIME = auto()  # the image exceeded its budget
+    TIME = auto()  # no result within the time limit, with CPU time to spare
+    CRASH = auto()  # of the decoder, possibly because of the image
+    KILLED = auto()  # or stopped, from outside
+
+
+@dataclass(frozen=True)
+class WorkerLoss:
+    """The outcome of a job whose process cannot be used again; cpu_s is an upper bound."""
+
+    cause: LossCause
+    cpu_s: float
+
+
+DecodeOutcome = DecodeResult | DecodeFailure | WorkerLoss
+
+
+class DecodingProcess:
+    """A decoder process and its socket; it decodes one image at a time.
+
+    The constructor blocks until the process is ready; call it outside of the event loop. Then call
+    `attach` in the loop.
+    on_outcome: called in the loop with the outcome of every job, even if its caller has left.
+    on_loss: called in the loop, once, when the process has ended or cannot be used again.
+    """
+
+    def __init__(
+        self,
+        limits: ImageLimits,
+        settings: DecodingSettings,
+        on_outcome: Callable[["DecodingProcess", DecodeOutcome], None],
+        on_loss: Callable[["DecodingProcess", str], None],
+    ) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([DecodeJob.__module__])
+        self._settings = settings
+        self._on_outcome = on_outcome
+        self._on_loss = on_loss
+        self._loop: asyncio.AbstractEventLoop | None = None  # None after a loss
+        self._reader: MessageReader | None = None  # set while the process has an image
+        self._connection, remote = socket.socketpair()
+        self._process = context.Process(
+            target=run_worker, args=(remote, limits, settings), name="decoding"
+        )
+        self._process.start()
+        remote.close()
+        self._await_ready()
+
+    def _await_ready(self) -> None:
+        self._connection.settimeout(START_TIMEOUT_S)
+        try:
+            message = receive(self._connection)
+        except (EOFError, OSError) as error:
+            self.end()
+            raise RuntimeError("a decoder process did not start") from error
+        if message != READY:
+            self.end()
+            raise RuntimeError("a decoder process did not start: it sent an unknown message")
+        self._connection.setblocking(False)
+
+    def attach(self) -> None:
+        """Watches the process in the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._connection, self._read)
+        self._loop.add_reader(self._process.sentinel, self._on_exit)
+
+    @property
+    def pid(self) -> int | None:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def is_usable(self) -> bool:
+        """True from `attach` until the process is lost."""
+        return self._loop is not None
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if the process has ended, or was stopped by a signal and does not run."""
+        try:
+            status = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:
+            return True
+        return status.rpartition(")")[2].split()[0] in STOPPED_STATES
+
+    def submit(self, job: DecodeJob) -> "asyncio.Future[DecodeOutcome]":
+        """Returns a future of the outcome of a job; call it after `attach`.
+
+        Cancelling the future does not interrupt the process.
+        """
+        loop = asyncio.get_running_loop()
+        self._outcome = outcome = loop.create_future()
+        self._reader = MessageReader(job.pixel_bytes)
+        self._started_at = time.monotonic()
+        self._cpu_budget_s = self._settings.cpu_budget_s(len(job.content))
+        self._timer = loop.call_later(
+            self._settings.timeout_s, self._lose, LossCause.TIME, "an image took too long"
+        )
+        try:
+            self._unsent = job.to_message().send_some(self._connection)
+        except OSError:
+            self._unsent = memoryview(b"")  # `_on_exit` follows
+        if self._unsent:
+            loop.add_writer(self._connection, self._write)
+        return outcome
+
+    def _write(self) -> None:
+        try:
+            self._unsent = self._unsent[self._connection.send(self._unsent) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._unsent = memoryview(b"")  # `_on_exit` follows
+        if not self._unsent and self._loop is not None:
+            self._loop.remove_writer(self._connection)
+
+    def _read(self) -> None:
+        """Reads the result; at the end of the stream, `_on_exit` follows."""
+        try:
+            message = None if self._reader is None else self._reader.read(self._connection)
+        except (EOFError, OSError):
+            message = None
+            if self._loop is not None:
+                self._loop.remove_reader(self._connection)
+        if message is not None:
+            outcome = result_from_message(message)
+            self._finish(outcome)
+            if isinstance(outcome, DecodeFailure) and isinstance(
+                outcome.error, OutOfDecodingMemoryError
+            ):
+                self._lose(LossCause.KILLED, "its heap is fragmented")
+
+    def _on_exit(self) -> None:
+        self._read()  # the process may have sent a result before it ended
+        code = self._process.exitcode
+        if self._loop is None or code is None:
+            return
+        number = -code
+        cause = LossCause.CRASH if number in CRASHES else LossCause.KILLED
+        if number == signal.SIGPROF:
+            cause = LossCause.CPU_TIME
+        elif number == signal.SIGALRM:
+            cause = LossCause.TIME
+        self._lose(cause, f"it ended with exit code {code}")
+
+    def lose(self, reason: str) -> None:
+        """Gives the process up; the caller of its image gets a WorkerLoss."""
+        self._lose(LossCause.KILLED, reason)
+
+    def _lose(self, cause: LossCause, reason: str) -> None:
+        if self._loop is None:
+            return
+        self._stop_watching()
+        if self._reader is not None:
+            elapsed_s = time.monotonic() - self._started_at
+            self._finish(WorkerLoss(cause, min(elapsed_s, self._cpu_budget_s)))
+        self._on_loss(self, reason)
+
+    def _finish(self, outcome: DecodeOutcome) -> None:
+        self._reader = None
+        self._timer.cancel()
+        if not self._outcome.done():
+            self._outcome.set_result(outcome)
+        self._on_outcome(self, outcome)
+
+    def _stop_watching(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None and not loop.is_closed():
+            loop.remove_reader(self._connection)
+            loop.remove_writer(self._connection)
+            loop.remove_reader(self._process.sentinel)
+
+    def end(self) -> None:
+        """Kills the process; no caller may still wait for a result."""
+        if self._reader is not None:
+            self._timer.cancel()
+        self._stop_watching()
+        self._connection.close()
+        self._process.kill()
+        self._process.join()
+
+
+SIDE_PX = 1024  # takes as much memory as a small photograph
+INPUT = Preprocessing(size=32)
+
+logger = logging.getLogger(__name__)
+
+
+class SelfTest:
+    """Decodes a test image, at the start and while no other image is decoded.
+
+    decode: decodes an image; raises Problem. decoded: the number of images decoded so far.
+    timeout_s: of the test image. interval_s: between two test images.
+    """
+
+    def __init__(
+        self,
+        limits: ImageLimits,
+        decode: Callable[[DecodeJob], Awaitable[object]],
+        decoded: Callable[[], int],
+        timeout_s: float,
+        interval_s: float,
+    ) -> None:
+        self._limits = limits
+        self._decode = decode
+        self._decoded = decoded
+        self._timeout_s = timeout_s
+        self._interval_s = interval_s
+        self._passed = False
+
+    @property
+    def passed(self) -> bool:
+        """True if the last test image, or another one at that time, was decoded."""
+        return self._passed
+
+    async def run_forever(self) -> None:
+        """Runs the test after each interval in which no image was decoded."""
+        while True:
+            decoded = self._decoded()
+            await asyncio.sleep(self._interval_s)
+            if self._decoded() == decoded:
+                await self.run()
+
+    async def run(self) -> None:
+        """Runs the test and logs a change of its result."""
+        job = DecodeJob(encoded_image(self._limits), Declared(), INPUT, "")
+        decoded, fault = self._decoded(), ""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._decode(job)
+        except TimeoutError:
+            fault = "no result in time"
+        except Problem as problem:
+            fault = problem.detail
+        had_passed, self._passed = self._passed, self._decoded() > decoded
+        if not self._passed:
+            logger.error("the image decoder does not work: %s", fault)
+        elif not had_passed:
+            logger.info("the image decoder works")
+
+
+def encoded_image(limits: ImageLimits) -> bytes:
+    """Returns a PNG of about a megapixel, or of the largest size within the limits."""
+    largest = min(SIDE_PX, limits.max_side, math.isqrt(limits.max_pixels))
+    side = max(limits.min_side, largest)
+    gray = Image.linear_gradient("L").resize((side, side))
+    file = BytesIO()
+    Image.merge("RGB", (gray, gray.rotate(90), gray.rotate(180))).save(
+        file, "PNG", compress_level=1
+    )
+    return file.getvalue()
+
 
 ATTEMPTS = 2
 FINAL_CAUSES = {LossCause.CPU_TIME, LossCause.TIME}
@@ -28,8 +314,6 @@ RESTART_DELAY_S = 1.0
 RETRY_AFTER_S = 1.0
 STOP_CHECK_INTERVAL_S = 1.0
 TEST_INTERVAL_S = 10.0
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,39 @@ from eulerlora_client.contract.problems import (
     MalformedRequest,
     Problem,
 )
-from service.http.headers import OPEN_CONNECTIONS, TOO_LARGE
-from service.http.problem_responses import MEDIA_TYPE, problem_document, problem_headers
-from service.http.transport import LingeringTransport
+from service.http.middleware import OPEN_CONNECTIONS, TOO_LARGE
+from service.http.responses import MEDIA_TYPE, problem_document, problem_headers
 from service.settings import ConnectionSettings
 from service.telemetry.request_id import HEADER
+
+
+class LingeringTransport:
+    """A transport whose `close` may be deferred until the client has read the response.
+
+    linger: ends the response, discards what arrives and later aborts the transport; returns False
+    if nothing unread can arrive, so that the transport is closed at once.
+    """
+
+    def __init__(self, transport: asyncio.Transport, linger: Callable[[], bool]) -> None:
+        self._transport = transport
+        self._linger = linger
+        self._closing = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        """Returns True after `close`, also while data is discarded."""
+        return self._closing or self._transport.is_closing()
+
+    def close(self) -> None:
+        """Closes the transport, at once or after it has discarded the rest of a body."""
+        if self.is_closing():
+            return
+        self._closing = True
+        if not self._linger():
+            self._transport.close()
+
 
 WRITE_TIMEOUT_S = 60.0  # for a client to read a response that exceeds the socket buffers
 LINGER_S = 5.0  # for a client to stop sending a body after the response

@@ -1,18 +1,64 @@
-"""Inference on a model's device, for batches of items, and the division of the CPU's cores."""
+"""The served models by name, and inference on the device of each."""
 
 import threading
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
 
+from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.runtime import ImageOutput, ModelImages, predict_together
 from eulerlora.prediction.answer import with_distances
 from eulerlora.settings import Draw
-from service.inference.device_errors import with_device_errors
+from eulerlora_client.contract.problems import OutOfMemory, UnknownModel
+
+Result = TypeVar("Result")
+
+OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator")
+"""Parts of the messages of allocation errors that torch raises as a plain RuntimeError."""
+
+LOST_DEVICE = ("CUDA error", "CUDA driver error", "cuDNN error", "Triton Error [CUDA]")
+"""Prefixes of the messages of device errors that torch raises as a plain RuntimeError. After one of
+them, the results of a CUDA context are undefined.
+"""
+
+
+class DeviceFailed(Exception):  # noqa: N818 - describes the device, not a request
+    """The device is lost; only a new process can use it again."""
+
+
+def with_device_errors(run: Callable[[], Result]) -> Result:
+    """Returns the result of `run`. Raises OutOfMemory or DeviceFailed for a device's error.
+
+    Both are raised outside the `except` block: a traceback would keep the batch's tensors alive.
+    """
+    try:
+        return run()
+    except (RuntimeError, MemoryError) as error:
+        out_of_memory, lost = is_out_of_memory(error), is_lost_device(error)
+        if not out_of_memory and not lost:
+            raise
+        message = str(error).partition("\n")[0]
+    if out_of_memory:
+        raise OutOfMemory("the device had no memory for this image")
+    raise DeviceFailed(message)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Returns True if an allocation failed; the device stays usable."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return any(part in str(error) for part in OUT_OF_MEMORY)
+
+
+def is_lost_device(error: Exception) -> bool:
+    """Returns True if the device itself failed."""
+    return isinstance(error, torch.AcceleratorError) or str(error).startswith(LOST_DEVICE)
+
 
 MAX_WORKERS = 4  # more threads compete for the interpreter's lock
 
@@ -124,3 +170,76 @@ class CoreAllocation:
         finally:
             with self._lock:
                 self._passes -= 1
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """One revision of a model and its engine.
+
+    card: in Markdown, empty if there is none. source: the repository at the served commit, None for
+    a folder.
+    """
+
+    model: EulerLoRA
+    engine: Engine
+    card: str = ""
+    source: str | None = None
+
+    @classmethod
+    def of(cls, model: EulerLoRA, card: str = "", source: str | None = None) -> Self:
+        """Returns the model with a new engine."""
+        return cls(model, Engine(model), card, source)
+
+    @property
+    def name(self) -> str:
+        """The model's name in requests."""
+        return self.model.config.name
+
+    @property
+    def revision(self) -> str:
+        """The digest of its checkpoint."""
+        return self.model.revision
+
+
+class ServedModels(Mapping[str, ServedModel]):
+    """The served models by name; the first is the default.
+
+    Raises SettingsError if two models have the same name.
+    """
+
+    def __init__(self, models: Iterable[ServedModel]) -> None:
+        by_name: dict[str, ServedModel] = {}
+        for model in models:
+            if model.name in by_name:
+                raise SettingsError(f"expected distinct model names, got {model.name} twice")
+            by_name[model.name] = model
+        self._models = by_name
+
+    def __getitem__(self, name: str) -> ServedModel:
+        return self._models[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    @property
+    def default(self) -> str:
+        """The name of the model for requests that name none."""
+        return next(iter(self._models))
+
+    def named(self, name: str | None) -> ServedModel:
+        """Returns the model of that name, or the default for None. Raises UnknownModel."""
+        with suppress(KeyError):
+            return self._models[self.default if name is None else name]
+        raise UnknownModel(f"the served models are: {', '.join(self._models)}")
+
+    def replace(self, served: ServedModel) -> None:
+        """Serves another revision of a model; requests that hold the old one keep it.
+
+        Raises SettingsError for a name that is not served.
+        """
+        if served.name not in self._models:
+            raise SettingsError(f"no model named {served.name} is served")
+        self._models = {**self._models, served.name: served}  # atomic for concurrent readers

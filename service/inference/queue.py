@@ -1,21 +1,225 @@
-"""The request queue: reserved and waiting items, shared fairly between clients and requests."""
+"""The request queue: reserved rows, waiting items, and batches of them in fair order."""
 
 import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
-from eulerlora_client.contract.problems import DeadlinePassed, NotReady, Overloaded
-from service.inference.engine import Engine, InferenceItem
-from service.inference.throughput import ThroughputEstimate
-from service.inference.ticket import Batch, Ticket
-from service.scheduling.clients import Flow
-from service.scheduling.fair_queue import FairQueue
-from service.scheduling.recent_clients import RecentClients
-from service.scheduling.shared_capacity import SharedCapacity
+from eulerlora.nn.runtime import ImageOutput
+from eulerlora_client.contract.problems import DeadlinePassed, NotReady, Overloaded, Problem
+from service.inference.engine import Engine, InferenceItem, infer_together
+from service.inference.fair_sharing import INTERNAL, FairQueue, RecentClients, SharedCapacity
 from service.settings import ServiceSettings
+
+
+@dataclass(frozen=True)
+class InferenceResult:
+    """The engine's output for one item and its times in seconds.
+
+    queued_s: in the queue. ran_s: of its batch.
+    """
+
+    output: ImageOutput
+    queued_s: float
+    ran_s: float
+
+
+@dataclass(eq=False, repr=False)  # a generated repr would print the item's tensor, which is slow
+class Ticket:
+    """A reservation of rows for one item, which is set once its image is decoded.
+
+    client: who sent it. deadline: on the monotonic clock; the item does not start
+    after it. queued_at: the time when the item entered the queue; of a later round, the time when
+    the first round did. parent: the ticket of all rounds that this ticket of one round was split
+    from, or None.
+    """
+
+    engine: Engine
+    rows: int
+    client: str = INTERNAL
+    future: "Future[InferenceResult]" = field(default_factory=Future)
+    item: InferenceItem | None = None
+    deadline: float = 0.0
+    queued_at: float = 0.0
+    parent: "Ticket | None" = None
+
+    @property
+    def cost(self) -> float:
+        """The rows, which the fair queue charges to the client."""
+        return self.rows
+
+    def resolve(self, result: InferenceResult | Problem) -> None:
+        """Sets the future's result or exception, unless it is already done or cancelled."""
+        with suppress(InvalidStateError):
+            if isinstance(result, Problem):
+                self.future.set_exception(result)
+            else:
+                self.future.set_result(result)
+
+
+@dataclass(eq=False, repr=False)
+class Batch:
+    """Tickets that run together; their engines have equal `pass_key`s.
+
+    leaves_cores: True if cores must stay free for the passes of other clients.
+    """
+
+    tickets: list[Ticket]
+    leaves_cores: bool = False
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the first ticket, by which the run time of the batch is estimated."""
+        return self.tickets[0].engine
+
+    @property
+    def rows(self) -> int:
+        """The total number of rows."""
+        return sum(ticket.rows for ticket in self.tickets)
+
+    @property
+    def clients(self) -> set[str]:
+        """The clients that the tickets belong to."""
+        return {ticket.client for ticket in self.tickets}
+
+    @property
+    def by_engine(self) -> dict[Engine, list[Ticket]]:
+        """The tickets of each engine."""
+        return tickets_by_engine(self.tickets)
+
+
+def tickets_by_engine(tickets: Sequence[Ticket]) -> dict[Engine, list[Ticket]]:
+    """Returns the tickets of each engine, in order."""
+    groups: dict[Engine, list[Ticket]] = {}
+    for ticket in tickets:
+        groups.setdefault(ticket.engine, []).append(ticket)
+    return groups
+
+
+def infer_tickets(tickets: Sequence[Ticket]) -> list[ImageOutput]:
+    """Returns the output for the item of each ticket, in order, from one batch.
+
+    The engines have equal `pass_key`s. Raises as `Engine.infer`.
+    """
+    groups = tickets_by_engine(tickets)
+    batch = [(engine, [_item(ticket) for ticket in group]) for engine, group in groups.items()]
+    if len(batch) == 1:
+        ((engine, items),) = batch
+        return engine.infer(items)
+    outputs = {
+        id(ticket): output
+        for group, results in zip(groups.values(), infer_together(batch), strict=True)
+        for ticket, output in zip(group, results, strict=True)
+    }
+    return [outputs[id(ticket)] for ticket in tickets]
+
+
+def _item(ticket: Ticket) -> InferenceItem:
+    assert ticket.item is not None
+    return ticket.item
+
+
+DECAY = 0.9  # weight of the past at each batch; the last 20 batches have 9/10 of the weight
+MAX_OVERRUN = 4.0  # a batch counts for at most this times its estimate; the machine may have paused
+
+
+class ThroughputEstimate:
+    """Estimates the device time of batches; batches that run at the same time share it equally.
+
+    now: a clock in seconds. Not thread-safe.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._costs: WeakKeyDictionary[Engine, LinearCost] = WeakKeyDictionary()
+        self._running: dict[Batch, float] = {}  # device seconds of each running batch so far
+        self._updated_at = now()
+
+    def start(self, batch: Batch) -> None:
+        """Records that the batch starts now."""
+        self._update()
+        self._running[batch] = 0.0
+
+    def finish(self, batch: Batch) -> None:
+        """Records that the batch ends now, and learns from its device time."""
+        self._update()
+        cost = self._costs.setdefault(batch.engine, LinearCost())
+        cost.add(batch.rows, self._running.pop(batch))
+
+    def seconds(self, engine: Engine, rows: int, batches: int) -> float:
+        """Returns the estimated time of `rows` rows in `batches` batches; 0 if none has run."""
+        cost = self._costs.get(engine)
+        return 0.0 if cost is None else cost.seconds(rows, batches)
+
+    def rows_within(self, engine: Engine, seconds: float) -> float:
+        """Returns the rows of a batch that runs for `seconds`; infinity if none has run."""
+        cost = self._costs.get(engine)
+        return math.inf if cost is None else cost.rows_within(seconds)
+
+    def remaining_s(self) -> float:
+        """Returns the estimated time until all running batches have ended."""
+        self._update()
+        return sum(
+            max(0.0, self.seconds(batch.engine, batch.rows, 1) - spent_s)
+            for batch, spent_s in self._running.items()
+        )
+
+    def _update(self) -> None:
+        now = self._now()
+        for batch in self._running:
+            self._running[batch] += (now - self._updated_at) / len(self._running)
+        self._updated_at = now
+
+
+@dataclass
+class LinearCost:
+    """Seconds of a batch as a linear function of its rows, fitted by weighted least squares.
+
+    Recent batches weigh most; intercept and slope are not negative. If all batches had the same
+    number of rows, the intercept is 0. The fields are weighted sums over the batches: their
+    number, rows, total_s (seconds), rows squared, and rows times seconds.
+    """
+
+    batches: float = 0.0
+    rows: float = 0.0
+    total_s: float = 0.0
+    rows_rows: float = 0.0
+    rows_seconds: float = 0.0
+
+    def add(self, rows: int, seconds: float) -> None:
+        """Adds an observed batch."""
+        if self.total_s > 0:
+            seconds = min(seconds, MAX_OVERRUN * self.seconds(rows, 1))
+        self.batches = DECAY * self.batches + 1
+        self.rows = DECAY * self.rows + rows
+        self.total_s = DECAY * self.total_s + seconds
+        self.rows_rows = DECAY * self.rows_rows + rows * rows
+        self.rows_seconds = DECAY * self.rows_seconds + rows * seconds
+
+    def seconds(self, rows: int, batches: int) -> float:
+        """Returns the estimated seconds of `rows` rows in `batches` batches."""
+        slope = self._slope()
+        intercept = (self.total_s - slope * self.rows) / self.batches
+        return intercept * batches + slope * rows
+
+    def rows_within(self, seconds: float) -> float:
+        """Returns the rows of one batch of `seconds`, at least 0; infinity without a slope."""
+        slope = self._slope()
+        return max(0.0, seconds - self.seconds(0, 1)) / slope if slope > 0 else math.inf
+
+    def _slope(self) -> float:
+        max_slope = self.total_s / self.rows  # a larger slope makes the intercept negative
+        spread = self.batches * self.rows_rows - self.rows**2
+        if math.isclose(spread, 0.0, abs_tol=1e-6 * self.rows**2):
+            return max_slope
+        slope = (self.batches * self.rows_seconds - self.rows * self.total_s) / spread
+        return min(max(slope, 0.0), max_slope)
+
 
 SMALLEST_ROWS = 2  # of a usual request; its real rows are not known yet
 
@@ -56,13 +260,13 @@ class RequestQueue:
             return sum(ticket.parent is None for ticket in self._tickets)
 
     def wait_s(
-        self, flow: Flow | None = None, engine: Engine | None = None, rows: int = 0
+        self, client: str | None = None, engine: Engine | None = None, rows: int = 0
     ) -> float:
         """Returns the estimated seconds until all accepted work has run.
 
-        flow: until that of this request has run, with `rows` more rows of `engine`; without an
-        engine, with those of a small request. Other requests and clients then count only as far
-        as fair sharing lets them run before.
+        client: until that of this client has run, with `rows` more rows of `engine`; without an
+        engine, with those of a small request. Other clients then count only as far as fair
+        sharing lets them run before.
         """
         with self._changed:
             rows_by_engine = self._rows.copy()
@@ -70,26 +274,26 @@ class RequestQueue:
                 rows_by_engine[engine] += rows
             total = rows_by_engine.total()
             before: float = total
-            if flow is not None:
+            if client is not None:
                 needed = SMALLEST_ROWS if engine is None else rows
-                before = min(total, self._capacity.finish_work(flow, needed))
+                before = min(total, self._capacity.finish_work(client, needed))
             return self._throughput.remaining_s() + sum(
                 self._estimate_s(queued, math.ceil(waiting * before / total))
                 for queued, waiting in rows_by_engine.items()
             )
 
-    def utilization(self, flow: Flow, rows: int = 0, engine: Engine | None = None) -> float:
-        """Returns the used fraction of what a request may use with `rows` more rows.
+    def utilization(self, client: str, rows: int = 0, engine: Engine | None = None) -> float:
+        """Returns the used fraction of what a client may use with `rows` more rows.
 
-        Above 1 it is refused.
+        Above 1 a request is refused.
         """
         with self._changed:
             return max(
-                self._capacity.utilization(flow, rows),
-                self.wait_s(flow, engine, rows) / self._settings.deadline_s,
+                self._capacity.utilization(client, rows),
+                self.wait_s(client, engine, rows) / self._settings.deadline_s,
             )
 
-    def check_capacity(self, flow: Flow, rows: int = 1, engine: Engine | None = None) -> None:
+    def check_capacity(self, client: str, rows: int = 1, engine: Engine | None = None) -> None:
         """Raises Overloaded if `rows` more rows exceed the capacity, NotReady if it is closed.
 
         engine: the engine of the rows, to include their run time.
@@ -97,22 +301,22 @@ class RequestQueue:
         with self._changed:
             if self._refusal is not None:
                 raise NotReady(self._refusal)
-            if self._tickets and self.utilization(flow, rows, engine) > 1:
+            if self._tickets and self.utilization(client, rows, engine) > 1:
                 detail = "the accepted requests take longer than the deadline allows"
-                raise Overloaded(detail, self.wait_s(flow))
+                raise Overloaded(detail, self.wait_s(client))
 
     @contextmanager
     def reserve(
-        self, flow: Flow, engine: Engine, rows: int, count: int = 1
+        self, client: str, engine: Engine, rows: int, count: int = 1
     ) -> Iterator[list[Ticket]]:
         """Yields `count` tickets of `rows` rows each, and releases them on exit.
 
         Raises Overloaded if there is no capacity for all of them, and NotReady.
         """
         with self._changed:
-            self.check_capacity(flow, rows * count, engine)
-            self._recent.note(flow.client)
-            tickets = [Ticket(engine, rows, flow) for _ in range(count)]
+            self.check_capacity(client, rows * count, engine)
+            self._recent.note(client)
+            tickets = [Ticket(engine, rows, client) for _ in range(count)]
             for ticket in tickets:
                 self._add(ticket)
         try:
@@ -129,7 +333,7 @@ class RequestQueue:
         with self._changed:
             self._remove(ticket)
             ticket.rows = max(0, ticket.rows - rows)
-            part = Ticket(ticket.engine, rows, ticket.flow, parent=ticket)
+            part = Ticket(ticket.engine, rows, ticket.client, parent=ticket)
             self._add(ticket)
             self._add(part)
             return part
@@ -148,7 +352,7 @@ class RequestQueue:
             ticket.item, ticket.deadline = item, deadline
             ticket.queued_at = time.monotonic() if queued_at is None else queued_at
             self._add(ticket)
-            self._waiting.add(ticket, continued=queued_at is not None)
+            self._waiting.add(ticket)
             self._changed.notify()
 
     def release(self, ticket: Ticket) -> None:
@@ -202,12 +406,12 @@ class RequestQueue:
         if ticket not in self._tickets:
             self._tickets.add(ticket)
             self._rows[ticket.engine] += ticket.rows
-            self._capacity.add(ticket.flow, ticket.rows)
+            self._capacity.add(ticket.client, ticket.rows)
 
     def _remove(self, ticket: Ticket) -> None:
         if ticket in self._tickets:
             self._tickets.remove(ticket)
-            self._capacity.add(ticket.flow, -ticket.rows)
+            self._capacity.add(ticket.client, -ticket.rows)
             self._rows[ticket.engine] -= ticket.rows
             if not self._rows[ticket.engine]:
                 del self._rows[ticket.engine]  # do not keep a replaced engine in memory
@@ -216,11 +420,12 @@ class RequestQueue:
         """Returns whether a worker has something to run, or nothing any more."""
         if self._refusal is not None and not self._waiting:
             return True
-        return self._waiting.first(self._is_allowed) is not None
+        return self._waiting.first(self._may_start()) is not None
 
-    def _is_allowed(self, ticket: Ticket) -> bool:
+    def _may_start(self) -> Callable[[str], bool]:
+        """Returns a function that says whether a free worker may take work of a client now."""
         running = [batch.clients for batch in self._running]
-        return self._recent.may_start(ticket.flow.client, self._workers, running)
+        return lambda client: self._recent.may_start(client, self._workers, running)
 
     def _leaves_cores(self, tickets: list[Ticket]) -> bool:
         """Returns whether a pass belongs to clients with more work, while others are active.
@@ -228,8 +433,8 @@ class RequestQueue:
         More threads than cores slow all passes down many times, so these passes do not take the
         cores that the next pass of another client needs.
         """
-        busy = {ticket.flow.client for ticket in self._tickets}
-        clients = {ticket.flow.client for ticket in tickets}
+        busy = {ticket.client for ticket in self._tickets}
+        clients = {ticket.client for ticket in tickets}
         return clients <= busy and any(map(self._recent.has_other, clients))
 
     def _take_first(self) -> list[Ticket]:
@@ -238,7 +443,8 @@ class RequestQueue:
         A batch takes at most one worker's part of the waiting rows that can share it, so that no
         worker is idle.
         """
-        chosen = self._waiting.first(self._is_allowed)
+        may_start = self._may_start()
+        chosen = self._waiting.first(may_start)
         assert chosen is not None
         engine = chosen.engine
         sharing_rows = sum(
@@ -256,9 +462,7 @@ class RequestQueue:
                 batch.append(chosen)
                 rows += chosen.rows
             chosen = self._waiting.first(
-                lambda ticket: (
-                    ticket.engine.pass_key == engine.pass_key and self._is_allowed(ticket)
-                )
+                may_start, lambda ticket: ticket.engine.pass_key == engine.pass_key
             )
         return batch
 

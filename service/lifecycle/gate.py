@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eulerlora_client.contract.answers import ServiceStatus
 from eulerlora_client.contract.problems import NotReady
-from service.http.problem_responses import problem_response
+from service.http.responses import problem_response
 from service.lifecycle.phase import Lifecycle
 from service.telemetry.metrics import start_metrics
 from service.telemetry.request_id import RequestIdMiddleware, request_id_of

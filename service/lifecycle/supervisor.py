@@ -17,8 +17,7 @@ from torch import Tensor
 
 from eulerlora.errors import CheckpointError, EulerLoRAError
 from eulerlora.model import EulerLoRA
-from service.inference.engine import InferenceItem
-from service.inference.models import ServedModel, ServedModels
+from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.lifecycle.gate import Gate
 from service.lifecycle.health_check import health_check, warm_up
 from service.lifecycle.loading import CheckedModel, Load, newer_revision, run_in_daemon_thread

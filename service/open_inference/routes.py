@@ -1,31 +1,212 @@
-"""`/v2` and the paths below it.
+"""`/v2` and the paths below it, and the outputs of a prediction as tensors.
 
 The protocol has a description of its own, so that these routes are not in the OpenAPI document.
 """
 
 import re
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 
 from fastapi import APIRouter, Request, Response
 from pydantic_core import to_json
 
+from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.contract.problems import InvalidParameter, UnknownModel
 from service.decoding.decode import UNDECLARED
-from service.http.problem_responses import OPEN_INFERENCE
-from service.http.upload import Upload
-from service.inference.models import ServedModel, ServedModels
-from service.open_inference.answer import (
-    PLATFORM,
-    infer_response,
-    metadata_of,
-    requested_outputs,
+from service.http.requests import Upload
+from service.http.responses import OPEN_INFERENCE, json_response, rounded, server_timing
+from service.inference.engine import ServedModel, ServedModels
+from service.open_inference.messages import (
+    BINARY,
+    ELEMENT_LENGTH,
+    HEADER_LENGTH,
+    IMAGE_INPUT,
+    JSON,
+    DataType,
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    ModelReady,
+    Parameter,
+    ResponseOutput,
+    ServerMetadata,
+    Shape,
+    TensorMetadata,
+    query_of,
+    read_body,
+    wants_binary_output,
 )
-from service.open_inference.body import JSON, read_body
-from service.open_inference.messages import ModelReady, ServerMetadata
-from service.open_inference.parameters import query_of
+from service.prediction.answer import Predicted
 from service.prediction.pipeline import Pipeline
-from service.routes.responses import json_response
+
+ANY_SIZE = -1
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output of every model.
+
+    values: of a prediction, none if it is unknown. shape: of `classes` classes.
+    """
+
+    datatype: DataType
+    values: Callable[[Prediction], Sequence[Parameter]]
+    shape: Callable[[int], Shape]
+
+
+@dataclass(frozen=True)
+class EncodedOutput:
+    """An output of a response, and its bytes after the JSON object, if any."""
+
+    message: ResponseOutput
+    binary: bytes = b""
+
+
+def _scalar(datatype: DataType, value: Callable[[Prediction], Parameter]) -> Output:
+    return Output(datatype, lambda prediction: (value(prediction),), lambda _: (1,))
+
+
+def _optional(value: Callable[[Prediction], bool | None]) -> Output:
+    def values(prediction: Prediction) -> Sequence[Parameter]:
+        flag = value(prediction)
+        return () if flag is None else (flag,)
+
+    return Output("BOOL", values, lambda _: (ANY_SIZE,))
+
+
+OUTPUTS: Mapping[str, Output] = {
+    "label": _scalar("BYTES", lambda prediction: prediction.label),
+    "classes": Output("BYTES", lambda prediction: prediction.classes, lambda classes: (classes,)),
+    "probabilities": Output(
+        "FP64",
+        lambda prediction: tuple(prediction.probabilities.values()),
+        lambda classes: (1, classes),
+    ),
+    "entropy": _scalar("FP64", lambda prediction: prediction.entropy),
+    "expected_entropy": _scalar("FP64", lambda prediction: prediction.expected_entropy),
+    "mutual_information": _scalar("FP64", lambda prediction: prediction.mutual_information),
+    "msp": _scalar("FP64", lambda prediction: prediction.msp),
+    "ood": _optional(lambda prediction: prediction.ood),
+    "unfamiliar": _optional(lambda prediction: prediction.unfamiliar),
+    "prediction_set": Output(
+        "BYTES",
+        lambda prediction: prediction.prediction_set.labels if prediction.prediction_set else (),
+        lambda _: (ANY_SIZE,),
+    ),
+    "warnings": Output(
+        "BYTES",
+        lambda prediction: tuple(warning.code for warning in prediction.warnings),
+        lambda _: (ANY_SIZE,),
+    ),
+}
+"""By name, in the order of a response to a request that names none."""
+
+
+def encoded(name: str, prediction: Prediction, binary: bool) -> EncodedOutput:
+    """Returns one of OUTPUTS for a prediction, with the numbers of `/predict`."""
+    output = OUTPUTS[name]
+    values = tuple(rounded(output.values(prediction)))
+    shape = tuple(
+        len(values) if size == ANY_SIZE else size
+        for size in output.shape(len(prediction.probabilities))
+    )
+    if not binary:
+        message = ResponseOutput(name=name, datatype=output.datatype, shape=shape, data=values)
+        return EncodedOutput(message)
+    content = b"".join(_bytes_of(value) for value in values)
+    message = ResponseOutput(
+        name=name,
+        datatype=output.datatype,
+        shape=shape,
+        parameters={"binary_data_size": len(content)},
+    )
+    return EncodedOutput(message, content)
+
+
+def _bytes_of(value: Parameter) -> bytes:
+    """Returns an element of a binary tensor, little-endian."""
+    if isinstance(value, bool):
+        return struct.pack("?", value)
+    if isinstance(value, str):
+        text = value.encode()
+        return ELEMENT_LENGTH.pack(len(text)) + text
+    return struct.pack("<d", value)
+
+
+PLATFORM = "eulerlora"
+PREDICTION_SET = "prediction_set"
+IMAGE = TensorMetadata(name=IMAGE_INPUT, datatype="BYTES", shape=(1,))
+
+
+def requested_outputs(request: InferRequest) -> Mapping[str, bool]:
+    """Returns the names of the requested outputs, in order, and whether each is binary.
+
+    Raises InvalidParameter.
+    """
+    has_set = "coverage" in request.parameters
+    default = wants_binary_output(request.parameters)
+    if not request.outputs:
+        return {name: default for name in OUTPUTS if has_set or name != PREDICTION_SET}
+    names = [output.name for output in request.outputs]
+    if not OUTPUTS.keys() >= set(names) or len(set(names)) < len(names):
+        raise InvalidParameter(f"outputs: expected distinct names among {', '.join(OUTPUTS)}")
+    if PREDICTION_SET in names and not has_set:
+        raise InvalidParameter(f"outputs: expected {PREDICTION_SET} only with coverage")
+    return {
+        output.name: default
+        if output.parameters.binary_data is None
+        else output.parameters.binary_data
+        for output in request.outputs
+    }
+
+
+def infer_response(
+    predicted: Predicted, request_id: str | None, outputs: Mapping[str, bool]
+) -> Response:
+    """Returns the response for a prediction.
+
+    request_id: that of the JSON object. outputs: as `requested_outputs`.
+    """
+    prediction = predicted.prediction
+    parts = [encoded(name, prediction, binary) for name, binary in outputs.items()]
+    message = InferResponse(
+        model_name=prediction.model,
+        model_version=prediction.revision,
+        **({} if request_id is None else {"id": request_id}),
+        parameters={
+            "mode": prediction.mode,
+            "samples": prediction.samples,
+            "trajectories": prediction.trajectories,
+            "seed": prediction.seed,
+            **prediction.model_dump(include={"sampled", "rows"}, exclude_none=True),
+        },
+        outputs=tuple(part.message for part in parts),
+    )
+    content = to_json(message.model_dump(exclude_unset=True))
+    headers = {"Server-Timing": server_timing([predicted.timing])}
+    is_binary = any(outputs.values())
+    if is_binary:
+        headers[HEADER_LENGTH] = str(len(content))
+        content += b"".join(part.binary for part in parts)
+    return Response(content, headers=headers, media_type=BINARY if is_binary else JSON)
+
+
+def metadata_of(served: ServedModel) -> ModelMetadata:
+    """Returns the description of a model. Its only version is the revision that is served."""
+    classes = len(served.model.classes)
+    return ModelMetadata(
+        name=served.name,
+        versions=(served.revision,),
+        platform=PLATFORM,
+        inputs=(IMAGE,),
+        outputs=tuple(
+            TensorMetadata(name=name, datatype=output.datatype, shape=output.shape(classes))
+            for name, output in OUTPUTS.items()
+        ),
+    )
+
 
 LIVE, READY = f"{OPEN_INFERENCE}/health/live", f"{OPEN_INFERENCE}/health/ready"
 MODELS = (
@@ -106,7 +287,8 @@ def _add_model_routes(
         served = requested_model(request, models)  # may have been replaced since
         query = query_of(served.name, body.request.parameters)
         outputs = requested_outputs(body.request)
-        predicted = await pipeline.predict_upload(request, query, Upload(body.image, UNDECLARED))
+        upload = Upload(body.image, UNDECLARED)
+        predicted = await pipeline.predict(request, query, upload=upload)
         return infer_response(predicted, body.request.id, outputs)
 
 

@@ -18,8 +18,8 @@ from eulerlora_client.contract.answers import (
 )
 from eulerlora_client.contract.problems import InternalError, ModelFailure, Problem
 from eulerlora_client.policy.policy import Decision, Policy
-from service.http.problem_responses import problem_document
-from service.inference.models import ServedModel
+from service.http.responses import problem_document
+from service.inference.engine import ServedModel
 from service.prediction.ood_scores import image_scores
 from service.prediction.prediction_set import requested_set
 from service.prediction.request import PredictRequest

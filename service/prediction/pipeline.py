@@ -1,42 +1,38 @@
-"""The path of a request: upload -> reservation -> pixels -> network output -> prediction."""
+"""The way of a request: read, admit, decode, infer, answer, record."""
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from fastapi import Request
 
-from eulerlora.sampling.adaptive import StoppingRule
 from eulerlora_client.contract.answers import Disposition, Prediction, ProblemDocument
 from eulerlora_client.contract.problems import DeadlinePassed, Overloaded, Problem
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.policy.policy import Policy
 from service.audit.log import AuditEntry, AuditLog
 from service.decoding.pool import Decoded, Decoder
-from service.http.disconnect import while_connected
-from service.http.upload import Upload, read_file, read_files
-from service.inference.engine import InferenceItem
-from service.inference.models import ServedModels
-from service.inference.queue import RequestQueue
-from service.inference.ticket import Ticket
+from service.decoding.slots import DecodingSlots
+from service.http.requests import Upload, read_file, read_files, while_connected
+from service.inference.engine import InferenceItem, ServedModels
+from service.inference.fair_sharing import client_of
+from service.inference.queue import RequestQueue, Ticket
 from service.prediction.answer import (
     Predicted,
     batch_result,
     prediction_of,
     triage_decision,
 )
-from service.prediction.images import RequestImage, images_of
 from service.prediction.request import (
     PredictRequest,
-    check_mode,
+    RequestImage,
+    fewer_samples,
+    images_of,
     requested_samples,
     rule_of,
 )
-from service.prediction.rounds import AdaptiveRounds, SampledResult
-from service.scheduling.clients import Flow, client_of
-from service.scheduling.decoding_slots import Charge, DecodingSlots
+from service.prediction.rounds import AdaptiveRounds
 from service.settings import ServiceSettings
 from service.telemetry.events import Timing
 from service.telemetry.request_id import request_id_of
@@ -79,31 +75,25 @@ class Pipeline:
         self._audit = audit
 
     async def predict(
-        self, request: Request, query: PredictQuery, policy: Policy | None = None
+        self,
+        request: Request,
+        query: PredictQuery,
+        policy: Policy | None = None,
+        upload: Upload | None = None,
     ) -> Predicted:
         """Returns the prediction for the one image of a request; with `triage` for a policy.
 
-        Raises Problem and ClientDisconnect, and PolicyError as `Policy.decide`.
+        upload: the image, if the body has been read already. Raises Problem and ClientDisconnect,
+        and PolicyError as `Policy.decide`.
         """
-        valid = self._validated(request, query, policy)
-        return await self._answered(request, valid, await read_file(request))
 
-    async def predict_upload(
-        self, request: Request, query: PredictQuery, upload: Upload
-    ) -> Predicted:
-        """Returns the prediction for the image of a request whose body has been read.
+        async def read(request: Request) -> list[Upload]:
+            return [await read_file(request) if upload is None else upload]
 
-        Raises as `predict`.
-        """
-        return await self._answered(request, self._validated(request, query), upload)
-
-    async def _answered(self, request: Request, valid: PredictRequest, upload: Upload) -> Predicted:
-        images = images_of([upload], self._settings.images)
-        del upload  # freed once the image is decoded
-        accepted = self._accepted(valid)
-        with self._reserve(accepted, images) as (ticket,):
-            async with while_connected(request):
-                return await self._predicted(images.pop(), accepted, ticket)
+        (result,) = await self._run(request, query, policy, read)
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     async def predict_batch(
         self, request: Request, query: PredictQuery, policy: Policy | None = None
@@ -112,94 +102,106 @@ class Pipeline:
 
         Raises Problem if the request as a whole fails, and ClientDisconnect.
         """
-        valid = self._validated(request, query, policy)
-        uploads = await read_files(request, self._settings.bodies.max_files)
-        images = images_of(uploads, self._settings.images)
-        uploads.clear()
-        accepted = self._accepted(valid)
-        with self._reserve(accepted, images) as tickets:
-            async with while_connected(request):
-                results = await asyncio.gather(
-                    *(
-                        self._predicted(images.pop(0), replace(accepted, index=index), ticket)
-                        for index, ticket in enumerate(tickets)
-                    ),
-                    return_exceptions=True,
-                )
-        batch = [
-            batch_result(result, accepted.request_id, index) for index, result in enumerate(results)
-        ]
+        read = partial(read_files, max_files=self._settings.bodies.max_files)
+        results = await self._run(request, query, policy, read, is_batch=True)
+        request_id = request_id_of(request)
+        batch = [batch_result(result, request_id, index) for index, result in enumerate(results)]
         for result in batch:
             if isinstance(result, ProblemDocument):
                 self._on_problem(result.code)
         return batch
 
-    def _validated(
-        self, request: Request, query: PredictQuery, policy: Policy | None = None
-    ) -> PredictRequest:
-        """Returns the validated request; the body has not been read yet.
-
-        Raises UnknownModel and InvalidParameter.
-        """
+    async def _run(
+        self,
+        request: Request,
+        query: PredictQuery,
+        policy: Policy | None,
+        read: Callable[[Request], Awaitable[list[Upload]]],
+        is_batch: bool = False,
+    ) -> list[Predicted | BaseException]:
+        """Returns the result of every image of a request: the way of a request up to its images."""
         served = self._models.named(query.model)
-        check_mode(query, served)
-        return PredictRequest(
-            query=query,
-            served=served,
-            samples=requested_samples(query),
-            request_id=request_id_of(request),
-            client=getattr(request.state, "client", None),
-            policy=policy,
-            flow=Flow(client_of(request.scope)),
-            warnings=self._shift.warnings(served.name, served.revision),
-        )
+        samples = requested_samples(query, served)  # refuses parameters before the body is read
 
-    def _accepted(self, request: PredictRequest) -> PredictRequest:
-        """Returns the request with a deadline, and under load with fewer samples if allowed.
+        # Read
+        uploads = await read(request)
+        images = images_of(uploads, self._settings.images)
+        uploads.clear()
 
-        Call it when the body is complete, so that a slow upload does not use up the deadline.
-        """
-        now = time.monotonic()
-        request = replace(request, accepted_at=now, deadline=now + self._settings.deadline_s)
-        used = self._queue.utilization(request.flow)
-        busy = self._settings.fewer_samples and used > HIGH_UTILIZATION
-        return request.with_fewer_samples() if busy else request
-
-    def _reserve(
-        self, request: PredictRequest, images: Sequence[RequestImage]
-    ) -> AbstractContextManager[list[Ticket]]:
-        """Returns the reservation of a ticket for every image.
-
-        Raises Overloaded if they cannot be decoded before the deadline.
-        """
-        decoding_s = self._slots.wait_s(request.flow, sum(image.estimated_s for image in images))
+        # Admit. The deadline starts now, so that a slow upload does not use it up.
+        now, client = time.monotonic(), client_of(request.scope)
+        warnings = self._shift.warnings(served.name, served.revision)
+        if query.mode == "stoch" and self._has_little_capacity(client):
+            samples, reduced = fewer_samples(served, samples)
+            warnings = (*warnings, *reduced)
+        requests = [
+            PredictRequest(
+                query=query,
+                served=served,
+                samples=samples,
+                request_id=request_id_of(request),
+                client=client,
+                key_name=getattr(request.state, "client", None),
+                policy=policy,
+                accepted_at=now,
+                deadline=now + self._settings.deadline_s,
+                warnings=warnings,
+                index=index if is_batch else None,
+            )
+            for index in range(len(images))
+        ]
+        decoding_s = self._slots.wait_s(client, sum(image.estimated_s for image in images))
         if decoding_s > self._settings.deadline_s:
             raise Overloaded("decoding the images takes longer than the deadline", decoding_s)
-        engine = request.served.engine
-        rows = self._rounds.rows(engine, request.samples)
-        return self._queue.reserve(request.flow, engine, rows, len(images))
+        rows = self._rounds.rows(served.engine, samples)
+        with self._queue.reserve(client, served.engine, rows, len(images)) as tickets:
+            async with while_connected(request):
+                return await asyncio.gather(
+                    *(
+                        self._predicted(images.pop(0), accepted, ticket)
+                        for accepted, ticket in zip(requests, tickets, strict=True)
+                    ),
+                    return_exceptions=True,
+                )
 
     async def _predicted(
         self, image: RequestImage, request: PredictRequest, ticket: Ticket
     ) -> Predicted:
+        """Returns the prediction for one image: the rest of the way of a request."""
+        # Decode
         if isinstance(image.header, Problem):
             raise image.header
         decoded = await self._decoded(image, request)
-        waited_s = max(0.0, time.monotonic() - request.accepted_at - decoded.decode_s)
+        decoder_s = max(0.0, time.monotonic() - request.accepted_at - decoded.decode_s)
         content = b"" if self._audit is None else image.upload.content
         del image  # frees the file while the request is queued, unless the audit log needs it
+
+        # Infer
         seed = decoded.content_seed if request.query.seed is None else request.query.seed
         item = InferenceItem(decoded.pixels, request.draw(seed))
-        sampled = await self._sampled(request, item, rule_of(request, decoded.quality), ticket)
+        if request.adaptive:
+            rule = rule_of(request, decoded.quality)
+            sampled = await self._rounds.run_adaptive(
+                item, rule, request.deadline, ticket, request.det_first
+            )
+        else:
+            sampled = await self._rounds.run(item, request.deadline, ticket)
+
+        # Answer
         prediction = prediction_of(sampled, request, decoded.warnings)
         triage = triage_decision(request.policy, prediction, decoded.quality)
         decision = None if triage is None else triage.decision
+        timing = Timing(
+            decode_s=decoded.decode_s,
+            queue_s=decoder_s + sampled.result.queued_s,
+            model_s=sampled.result.ran_s,
+        )
+
+        # Record
         if self._audit is not None:
             await self._audit.record(
-                AuditEntry(prediction, request.client, content, decision, request.query.samples)
+                AuditEntry(prediction, request.key_name, content, decision, request.query.samples)
             )
-        queued_s = waited_s + sampled.result.queued_s
-        timing = Timing(decoded.decode_s, queued_s, sampled.result.ran_s)
         self._shift.record(prediction)
         self._on_prediction(prediction, timing, None if decision is None else decision.disposition)
         return Predicted(prediction, timing, triage)
@@ -210,32 +212,22 @@ class Pipeline:
         Raises DeadlinePassed, and as `DecodingSlots.run` and `Decoder.decode`.
         """
         served, upload = request.served, image.upload
-        preprocessing = served.model.config.preprocessing
-        measures_quality = request.policy is not None
-
-        async def decode(charge: Charge) -> Decoded:
-            return await self._decoder.decode(
-                upload.content,
-                upload.declared,
-                preprocessing,
-                served.revision,
-                measures_quality,
-                on_cpu_s=charge,
-            )
-
+        decode = partial(
+            self._decoder.decode,
+            upload.content,
+            upload.declared,
+            served.model.config.preprocessing,
+            served.revision,
+            request.policy is not None,
+        )
         try:
             async with asyncio.timeout(request.deadline - time.monotonic()) as timeout:
-                return await self._slots.run(request.flow, image.estimated_s, decode)
+                return await self._slots.run(request.client, image.estimated_s, decode)
         except TimeoutError as error:
             if timeout.expired():
                 raise DeadlinePassed("the deadline passed before the image was decoded") from error
             raise
 
-    async def _sampled(
-        self, request: PredictRequest, item: InferenceItem, rule: StoppingRule, ticket: Ticket
-    ) -> SampledResult:
-        if not request.adaptive:
-            return await self._rounds.run(item, request.deadline, ticket)
-        return await self._rounds.run_adaptive(
-            item, rule, request.deadline, ticket, request.det_first
-        )
+    def _has_little_capacity(self, client: str) -> bool:
+        """True if requests of the client should get fewer samples."""
+        return self._settings.fewer_samples and self._queue.utilization(client) > HIGH_UTILIZATION

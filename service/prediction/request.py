@@ -1,42 +1,92 @@
-"""A validated prediction request, with its settings for every image."""
+"""A validated prediction request and its images."""
 
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self
 
 from eulerlora.checkpoint.config import stopping_rule
 from eulerlora.sampling.adaptive import ROUNDS, SettledDecisions, StoppingRule
 from eulerlora.settings import Draw
 from eulerlora_client.contract.answers import ImageQuality, PredictionWarning, Reason, WarningCode
-from eulerlora_client.contract.problems import InvalidParameter
+from eulerlora_client.contract.problems import (
+    BodyTooLarge,
+    InvalidParameter,
+    InvalidUpload,
+    Problem,
+)
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.contract.sampling import ADAPTIVE, AUTO, DEFAULT_SAMPLES, Auto
 from eulerlora_client.policy.policy import Policy, disposition_for
-from service.inference.models import ServedModel
-from service.scheduling.clients import Flow
+from service.decoding.decode import header_of
+from service.decoding.header import ImageHeader
+from service.http.requests import Upload
+from service.inference.engine import ServedModel
+from service.inference.fair_sharing import INTERNAL
+from service.settings import ImageLimits
+
+
+@dataclass(frozen=True)
+class RequestImage:
+    """An uploaded file. header: of the image, or the problem of a file that has none."""
+
+    upload: Upload
+    header: ImageHeader | Problem
+
+    @property
+    def pixels(self) -> int:
+        """Width times height; 0 without a header."""
+        return 0 if isinstance(self.header, Problem) else self.header.pixels
+
+    @property
+    def estimated_s(self) -> float:
+        """Estimated CPU seconds to decode it; 0 without a header."""
+        return 0.0 if isinstance(self.header, Problem) else self.header.estimated_s
+
+
+def images_of(uploads: Sequence[Upload], limits: ImageLimits) -> list[RequestImage]:
+    """Returns the images of a request; nothing is decoded.
+
+    Raises BodyTooLarge if they have more than `limits.max_request_pixels` pixels together.
+    """
+    images = [RequestImage(upload, _header(upload, limits)) for upload in uploads]
+    pixels = sum(image.pixels for image in images)
+    if len(images) > 1 and pixels > limits.max_request_pixels:
+        raise BodyTooLarge(
+            f"expected images of at most {limits.max_request_pixels:,} pixels together; "
+            f"these have {pixels:,}"
+        )
+    return images
+
+
+def _header(upload: Upload, limits: ImageLimits) -> ImageHeader | Problem:
+    if not upload.content:
+        return InvalidUpload("the file is empty")
+    try:
+        return header_of(upload.content, limits)
+    except Problem as problem:
+        return problem
 
 
 @dataclass(frozen=True)
 class PredictRequest:
-    """A request for predictions; the same for all of its images.
+    """A request for the prediction of one image, from the moment when its body is complete.
 
     served: the model revision for this request, even if it is replaced in the meantime. samples:
-    the number to run, which may be lower than requested. client: the API client, None without
-    keys. policy: the triage policy to apply, if any. flow: its share of decoders and inference.
-    accepted_at, deadline: on the monotonic clock; the body was complete at `accepted_at`. warnings:
-    for the response. index: of the image in a batch.
+    the number to run, which may be lower than requested. client: who shares decoders and inference
+    with others. key_name: the name of the API key, None without keys. policy: the triage policy to
+    apply, if any. accepted_at, deadline: on the monotonic clock. warnings: for the response. index:
+    of the image in a batch.
     """
 
     query: PredictQuery
     served: ServedModel
     samples: int | Auto
     request_id: str
-    client: str | None = None
+    client: str = INTERNAL
+    key_name: str | None = None
     policy: Policy | None = None
-    flow: Flow = field(default_factory=Flow)
     accepted_at: float = -math.inf
     deadline: float = math.inf
     warnings: tuple[PredictionWarning, ...] = ()
@@ -62,40 +112,23 @@ class PredictRequest:
             sampled_from_block=self.served.model.config.sampled_from_block,
         )
 
-    def with_fewer_samples(self) -> Self:
-        """Returns the request with reduced samples and a warning, or unchanged if impossible."""
-        if self.query.mode != "stoch":
-            return self
-        samples = fewer_samples(self.served, self.samples)
-        if samples == self.samples:
-            return self
-        warning = PredictionWarning(
-            code=WarningCode.SAMPLES_REDUCED,
-            message=f"samples reduced from {self.samples} to {samples} under load",
-        )
-        return replace(self, samples=samples, warnings=(*self.warnings, warning))
 
-
-def requested_samples(query: PredictQuery) -> int | Auto:
+def requested_samples(query: PredictQuery, served: ServedModel) -> int | Auto:
     """Returns the samples per adapter: 1 in mode det, otherwise as requested or the default.
 
     `auto` in mode adaptive. Raises InvalidParameter for a number of samples in another mode than
-    stoch.
+    stoch, and for mode adaptive if the model has no decision margins.
     """
-    if query.mode == "stoch":
-        return query.samples or DEFAULT_SAMPLES
-    if query.samples is not None:
-        raise InvalidParameter("samples: expected only with mode=stoch")
-    return AUTO if query.mode == ADAPTIVE else 1
-
-
-def check_mode(query: PredictQuery, served: ServedModel) -> None:
-    """Raises InvalidParameter if the model has no decision margins for mode adaptive."""
     if query.mode == ADAPTIVE and served.model.config.margins is None:
         raise InvalidParameter(
             "mode: expected det or stoch, because the model has no decision margins for adaptive; "
             "eulerlora calibrate fits them"
         )
+    if query.mode == "stoch":
+        return query.samples or DEFAULT_SAMPLES
+    if query.samples is not None:
+        raise InvalidParameter("samples: expected only with mode=stoch")
+    return AUTO if query.mode == ADAPTIVE else 1
 
 
 def rule_of(request: PredictRequest, quality: ImageQuality | None) -> StoppingRule:
@@ -153,13 +186,20 @@ def disposition_is_settled(
     return len(dispositions) == 1
 
 
-def fewer_samples(served: ServedModel, samples: int | Auto) -> int | Auto:
+def fewer_samples(
+    served: ServedModel, samples: int | Auto
+) -> tuple[int | Auto, tuple[PredictionWarning, ...]]:
     """Returns the largest power of two below `samples` for which the model has a threshold.
 
-    `auto` counts as the default number of samples. Returns `samples` if there is no such number.
+    With a warning for the response. `auto` counts as the default number of samples. Returns
+    `samples` without a warning if there is no such number.
     """
     limit = DEFAULT_SAMPLES if samples == AUTO else samples
     powers = [2**exponent for exponent in range(limit.bit_length()) if 2**exponent < limit]
     config = served.model.config
     calibrated = [power for power in powers if config.threshold("stoch", power) is not None]
-    return max(calibrated) if calibrated else samples
+    if not calibrated:
+        return samples, ()
+    message = f"samples reduced from {samples} to {max(calibrated)} under load"
+    warning = PredictionWarning(code=WarningCode.SAMPLES_REDUCED, message=message)
+    return max(calibrated), (warning,)

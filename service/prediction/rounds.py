@@ -12,8 +12,7 @@ from eulerlora.settings import Draw
 from eulerlora_client.contract.problems import DeadlinePassed
 from eulerlora_client.contract.sampling import AUTO, Auto
 from service.inference.engine import Engine, InferenceItem
-from service.inference.queue import RequestQueue
-from service.inference.ticket import InferenceResult, Ticket
+from service.inference.queue import InferenceResult, RequestQueue, Ticket
 
 SMOOTHING = 0.95  # weight of the previous average in the moving average of samples
 

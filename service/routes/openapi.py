@@ -14,7 +14,7 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 from eulerlora_client.contract import problems
 from eulerlora_client.contract.answers import ProblemDocument
 from eulerlora_client.contract.problems import Problem
-from service.http.problem_responses import MEDIA_TYPE, problem_document, problem_headers
+from service.http.responses import MEDIA_TYPE, problem_document, problem_headers
 from service.telemetry.request_id import HEADER
 
 API_VERSION = "1.0.0"

@@ -7,12 +7,11 @@ from fastapi import APIRouter, Query, Request, Response
 from eulerlora_client.contract.answers import Prediction, PredictionBatch
 from eulerlora_client.contract.queries import PredictQuery
 from service.decoding.decode import MEDIA_TYPES
-from service.http.upload import FILE_PART, FILES_PART
+from service.http.requests import FILE_PART, FILES_PART, strict_query_route
+from service.http.responses import json_response
 from service.prediction.answer import Predicted
 from service.prediction.pipeline import Pipeline
 from service.routes.openapi import PREDICTIONS, UPLOAD_PROBLEMS, documented
-from service.routes.query import strict_query_route
-from service.routes.responses import json_response
 
 PREDICT_PATH = "/predict"
 BATCH_PATH = "/predict/batch"

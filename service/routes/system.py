@@ -18,7 +18,8 @@ from eulerlora_client.contract.answers import (
 )
 from eulerlora_client.contract.problems import NotReady, UnknownModel
 from eulerlora_client.contract.sampling import MAX_SAMPLES
-from service.inference.models import ServedModel, ServedModels
+from service.http.responses import json_response
+from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.routes.openapi import (
     KEYED_PROBLEMS,
@@ -27,7 +28,6 @@ from service.routes.openapi import (
     OPERATIONS,
     documented,
 )
-from service.routes.responses import json_response
 from service.settings import ServiceSettings
 from service.telemetry.metrics import Metrics
 from service.telemetry.shift_monitor import ShiftMonitors

@@ -1,5 +1,9 @@
 """`/triage` and its batches, policy and reports: dispositions under the triage policy."""
 
+import asyncio
+import math
+import sys
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -12,7 +16,15 @@ from eulerlora_client.contract.answers import (
     TriageBatch,
     TriageResult,
 )
-from eulerlora_client.contract.problems import NotAcceptable, PolicyNotApplicable
+from eulerlora_client.contract.problems import (
+    BodyTooLarge,
+    DeadlinePassed,
+    MalformedBody,
+    NotAcceptable,
+    Overloaded,
+    PolicyNotApplicable,
+    UnsupportedMedia,
+)
 from eulerlora_client.contract.queries import (
     PredictQuery,
     ReportFormat,
@@ -23,12 +35,16 @@ from eulerlora_client.contract.queries import (
 from eulerlora_client.contract.sampling import RequestMode
 from eulerlora_client.policy.policy import Policy, default_sampling
 from eulerlora_client.policy.results import policy_description, triage_result
+from eulerlora_client.report import submitted
+from eulerlora_client.report.submitted import INVALID_REQUEST, ReportJob
 from service.fhir.bundle import triage_bundle
 from service.fhir.negotiation import FHIR_JSON, JSON, chosen_media_type
-from service.inference.models import ServedModel, ServedModels
+from service.http.requests import strict_query_route, while_connected
+from service.http.responses import json_response
+from service.inference.engine import ServedModel, ServedModels
+from service.inference.fair_sharing import client_of
 from service.prediction.answer import Predicted
 from service.prediction.pipeline import Pipeline
-from service.prediction.report import ReportWriter
 from service.routes.openapi import (
     KEYED_PROBLEMS,
     REPORT_PROBLEMS,
@@ -37,8 +53,74 @@ from service.routes.openapi import (
     documented,
 )
 from service.routes.predict import UPLOAD, UPLOADS
-from service.routes.query import strict_query_route
-from service.routes.responses import json_response
+from service.settings import ServiceSettings
+
+MEDIA_TYPE = "application/json"
+MAX_WAITING = 8
+RETRY_AFTER_S = 2.0
+
+
+class ReportWriter:
+    """Writes reports, each in a new process, so that predictions do not wait for them.
+
+    policy: that of the service. A client may have one report at a time.
+    """
+
+    def __init__(self, policy: Policy, settings: ServiceSettings) -> None:
+        self._policy = policy
+        self._deadline_s = settings.deadline_s
+        self._turn = asyncio.Lock()
+        self._clients: set[str] = set()
+
+    async def report(self, request: Request, report_format: ReportFormat) -> bytes:
+        """Returns the report of the request's body, a `ReportRequest` in JSON.
+
+        Raises Problem and ClientDisconnect.
+        """
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type != MEDIA_TYPE:
+            raise UnsupportedMedia(f"expected the content type {MEDIA_TYPE}")
+        content = await request.body()
+        client = client_of(request.scope)
+        if client in self._clients or len(self._clients) == MAX_WAITING:
+            raise Overloaded("other reports are being written", RETRY_AFTER_S)
+        self._clients.add(client)
+        try:
+            async with while_connected(request), asyncio.timeout(self._deadline_s), self._turn:
+                return await self._written(content, report_format)
+        except TimeoutError as error:
+            raise DeadlinePassed("the report was not written by the deadline") from error
+        finally:
+            self._clients.discard(client)
+
+    async def _written(self, content: bytes, report_format: ReportFormat) -> bytes:
+        cpu_s = math.ceil(self._deadline_s)
+        job = ReportJob(format=report_format, policy=self._policy, cpu_s=cpu_s)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            submitted.__name__,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            start_new_session=True,  # an interrupt from the terminal ends the service, not it
+        )
+        try:
+            sent = job.model_dump_json().encode() + b"\n" + content
+            report, reason = await process.communicate(sent)
+        finally:
+            _end(process)
+        if process.returncode == INVALID_REQUEST:
+            raise MalformedBody(reason.decode())
+        if process.returncode != 0:  # ended by a limit on its resources
+            raise BodyTooLarge("the report takes too much time or memory; expected fewer images")
+        return report
+
+
+def _end(process: Process) -> None:
+    if process.returncode is None:
+        process.kill()
+
 
 TRIAGE_PATH = "/triage"
 TRIAGE_BATCH_PATH = "/triage/batch"

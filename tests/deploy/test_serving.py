@@ -9,7 +9,7 @@ import pytest
 from eulerlora.model import EulerLoRA
 from service.app import create_service
 from service.commands import serve_command
-from service.inference.models import ServedModel, ServedModels
+from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.process import effective_settings
 from service.settings import PREFIX, ServiceSettings, variables

@@ -13,7 +13,7 @@ import pytest
 
 from eulerlora.model import EulerLoRA
 from service.app import Options, create_service
-from service.inference.models import ServedModel, ServedModels
+from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
 from tests.service.conftest import (  # noqa: F401 - fixtures

@@ -28,6 +28,26 @@ QUALITY = ImageQuality(
 
 NAMES = {"mel": "melanoma", "nv": "melanocytic nevus (mole)"}
 
+DETAILS = {
+    "name": "tiny",
+    "revision": "sha256:0",
+    "classes": [{"name": name, "description": name.upper()} for name in ("mel", "nv")],
+    "adapters": 2,
+    "input_size": 32,
+    "image_limits": {
+        "min_side": 32,
+        "max_side": 8192,
+        "max_pixels": 24_000_000,
+        "max_jpeg_pixels": 64_000_000,
+        "max_request_pixels": 512_000_000,
+    },
+    "max_body_bytes": 100_000,
+    "max_samples": 64,
+    "thresholds": [],
+    "provenance": {},
+}
+"""The answer of `/models/tiny`."""
+
 
 def triage(*arguments: str | Path) -> Completed:
     """Runs `eulerlora triage ARGUMENTS` in this process."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eulerlora_client.policy import results as wording
-from eulerlora_client.report.html import write_report
+from eulerlora_client.report.html import write_html_report
 from tests.browser import TIMEOUT_MS, assert_accessible, chromium
 from tests.eulerlora_client.triage_rows import fixed_policy, rows_of_all_kinds
 
@@ -24,7 +24,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report with rows of every status."""
     folder, policy = tmp_path_factory.mktemp("report"), fixed_policy()
     path = folder / "report.html"
-    write_report(path, rows_of_all_kinds(folder, policy), policy, datetime.now(UTC))
+    write_html_report(path, rows_of_all_kinds(folder, policy), policy, datetime.now(UTC))
     return path
 
 

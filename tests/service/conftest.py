@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from eulerlora.model import EulerLoRA
 from service.app import create_service
-from service.inference.models import ServedModel, ServedModels
+from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
 from service.telemetry import metrics

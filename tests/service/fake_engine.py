@@ -8,11 +8,9 @@ from typing import Any
 import torch
 
 from eulerlora.settings import Draw
-from service.inference.batcher import Batcher
 from service.inference.engine import InferenceItem
-from service.inference.queue import RequestQueue
-from service.inference.throughput import ThroughputEstimate
-from service.inference.ticket import InferenceResult
+from service.inference.queue import InferenceResult, RequestQueue, ThroughputEstimate
+from service.inference.workers import Batcher
 from service.settings import ServiceSettings
 from service.telemetry.events import BatchRun
 

@@ -17,14 +17,11 @@ from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.contract.queries import PredictQuery
 from service.decoding.decode import Declared, decode
 from service.decoding.pool import Decoded
-from service.inference.batcher import Batcher
-from service.inference.engine import InferenceItem
-from service.inference.models import ServedModel, ServedModels
-from service.inference.queue import RequestQueue
-from service.inference.throughput import ThroughputEstimate
+from service.decoding.slots import DecodingQuota, DecodingSlots
+from service.inference.engine import InferenceItem, ServedModel, ServedModels
+from service.inference.queue import RequestQueue, ThroughputEstimate
+from service.inference.workers import Batcher
 from service.prediction.pipeline import Pipeline, Predicted
-from service.scheduling.decoding_quota import DecodingQuota
-from service.scheduling.decoding_slots import DecodingSlots
 from service.settings import ServiceSettings
 from service.telemetry.events import Timing
 from service.telemetry.shift_monitor import ShiftMonitors

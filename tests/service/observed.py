@@ -18,8 +18,10 @@ from eulerlora_client.contract.answers import (
     StandardError,
 )
 from eulerlora_client.contract.problems import NotAuthenticated, Overloaded
-from service.http import problem_responses as problems
+from service.http import responses as problems
+from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
 from service.routes.system import metrics_routes
+from service.settings import BodySettings, ConnectionSettings
 from service.telemetry.events import CompletedPrediction, CompletedRequest, Gauges
 from service.telemetry.metrics import Metrics
 from service.telemetry.observation import ObservationMiddleware, RequestObserver
@@ -106,7 +108,12 @@ def observed_app(metrics: Metrics, outside: Callable[[FastAPI], None] = lambda _
     app = FastAPI()
     observer = RequestObserver(metrics)
     app.add_middleware(RefusesFirst)
-    app.add_middleware(problems.DefectMiddleware)
+    app.add_middleware(
+        RequestMiddleware,
+        header_checks=HeaderChecks(ConnectionSettings()),
+        checks=(),
+        bodies=BodyLimits(BodySettings(), {}),
+    )
     app.add_middleware(ObservationMiddleware, observer=observer, paths=TEMPLATES)
     outside(app)
     app.add_middleware(RequestIdMiddleware)

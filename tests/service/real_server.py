@@ -15,8 +15,7 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
-from service.http.body_limits import BodyLimitsMiddleware
-from service.http.headers import MAX_HEADER_BYTES, HeadersMiddleware
+from service.http.middleware import MAX_HEADER_BYTES, BodyLimits, HeaderChecks, RequestMiddleware
 from service.http.protocol import Protocol, protocol_of
 from service.settings import BodySettings, ConnectionSettings
 
@@ -49,10 +48,14 @@ def serve_with_limits(
     app: FastAPI, connections: ConnectionSettings, bodies: BodySettings
 ) -> Iterator[int]:
     """Yields the port of a server that enforces the limits while the context is open."""
-    app.user_middleware += [
-        Middleware(HeadersMiddleware, settings=connections),
-        Middleware(BodyLimitsMiddleware, settings=bodies, max_bytes_by_path={}),
-    ]
+    app.user_middleware.append(
+        Middleware(
+            RequestMiddleware,
+            header_checks=HeaderChecks(connections),
+            checks=(),
+            bodies=BodyLimits(bodies, {}),
+        )
+    )
     with run_server(app, protocol_of(connections)) as port:
         yield port
 

@@ -7,16 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
-import click
 import pytest
 
 from eulerlora.errors import SettingsError
-from eulerlora_client.contract.sampling import PRECISIONS
-from service.commands import serve_command
 from service.process import effective_settings, listen, server_url
-from service.telemetry.logs import LogChoice
 from tests.damaged_checkpoints import DAMAGES, edited
 from tests.program import run
 from tests.server_process import END_S, serving, wait_until
@@ -102,20 +97,6 @@ def test_sigterm_ends_the_server_with_status_0(server_run) -> None:
     assert server_run.status == 0
 
 
-def test_the_server_prints_its_models_and_address(server_run) -> None:
-    assert f"serving tiny on http://127.0.0.1:{server_run.port}\n" in server_run.log
-    assert "Traceback" not in server_run.log
-
-
-def test_the_choices_of_the_command_are_those_of_the_settings() -> None:
-    choices = {
-        option.name: tuple(option.type.choices)
-        for option in serve_command.params
-        if isinstance(option.type, click.Choice)
-    }
-    assert choices == {"precision": ("auto", *PRECISIONS), "log_format": get_args(LogChoice)}
-
-
 def error_lines(log: str) -> list[str]:
     """Returns the lines in which the program reports an error."""
     assert "Traceback" not in log
@@ -194,19 +175,6 @@ def test_wrong_usage_is_one_line_and_status_2(refusal, arguments) -> None:
     status, line = refusal(*arguments)
     assert status == 2
     assert arguments[0] in line
-
-
-def test_an_unknown_device_is_named_in_one_line(checkpoint_folder: Path, refusal) -> None:
-    status, line = refusal(checkpoint_folder, "--device", "abacus")
-    assert status in (1, 2)
-    assert "abacus" in line
-
-
-@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 1e9, -1])
-def test_a_drain_time_out_of_range_is_refused(seconds: float) -> None:
-    with pytest.raises(SettingsError, match=r"^drain_s: expected ") as raised:
-        effective_settings(seconds, compiled=False)
-    assert "\n" not in str(raised.value)
 
 
 def test_the_command_line_overrides_the_settings_of_the_environment(monkeypatch) -> None:

@@ -12,7 +12,7 @@ from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.queries import PredictQuery
 from service.app import create_service
-from service.inference.models import ServedModel, ServedModels
+from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.loading import share_backbone
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings

@@ -55,12 +55,6 @@ def test_a_broken_image_has_a_problem_at_its_position(client, png) -> None:
         assert result["request_id"] == response.headers["X-Request-ID"]
 
 
-def test_a_batch_of_broken_images_is_a_list_of_problems(client) -> None:
-    response = post(client, b"one", b"two")
-    assert response.status_code == 200
-    assert [result["status"] for result in response.json()["results"]] == [415, 415]
-
-
 def test_an_exception_for_one_image_is_a_problem(client, png, monkeypatch, caplog) -> None:
     decode = Decoder.decode
 
@@ -78,28 +72,6 @@ def test_an_exception_for_one_image_is_a_problem(client, png, monkeypatch, caplo
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_server_timing_has_all_stages(client, png) -> None:
-    parts = post(client, png, png).headers["Server-Timing"].split(", ")
-    assert [part.split(";dur=")[0] for part in parts] == ["decode", "queue", "model"]
-
-
-@pytest.mark.parametrize(
-    ("query", "status", "code"),
-    [("sample=4", 422, "invalid_parameter"), ("samples=4", 422, "invalid_parameter"),
-     ("seed=1&seed=1", 422, "invalid_parameter"), ("model=xyzzy", 404, "unknown_model")],
-)  # fmt: skip
-def test_parameters_are_checked_as_for_one_image(client, refused, png, query, status, code) -> None:
-    response = client.post(f"/predict/batch?{query}", files=[("files", ("a.png", png))])
-    refused(response, status, code)
-
-
-def test_an_invalid_body_is_a_problem_of_the_whole_request(client, refused, png) -> None:
-    refused(client.post("/predict/batch"), 422, "invalid_upload")
-    refused(client.post("/predict/batch", content=png), 415, "unsupported_media")
-    refused(client.post("/predict/batch", files={"file": ("a", png)}), 422, "invalid_upload")
-    refused(post(client, *[png] * 33), 422, "invalid_upload")
-
-
 def test_the_settings_limit_the_files_and_a_batch_alone_may_exceed_the_rows(
     model, make_app, png
 ) -> None:
@@ -114,12 +86,3 @@ def test_the_settings_limit_the_pixels_of_all_images_together(model, make_app, p
         response = post(client, png, png, png)
         assert (response.status_code, response.json()["code"]) == (413, "body_too_large")
         assert "6,144 pixels together; these have 9,216" in response.json()["detail"]
-
-
-def test_the_openapi_document_describes_many_files(client) -> None:
-    operation = client.get("/openapi.json").json()["paths"]["/predict/batch"]["post"]
-    (form,) = operation["requestBody"]["content"].values()
-    assert form["schema"]["properties"]["files"]["type"] == "array"
-    assert {parameter["name"] for parameter in operation["parameters"]} == {
-        "mode", "samples", "seed", "model", "coverage", "detail",
-    }  # fmt: skip

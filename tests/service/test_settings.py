@@ -2,52 +2,17 @@
 
 import re
 import resource
-from pathlib import Path
 
 import pytest
 
 from eulerlora.errors import SettingsError
-from eulerlora_client.contract.problems import SENT_BY_SERVICE
 from service.settings import (
     PREFIX,
     STOP_MARGIN_S,
     ServiceSettings,
     check_consistency,
     settings_of_environment,
-    variables,
 )
-
-PAGE = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
-
-
-def test_the_page_lists_every_setting_with_its_default() -> None:
-    listed = dict(re.findall(r"^\| `([A-Z_]+)` \| (\S+) \|", PAGE, re.MULTILINE))
-    expected = {variable.removeprefix(PREFIX) for variable in variables(ServiceSettings)}
-    assert set(listed) == expected
-    for name, default in listed.items():
-        expected_default = default_of(PREFIX + name)
-        if isinstance(expected_default, str):
-            assert (default, expected_default) == ("none", "")
-            continue
-        plain = default.replace(",", "")
-        assert float({"false": "0"}.get(plain, plain)) == expected_default, name
-
-
-def default_of(variable: str) -> float | str:
-    """Returns the default of a setting, as a number unless it is text."""
-    value: object = ServiceSettings()
-    for name in variable.removeprefix(PREFIX).lower().split("__"):
-        value = getattr(value, name)
-    assert isinstance(value, int | float | str)
-    return value if isinstance(value, str) else float(value)
-
-
-def test_the_page_lists_every_problem() -> None:
-    listed = set(re.findall(r"^\| (\d{3}) \| `(\w+)` \|", PAGE, re.MULTILINE))
-    expected = {
-        (str(kind.status), kind.code) for kind in SENT_BY_SERVICE if kind.status is not None
-    }
-    assert listed == expected
 
 
 def test_variables_set_top_level_and_grouped_settings(monkeypatch) -> None:

@@ -24,17 +24,18 @@ Name = Annotated[str, Field(min_length=1)]
 
 
 class ArchiveLabels(Settings):
-    """The labels of an archive.
-
-    title: its name in reports. labels: class by label. malignant: labels of malignant lesions of
-    none of the classes. lesion: regular expression that finds the lesion in the name of a picture,
-    as its only group; None if every picture shows another lesion.
-    """
+    """The labels of an archive."""
 
     title: Name
+    """Name of the archive in reports."""
     labels: Annotated[Mapping[Name, Name], Field(min_length=1)]
+    """Class by label."""
     malignant: tuple[Name, ...] = ()
+    """Labels of malignant lesions of none of the classes."""
     lesion: str | None = None
+    """Regular expression that finds the lesion in the name of a picture, as its only group; None if
+    every picture shows another lesion.
+    """
 
     @field_validator("lesion")
     @classmethod

@@ -3,7 +3,6 @@
 A merged recipe as TOML, with what sets each of its values.
 """
 
-import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +17,6 @@ from eulerlora.methods.fitting import FitSettings
 from eulerlora.methods.registry import settings_of_fits, settings_of_trained
 from eulerlora.nn.method import MethodSettings
 from training.recipe.file import AnyRecipe, Layer, override_key, read_layers, read_recipe
-
-KEY_LINE = re.compile(r"(\w+): (.*)")
-"""The beginning of a key's description in the docstring of its model."""
 
 ADVICE = {
     "adapters.adapters": (
@@ -69,14 +65,15 @@ def recipe_keys(model: type[BaseModel], prefix: str = "") -> list[RecipeKey]:
     A table that is a model itself is replaced by its keys.
     """
     keys: list[RecipeKey] = []
-    texts = _descriptions(model)
     for name, field in model.model_fields.items():
         inner = _models_in(field.annotation)
         if inner:
             keys += _keys_of_any(inner, f"{prefix}{name}.")
             continue
         choices = _choices(field.annotation)
-        text = texts[name] + (f" One of {', '.join(choices)}." if choices else "")
+        text = " ".join((field.description or "").split()) + (
+            f" One of {', '.join(choices)}." if choices else ""
+        )
         keys.append(RecipeKey(prefix + name, _default(field), text))
     return keys
 
@@ -105,27 +102,6 @@ def _keys_of_any(models: list[type[BaseModel]], prefix: str) -> list[RecipeKey]:
         )
         for key, alternatives in found.items()
     ]
-
-
-def _descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Returns the descriptions of the fields in the docstrings of a model and its bases."""
-    texts: dict[str, str] = {}
-    for kind in reversed(model.__mro__):
-        key = None
-        for line in inspect.cleandoc(kind.__doc__ or "").splitlines():
-            start = KEY_LINE.fullmatch(line)
-            if start is not None and start[1] in model.model_fields:
-                key = start[1]
-                texts[key] = start[2]
-            elif not line:
-                key = None
-            elif key is not None:
-                texts[key] += f" {line}"
-    return {name: _sentence(text) for name, text in texts.items()}
-
-
-def _sentence(text: str) -> str:
-    return (text[:1].upper() + text[1:]).rstrip(".") + "."
 
 
 def _default(field: FieldInfo) -> str:

@@ -10,64 +10,63 @@ from training.recipe.schema import OPTIMISERS, AdamWSettings, DataSettings, Reci
 
 
 class AugmentationSettings(Settings):
-    """Random augmentation of training images with torchvision's transforms.
-
-    crop_area: least fraction of the area in a crop; 1 crops nothing. policy: `trivial`
-    (TrivialAugmentWide), `rand` (RandAugment) or `none`. erasing: probability of erasing a
-    rectangle. mixed: probability of MixUp or CutMix, each with p 0.5; mixup, cutmix: alpha of
-    their Beta distributions. group: images of a batch that share each random draw.
-    """
+    """Random augmentation of training images with torchvision's transforms."""
 
     crop_area: Annotated[float, Field(gt=0, le=1)] = 0.35
+    """Least fraction of the area in a crop; 1 crops nothing."""
     policy: Literal["none", "trivial", "rand"] = "trivial"
+    """`trivial` (TrivialAugmentWide), `rand` (RandAugment) or `none`."""
     erasing: Annotated[float, Field(ge=0, le=1)] = 0.25
+    """Probability of erasing a rectangle."""
     mixed: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Probability of MixUp or CutMix, each with p 0.5."""
     mixup: Annotated[float, Field(gt=0)] = 0.2
+    """Alpha of the Beta distribution of MixUp."""
     cutmix: Annotated[float, Field(gt=0)] = 1.0
+    """Alpha of the Beta distribution of CutMix."""
     group: PositiveInt = 8
+    """Images of a batch that share each random draw."""
 
 
 PretrainingView = Literal["natural", "cameras"]
 
 
 class PretrainingData(DataSettings):
-    """A labelled data set with a head of its own; pretraining uses its train part.
-
-    views: `natural` for the stage's augmentation, `cameras` for `augmentation.cameras`.
-    """
+    """A labelled data set with a head of its own; pretraining uses its train part."""
 
     views: PretrainingView = "natural"
+    """`natural` for the stage's augmentation, `cameras` for `augmentation.cameras`."""
 
 
 class UnlabelledData(Settings):
-    """Images without labels, for the contrastive loss; their views are those of `cameras`.
-
-    kind: `images` for any images, or `ham10000` for the train part of `split`, without its labels.
-    path: a folder or an archive in the data directory.
-    """
+    """Images without labels, for the contrastive loss; their views are those of `cameras`."""
 
     kind: Literal["images", "ham10000"]
+    """`images` for any images, or `ham10000` for the train part of `split`, without its labels."""
     path: str = "."
+    """A folder or an archive in the data directory."""
     split: Split = "lesion"
 
 
 class PretrainingStage(AdamWSettings):
-    """A stage of pretraining at one image size; positions are interpolated between stages.
-
-    repeats: how often an epoch contains the images of each set, first of `data`, then of
-    `unlabelled`; empty for once. 0 omits a set.
-    contrast_weight: loss weight of a view of an unlabelled image; a labelled image has weight 1.
-    stochastic_depth: probability of dropping a branch of the last block; it grows linearly from 0
-    in the first block. ema_decay: decay of the weights' moving average, which is the result of
-    the stage; 0 uses the last weights.
-    """
+    """A stage of pretraining at one image size; positions are interpolated between stages."""
 
     image_size: PositiveInt
     repeats: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """How often an epoch contains the images of each set, first of `data`, then of `unlabelled`;
+    empty for once. 0 omits a set.
+    """
     contrast_weight: Annotated[float, Field(gt=0)] = 0.5
+    """Loss weight of a view of an unlabelled image; a labelled image has weight 1."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     stochastic_depth: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Probability of dropping a branch of the last block; it grows linearly from 0 in the first
+    block.
+    """
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    """Decay of the weights' moving average, which is the result of the stage; 0 uses the last
+    weights.
+    """
     augmentation: AugmentationSettings = AugmentationSettings()
 
     @model_validator(mode="after")

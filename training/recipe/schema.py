@@ -44,102 +44,109 @@ Optimiser = Annotated[str, AfterValidator(_known_optimiser)]
 
 
 class AdamWSettings(Settings):
-    """AdamW or Adam with linear warm-up and cosine decay of the rate (method, "Training").
-
-    epochs: passes over the training images; `auto` follows from their number (`RunLength.of`).
-    batch_size: images per optimiser step, over all processes; `auto` is 8, 16 or 32.
-    micro_batch_rows: rows of the network in memory at a time; the gradient remains that of the
-    whole batch. None: all rows.
-    activation_checkpointing: store only each block's input and recompute the block in the
-    backward pass: less memory, about a third more time, the same gradient.
-    learning_rate: peak rate, at the end of the warm-up.
-    optimiser: `adamw` decays the weights themselves; `adam-l2` is Adam with the decay added to the
-    gradient, which the code of LoRA-Ensemble calls AdamW. They are equal without decay. A method
-    with an optimiser of its own, such as `ivon`, needs the optimiser of its name.
-    weight_decay: for all trainable parameters.
-    warmup_steps: steps of rising rate; `auto` is a tenth of the run, at most 500 steps.
-    clip_norm: greatest norm of the gradient; a longer one is scaled down.
-    precision: of the forward pass; weights and optimiser stay float32. `auto` is bfloat16 where the
-    device has instructions for it, and float32 elsewhere.
-    shuffle: False keeps the order of the images in every epoch.
-    state_every_s: seconds between writes of the run's state, from which --resume continues.
-    """
+    """AdamW or Adam with linear warm-up and cosine decay of the rate (method, "Training")."""
 
     epochs: PositiveInt | Auto
+    """Passes over the training images; `auto` follows from their number (`RunLength.of`)."""
     batch_size: PositiveInt | Auto = 32
+    """Images per optimiser step, over all processes; `auto` is 8, 16 or 32."""
     micro_batch_rows: PositiveInt | None = None
+    """Rows of the network in memory at a time; the gradient remains that of the whole batch. None:
+    all rows.
+    """
     activation_checkpointing: bool = False
+    """Store only each block's input and recompute the block in the backward pass: less memory,
+    about a third more time, the same gradient.
+    """
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
+    """Peak rate, at the end of the warm-up."""
     optimiser: Optimiser = optional("adamw")
+    """`adamw` decays the weights themselves; `adam-l2` is Adam with the decay added to the
+    gradient, which the code of LoRA-Ensemble calls AdamW. They are equal without decay. A
+    method with an optimiser of its own, such as `ivon`, needs the optimiser of its name.
+    """
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    """For all trainable parameters."""
     warmup_steps: Annotated[int, Field(ge=0)] | Auto = 500
+    """Steps of rising rate; `auto` is a tenth of the run, at most 500 steps."""
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Greatest norm of the gradient; a longer one is scaled down."""
     precision: PrecisionChoice = "float32"
+    """Of the forward pass; weights and optimiser stay float32. `auto` is bfloat16 where the device
+    has instructions for it, and float32 elsewhere.
+    """
     shuffle: bool = True
+    """False keeps the order of the images in every epoch."""
     state_every_s: Annotated[float, Field(ge=0)] = 300.0
+    """Seconds between writes of the run's state, from which --resume continues."""
 
 
 class OptimisationSettings(AdamWSettings):
-    """AdamWSettings for images that are decoded and augmented one by one.
-
-    workers: processes that load and augment images; 0 uses the main process.
-    """
+    """AdamWSettings for images that are decoded and augmented one by one."""
 
     workers: Annotated[int, Field(ge=0)] = 1
+    """Processes that load and augment images; 0 uses the main process."""
 
 
 class AdapterTraining(OptimisationSettings):
-    """Training of adapters.
-
-    epochs: passes over the training images; `auto` makes at least 10, and as many as 300 steps
-    need, at most 40. 0 trains nothing; the checkpoint is then that of the initial heads.
-    batch_size: images per step; `auto` is 32, with fewer than 320 images 16 or 8.
-    adapter_dropout: probability of dropping an element of the input of a down projection, in
-    training only, as with PEFT's `lora_dropout`. Not with micro_batch_rows or
-    activation_checkpointing.
-    best_epoch: keep the adapters of the epoch with the lowest negative log-likelihood on the part
-    `validation`, which the split must have; otherwise those of the last epoch.
-    early_stop: stop after so many epochs without a lower validation loss; only with best_epoch.
-    metrics_by_epoch: record metrics on the part `validation` after each epoch, in det and, if
-    min_rank is below rank, in stoch with `evaluation.samples`.
-    sampling: False trains with all coefficients 1, as LoRA, and needs samples=1; the checkpoint can
-    be sampled all the same if min_rank is below rank.
-    class_balance: 0 draws images as they are, 1 draws all classes equally often; between them, a
-    class of n images is drawn in proportion to n ** (1 - class_balance). The loss corrects for the
-    changed class frequencies (logit adjustment, Menon et al., ICLR 2021), so that probabilities
-    remain those of the images as they are.
-    views: `shared` shows one random view of an image to all adapters, as in the paper; `own` shows
-    another view to each.
-    samples: stochastic samples per adapter and step.
-    augmentation: the random view of an image: `paper` (flips and rotations), `natural` (crops and
-    horizontal flips), `dermoscopy` (crops, flips, quarter turns) or `cameras` (half of them as
-    other cameras take them).
-    head: initial head of every adapter, `random` as in the paper, or a linear probe of the frozen
-    backbone: `linear-probe` fits one on the train part for all adapters, `bootstrap-probes` one for
-    each adapter on a bootstrap resample of its groups or images.
-    loss: `trajectory` averages the losses of the trajectories; `mean` is the loss of the mean
-    probability.
-    class_weights: `effective-number` weights classes by their effective number of samples with
-    `beta`.
-    beta: of the effective number; 0 weights all classes equally.
-    """
+    """Training of adapters."""
 
     epochs: Annotated[int, Field(ge=0)] | Auto = AUTO
+    """Passes over the training images; `auto` makes at least 10, and as many as 300 steps need, at
+    most 40. 0 trains nothing; the checkpoint is then that of the initial heads.
+    """
     batch_size: PositiveInt | Auto = AUTO
+    """Images per step; `auto` is 32, with fewer than 320 images 16 or 8."""
     warmup_steps: Annotated[int, Field(ge=0)] | Auto = AUTO
+    """Steps of rising rate; `auto` is a tenth of the run, at most 500 steps."""
     samples: PositiveInt = 4
+    """Stochastic samples per adapter and step."""
     sampling: bool = True
+    """False trains with all coefficients 1, as LoRA, and needs samples=1; the checkpoint can be
+    sampled all the same if min_rank is below rank.
+    """
     adapter_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Probability of dropping an element of the input of a down projection, in training only, as
+    with PEFT's `lora_dropout`. Not with micro_batch_rows or activation_checkpointing.
+    """
     augmentation: Augmentation = "paper"
+    """The random view of an image: `paper` (flips and rotations), `natural` (crops and horizontal
+    flips), `dermoscopy` (crops, flips, quarter turns) or `cameras` (half of them as other cameras
+    take them).
+    """
     best_epoch: bool = False
+    """Keep the adapters of the epoch with the lowest negative log-likelihood on the part
+    `validation`, which the split must have; otherwise those of the last epoch.
+    """
     early_stop: PositiveInt | None = None
+    """Stop after so many epochs without a lower validation loss; only with best_epoch."""
     metrics_by_epoch: bool = False
+    """Record metrics on the part `validation` after each epoch, in det and, if min_rank is below
+    rank, in stoch with `evaluation.samples`.
+    """
     class_balance: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """0 draws images as they are, 1 draws all classes equally often; between them, a class of n
+    images is drawn in proportion to n ** (1 - class_balance). The loss corrects for the changed
+    class frequencies (logit adjustment, Menon et al., ICLR 2021), so that probabilities remain
+    those of the images as they are.
+    """
     views: Literal["shared", "own"] = "shared"
+    """`shared` shows one random view of an image to all adapters, as in the paper; `own` shows
+    another view to each.
+    """
     head: Head = "linear-probe"
+    """Initial head of every adapter, `random` as in the paper, or a linear probe of the frozen
+    backbone: `linear-probe` fits one on the train part for all adapters, `bootstrap-probes` one for
+    each adapter on a bootstrap resample of its groups or images.
+    """
     loss: Literal["trajectory", "mean"] = "trajectory"
+    """`trajectory` averages the losses of the trajectories; `mean` is the loss of the mean
+    probability.
+    """
     class_weights: Literal["none", "effective-number"] = "none"
+    """`effective-number` weights classes by their effective number of samples with `beta`."""
     beta: Annotated[float, Field(ge=0, lt=1)] = 0.9991
+    """Of the effective number; 0 weights all classes equally."""
 
     @model_validator(mode="after")
     def _draws_dropout_once_per_batch(self) -> Self:
@@ -169,20 +176,20 @@ NO_ADAPTERS = AdapterSettings(adapters=1, rank=1, min_rank=1)
 
 
 class WholeNetworkSettings(Settings):
-    """Training of all weights of the backbone instead of adapters.
-
-    members: trained networks; each is one answer to an image.
-    ensemble: of several members, `explicit` trains each from the pretrained weights with its own
-    order, views and random head (Lakshminarayanan et al., NeurIPS 2017); `snapshot` divides the
-    epochs of one run into as many cycles of the learning rate and keeps the weights at the end of
-    each (Huang et al., ICLR 2017).
-    attention: `l2` replaces the dot product of all blocks by a distance, and the weights of the
-    keys by those of the queries, which stay equal (Kim et al., ICML 2021).
-    """
+    """Training of all weights of the backbone instead of adapters."""
 
     members: PositiveInt = 1
+    """Trained networks; each is one answer to an image."""
     ensemble: Literal["explicit", "snapshot"] = "explicit"
+    """Of several members, `explicit` trains each from the pretrained weights with its own order,
+    views and random head (Lakshminarayanan et al., NeurIPS 2017); `snapshot` divides the epochs of
+    one run into as many cycles of the learning rate and keeps the weights at the end of each (Huang
+    et al., ICLR 2017).
+    """
     attention: Literal["dot", "l2"] = "dot"
+    """`l2` replaces the dot product of all blocks by a distance, and the weights of the keys by
+    those of the queries, which stay equal (Kim et al., ICML 2021).
+    """
 
     @model_validator(mode="after")
     def _several_snapshots(self) -> Self:
@@ -201,28 +208,30 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
 class DataSettings(Settings):
-    """The images of a data set and their split.
-
-    kind: `ham10000` and `tiny-imagenet` (published layouts), `imagefolder` (one folder per
-    class), or a data set that torchvision downloads.
-    path: a folder or, for imagefolder, a tar archive in the data directory; "." is the directory
-    itself.
-    split: `lesion`, the default, reserves a tenth of the training images for calibration; in
-    ham10000, all images of a lesion are in one part. `lesion-validation`, for choosing settings,
-    drops the test part and uses a tenth of the training images (ham10000: lesions) instead;
-    `lesion-best-epoch` keeps the test part, and has the same tenth as the part `validation`.
-    `paper` trains on all training images of the published (ham10000: the paper's) split, without
-    a calibration part.
-    classes: for imagefolder, descriptions by class name; if given, these are the exact classes.
-    at_most: maximum number of images by part; a smaller part is a stratified subset, the same for
-    every seed.
-    """
+    """The images of a data set and their split."""
 
     kind: Literal["ham10000", "tiny-imagenet", "imagefolder", "cifar10", "cifar100", "svhn"]
+    """`ham10000` and `tiny-imagenet` (published layouts), `imagefolder` (one folder per class), or
+    a data set that torchvision downloads.
+    """
     path: str = "."
+    """A folder or, for imagefolder, a tar archive in the data directory; "." is the directory
+    itself.
+    """
     split: Split = "lesion"
+    """`lesion`, the default, reserves a tenth of the training images for calibration; in ham10000,
+    all images of a lesion are in one part. `lesion-validation`, for choosing settings, drops the
+    test part and uses a tenth of the training images (ham10000: lesions) instead;
+    `lesion-best-epoch` keeps the test part, and has the same tenth as the part `validation`.
+    `paper` trains on all training images of the published (ham10000: the paper's) split, without a
+    calibration part.
+    """
     classes: dict[str, str] = {}
+    """For imagefolder, descriptions by class name; if given, these are the exact classes."""
     at_most: dict[Part, PositiveInt] = {}
+    """Maximum number of images by part; a smaller part is a stratified subset, the same for every
+    seed.
+    """
 
     @model_validator(mode="after")
     def _only_folders_name_their_classes(self) -> Self:
@@ -232,68 +241,67 @@ class DataSettings(Settings):
 
 
 class OodSettings(Settings):
-    """A set of out-of-distribution images.
-
-    kind: `images` for any images, or a data set, whose test part is used.
-    path: a folder in the data directory, or for `images` also an archive.
-    group: `far` for other subjects, `near` for similar ones that belong to no class, `shifted` for
-    images of the classes from another camera or under other conditions.
-    """
+    """A set of out-of-distribution images."""
 
     kind: Literal["images", "ham10000", "cifar10", "cifar100", "svhn"]
+    """`images` for any images, or a data set, whose test part is used."""
     path: str = "."
+    """A folder in the data directory, or for `images` also an archive."""
     group: OodGroup = "far"
+    """`far` for other subjects, `near` for similar ones that belong to no class, `shifted` for
+    images of the classes from another camera or under other conditions.
+    """
 
 
 class OutlierSettings(Settings):
     """Outliers, trained towards equal probabilities of all classes.
 
     Outlier exposure, Hendrycks, Mazeika and Dietterich, ICLR 2019.
-    path: a folder or an archive of any images in the data directory, disjoint from
-    `evaluation.ood`. If it contains `train/`, only those images are used.
-    images: maximum number, evenly spaced; None uses all.
-    weight: loss weight of an outlier. A training image has weight 1, or its class's weight
-    divided by the mean class weight.
     """
 
     path: str
+    """A folder or an archive of any images in the data directory, disjoint from `evaluation.ood`.
+    If it contains `train/`, only those images are used.
+    """
     images: PositiveInt | None = None
+    """Maximum number, evenly spaced; None uses all."""
     weight: Annotated[float, Field(gt=0)] = 0.5
+    """Loss weight of an outlier. A training image has weight 1, or its class's weight divided by
+    the mean class weight.
+    """
 
 
 class BackboneSource(Settings):
-    """A frozen backbone: torchvision's published weights by name, or a backbone file.
-
-    weights: a name such as `ViT_B_32_Weights.IMAGENET1K_V1`; the path of a `backbone.safetensors`,
-    relative to the recipe; `embedded`, that of the packaged checkpoint; or `auto`, the weights of
-    ViT-B/32 where they are stored or can be downloaded, and `embedded` elsewhere.
-    file: the file of the published weights, for a machine that cannot download it; relative to
-    the recipe. It is verified and copied to torch's hub cache, from which checkpoints load it.
-    image_size: in pixels; position embeddings of a backbone file are interpolated to this size.
-    """
+    """A frozen backbone: torchvision's published weights by name, or a backbone file."""
 
     weights: str = AUTO
+    """A name such as `ViT_B_32_Weights.IMAGENET1K_V1`; the path of a `backbone.safetensors`,
+    relative to the recipe; `embedded`, that of the packaged checkpoint; or `auto`, the weights of
+    ViT-B/32 where they are stored or can be downloaded, and `embedded` elsewhere.
+    """
     file: str | None = None
+    """The file of the published weights, for a machine that cannot download it; relative to the
+    recipe. It is verified and copied to torch's hub cache, from which checkpoints load it.
+    """
     image_size: PositiveInt | None = None
+    """In pixels; position embeddings of a backbone file are interpolated to this size."""
 
 
 class Recipe(Settings):
-    """Keys that all recipes share.
-
-    name: of the checkpoint, as in the answers of the service.
-    seed: of all random draws; equal seeds give equal weights on one machine.
-    stored: type of the stored weights.
-    file: of the recipe; set by `read_recipe`, as are variant and overrides.
-    variant: of the recipe.
-    overrides: keys that the command line set.
-    """
+    """Keys that all recipes share."""
 
     name: Name
+    """Of the checkpoint, as in the answers of the service."""
     file: str | None = None
+    """Of the recipe; set by `read_recipe`, as are variant and overrides."""
     variant: str | None = None
+    """Of the recipe."""
     overrides: tuple[str, ...] = ()
+    """Keys that the command line set."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Of all random draws; equal seeds give equal weights on one machine."""
     stored: StoredDtype = "float32"
+    """Type of the stored weights."""
 
     @property
     def without_source(self) -> Self:
@@ -302,50 +310,46 @@ class Recipe(Settings):
 
 
 class EvaluationSettings(Settings):
-    """The contents of report and model card: det, and stoch with `samples` per adapter.
-
-    samples: samples per adapter in the report's mode stoch.
-    sampler: the checkpoint's sampler; the paper uses `independent`.
-    calibrated: samples per adapter, or `auto`, for which stoch gets an OOD threshold; det always
-    gets one.
-    ood: out-of-distribution images.
-    ood_images: maximum number of each out-of-distribution set, evenly spaced; None uses all.
-    """
+    """The contents of report and model card: det, and stoch with `samples` per adapter."""
 
     samples: PositiveInt = 4
+    """Samples per adapter in the report's mode stoch."""
     sampler: Sampler = "independent"
+    """The checkpoint's sampler; the paper uses `independent`."""
     calibrated: Annotated[tuple[PositiveInt | Auto, ...], Field(min_length=1)] = SAMPLES
+    """Samples per adapter, or `auto`, for which stoch gets an OOD threshold; det always gets one.
+    """
     ood: tuple[OodSettings, ...] = ()
+    """Out-of-distribution images."""
     ood_images: PositiveInt | None = None
+    """Maximum number of each out-of-distribution set, evenly spaced; None uses all."""
 
 
 class AdapterRecipe(Recipe):
-    """Trains adapters on a frozen backbone, or whole networks.
-
-    data: the images.
-    outliers: None trains on the images of `data` only, as in the paper.
-    backbone: the frozen network.
-    colour_constancy: applied to all images, in training and prediction
-    (`eulerlora.images.colour`).
-    adapters: what is trained.
-    method: how the adapters are sampled (docs/methods.md).
-    whole_network: trains all weights instead; None trains adapters.
-    posterior: distribution that is fitted to the trained adapters, which then draw nothing else;
-    None fits none.
-    training: how it is trained.
-    evaluation: contents of the report.
-    """
+    """Trains adapters on a frozen backbone, or whole networks."""
 
     data: DataSettings
+    """The images."""
     outliers: OutlierSettings | None = None
+    """None trains on the images of `data` only, as in the paper."""
     backbone: BackboneSource = BackboneSource()
+    """The frozen network."""
     colour_constancy: ColourConstancy = "none"
+    """Applied to all images, in training and prediction (`eulerlora.images.colour`)."""
     adapters: AdapterSettings = AdapterSettings()
+    """What is trained."""
     method: TrainedMethod = optional(DEFAULT_METHOD)
+    """How the adapters are sampled (docs/methods.md)."""
     whole_network: WholeNetworkSettings | None = optional(None)
+    """Trains all weights instead; None trains adapters."""
     posterior: Fit | None = optional(None)
+    """Distribution that is fitted to the trained adapters, which then draw nothing else; None fits
+    none.
+    """
     training: AdapterTraining = AdapterTraining()
+    """How it is trained."""
     evaluation: EvaluationSettings = EvaluationSettings()
+    """Contents of the report."""
 
     @model_validator(mode="after")
     def _validates_only_with_a_validation_part(self) -> Self:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ from eulerlora_client.contract.problems import Overloaded, Problem, Unreachable
 from eulerlora_client.policy.policy import Policy
 from eulerlora_client.policy.results import NOT_ASSESSED, NOT_FITTED, TITLES, WARNING
 from eulerlora_client.report.ranking import TriageRow, ranked
-from eulerlora_client.sdk.requests import TriageOptions
+from eulerlora_client.sdk.requests import RequestOptions
 from tests.eulerlora_client.runs import decided, mel_policy, random_png, result_of, undecided
 
-OPTIONS = TriageOptions("stoch", 2)
+OPTIONS = RequestOptions("stoch", 2)
 ROUTINE = result_of(Disposition.ROUTINE)
 MEGABYTE = 1_000_000
 
@@ -187,11 +186,6 @@ def test_the_counts_and_the_warning_follow_the_table() -> None:
     assert text.index(counts) < text.index(NOT_FITTED) < text.index(WARNING)
 
 
-def test_a_name_cannot_control_the_terminal() -> None:
-    for name, expected in (("[b]:x:", "[b]:x:"), ("\x1b[2J", "\\x1b[2J")):
-        assert expected in printed([decided(f"{name}.png", Disposition.ROUTINE)])
-
-
 @pytest.mark.parametrize("columns", [40, 60, 80, 200])
 def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
@@ -217,16 +211,6 @@ def test_a_terminal_shows_each_status_in_its_style(monkeypatch: pytest.MonkeyPat
     assert click.style("retake.png", fg="cyan") in text
     assert "  routine.png" in text
     assert click.unstyle(text) == printed(ROWS)
-
-
-def test_every_line_of_a_folded_cell_has_the_style(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    rows = [decided("long-" * 40, Disposition.REFER, 0.01, Reason.HIGH_ENTROPY)]
-    coloured = printed_on_terminal(rows, monkeypatch, 80)
-    parts = re.findall(r"\x1b\[33m([^\x1b]*)\x1b\[0m", coloured)
-    assert "long-" * 40 in "".join(part for part in parts if part.startswith("long-"))
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert click.unstyle(coloured) == printed_on_terminal(rows, monkeypatch, 80)
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])

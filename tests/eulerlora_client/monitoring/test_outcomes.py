@@ -13,10 +13,10 @@ from eulerlora_client.monitoring.outcomes import (
     LesionOutcome,
     Outcome,
     Promise,
-    check_policy,
+    check_decided_by,
     lesion_outcome,
+    outcome_summary,
     read_outcomes,
-    summarise,
     target_lesions,
 )
 from eulerlora_client.report.exports import COLUMNS
@@ -77,7 +77,7 @@ def test_a_lesion_with_two_classes_is_an_error() -> None:
 
 def test_the_alarm_is_set_when_the_lower_bound_exceeds_the_tolerated_share() -> None:
     rows = lesions(*["urgent"] * 10, *["routine"] * 5, *["urgent"] * 400)
-    summary = summarise(rows, PROMISE)
+    summary = outcome_summary(rows, PROMISE)
     bounds = [sequential_lower_bound(missed, 10 + missed, 0.95) for missed in range(6)]
     first = next(missed for missed, bound in enumerate(bounds) if bound > 0.05)
     assert summary.alarm_at == 10 + first
@@ -87,7 +87,7 @@ def test_the_alarm_is_set_when_the_lower_bound_exceeds_the_tolerated_share() -> 
 
 def test_few_misses_give_no_alarm_and_lesions_without_images_do_not_count() -> None:
     rows = lesions(*["urgent"] * 60, "routine", "unfamiliar", "retake", *["urgent"] * 60)
-    summary = summarise(rows, PROMISE)
+    summary = outcome_summary(rows, PROMISE)
     assert summary.alarm_at is None
     assert summary.assessed == 122
     assert summary.counts[LesionOutcome.NOT_ASSESSED] == 1
@@ -96,9 +96,9 @@ def test_few_misses_give_no_alarm_and_lesions_without_images_do_not_count() -> N
 
 def test_a_target_that_no_lesion_has_is_an_error_that_lists_the_classes() -> None:
     with pytest.raises(OutcomesError, match=r"confirmed as mel, got akiec, nv$"):
-        summarise([image("urgent", "nv", "1"), image("urgent", "akiec", "2")], PROMISE)
+        outcome_summary([image("urgent", "nv", "1"), image("urgent", "akiec", "2")], PROMISE)
     with pytest.raises(OutcomesError, match=r"got no confirmed class$"):
-        summarise([image("urgent", "")], PROMISE)
+        outcome_summary([image("urgent", "")], PROMISE)
 
 
 def test_a_file_has_the_columns_of_the_export(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_a_file_has_the_columns_of_the_export(tmp_path: Path) -> None:
     assert first == Outcome(Disposition.URGENT, "mel", first.lesion, "sha256:1")
     assert (second.disposition, second.confirmed) == (None, "")
     assert first.lesion != second.lesion
-    check_policy(path, [first, second], "sha256:1")
+    check_decided_by(path, [first, second], "sha256:1")
     with pytest.raises(OutcomesError, match=r"o\.csv: .* policy sha256:2, got sha256:1$"):
-        check_policy(path, [first, second], "sha256:2")
+        check_decided_by(path, [first, second], "sha256:2")
 
 
 @pytest.mark.parametrize(

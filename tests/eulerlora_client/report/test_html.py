@@ -34,7 +34,7 @@ from eulerlora_client.report.html import (
     percent,
     relative_distance,
     sort_keys,
-    write_report,
+    write_html_report,
 )
 from eulerlora_client.report.ranking import TriageRow, ranked
 from tests.eulerlora_client.triage_rows import (
@@ -93,7 +93,7 @@ def write(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Write:
 
     def written(rows: list[TriageRow]) -> str:
         path = tmp_path_factory.mktemp("report") / "report.html"
-        write_report(path, rows, policy, CREATED_AT)
+        write_html_report(path, rows, policy, CREATED_AT)
         return path.read_text(encoding="utf-8")
 
     return written
@@ -132,13 +132,13 @@ def test_the_measured_performance_of_the_policy_is_stated(tmp_path: Path) -> Non
     policy, path = default_policy(), tmp_path / "report.html"
     measured = performance(policy)
     assert measured is not None
-    write_report(path, [], policy, CREATED_AT)
+    write_html_report(path, [], policy, CREATED_AT)
     text = text_of(path.read_text())
     for row in measured.summary.rows:
         assert row[0] in text
         for title, cell in zip(measured.summary.header[1:], row[1:], strict=True):
             assert f"{title} {cell}" in text
-    write_report(path, [], policy.model_copy(update={"evidence": None}), CREATED_AT)
+    write_html_report(path, [], policy.model_copy(update={"evidence": None}), CREATED_AT)
     assert UNKNOWN in text_of(path.read_text())
 
 
@@ -357,13 +357,6 @@ def test_the_maximum_entropy_fills_the_scale() -> None:
     distinct = make_prediction(np.eye(7))
     assert (entropy_split(same).expected, entropy_split(same).mutual) == (100, 0)
     assert (entropy_split(distinct).expected, entropy_split(distinct).mutual) == (0, 100)
-
-
-def test_a_model_of_one_class_has_no_entropy_to_split() -> None:
-    result = make_prediction(passes("nv", 1, 1.5, seed=2)).model_copy(
-        update={"probabilities": {"nv": 1.0}, "entropy": 0.0}
-    )
-    assert (entropy_split(result).expected, entropy_split(result).mutual) == (0, 0)
 
 
 POLICY = fixed_policy()

@@ -4,7 +4,9 @@ from threading import Event
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
+from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.contract.problems import (
     BadRequest,
     ConnectionLost,
@@ -23,15 +25,17 @@ from eulerlora_client.contract.problems import (
 )
 from eulerlora_client.errors import SettingsError
 from eulerlora_client.sdk.requests import (
-    PredictOptions,
+    RequestOptions,
     RetryPolicy,
     Timeouts,
     connection_options,
+    model_request,
     predict_request,
     reported_problem,
     response_body,
     retrying,
 )
+from tests.eulerlora_client.runs import DETAILS
 
 
 @pytest.mark.parametrize(
@@ -66,7 +70,7 @@ def test_a_key_is_sent_as_a_bearer_token() -> None:
     assert connection_options("https://x/y/", None, Timeouts())["headers"] == {}
 
 
-PREDICT = predict_request(b"", PredictOptions())
+PREDICT = predict_request(b"", RequestOptions())
 BY_STATUS = [
     (400, BadRequest),
     (401, NotAuthenticated),
@@ -188,3 +192,12 @@ def test_after_cancellation_the_last_problem_is_raised() -> None:
     with pytest.raises(Overloaded):
         retrying(RetryPolicy(service_s=10_000), cancelled)(attempt)
     assert attempts == [0]
+
+
+def test_keys_of_later_services_are_ignored_also_in_models_that_checkpoints_share() -> None:
+    label = {"name": "mel", "description": "melanoma", "later": 1}
+    details = DETAILS | {"classes": [label], "later": 2}
+    answer = response_body(httpx.Response(200, json=details), model_request("tiny"))
+    assert answer.classes[0].description == "melanoma"
+    with pytest.raises(ValidationError):
+        ClassName.model_validate(label)

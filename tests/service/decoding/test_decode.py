@@ -13,12 +13,12 @@ from PIL import Image
 
 from eulerlora.errors import ImageError
 from eulerlora.images.files import read_pixels
-from eulerlora.images.preprocess import Conversion
 from eulerlora_client.contract.answers import PredictionWarning, WarningCode
 from eulerlora_client.contract.problems import Problem, UnsupportedMedia, UnusableImage
 from service.decoding.decode import MEDIA_TYPES, Declared, decode
-from service.decoding.header import check_size, sniff
+from service.decoding.header import sniff
 from service.settings import ImageLimits
+from tests.damaged_images import contradictory_images
 from tests.icc_profiles import DISPLAY_P3, SRGB, in_srgb, rgb_profile
 
 LIMITS = ImageLimits()
@@ -80,12 +80,6 @@ def test_a_jpeg_of_any_kind_decodes_to_the_pixels_of_training(encode, size, opti
     noise = np.random.default_rng(0).integers(0, 256, (size[1] // 3, size[0] // 3, 3), np.uint8)
     data = encode(Image.fromarray(noise).resize(size), "JPEG", **options)
     assert torch.equal(decode(data, LIMITS).pixels, read_pixels(BytesIO(data), "noise"))
-
-
-@pytest.mark.parametrize("sampling", ["411", "440", "422", "420", "444"])
-def test_a_jpeg_with_any_subsampling_decodes_to_the_pixels_of_training(photo, sampling) -> None:
-    data = simplejpeg.encode_jpeg(np.asarray(photo), colorsubsampling=sampling)
-    assert torch.equal(decode(data, LIMITS).pixels, read_pixels(BytesIO(data), "photo"))
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
@@ -204,11 +198,6 @@ def test_a_header_without_pixels_is_refused_for_its_size_first(png_header) -> No
         decode(signature + png_header(900, 100), LIMITS)
 
 
-def test_a_size_of_zero_is_refused(png_header) -> None:
-    with pytest.raises(UnusableImage, match="0 x 0"):
-        check_size((0, 0), LIMITS, "PNG")
-
-
 def test_a_second_png_header_with_a_large_size_is_refused(png_chunk, png_header) -> None:
     side = 200
     rows = png_chunk(b"IDAT", zlib.compress(bytes((side + 1) * side)))
@@ -242,13 +231,6 @@ def test_a_truncated_file_is_refused(photo, encode, file_format, fraction) -> No
     data = encode(photo, file_format)
     with pytest.raises(UnusableImage, match="broken or truncated"):
         decode(data[: int(fraction * len(data))], LIMITS)
-
-
-def test_a_jpeg_without_its_end_marker_is_refused(photo, encode) -> None:
-    jpeg = encode(photo, "JPEG")
-    assert jpeg.endswith(b"\xff\xd9")
-    with pytest.raises(UnusableImage):
-        decode(jpeg[:-2], LIMITS)
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 2}])
@@ -294,20 +276,6 @@ def test_a_png_without_its_end_chunk_is_refused(png) -> None:
         decode(png[:-12], LIMITS)
 
 
-def test_a_png_whose_pixels_have_a_wrong_crc_is_refused(png) -> None:
-    damaged = bytearray(png)
-    damaged[-13] ^= 0xFF  # the last byte of IDAT's CRC, before the 12 bytes of IEND
-    with pytest.raises(UnusableImage):
-        decode(bytes(damaged), LIMITS)
-
-
-def test_a_png_whose_header_has_a_wrong_crc_is_refused(png) -> None:
-    damaged = bytearray(png)
-    damaged[29] ^= 0xFF
-    with pytest.raises(UnusableImage):
-        decode(bytes(damaged), LIMITS)
-
-
 def test_a_png_with_any_one_flipped_bit_is_refused(png) -> None:
     for index in range(len(png)):
         damaged = bytearray(png)
@@ -342,13 +310,6 @@ def test_damaged_bytes_give_an_image_or_a_problem(photo, encode, file_format) ->
         except Problem:
             refusals += 1
     assert refusals > 0
-
-
-@pytest.mark.parametrize("magic", [b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF\xff\0\0\0WEBP"])
-def test_random_bytes_after_a_magic_number_are_refused(magic) -> None:
-    for seed in range(20):
-        with pytest.raises(UnusableImage):
-            decode(magic + np.random.default_rng(seed).bytes(400), LIMITS)
 
 
 @pytest.mark.parametrize("file_format", ["PNG", "WEBP"])
@@ -492,14 +453,6 @@ def test_a_palette_with_transparency_is_composited_on_white(encode) -> None:
         decode(encode(image, "PNG", transparency=bytes(2)), LIMITS)
 
 
-def test_gray_with_alpha_is_composited_on_white(encode) -> None:
-    image = Image.new("LA", (40, 40), (100, 255))
-    image.paste((0, 0), (0, 0, 20, 40))
-    decoded = decode(encode(image, "PNG"), LIMITS)
-    assert decoded.pixels[:, 10, 10].tolist() == [255, 255, 255]
-    assert decoded.pixels[:, 10, 30].tolist() == [100, 100, 100]
-
-
 @pytest.mark.parametrize("size", [(0, 0), (0, 64), (64, 0)])
 def test_a_png_of_0_x_0_is_refused_from_its_header(png_header, size) -> None:
     with pytest.raises(UnusableImage):
@@ -553,10 +506,6 @@ def test_a_plain_jpeg_with_a_profile_of_srgb_is_decoded_without_a_conversion(
     assert np.array_equal(image.pixels.permute(1, 2, 0), expected)
 
 
-def test_every_code_of_a_conversion_is_one_of_the_contract() -> None:
-    assert {str(code) for code in Conversion} <= set(WarningCode)
-
-
 def test_gray_is_converted_to_rgb_without_a_warning(photo, encode) -> None:
     image = decode(encode(photo.convert("L"), "PNG"), LIMITS)
     assert image.warnings == ()
@@ -579,3 +528,16 @@ def test_a_fully_transparent_image_is_refused(photo, encode, file_format) -> Non
     clear.putalpha(0)
     with pytest.raises(UnusableImage, match="transparent"):
         decode(encode(clear, file_format), LIMITS)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+def test_contradictory_files_give_an_image_or_a_problem_of_the_client() -> None:
+    limits = ImageLimits()
+    refused = 0
+    for content in contradictory_images():
+        try:
+            assert decode(content, limits).pixels.shape == (3, 32, 32)
+        except Problem as problem:
+            refused += 1
+            assert problem.status in (415, 422)
+    assert refused > 1000

@@ -1,7 +1,6 @@
 """The structure of image files, and files whose cost is out of proportion to their size."""
 
 import struct
-import time
 import zlib
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from eulerlora_client.contract.problems import UnsupportedMedia, UnusableImage
+from eulerlora_client.contract.problems import UnusableImage
 from service.decoding import header as header_module
 from service.decoding.decode import MEDIA_TYPES, decode
 from service.decoding.header import MAX_SCANS, check_structure, read_header
@@ -52,21 +51,11 @@ def test_a_progressive_jpeg_is_estimated_to_cost_more(photo, encode) -> None:
     assert progressive.estimated_s > plain.estimated_s
 
 
-def test_other_formats_have_no_header() -> None:
-    with pytest.raises(UnsupportedMedia):
-        read_header(b"GIF89a", LIMITS)
-
-
 def test_the_header_is_read_before_any_pixel(photo, encode, monkeypatch) -> None:
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow was called"))
     monkeypatch.setattr(simplejpeg, "decode_jpeg", lambda *_, **__: pytest.fail("it was decoded"))
     jpeg = encode(photo, "JPEG")
     assert read_header(jpeg[: jpeg.index(b"\xff\xda") + 2], LIMITS).width == photo.width
-
-
-@pytest.mark.parametrize("options", [{"progressive": True}, {"subsampling": "4:4:4"}, {}])
-def test_jpegs_of_encoders_have_an_accepted_structure(photo, encode, options) -> None:
-    check_structure(encode(photo, "JPEG", **options), "JPEG")
 
 
 def test_a_jpeg_of_hundreds_of_scans_is_refused_before_it_is_decoded(
@@ -166,14 +155,6 @@ def test_a_file_far_too_short_for_its_pixels_is_refused(encode, file_format) -> 
     with pytest.raises(UnusableImage, match="at least one byte for 2,000 pixels"):
         read_header(flat, LIMITS)
     read_header(encode(Image.new(mode, (1000, 1000)), file_format, **options), LIMITS)
-
-
-def test_the_cost_of_reading_a_header_does_not_grow_with_the_file(photo, encode) -> None:
-    jpeg = encode(photo, "JPEG") + bytes(20_000_000)
-    started_at_s = time.process_time()
-    for _ in range(20):
-        read_header(jpeg, LIMITS)
-    assert time.process_time() - started_at_s < 1
 
 
 def test_a_jpeg_may_have_more_pixels_than_other_formats(encode) -> None:

@@ -24,9 +24,8 @@ from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.problems import NotReady, UnsupportedMedia, UnusableImage
 from service.decoding import pool, worker
 from service.decoding.decode import Declared, decode
-from service.decoding.messages import receive
-from service.decoding.pool import Decoded, Decoder
-from service.decoding.process import DecodingProcess
+from service.decoding.pool import Decoded, Decoder, DecodingProcess
+from service.decoding.worker import receive
 from service.settings import DecodingSettings, ImageLimits
 
 LIMITS = ImageLimits()
@@ -58,7 +57,7 @@ def decoder() -> Iterator[Decoder]:
 def faulty() -> Iterator[Decoder]:
     """Two workers with a time limit of a few seconds; the revision of a job selects a fault."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "run_worker", run_faulty_worker)
+        patch.setattr(pool, "run_worker", run_faulty_worker)
         decoder = Decoder(LIMITS, FAULTY_SETTINGS)
         RUNNER.run(decoder.start())
         yield decoder

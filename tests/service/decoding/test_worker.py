@@ -1,4 +1,8 @@
-"""The jobs of a decoder process, run in this process."""
+"""The jobs of a decoder process, run in this process, and messages over a socket."""
+
+import socket
+import threading
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -6,11 +10,74 @@ from PIL import ExifTags, Image
 
 from eulerlora.images.preprocess import content_seed, resize, upright_rgb
 from eulerlora.settings import Preprocessing
-from eulerlora_client.contract.problems import UnusableImage
 from eulerlora_client.policy.quality import measure_quality
 from service.decoding.decode import Declared
-from service.decoding.worker import DecodeFailure, DecodeJob, DecodeResult, run_job
+from service.decoding.worker import (
+    DecodeFailure,
+    DecodeJob,
+    DecodeResult,
+    Message,
+    MessageReader,
+    receive,
+    run_job,
+)
 from service.settings import ImageLimits
+
+LARGE = bytes(range(256)) * 10_000  # more than a socket buffer
+FIELDS = (("image/png", None), 224, "sha256:0")
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.mark.parametrize("buffer", [b"", b"x", LARGE], ids=["empty", "small", "large"])
+def test_a_message_is_received_unchanged(pair, buffer) -> None:
+    ours, theirs = pair
+    sending = threading.Thread(target=Message(buffer, FIELDS).send, args=(ours,))
+    sending.start()
+    message = receive(theirs)
+    sending.join()
+    assert (bytes(message.buffer), message.fields) == (buffer, FIELDS)
+
+
+def test_a_message_is_read_in_pieces(pair) -> None:
+    ours, theirs = pair
+    theirs.setblocking(False)
+    Message(b"data", FIELDS).send(ours)
+    whole = theirs.recv(1000)
+    reader = MessageReader()
+    for index in range(len(whole)):
+        assert reader.read(theirs) is None
+        ours.send(whole[index : index + 1])
+    assert reader.read(theirs) == Message(memoryview(bytearray(b"data")), FIELDS)
+
+
+def test_the_unsent_rest_is_returned(pair) -> None:
+    ours, theirs = pair
+    ours.setblocking(False)
+    rest = Message(LARGE, FIELDS).send_some(ours)
+    assert 0 < len(rest) < len(LARGE)
+    ours.setblocking(True)
+    sending = threading.Thread(target=ours.sendall, args=(rest,))
+    sending.start()
+    assert receive(theirs).buffer == LARGE
+    sending.join()
+
+
+@pytest.mark.parametrize("sent", [b"", b"a part of"])
+def test_an_incomplete_message_raises_eof_error(pair, sent) -> None:
+    ours, theirs = pair
+    ours.sendall(sent)
+    ours.close()
+    with pytest.raises(EOFError):
+        receive(theirs)
+
 
 LIMITS = ImageLimits()
 REVISION = "sha256:0"
@@ -39,10 +106,6 @@ def test_the_content_seed_depends_on_pixels_and_revision_only(photo, encode, png
     assert run(png, revision="sha256:1").content_seed != expected
 
 
-def test_the_warnings_of_decoding_are_part_of_the_result(encode, photo) -> None:
-    assert len(run(encode(photo.convert("P"), "PNG"), Declared("image/jpeg")).warnings) == 2
-
-
 def test_quality_is_measured_on_the_whole_upright_image_on_request(encode, photo) -> None:
     turned = Image.Exif()
     turned[ExifTags.Base.Orientation] = 6
@@ -51,12 +114,6 @@ def test_quality_is_measured_on_the_whole_upright_image_on_request(encode, photo
     assert isinstance(result, DecodeResult)
     assert result.quality == measure_quality(photo.rotate(-90, expand=True))
     assert run(content).quality is None
-
-
-def test_an_image_outside_the_limits_is_not_decoded(png) -> None:
-    result = run_job(DecodeJob(png, Declared(), INPUT, REVISION), ImageLimits(max_side=63))
-    assert isinstance(result, DecodeFailure)
-    assert isinstance(result.error, UnusableImage)
 
 
 def test_the_quality_of_a_reduced_image_has_the_size_of_the_original(encode, photo) -> None:

@@ -1,8 +1,11 @@
 """An application without a model, for tests of connections and bodies."""
 
 from fastapi import FastAPI, Request
+from starlette.types import ASGIApp
 
-from service.http import problem_responses as problems
+from service.http import responses as problems
+from service.http.middleware import BodyLimits, Check, HeaderChecks, RequestMiddleware
+from service.settings import BodySettings, ConnectionSettings
 from service.telemetry.request_id import RequestIdMiddleware
 
 PROBES = ("/livez", "/readyz", "/metrics")
@@ -21,3 +24,10 @@ def plain_app() -> FastAPI:
         return len(await request.body())
 
     return app
+
+
+def guarded(app: ASGIApp, *checks: Check, bodies: BodyLimits | None = None) -> RequestIdMiddleware:
+    """Returns an application behind the middlewares that refuse requests."""
+    headers = HeaderChecks(ConnectionSettings())
+    limits = bodies or BodyLimits(BodySettings(), {})
+    return RequestIdMiddleware(RequestMiddleware(app, headers, checks, limits))

@@ -10,7 +10,7 @@ import pytest
 from fastapi import Request
 
 from eulerlora_client.contract.problems import MalformedBody
-from service.http.upload import Upload, read_file
+from service.http.requests import Upload, read_file
 
 BOUNDARY = "frontier"
 MULTIPART = b"multipart/form-data; boundary=" + BOUNDARY.encode()

@@ -9,10 +9,9 @@ from contextlib import ExitStack, suppress
 import pytest
 from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from service.http import protocol as http_protocol
-from service.http.body_limits import BodySettings
+from service.http.middleware import BodySettings
 from service.http.protocol import ConnectionSettings, protocol_of
 from tests.service.http.plain_app import PROBES, plain_app
 from tests.service.real_server import (
@@ -107,11 +106,6 @@ def test_headers_that_arrive_at_once_are_limited_too(client) -> None:
     assert response.headers["connection"] == "close"
 
 
-def test_a_wrong_method_is_refused(port) -> None:
-    response = exchange(port, b"DELETE /predict HTTP/1.1\r\nHost: test\r\n\r\n")
-    assert (response.status, response.problem["code"]) == (405, "method_not_allowed")
-
-
 def test_an_invalid_chunk_ends_its_request(port) -> None:
     with connect(port) as connection:
         connection.sendall(
@@ -178,10 +172,6 @@ def test_a_connection_is_closed_after_the_idle_timeout() -> None:
         connection.sendall(PROBE)
         assert read_response(connection).status == 200
         assert is_closed(connection)
-
-
-def test_the_idle_timeout_exceeds_that_of_common_proxies() -> None:
-    assert ConnectionSettings().idle_timeout_s > 60
 
 
 def test_a_new_connection_replaces_the_one_that_is_idle_longest() -> None:
@@ -293,18 +283,3 @@ def test_a_response_that_the_client_does_not_read_is_aborted(monkeypatch) -> Non
                 received += len(chunk)
         assert 0 < received < size
         assert len(exchange(port, PROBE).body) == size  # a client that reads gets all of it
-
-
-def test_uvicorn_has_the_internal_names_that_the_protocol_uses() -> None:
-    instance_names = set(H11Protocol.__init__.__code__.co_names)
-    assert {
-        "conn", "app", "connections", "cycle", "flow", "timeout_keep_alive",
-        "timeout_keep_alive_task",
-    } <= instance_names  # fmt: skip
-    assert {"handle_events", "_unset_keepalive_if_required"} <= set(
-        H11Protocol.data_received.__code__.co_names
-    )
-    assert "timeout_keep_alive_handler" in H11Protocol.on_response_complete.__code__.co_names
-    assert "on_response_complete" in H11Protocol.handle_events.__code__.co_names
-    assert "send_400_response" in H11Protocol.handle_events.__code__.co_names
-    assert protocol_of(ConnectionSettings()).idle is not protocol_of(ConnectionSettings()).idle

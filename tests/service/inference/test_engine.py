@@ -1,6 +1,8 @@
-"""The engine: items in a batch get the result they get alone; the division of CPU cores."""
+"""Inference on a device, its errors, and the served models."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -9,10 +11,90 @@ from pathlib import Path
 import pytest
 import torch
 
+from eulerlora.checkpoint.files import Checkpoint
+from eulerlora.errors import SettingsError
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import Draw
-from service.inference.engine import MAX_WORKERS, CoreAllocation, Engine, InferenceItem
+from eulerlora_client.contract.problems import OutOfMemory, UnknownModel
+from service.inference.engine import (
+    MAX_WORKERS,
+    CoreAllocation,
+    DeviceFailed,
+    Engine,
+    InferenceItem,
+    ServedModel,
+    ServedModels,
+    with_device_errors,
+)
+
+OUT_OF_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be ..."),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    MemoryError(),
+]
+LOST_DEVICE = [
+    torch.AcceleratorError("CUDA error: device-side assert triggered\nCUDA kernel errors ..."),
+    torch.AcceleratorError("an error of another accelerator"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`"),
+    RuntimeError("CUDA driver error: unknown error"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+    RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
+]
+OTHER = [
+    RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"),
+    RuntimeError("expected no CUDA error"),
+    ValueError("CUDA error: raised by other code"),
+]
+
+
+def raising(error: Exception) -> None:
+    def run() -> None:
+        raise error
+
+    with_device_errors(run)
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=repr)
+def test_an_allocation_error_does_not_pass_on_the_message_of_torch(
+    error: Exception,
+) -> None:
+    with pytest.raises(OutOfMemory) as raised:
+        raising(error)
+    assert raised.value.detail == "the device had no memory for this image"
+
+
+@pytest.mark.parametrize("error", LOST_DEVICE, ids=repr)
+def test_a_lost_device_keeps_the_first_line_of_the_message(error: Exception) -> None:
+    with pytest.raises(DeviceFailed) as raised:
+        raising(error)
+    assert str(raised.value) == str(error).splitlines()[0]
+
+
+@pytest.mark.parametrize("error", OTHER, ids=repr)
+def test_any_other_error_is_raised_unchanged(error: Exception) -> None:
+    with pytest.raises(type(error)) as raised:
+        raising(error)
+    assert raised.value is error
+
+
+def test_the_tensors_of_a_failed_batch_are_freed_while_its_error_is_handled() -> None:
+    references: list[weakref.ref[torch.Tensor]] = []
+
+    def run() -> None:
+        batch = torch.zeros(10)
+        references.append(weakref.ref(batch))
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    try:
+        with_device_errors(run)
+    except OutOfMemory as problem:
+        gc.collect()
+        assert references[0]() is None
+        assert problem.__context__ is None
+    else:
+        pytest.fail("nothing was raised")
 
 
 @pytest.fixture(autouse=True)
@@ -143,3 +225,55 @@ def test_the_number_of_cores_is_set_for_the_thread_of_the_pass_only() -> None:
         thread.join()
         assert torch.get_num_threads() == 2
     assert counts == [1]
+
+
+@pytest.fixture
+def serve(make_network, make_config):
+    """Returns a served model: (name, revision) -> ServedModel."""
+
+    def build(name: str, revision: str = "sha256:0") -> ServedModel:
+        network = make_network()
+        config = make_config(network, name=name)
+        checkpoint = Checkpoint(network, config, revision)
+        return ServedModel.of(EulerLoRA(checkpoint, torch.device("cpu")))
+
+    return build
+
+
+def test_the_first_model_is_the_default(serve) -> None:
+    first, second = serve("b"), serve("a")
+    models = ServedModels([first, second])
+    assert (list(models), len(models), models.default) == (["b", "a"], 2, "b")
+    assert models.named(None) is models["b"] is first
+    assert models.named("a") is second
+
+
+@pytest.mark.parametrize("name", ["", "A", "xyzzy", "b "])
+def test_an_unknown_name_is_not_echoed_and_the_served_ones_are_listed(serve, name) -> None:
+    with pytest.raises(UnknownModel) as raised:
+        ServedModels([serve("first"), serve("second")]).named(name)
+    assert raised.value.detail == "the served models are: first, second"
+
+
+def test_two_models_with_the_same_name_are_refused(serve) -> None:
+    with pytest.raises(SettingsError, match="twin"):
+        ServedModels([serve("twin"), serve("twin")])
+
+
+def test_a_replacement_keeps_name_and_order_and_does_not_change_a_held_model(serve) -> None:
+    models = ServedModels([serve("a", "sha256:1"), serve("b", "sha256:1")])
+    held, listed = models["a"], models.items()
+    models.replace(serve("a", "sha256:2"))
+    assert models.named("a").revision == models.named(None).revision == "sha256:2"
+    assert [(name, served.revision) for name, served in listed] == [
+        ("a", "sha256:2"),
+        ("b", "sha256:1"),
+    ]
+    assert held.revision == "sha256:1"
+
+
+def test_a_model_that_is_not_served_cannot_be_replaced(serve) -> None:
+    models = ServedModels([serve("a")])
+    with pytest.raises(SettingsError, match="b"):
+        models.replace(serve("b"))
+    assert list(models) == ["a"]

@@ -22,7 +22,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.prediction.precision import PrecisionDecision
 from eulerlora.settings import DEFAULT_RUNTIME, RuntimeSettings
 from eulerlora_client.contract.sampling import PRECISIONS
-from service.inference.models import ServedModel
+from service.inference.engine import ServedModel
 from service.lifecycle.loading import (
     THREAD_NAME,
     CheckedModel,

@@ -24,8 +24,7 @@ from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import DEFAULT_RUNTIME
-from service.inference.engine import InferenceItem
-from service.inference.models import ServedModel, ServedModels
+from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.lifecycle import supervisor
 from service.lifecycle.gate import Gate
 from service.lifecycle.loading import CheckedModel, load_checked, newer_revision

@@ -11,7 +11,7 @@ from eulerlora_client.contract.problems import Overloaded
 from service.app import Options, create_service
 from service.auth.key_file import write_clients
 from service.auth.keys import Keys
-from service.inference.models import ServedModel, ServedModels
+from service.inference.engine import ServedModel, ServedModels
 from service.inference.queue import RequestQueue
 from service.lifecycle.gate import Gate
 from service.lifecycle.phase import Lifecycle
@@ -64,13 +64,6 @@ def test_all_but_the_probes_needs_a_key(keyed, png) -> None:
     assert keyed.get("/v2/health/live").json() == {"live": True}
     accepted = keyed.get("/v2/models/tiny", headers={"X-API-Key": "clinic-key"})
     assert accepted.status_code == 200
-
-
-def test_a_body_over_the_limit_is_refused(model, png) -> None:
-    with TestClient(app_of(model, bodies={"max_bytes": 1000})) as client:
-        response = client.post(INFER, json=body_of(png + bytes(1000)))
-    assert response.status_code == 413
-    assert response.json() == {"error": "body_too_large: expected at most 1,000 bytes"}
 
 
 @pytest.mark.parametrize("status", [429, 503])

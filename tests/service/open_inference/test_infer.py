@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from tritonclient.utils import InferenceServerException
 
 from eulerlora_client.contract.answers import Prediction
-from service.open_inference.tensors import OUTPUTS, encoded
+from service.open_inference.routes import OUTPUTS, encoded
 from tests.service.conftest import app_of
 from tests.service.real_server import run_server
 
@@ -222,11 +222,6 @@ def test_binary_data_must_have_the_announced_sizes(client, png, header, size, pr
 def test_other_media_types_and_compression_are_refused(client, png, headers) -> None:
     response = client.post(INFER, json={"inputs": [json_input(png)]}, headers=headers)
     assert response.status_code == 415
-
-
-def test_a_file_that_is_no_image_is_refused_as_by_predict(client, png) -> None:
-    for content, status in ((b"text", 415), (png[:100], 422)):
-        assert post(client, content).status_code == status
 
 
 def test_parameters_in_the_query_are_refused(client, png) -> None:

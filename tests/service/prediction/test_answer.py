@@ -13,8 +13,8 @@ from eulerlora.settings import Draw
 from eulerlora_client.contract.answers import Prediction, PredictionWarning, Threshold
 from eulerlora_client.contract.problems import ModelFailure
 from eulerlora_client.contract.queries import PredictQuery
-from service.inference.models import ServedModel
-from service.inference.ticket import InferenceResult
+from service.inference.engine import ServedModel
+from service.inference.queue import InferenceResult
 from service.prediction.answer import prediction_of
 from service.prediction.request import PredictRequest
 from service.prediction.rounds import SampledResult

@@ -9,7 +9,7 @@ from eulerlora_client.contract.answers import ProblemDocument
 from eulerlora_client.contract.problems import Overloaded, QuotaExceeded
 from eulerlora_client.contract.queries import PredictQuery
 from service.decoding.pool import Decoded
-from service.http.upload import FILES_PART
+from service.http.requests import FILES_PART
 from tests.service.harness import DET, FakeRequest, PipelineHarness, predict_one
 
 BOUNDARY = "boundary"
@@ -60,14 +60,13 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("address", ["10.0.0.2", "10.0.0.1"], ids=["client", "request"])
-def test_one_image_waits_for_few_images_of_a_batch(harness, png, address) -> None:
+def test_one_image_waits_for_few_images_of_a_batch_of_another_client(harness, png) -> None:
     async def scenario(harness: PipelineHarness) -> None:
         decoder = StepDecoder(harness)
         batch = from_client(batch_of(png, 8), "10.0.0.1")
         many = asyncio.create_task(harness.pipeline.predict_batch(batch.request, DET))
         await settle()
-        single = from_client(FakeRequest(png + b"single"), address)
+        single = from_client(FakeRequest(png + b"single"), "10.0.0.2")
         one = asyncio.create_task(harness.pipeline.predict(single.request, DET))
         await settle()
         decoder.permit(2)

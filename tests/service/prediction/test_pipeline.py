@@ -19,7 +19,7 @@ from eulerlora_client.contract.problems import (
 )
 from eulerlora_client.contract.queries import PredictQuery
 from service.audit.log import AuditEntry
-from service.inference.models import ServedModel
+from service.inference.engine import ServedModel
 from tests.conftest import ENERGY
 from tests.service.harness import PipelineHarness, predict_one
 
@@ -40,15 +40,6 @@ def calibrated(make_network, make_config) -> EulerLoRA:
     )  # fmt: skip
     checkpoint = Checkpoint(network, make_config(network, thresholds=thresholds), "sha256:0")
     return EulerLoRA(checkpoint, torch.device("cpu"))
-
-
-def test_a_prediction_has_a_timing(harness, png) -> None:
-    with harness() as running:
-        predicted = asyncio.run(predict_one(running, png))
-    assert predicted.prediction.request_id == "the-id"
-    assert predicted.timing.decode_s > 0
-    assert predicted.timing.queue_s >= 0
-    assert predicted.timing.model_s > 0
 
 
 def test_samples_are_drawn_with_the_sampler_of_the_checkpoint(
@@ -85,7 +76,7 @@ def test_a_full_queue_refuses_a_request_and_accepts_a_smaller_one(harness, png) 
         assert (await small).prediction.mode == "det"
         assert (await predict_one(harness, png, EIGHT)).prediction.samples == 8
 
-    with harness(max_waiting_rows=20) as running:
+    with harness(max_waiting_rows=40) as running:
         asyncio.run(scenario(running))
 
 

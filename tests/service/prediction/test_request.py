@@ -9,21 +9,26 @@ from eulerlora_client.contract.answers import Threshold
 from eulerlora_client.contract.problems import InvalidParameter
 from eulerlora_client.contract.queries import PredictQuery
 from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
-from service.inference.models import ServedModel
+from service.inference.engine import ServedModel
 from service.prediction.request import fewer_samples, requested_samples
 
 
-def test_samples_are_one_in_det_and_four_by_default_in_stoch() -> None:
-    assert requested_samples(PredictQuery()) == 1
-    assert requested_samples(PredictQuery(mode="stoch")) == DEFAULT_SAMPLES == 4
-    assert requested_samples(PredictQuery(mode="stoch", samples=9)) == 9
-    assert requested_samples(PredictQuery(mode="stoch", samples="auto")) == "auto"
+@pytest.fixture(scope="module")
+def served(model) -> ServedModel:
+    return ServedModel.of(model)
+
+
+def test_samples_are_one_in_det_and_four_by_default_in_stoch(served) -> None:
+    assert requested_samples(PredictQuery(), served) == 1
+    assert requested_samples(PredictQuery(mode="stoch"), served) == DEFAULT_SAMPLES == 4
+    assert requested_samples(PredictQuery(mode="stoch", samples=9), served) == 9
+    assert requested_samples(PredictQuery(mode="stoch", samples="auto"), served) == "auto"
 
 
 @pytest.mark.parametrize("samples", [1, 4, "auto"])
-def test_samples_with_det_are_an_invalid_parameter(samples) -> None:
+def test_samples_with_det_are_an_invalid_parameter(served, samples) -> None:
     with pytest.raises(InvalidParameter, match=": samples"):
-        requested_samples(PredictQuery(mode="det", samples=samples))
+        requested_samples(PredictQuery(mode="det", samples=samples), served)
 
 
 @pytest.mark.parametrize(
@@ -42,4 +47,5 @@ def test_fewer_samples_is_the_largest_power_of_two_with_a_threshold(
     )
     checkpoint = Checkpoint(network, make_config(network, thresholds=thresholds), "sha256:0")
     served = ServedModel.of(EulerLoRA(checkpoint, torch.device("cpu")))
-    assert fewer_samples(served, samples) == reduced
+    number, warnings = fewer_samples(served, samples)
+    assert (number, len(warnings)) == (reduced, reduced != samples)

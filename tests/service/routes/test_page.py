@@ -1,4 +1,4 @@
-"""GET / and GET /page/{name}."""
+"""The page and the documentation: their files, headers and security policy."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -8,12 +8,11 @@ from importlib.resources import as_file, files
 import pytest
 
 from eulerlora_client.policy.policy import Policy, default_policy
-from eulerlora_client.policy.results import UNKNOWN, WARNING, performance
-from service.routes.page import PageFile, measured_rows, page_files
+from eulerlora_client.policy.results import UNKNOWN, performance
+from service.routes.page import PageFile, documentation_files, measured_rows, page_files
 
 POLICY = default_policy()
 LESIONS = POLICY.malignant.classes
-MAX_BYTES = 250_000  # of all files of the page, uncompressed
 
 
 def files_of(
@@ -27,14 +26,6 @@ def index(*arguments: object, **named: object) -> str:
 
 
 NAMES = sorted(set(files_of()) - {"index.html"})
-
-
-def test_the_page_is_html_with_the_warning(client) -> None:
-    response = client.get("/")
-    assert response.status_code == 200
-    assert response.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert escape(WARNING) in response.text
-    assert "{{" not in response.text
 
 
 def test_the_page_shows_the_measured_performance_of_its_policy() -> None:
@@ -62,10 +53,6 @@ def test_the_page_says_what_the_server_records_and_keeps_files_for_the_audit_as_
     assert "stores neither images nor results" in plain and "audit log" not in plain
     assert "Its audit log records every result" in audited
     assert 'id="strip" checked' in plain and 'id="strip">' in audited
-
-
-def test_the_weight_of_the_page_is_limited() -> None:
-    assert sum(len(file.content) for file in files_of().values()) < MAX_BYTES
 
 
 def test_the_security_policy_allows_only_this_server_and_no_frames(client) -> None:
@@ -99,14 +86,6 @@ def test_every_file_has_the_same_headers_and_can_be_cached(client, path) -> None
     )
 
 
-def test_files_have_their_media_types(client) -> None:
-    media_types = {name: client.get(f"/page/{name}").headers["Content-Type"] for name in NAMES}
-    assert media_types["card.css"] == "text/css; charset=utf-8"
-    assert media_types["example-even.jpg"] == "image/jpeg"
-    assert media_types["main.js"] == "text/javascript; charset=utf-8"
-    assert media_types["icon.svg"] == "image/svg+xml"
-
-
 @pytest.mark.parametrize("name", ["index.html", "missing.js", "..%2Fapp.py", "%2e%2e/app.py"])
 def test_other_files_are_not_served(client, refused, name) -> None:
     refused(client.get(f"/page/{name}"), 404, "not_found")
@@ -116,17 +95,6 @@ def test_only_get_and_head_are_allowed(client, refused) -> None:
     assert client.head("/").headers["ETag"] == client.get("/").headers["ETag"]
     assert client.head("/").content == b""
     refused(client.post("/"), 405, "method_not_allowed")
-
-
-def test_the_page_references_exactly_the_existing_files() -> None:
-    by_name = files_of()
-    referenced = re.findall(rb'(?:href|src)="page/([^"]+)"', by_name["index.html"].content)
-    modules = [
-        name
-        for file in by_name.values()
-        for name in re.findall(rb'from "\./([^"]+)"', file.content)
-    ]
-    assert {name.decode() for name in (*referenced, *modules)} == set(NAMES)
 
 
 def test_no_file_has_another_host_or_inline_styles_or_scripts() -> None:
@@ -141,3 +109,31 @@ def test_no_file_has_another_host_or_inline_styles_or_scripts() -> None:
         assert "//" not in text.replace("http://www.w3.org/2000/svg", "").replace("// ", ""), name
         assert not re.search(r"\b(style|on[a-z]+)=", text), name
         assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|eval\(", text)
+
+
+DOCUMENTATION_NAMES = sorted(set(documentation_files()) - {"index.html"})
+
+
+def test_the_documentation_has_the_security_policy_of_the_page(client) -> None:
+    page, documentation = client.get("/"), client.get("/docs")
+    assert documentation.status_code == 200
+    assert documentation.headers["Content-Type"] == "text/html; charset=utf-8"
+    for name in ("Content-Security-Policy", "X-Content-Type-Options", "Referrer-Policy"):
+        assert documentation.headers[name] == page.headers[name]
+    assert "unsafe" not in documentation.headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("name", DOCUMENTATION_NAMES)
+def test_every_file_has_a_tag_and_its_media_type(client, name) -> None:
+    first = client.get(f"/docs/{name}")
+    again = client.get(f"/docs/{name}", headers={"If-None-Match": first.headers["ETag"]})
+    assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
+    kind = "javascript" if name.endswith(".js") else "css"
+    assert first.headers["Content-Type"] == f"text/{kind}; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    "path", ["/docs/index.html", "/docs/oauth2-redirect", "/docs/..%2Fmain.js", "/redoc"]
+)
+def test_no_other_page_is_served(client, refused, path) -> None:
+    refused(client.get(path), 404, "not_found")

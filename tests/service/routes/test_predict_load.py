@@ -131,7 +131,7 @@ def test_under_overload_requests_are_accepted_or_refused_immediately(model, make
         assert gate.wait(TIMEOUT_S)
 
     sent = {"content": png, "headers": {"Content-Type": "image/png"}}
-    with TestClient(make_app(model, max_waiting_rows=20)) as client, ThreadPoolExecutor(12) as pool:
+    with TestClient(make_app(model, max_waiting_rows=16)) as client, ThreadPoolExecutor(12) as pool:
         handle = model.network.backbone.conv_proj.register_forward_pre_hook(block)
         try:
             futures = [pool.submit(client.post, "/predict", **sent)]

@@ -12,7 +12,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.settings import RuntimeSettings
 from eulerlora_client.contract.answers import ClassName
 from service.app import Options, create_service
-from service.inference.models import ServedModel, ServedModels
+from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
 
@@ -129,21 +129,6 @@ def test_a_set_of_another_precision_comes_with_a_warning(checkpoint, png) -> Non
     assert body["prediction_set"] is not None
     (warning,) = (entry for entry in body["warnings"] if entry["code"] == "other_precision")
     assert "calibrated in float32 and the prediction is in bfloat16" in warning["message"]
-
-
-def test_a_batch_has_a_set_for_each_image(service, png) -> None:
-    files = [("files", (name, png, "image/png")) for name in ("a.png", "b.png")]
-    results = service.post("/predict/batch?coverage=0.9", files=files).json()["results"]
-    alone = predicted(service, png, "coverage=0.9")["prediction_set"]
-    assert [result["prediction_set"] for result in results] == [alone, alone]
-
-
-def test_triage_has_the_set_in_its_prediction(service, png) -> None:
-    query = "coverage=0.9&mode=det"
-    triage = predicted(service, png, query, "/triage")
-    assert (
-        triage["prediction"]["prediction_set"] == (predicted(service, png, query)["prediction_set"])
-    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""GET /models, /models/{name}, /livez, /readyz and /metrics."""
+"""The routes that describe the models, probes, and metrics."""
 
 import asyncio
 
@@ -10,12 +10,13 @@ from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from starlette.testclient import TestClient
 
-from eulerlora.checkpoint.files import Checkpoint
+from eulerlora.checkpoint.files import CARD, Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.answers import Threshold
 from service.app import create_service
-from service.http import problem_responses as problems
-from service.inference.models import ServedModel, ServedModels
+from service.http import responses as problems
+from service.inference.engine import ServedModel, ServedModels
+from service.lifecycle.loading import MAX_CARD_BYTES, read_card
 from service.lifecycle.phase import Lifecycle
 from service.routes.system import SCRAPE_INTERVAL_S, probe_routes
 from service.settings import ImageLimits, ServiceSettings
@@ -65,17 +66,6 @@ def test_a_model_has_classes_limits_thresholds_and_provenance(client, model) -> 
     }
     assert body["thresholds"] == [entry.model_dump() for entry in model.config.thresholds]
     assert body["provenance"] == model.config.provenance
-
-
-def test_the_limits_are_those_of_the_settings(model, make_app) -> None:
-    limits = {
-        "min_side": 8, "max_side": 100, "max_pixels": 9000, "max_jpeg_pixels": 9001,
-        "max_request_pixels": 9002, "dicom": False,
-    }  # fmt: skip
-    with TestClient(make_app(model, images=limits, bodies={"max_bytes": 1234})) as client:
-        body = client.get("/models/tiny").json()
-    assert body["image_limits"] == limits
-    assert body["max_body_bytes"] == 1234
 
 
 def test_a_shift_appears_in_the_details_the_metrics_and_the_answers(model, make_app, png) -> None:
@@ -129,12 +119,6 @@ def test_two_models_are_served_by_name(make_network, make_config, photo, encode)
     assert (default["model"], second["model"]) == ("first", "second")
     assert default["probabilities"] == first["probabilities"] != second["probabilities"]
     assert (first["revision"], second["revision"]) == ("sha256:1", "sha256:2")
-
-
-def test_a_running_service_is_alive_and_ready(client) -> None:
-    alive, ready = client.get("/livez"), client.get("/readyz")
-    assert (alive.status_code, alive.json()) == (200, {"status": "alive"})
-    assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
 
 
 def test_readiness_follows_the_lifecycle() -> None:
@@ -212,3 +196,32 @@ def test_scrapes_are_answered_one_after_another(monkeypatch: pytest.MonkeyPatch)
 
     assert asyncio.run(scrape_all()) == [200] * 6
     assert (waiting, most) == (0, 1)
+
+
+CARD_TEXT = "# tiny\n\nTrained on nothing: Größe 0.\n"
+
+
+def test_the_card_of_a_model_is_markdown(model) -> None:
+    models = ServedModels([ServedModel.of(model, CARD_TEXT)])
+    lifecycle = Lifecycle()
+    lifecycle.become_ready()
+    service = create_service(models, ServiceSettings(), lifecycle)
+    response = TestClient(service.application).get("/models/tiny/card")
+    assert response.status_code == 200
+    assert response.headers["Content-Type"] == "text/markdown; charset=utf-8"
+    assert response.text == CARD_TEXT
+
+
+def test_a_model_without_a_card_has_an_empty_one_and_an_unknown_model_is_a_problem(
+    client, refused
+) -> None:
+    assert client.get("/models/tiny/card").text == ""
+    refused(client.get("/models/other/card"), 404, "unknown_model")
+
+
+def test_a_card_is_read_from_the_checkpoint_up_to_a_limit(tmp_path) -> None:
+    assert read_card(tmp_path) == ""
+    (tmp_path / CARD).write_bytes(CARD_TEXT.encode() + b"\xff")
+    assert read_card(tmp_path) == CARD_TEXT + "\N{REPLACEMENT CHARACTER}"
+    (tmp_path / CARD).write_bytes(bytes(MAX_CARD_BYTES + 1))
+    assert len(read_card(tmp_path)) == MAX_CARD_BYTES

@@ -14,16 +14,15 @@ from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.model import EulerLoRA
 from eulerlora.scores.feature_distance import FEATURES_PER_WIDTH, FeatureDistance, FeatureStatistics
 from eulerlora_client.contract.answers import ClassName, PolicyDescription, ScoreThreshold
-from eulerlora_client.contract.sampling import DEFAULT_SAMPLES
 from eulerlora_client.policy.policy import Policy, default_policy, policy_of
 from eulerlora_client.policy.quality import measure_quality
 from eulerlora_client.policy.results import NOT_FITTED, REASONS, TITLES, WARNING
 from service.app import Options, create_service
 from service.audit.log import AuditLog, AuditSettings
 from service.audit.verification import records
-from service.inference.models import ServedModel, ServedModels
+from service.http.responses import rounded
+from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
-from service.routes.responses import rounded
 from service.settings import ServiceSettings
 from tests.conftest import THRESHOLDS, TINY_BACKBONE
 from tests.service.audit_entries import SECRET
@@ -113,24 +112,6 @@ def test_the_prediction_equals_that_of_predict_with_trajectories(urgent, png) ->
     assert len(predicted["trajectory_probabilities"]) == 4
 
 
-def test_the_audit_log_has_the_disposition(five_classes, png, tmp_path: Path) -> None:
-    chosen, path = policy(urgent=1e-9), tmp_path / "audit.jsonl"
-    log = AuditLog(AuditSettings(file=path), SECRET)
-    with TestClient(app_of(five_classes, chosen, log)) as client:
-        body = client.post("/triage?mode=stoch", content=png, headers=HEADERS).json()
-        client.post("/predict", content=png, headers=HEADERS)
-    recorded = [record["triage"] for record in records(path) if record["kind"] == "decision"]
-    assert recorded == [
-        {
-            "disposition": body["disposition"],
-            "reasons": [reason["code"] for reason in body["reasons"]],
-            "policy_version": chosen.version,
-            "policy_hash": chosen.hash,
-        },
-        None,
-    ]
-
-
 def post_batch(client: TestClient, *contents: bytes, query: str = "") -> Any:
     files = [("files", (f"{index}.png", content)) for index, content in enumerate(contents)]
     return client.post(f"/triage/batch?{query}", files=files)
@@ -188,23 +169,6 @@ def test_the_audit_log_and_the_metrics_have_every_disposition_of_a_batch(
     counted = f'eulerlora_dispositions_total{{disposition="{results[0]["disposition"]}",model="'
     (line,) = (line for line in metrics.splitlines() if line.startswith(counted))
     assert line.endswith(" 3.0")
-
-
-def test_the_audit_log_has_full_precision(five_classes, png, tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    log = AuditLog(AuditSettings(file=path), SECRET)
-    with TestClient(app_of(five_classes, policy(), log)) as client:
-        body = client.post("/predict", content=png, headers=HEADERS).json()
-    (recorded,) = [record for record in records(path) if record["kind"] == "decision"]
-    exact = recorded["probabilities"]
-    assert exact != body["probabilities"]
-    assert rounded(exact) == body["probabilities"]
-
-
-def test_a_result_is_not_cached(urgent, png) -> None:
-    response = urgent.post("/triage", content=png, headers=HEADERS)
-    assert response.headers["Cache-Control"] == "no-store"
-    assert "model;dur=" in response.headers["Server-Timing"]
 
 
 def test_quality_is_measured_on_the_original_image_and_decides_first(five_classes, encode) -> None:
@@ -280,23 +244,6 @@ def test_explicit_values_win_and_get_the_notice(five_classes, png) -> None:
         assert (plain["prediction"]["samples"], plain["policy"]["notice"]) == (2, None)
 
 
-def test_samples_without_a_mode_are_refused_if_the_threshold_is_for_det(five_classes, png) -> None:
-    with TestClient(app_of(five_classes, fitted(five_classes, "det", 1))) as client:
-        response = client.post("/triage?samples=4", content=png, headers=HEADERS)
-        stoch = client.post("/triage?mode=stoch", content=png, headers=HEADERS).json()
-    assert (response.status_code, response.json()["code"]) == (422, "invalid_parameter")
-    assert stoch["prediction"]["samples"] == DEFAULT_SAMPLES
-
-
-def test_without_evidence_the_defaults_are_those_of_predict(five_classes, png) -> None:
-    chosen = policy().model_copy(update={"evidence": None})
-    with TestClient(app_of(five_classes, chosen)) as client:
-        body = client.post("/triage", content=png, headers=HEADERS).json()
-        described = client.get("/triage/policy").json()
-    assert body["prediction"]["mode"] == "det"
-    assert (described["mode"], described["samples"]) == ("det", None)
-
-
 def test_a_fitted_result_states_the_measured_performance(five_classes, png) -> None:
     chosen = fitted(five_classes, "stoch", 2)
     assert chosen.evidence is not None
@@ -321,30 +268,6 @@ def test_the_policy_is_described_exactly(five_classes) -> None:
         "urgent", "unfamiliar", "refer", "retake", "routine"
     ]  # fmt: skip
     assert all(one.title == one.disposition.capitalize() for one in described.dispositions)
-
-
-def test_a_multipart_upload_is_accepted(urgent, png) -> None:
-    response = urgent.post("/triage", files={"file": ("name.png", png, "image/png")})
-    assert response.status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("query", "status", "code"),
-    [
-        ("model=other", 404, "unknown_model"),
-        ("mode=det&samples=4", 422, "invalid_parameter"),
-        ("detail=trajectories", 422, "invalid_parameter"),
-        ("seed=1&seed=2", 422, "invalid_parameter"),
-    ],
-)
-def test_invalid_parameters_are_refused_as_by_predict(urgent, png, query, status, code) -> None:
-    response = urgent.post(f"/triage?{query}", content=png, headers=HEADERS)
-    assert (response.status_code, response.json()["code"]) == (status, code)
-
-
-def test_a_broken_image_is_refused(urgent, png) -> None:
-    response = urgent.post("/triage", content=png[:100], headers=HEADERS)
-    assert (response.status_code, response.json()["code"]) == (422, "unusable_image")
 
 
 def test_a_model_without_the_classes_of_the_policy_is_refused(client, png, refused) -> None:

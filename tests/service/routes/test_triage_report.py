@@ -22,8 +22,8 @@ from eulerlora_client.report import submitted
 from eulerlora_client.report.exports import write_csv
 from eulerlora_client.report.html import report_html
 from eulerlora_client.report.submitted import ReportJob, submitted_report
-from service.prediction import report
-from service.prediction.report import ReportWriter
+from service.routes import triage as report
+from service.routes.triage import ReportWriter
 from service.settings import ServiceSettings
 from tests.eulerlora_client.runs import decided, undecided
 from tests.service.conftest import app_of
@@ -97,10 +97,6 @@ def test_thumbnails_are_embedded_unless_they_are_no_small_pictures(client) -> No
         assert text.count("no image") >= 3
 
 
-def test_no_images_make_an_empty_report(client) -> None:
-    assert "There are no images." in post(client, {"images": []}).text
-
-
 @pytest.mark.parametrize(
     ("sent", "detail"),
     [
@@ -142,24 +138,6 @@ def test_a_body_over_the_limit_is_refused(model) -> None:
     with TestClient(app_of(model, bodies={"max_bytes": 1000})) as client:
         response = post(client, {"images": images()})
     assert (response.status_code, response.json()["code"]) == (413, "body_too_large")
-
-
-def with_classes(count: int) -> dict[str, Any]:
-    """Returns an image with a result of many classes."""
-    result = ROWS[0].result
-    assert result is not None
-    probabilities = {f"class {index}": 1 / count for index in range(count)}
-    changed = {"probabilities": probabilities, "trajectory_probabilities": None}
-    prediction = result.prediction.model_copy(update=changed)
-    changes = {"prediction": prediction, "class_names": {}}
-    return {"file": "a", "result": result.model_copy(update=changes).model_dump(mode="json")}
-
-
-@pytest.mark.parametrize("query", ["", "?format=csv"])
-def test_more_classes_than_a_model_has_are_refused(client, query: str) -> None:
-    response = post(client, {"images": [with_classes(1001)]}, query)
-    assert (response.status_code, response.json()["code"]) == (400, "malformed_body")
-    assert "too large" in response.json()["detail"]
 
 
 def test_a_report_that_is_too_long_is_refused(monkeypatch) -> None:

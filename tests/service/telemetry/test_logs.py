@@ -41,13 +41,13 @@ def log_exception(log: logging.Logger) -> None:
 
 def test_every_logger_writes_json_lines_to_stderr(stderr) -> None:
     logging.config.dictConfig(log_config("json"))
-    logging.getLogger("service.http.problem_responses").info("ours")
+    logging.getLogger("service.http.responses").info("ours")
     logging.getLogger("uvicorn.error").info("uvicorn's", extra={"color_message": "coloured"})
     logging.getLogger("some.library").warning("a library's")
     logging.getLogger("some.library").info("too much")
     lines = [json.loads(line) for line in stderr().splitlines()]
     assert [(line["logger"], line["message"]) for line in lines] == [
-        ("service.http.problem_responses", "ours"),
+        ("service.http.responses", "ours"),
         ("uvicorn.error", "uvicorn's"),
         ("some.library", "a library's"),
     ]

@@ -294,7 +294,7 @@ def test_a_connection_survives_an_exception_that_is_logged_once(address, caplog)
     caplog.handler.filters.clear()
     failed = [record for record in caplog.records if record.exc_info]
     assert [(record.name, record.request_id) for record in failed] == [
-        ("service.http.problem_responses", "first"), ("service.http.problem_responses", "second"),
+        ("service.http.responses", "first"), ("service.http.responses", "second"),
     ]  # fmt: skip
 
 

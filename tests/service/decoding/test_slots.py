@@ -1,4 +1,4 @@
-"""Who decodes next: fair order, short images, leaving callers, and the quota."""
+"""Who decodes next: fair order, short images, leaving callers, and the quota of a client."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from eulerlora_client.contract.problems import QuotaExceeded
-from service.scheduling.clients import Flow
-from service.scheduling.decoding_quota import DecodingQuota
-from service.scheduling.decoding_slots import SHORT_S, Charge, DecodingSlots
+from service.decoding.slots import SHORT_S, Charge, DecodingQuota, DecodingSlots
 from tests.service.fake_engine import FakeClock
 
 LONG_S = 2 * SHORT_S
@@ -25,10 +23,10 @@ class Decoders:
         self.started: list[str] = []
         self.tasks: dict[str, asyncio.Task[str]] = {}
 
-    async def send(self, name: str, flow: Flow, estimated_s: float = 0.01) -> None:
+    async def send(self, name: str, client: str, estimated_s: float = 0.01) -> None:
         """Sends an image."""
         self.tasks[name] = asyncio.create_task(
-            self.slots.run(flow, estimated_s, self._decode_of(name))
+            self.slots.run(client, estimated_s, self._decode_of(name))
         )
         await settle()
 
@@ -61,15 +59,14 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 def test_images_of_two_clients_alternate() -> None:
     async def scenario() -> None:
         decoders = Decoders(1)
-        batch, single = Flow("batch"), Flow("single")
         for index in range(4):
-            await decoders.send(f"batch {index}", batch)
-        await decoders.send("single 0", single)
-        await decoders.send("single 1", single)
+            await decoders.send(f"batch {index}", "batch")
+        await decoders.send("single 0", "single")
+        await decoders.send("single 1", "single")
         while decoders.running:
             await decoders.end(next(iter(decoders.running)))
         assert decoders.started == [
-            "batch 0", "single 0", "batch 1", "single 1", "batch 2", "batch 3"
+            "batch 0", "batch 1", "single 0", "batch 2", "single 1", "batch 3"
         ]  # fmt: skip
         assert await decoders.tasks["single 1"] == "single 1"
 
@@ -81,7 +78,7 @@ def test_expensive_images_are_paid_for_by_their_client() -> None:
         decoders = Decoders(1)
         for name in ("bomb", "photo"):
             for index in range(12):
-                await decoders.send(f"{name} {index}", Flow(name))
+                await decoders.send(f"{name} {index}", name)
         while len(decoders.started) < 12:
             name = next(iter(decoders.running))
             await decoders.end(name, 0.05 if name.startswith("bomb") else 0.01)
@@ -96,9 +93,9 @@ def test_long_images_leave_a_decoder_to_short_ones() -> None:
     async def scenario() -> None:
         decoders = Decoders(3)
         for index in range(4):
-            await decoders.send(f"long {index}", Flow(f"client {index}"), LONG_S)
+            await decoders.send(f"long {index}", f"client {index}", LONG_S)
         assert decoders.started == ["long 0", "long 1"]
-        await decoders.send("short", Flow("other"))
+        await decoders.send("short", "other")
         assert decoders.started == ["long 0", "long 1", "short"]
         await decoders.end("short")
         await decoders.end("long 0")
@@ -112,7 +109,7 @@ def test_long_images_leave_a_decoder_to_short_ones() -> None:
 def test_a_single_decoder_takes_long_images() -> None:
     async def scenario() -> None:
         decoders = Decoders(1)
-        await decoders.send("long", Flow("a"), LONG_S)
+        await decoders.send("long", "a", LONG_S)
         assert decoders.started == ["long"]
         await decoders.end("long")
 
@@ -122,20 +119,19 @@ def test_a_single_decoder_takes_long_images() -> None:
 def test_a_client_uses_all_decoders_alone_but_not_while_others_are_active() -> None:
     async def scenario() -> None:
         decoders = Decoders(2)
-        batch = Flow("batch")
         for index in range(3):
-            await decoders.send(f"batch {index}", batch)
+            await decoders.send(f"batch {index}", "batch")
         assert decoders.started == ["batch 0", "batch 1"]
-        await decoders.send("single", Flow("single"))
+        await decoders.send("single", "single")
         await decoders.end("batch 0")
         assert decoders.started[2:] == ["single"]
         await decoders.end("single")
         assert decoders.started[3:] == []  # kept free for the next image of the other client
-        await decoders.send("next", Flow("single"))
+        await decoders.send("next", "single")
         assert decoders.started[3:] == ["next"]
         await decoders.end("next")
         decoders.clock.now_s += 11
-        await decoders.send("batch 3", batch)
+        await decoders.send("batch 3", "batch")
         assert decoders.started[4:] == ["batch 2"]
         for task in decoders.tasks.values():
             task.cancel()
@@ -147,7 +143,7 @@ def test_an_image_whose_caller_leaves_is_not_decoded_or_keeps_its_decoder_to_the
     async def scenario() -> None:
         decoders = Decoders(1)
         for name in ("running", "waiting", "last"):
-            await decoders.send(name, Flow("a"))
+            await decoders.send(name, "a")
         decoders.tasks["running"].cancel()
         decoders.tasks["waiting"].cancel()
         await settle()
@@ -156,7 +152,7 @@ def test_an_image_whose_caller_leaves_is_not_decoded_or_keeps_its_decoder_to_the
         await decoders.end("running")
         assert decoders.started == ["running", "last"]
         await decoders.end("last")
-        assert decoders.slots.wait_s(Flow("a"), 5) == 0
+        assert decoders.slots.wait_s("a", 5) == 0
 
     run(scenario())
 
@@ -165,8 +161,8 @@ def test_a_client_over_its_quota_is_refused_and_frees_its_decoder() -> None:
     async def scenario() -> None:
         decoders = Decoders(1, quota_s=1)
         for name in ("bomb", "second"):
-            await decoders.send(name, Flow("a"))
-        await decoders.send("other", Flow("b"))
+            await decoders.send(name, "a")
+        await decoders.send("other", "b")
         await decoders.end("bomb", cpu_s=1.5)
         await decoders.end("other")
         with pytest.raises(QuotaExceeded):
@@ -185,8 +181,8 @@ def test_an_error_frees_the_decoder_and_is_raised() -> None:
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            await decoders.slots.run(Flow("a"), 0.01, fail)
-        await decoders.send("next", Flow("a"))
+            await decoders.slots.run("a", 0.01, fail)
+        await decoders.send("next", "a")
         assert decoders.started == ["next"]
         await decoders.end("next")
 
@@ -196,13 +192,48 @@ def test_an_error_frees_the_decoder_and_is_raised() -> None:
 def test_the_wait_counts_what_fair_sharing_serves_before() -> None:
     async def scenario() -> None:
         decoders = Decoders(2)
-        batch = Flow("batch")
         for index in range(10):
-            await decoders.send(f"batch {index}", batch, 1.0)
-        assert decoders.slots.wait_s(Flow("single"), 0.5) == pytest.approx(0.5)
-        assert decoders.slots.wait_s(Flow("batch"), 0.5) == pytest.approx(0.5)
-        assert decoders.slots.wait_s(batch, 2.0) == pytest.approx(6)
+            await decoders.send(f"batch {index}", "batch", 1.0)
+        assert decoders.slots.wait_s("single", 0.5) == pytest.approx(0.5)
+        assert decoders.slots.wait_s("batch", 2.0) == pytest.approx(6)
         for task in decoders.tasks.values():
             task.cancel()
 
     run(scenario())
+
+
+def test_a_client_may_use_its_quota_at_once_and_then_waits_for_its_debt() -> None:
+    clock = FakeClock()
+    quota = DecodingQuota(30, clock)
+    quota.charge("a", 29)
+    quota.check("a")
+    quota.charge("a", 6)  # an image that was more expensive than expected
+    with pytest.raises(QuotaExceeded) as raised:
+        quota.check("a")
+    assert raised.value.retry_after_s == pytest.approx(10)  # 5 s of debt at half a second a second
+    clock.now_s += 9.9
+    with pytest.raises(QuotaExceeded):
+        quota.check("a")
+    clock.now_s += 0.2
+    quota.check("a")
+
+
+def test_a_client_saves_at_most_one_minute() -> None:
+    clock = FakeClock()
+    quota = DecodingQuota(30, clock)
+    quota.charge("a", 1)
+    clock.now_s += 3600
+    quota.charge("a", 31)
+    with pytest.raises(QuotaExceeded):
+        quota.check("a")
+
+
+def test_clients_with_a_full_quota_are_forgotten() -> None:
+    clock = FakeClock()
+    quota = DecodingQuota(30, clock)
+    for name in ("a", "b"):
+        quota.charge(name, 1)
+    clock.now_s += 3600
+    quota.check("a")
+    quota.check("b")
+    assert quota._balances == {}

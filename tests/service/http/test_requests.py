@@ -1,15 +1,22 @@
-"""Parsing of request bodies: raw and multipart uploads, and invalid ones."""
+"""Files in request bodies, and the cancellation of requests whose client disconnects."""
 
 import asyncio
 import tempfile
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
-from eulerlora_client.contract.problems import InvalidUpload, MalformedBody, UnsupportedMedia
+from eulerlora_client.contract.problems import (
+    InvalidUpload,
+    MalformedBody,
+    Problem,
+    UnsupportedMedia,
+)
 from service.decoding.decode import Declared
-from service.http.upload import MAX_PARTS, Upload, read_file
+from service.http.requests import MAX_PARTS, Upload, read_file, read_files, while_connected
 
 BOUNDARY = "frontier"
 MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
@@ -188,3 +195,125 @@ def test_the_boundary_can_be_quoted_with_any_legal_character() -> None:
     boundary = "a'b(c)+_,-./:=?"
     body = multipart((FILE_HEADERS, CONTENT), boundary=boundary)
     assert read(body, f'multipart/form-data; boundary="{boundary}"').content == CONTENT
+
+
+MULTIPART_FILES = "multipart/form-data; boundary=b"
+
+
+def part(content: bytes, name: str = "files", filename: str | None = "a.png") -> bytes:
+    disposition = f'form-data; name="{name}"'
+    if filename is not None:
+        disposition += f'; filename="{filename}"'
+    head = f"--b\r\nContent-Disposition: {disposition}\r\nContent-Type: image/png\r\n\r\n"
+    return head.encode() + content + b"\r\n"
+
+
+def read_many(body: bytes, media_type: str = MULTIPART_FILES, step: int = 7) -> list[Upload]:
+    """Returns the files of a body that arrives in chunks of `step` bytes."""
+    chunks = [body[start : start + step] for start in range(0, len(body), step)]
+
+    async def receive() -> Any:
+        chunk = chunks.pop(0)
+        return {"type": "http.request", "body": chunk, "more_body": bool(chunks)}
+
+    headers = [(b"content-type", media_type.encode()), (b"transfer-encoding", b"chunked")]
+    return asyncio.run(read_files(Request({"type": "http", "headers": headers}, receive), 3))
+
+
+def test_all_files_are_read_in_order_with_declared_type_and_name() -> None:
+    body = part(b"one") + part(b"", filename="b.jpg") + part(b"\r\n--c") + b"--b--\r\n"
+    assert read_many(body) == [
+        Upload(b"one", Declared("image/png", "a.png")),
+        Upload(b"", Declared("image/png", "b.jpg")),
+        Upload(b"\r\n--c", Declared("image/png", "a.png")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "problem", "detail"),
+    [
+        (part(b"x") * 4 + b"--b--\r\n", InvalidUpload, "at most 3 files"),
+        (part(b"x") + part(b"x", name="file") + b"--b--\r\n", InvalidUpload, "only files"),
+        (part(b"x", filename=None) + b"--b--\r\n", InvalidUpload, "filename"),
+        (part(b"x", name="note", filename=None) + b"--b--\r\n", InvalidUpload, "only files"),
+        (b"--b--\r\n", InvalidUpload, "got none"),
+        (part(b"x"), MalformedBody, "closing boundary"),
+        (b"nonsense", MalformedBody, "cannot be parsed"),
+    ],
+    ids=["too many", "another name", "no filename", "a field", "no part", "no end", "nonsense"],
+)
+def test_a_body_with_other_parts_than_files_is_refused(
+    body: bytes, problem: type[Problem], detail: str
+) -> None:
+    with pytest.raises(problem, match=detail):
+        read_many(body)
+
+
+TIMEOUT_S = 120
+
+
+def request_of(disconnected: asyncio.Event, *before: dict[str, Any]) -> Request:
+    """Returns a request with these messages, whose client disconnects when the event is set."""
+    messages = list(before)
+
+    async def receive() -> Any:
+        if messages:
+            return messages.pop(0)
+        await disconnected.wait()
+        return {"type": "http.disconnect"}
+
+    return Request({"type": "http", "headers": []}, receive)
+
+
+def test_a_connected_client_does_not_affect_the_block() -> None:
+    async def scenario() -> None:
+        async with while_connected(request_of(asyncio.Event())):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1  # the watcher has ended
+
+    asyncio.run(scenario())
+
+
+def test_a_disconnect_cancels_the_block() -> None:
+    ended: list[str] = []
+
+    async def scenario() -> None:
+        disconnected = asyncio.Event()
+        empty = {"type": "http.request", "body": b"", "more_body": False}
+        asyncio.get_running_loop().call_later(0.01, disconnected.set)
+        with pytest.raises(ClientDisconnect):
+            async with while_connected(request_of(disconnected, empty)):
+                try:
+                    await asyncio.sleep(TIMEOUT_S)
+                finally:
+                    ended.append("the block")
+
+    asyncio.run(scenario())
+    assert ended == ["the block"]
+
+
+def test_an_exception_in_the_block_is_raised_unchanged() -> None:
+    async def scenario() -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with while_connected(request_of(asyncio.Event())):
+                raise ZeroDivisionError
+
+    asyncio.run(scenario())
+
+
+def test_cancellation_is_not_reported_as_a_disconnect() -> None:
+    async def block(entered: asyncio.Event) -> None:
+        async with while_connected(request_of(asyncio.Event())):
+            entered.set()
+            await asyncio.sleep(TIMEOUT_S)
+
+    async def scenario() -> None:
+        entered = asyncio.Event()
+        task = asyncio.create_task(block(entered))
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scenario())

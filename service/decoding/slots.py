@@ -1,4 +1,4 @@
-"""The order in which images get one of the decoders."""
+"""The order in which images get one of the decoders, and the decoding time of every client."""
 
 import asyncio
 import time
@@ -7,11 +7,63 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from service.scheduling.clients import Flow
-from service.scheduling.decoding_quota import DecodingQuota
-from service.scheduling.fair_queue import FairQueue
-from service.scheduling.recent_clients import RecentClients
-from service.scheduling.shared_capacity import SharedCapacity
+from eulerlora_client.contract.problems import QuotaExceeded
+from service.inference.fair_sharing import FairQueue, RecentClients, SharedCapacity
+
+MINUTE_S = 60.0
+
+
+@dataclass
+class _Balance:
+    """CPU seconds that a client may use; negative after an expensive image."""
+
+    seconds: float
+    at_s: float
+
+
+class DecodingQuota:
+    """A token bucket of CPU seconds for every client, for the images that it sends.
+
+    seconds_per_minute: the size of the bucket, which refills in a minute. A decode is charged when
+    it ends, whatever its result; a client in debt waits until the debt is refilled. now: a clock
+    in seconds that never goes back. For use in one event loop.
+    """
+
+    def __init__(
+        self, seconds_per_minute: float, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._capacity_s = seconds_per_minute
+        self._rate = seconds_per_minute / MINUTE_S
+        self._now = now
+        self._balances: dict[str, _Balance] = {}  # of clients below the capacity
+
+    def check(self, client: str) -> None:
+        """Raises QuotaExceeded if the client has used up its quota."""
+        balance = self._balances.get(client)
+        if balance is None:
+            return
+        self._refill(client, balance)
+        if balance.seconds <= 0:
+            raise QuotaExceeded(
+                f"at most {self._capacity_s:g} s of image decoding a minute",
+                retry_after_s=-balance.seconds / self._rate,
+            )
+
+    def charge(self, client: str, cpu_s: float) -> None:
+        """Subtracts the CPU time of a decode."""
+        balance = self._balances.setdefault(client, _Balance(self._capacity_s, self._now()))
+        self._refill(client, balance)
+        self._balances[client] = balance
+        balance.seconds -= cpu_s
+
+    def _refill(self, client: str, balance: _Balance) -> None:
+        now = self._now()
+        balance.seconds += (now - balance.at_s) * self._rate
+        balance.at_s = now
+        if balance.seconds >= self._capacity_s:
+            balance.seconds = self._capacity_s
+            self._balances.pop(client, None)
+
 
 Result = TypeVar("Result")
 Charge = Callable[[float], None]
@@ -24,7 +76,7 @@ SHORT_S = 0.05
 class _Job:
     """An image. cost: estimated CPU seconds. granted: done when a decoder is free for it."""
 
-    flow: Flow
+    client: str
     cost: float
     queued_at: float
     granted: "asyncio.Future[None]" = field(default_factory=asyncio.Future)
@@ -47,21 +99,21 @@ class DecodingSlots:
         self._now = now
         self._queue: FairQueue[_Job] = FairQueue()
         self._seconds = SharedCapacity(float("inf"))  # of waiting and running images
-        self._running: dict[_Job, tuple[str]] = {}  # with their clients
+        self._running: set[_Job] = set()
         self._recent = RecentClients(now)
 
-    def wait_s(self, flow: Flow, estimated_s: float) -> float:
+    def wait_s(self, client: str, estimated_s: float) -> float:
         """Returns the estimated seconds until more images of a request are decoded.
 
         estimated_s: their CPU seconds. The result is 0 if no other image waits or is decoded.
         """
         if not self._seconds.total:
             return 0.0
-        return self._seconds.finish_work(flow, estimated_s) / self._slots
+        return self._seconds.finish_work(client, estimated_s) / self._slots
 
     async def run(
         self,
-        flow: Flow,
+        client: str,
         estimated_s: float,
         decode: Callable[[Charge], Coroutine[Any, Any, Result]],
     ) -> Result:
@@ -71,14 +123,14 @@ class DecodingSlots:
         of every attempt to. If the caller is cancelled, an image that has started keeps its
         decoder until it ends. Raises QuotaExceeded if the client has used up its quota by then.
         """
-        job = _Job(flow, estimated_s, self._now())
-        self._recent.note(flow.client)
-        self._seconds.add(flow, estimated_s)
+        job = _Job(client, estimated_s, self._now())
+        self._recent.note(client)
+        self._seconds.add(client, estimated_s)
         self._queue.add(job)
         try:
             self._grant()
             await job.granted
-            self._quota.check(flow.client)
+            self._quota.check(client)
             decoding = asyncio.ensure_future(decode(self._charge_of(job)))
         except BaseException:
             self._release(job)
@@ -92,8 +144,8 @@ class DecodingSlots:
 
         def charge(cpu_s: float) -> None:
             nonlocal charged_s
-            self._quota.charge(job.flow.client, cpu_s)
-            self._queue.charge(job.flow, cpu_s - charged_s)
+            self._quota.charge(job.client, cpu_s)
+            self._queue.charge(job.client, cpu_s - charged_s)
             charged_s = 0.0
 
         return charge
@@ -105,22 +157,21 @@ class DecodingSlots:
 
     def _release(self, job: _Job) -> None:
         self._queue.remove(job)
-        self._running.pop(job, None)
-        self._seconds.add(job.flow, -job.cost)
+        self._running.discard(job)
+        self._seconds.add(job.client, -job.cost)
         self._grant()
 
     def _grant(self) -> None:
         while len(self._running) < self._slots:
-            job = self._queue.first(self._is_allowed)
+            running = [{job.client} for job in self._running]
+            is_last = len(running) == self._slots - 1 > 0
+            job = self._queue.first(
+                partial(self._recent.may_start, workers=self._slots, running=running),
+                lambda job: not is_last or job.cost <= SHORT_S,  # noqa: B023 - called at once
+            )
             if job is None:
                 return
             self._queue.take(job)
             if not job.granted.done():  # otherwise its caller was cancelled
-                self._running[job] = (job.flow.client,)
+                self._running.add(job)
                 job.granted.set_result(None)
-
-    def _is_allowed(self, job: _Job) -> bool:
-        if len(self._running) == self._slots - 1 > 0 and job.cost > SHORT_S:
-            return False
-        running = list(self._running.values())
-        return self._recent.may_start(job.flow.client, self._slots, running)

@@ -1,17 +1,23 @@
-"""Problem documents for all errors: stable codes, request ids, no values and no tracebacks."""
+"""Problem documents for all errors, and the numbers of successful responses."""
 
 import asyncio
+import json
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi import FastAPI, Query
 from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
-from eulerlora_client.contract.problems import SENT_BY_SERVICE, NotAuthenticated, Overloaded
-from service.http import problem_responses as problems
-from service.http.problem_responses import problem_headers
+from eulerlora_client.contract.answers import Nats, Probability, WireModel
+from eulerlora_client.contract.problems import SENT_BY_SERVICE, Overloaded
+from service.http import responses as problems
+from service.http.responses import json_response, problem_headers, rounded, server_timing
+from service.telemetry.events import Timing
 from service.telemetry.request_id import RequestIdMiddleware
+from tests.service.http.plain_app import guarded
 
 SECRET = "zz-secret-zz"
 PROBLEMS = [kind for kind in SENT_BY_SERVICE if kind.status is not None]
@@ -73,8 +79,7 @@ def test_the_middleware_responds_to_an_exception_and_does_not_raise_it() -> None
     async def fails(*_: object) -> None:
         raise RuntimeError(SECRET)
 
-    app = RequestIdMiddleware(problems.DefectMiddleware(fails))
-    response = TestClient(app).get("/", headers={"X-Request-ID": "find-me"})
+    response = TestClient(guarded(fails)).get("/", headers={"X-Request-ID": "find-me"})
     assert response.headers.get_list("X-Request-ID") == ["find-me"]
     assert (response.status_code, response.json()["code"]) == (500, "internal_error")
 
@@ -96,10 +101,6 @@ def test_overload_closes_the_connection_only_on_request() -> None:
     assert problem_headers(Overloaded("busy"), closes=True)["Connection"] == "close"
 
 
-def test_a_missing_key_is_answered_with_the_scheme() -> None:
-    assert problem_headers(NotAuthenticated("no key"))["WWW-Authenticate"] == "Bearer"
-
-
 def test_retry_after_is_at_least_one_whole_second() -> None:
     for seconds, header in ((0, "1"), (0.2, "1"), (1.2, "2"), (60, "60")):
         assert problem_headers(Overloaded("busy", seconds))["Retry-After"] == header
@@ -117,16 +118,6 @@ def test_an_exception_is_a_500_without_details_and_is_logged(faulty, caplog) -> 
     record = next(entry for entry in caplog.records if "find-me" in entry.getMessage())
     assert record.exc_info is not None
     assert SECRET in str(record.exc_info[1])
-
-
-def test_the_response_to_an_exception_has_the_request_id(faulty) -> None:
-    response = faulty.get("/defect", headers={"X-Request-ID": "find-me"})
-    assert response.headers.get("X-Request-ID") == "find-me"
-
-
-def test_the_next_request_after_an_exception_succeeds(faulty) -> None:
-    assert faulty.get("/defect").status_code == 500
-    assert faulty.get("/number?count=1").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -153,12 +144,6 @@ def test_an_invalid_parameter_is_named_without_its_value(faulty) -> None:
         assert "31337" not in response.json()["detail"]
 
 
-def test_an_unknown_path_is_a_404(client, refused) -> None:
-    response = client.get("/no/such/xyzzy")
-    refused(response, 404, "not_found")
-    assert "xyzzy" not in response.text
-
-
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [("GET", "/predict", "POST"), ("PUT", "/predict", "POST"), ("DELETE", "/predict", "POST"),
@@ -170,3 +155,47 @@ def test_a_wrong_method_is_a_405_with_the_allowed_one(
     response = client.request(method, path)
     refused(response, 405, "method_not_allowed")
     assert allowed in response.headers["Allow"]
+
+
+class Body(WireModel):
+    probabilities: dict[str, Probability]
+    rows: tuple[tuple[Probability, ...], ...] | None = None
+    entropy: Nats | None = None
+    seed: int = 0
+
+
+def test_numbers_have_six_significant_digits_and_integers_all_of_theirs() -> None:
+    body = Body(
+        probabilities={"a": 0.123456789, "b": 1.23456789e-9},
+        rows=((1 / 3, 2 / 3),),
+        entropy=1234567.89,
+        seed=4294967295,
+    )
+    response = json_response(body)
+    assert json.loads(response.body) == {
+        "probabilities": {"a": 0.123457, "b": 1.23457e-9},
+        "rows": [[0.333333, 0.666667]],
+        "entropy": 1234570.0,
+        "seed": 4294967295,
+    }
+
+
+@pytest.mark.parametrize("classes", [2, 7, 1000])
+def test_rounded_probabilities_sum_to_one_and_keep_the_highest(classes: int) -> None:
+    generator = np.random.default_rng(classes)
+    for concentration in (0.01, 1.0, 100.0):
+        exact = generator.dirichlet(np.full(classes, concentration)).tolist()
+        shown = rounded(exact)
+        assert abs(math.fsum(shown) - 1) <= 1e-5
+        assert max(shown) == rounded(max(exact))
+
+
+def test_fields_that_are_not_set_are_omitted_and_those_without_a_value_are_null() -> None:
+    response = json_response(Body(probabilities={}, rows=None, entropy=math.inf))
+    assert json.loads(response.body) == {"probabilities": {}, "rows": None, "entropy": None}
+
+
+def test_server_timing_is_in_milliseconds() -> None:
+    timings = [Timing(0.0125, 0, 2), Timing(0.001, 0.25, 1)]
+    assert server_timing(timings[:1]) == "decode;dur=12.50, queue;dur=0.00, model;dur=2000.00"
+    assert server_timing(timings) == "decode;dur=12.50, queue;dur=250.00, model;dur=2000.00"

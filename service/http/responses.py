@@ -1,20 +1,22 @@
-"""Problem documents (RFC 9457) as the response to every 4xx and 5xx error.
+"""Response bodies: JSON, and a problem document (RFC 9457) for every 4xx and 5xx error.
 
-Below OPEN_INFERENCE, the response is the error object of that protocol, with the same status.
+Below OPEN_INFERENCE, a problem is the error object of that protocol, with the same status.
 """
 
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails, to_json
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from eulerlora_client.contract.answers import ProblemDocument
 from eulerlora_client.contract.problems import (
@@ -33,7 +35,7 @@ from eulerlora_client.contract.problems import (
     UploadTooSlow,
 )
 from eulerlora_client.settings import expected_value
-from service.telemetry.events import CLIENT_CLOSED_REQUEST
+from service.telemetry.events import CLIENT_CLOSED_REQUEST, Timing
 from service.telemetry.request_id import HEADER, request_id_of
 
 logger = logging.getLogger(__name__)
@@ -121,33 +123,6 @@ class _ProblemResponse(JSONResponse):
         await super().__call__(scope, receive, send)
 
 
-class DefectMiddleware:
-    """Responds to an unexpected exception with a problem document and keeps the connection open.
-
-    Without this middleware Starlette raises the exception again after the response, and uvicorn
-    logs it a second time and closes the connection. An exception after the start of a response is
-    still raised.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = scope["type"] != "http"
-
-        async def tracking_send(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            await self.app(scope, receive, tracking_send)
-        except Exception as error:
-            if started:
-                raise
-            await (await _on_defect(Request(scope), error))(scope, receive, send)
-
-
 async def _on_problem(request: Request, problem: Exception) -> JSONResponse:
     assert isinstance(problem, Problem)
     return problem_response(problem, request_id_of(request))
@@ -173,6 +148,11 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
 
 
 async def _on_defect(request: Request, error: Exception) -> JSONResponse:
+    return defect_response(request, error)
+
+
+def defect_response(request: Request, error: Exception) -> JSONResponse:
+    """Logs an unexpected exception, and returns the response to it."""
     logger.exception("request %s failed", request_id_of(request), exc_info=error)
     problem = InternalError("the failure was logged under the request id")
     document = problem_document(problem, request_id_of(request))
@@ -190,3 +170,44 @@ def detail_without_value(error: ErrorDetails) -> str:
     if error["type"] == "value_error":
         return f"{name}: {error['ctx']['error']}"
     return f"{name}: expected {expected_value(error)}"
+
+
+SIGNIFICANT_DIGITS = 6
+"""Of the numbers in a response. The relative error is at most 5e-6, and so is the deviation of a
+sum of probabilities from 1, for any number of classes."""
+
+
+def json_response(
+    body: BaseModel | Mapping[str, Any],
+    timings: Sequence[Timing] = (),
+    media_type: str = "application/json",
+) -> Response:
+    """Returns the response with a body, and a Server-Timing header if there are predictions.
+
+    Omits fields that are not set, and rounds numbers to SIGNIFICANT_DIGITS.
+    """
+    values = body.model_dump(exclude_unset=True) if isinstance(body, BaseModel) else body
+    content = to_json(rounded(values), inf_nan_mode="null")
+    headers = {"Server-Timing": server_timing(timings)} if timings else {}
+    return Response(content, headers=headers, media_type=media_type)
+
+
+def rounded(value: Any) -> Any:
+    """Returns a JSON value with its floating-point numbers rounded; integers are exact."""
+    if isinstance(value, float):
+        return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: rounded(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(entry) for entry in value]
+    return value
+
+
+def server_timing(timings: Sequence[Timing]) -> str:
+    """Returns a Server-Timing header; of several predictions, the maximum of every stage."""
+    longest = {
+        "decode": max(timing.decode_s for timing in timings),
+        "queue": max(timing.queue_s for timing in timings),
+        "model": max(timing.model_s for timing in timings),
+    }
+    return ", ".join(f"{name};dur={1000 * value:.2f}" for name, value in longest.items())

@@ -1,0 +1,259 @@
+"""The middleware that refuses requests by their headers, limits bodies, and answers defects."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from eulerlora_client.contract.problems import (
+    BodyTooLarge,
+    ForeignOrigin,
+    HeadersTooLarge,
+    MalformedRequest,
+    MisdirectedRequest,
+    Overloaded,
+    Problem,
+    UploadTooSlow,
+)
+from service.decoding.slots import DecodingQuota
+from service.http.responses import defect_response, problem_response
+from service.inference.fair_sharing import SharedCapacity, client_of
+from service.inference.queue import RequestQueue
+from service.settings import BodySettings, ConnectionSettings
+from service.telemetry.observation import PROBES
+
+OPEN_CONNECTIONS = "open_connections"  # key in the request state
+MAX_HEADER_BYTES = 16 * 1024  # of target, header names and header values
+TOO_LARGE = f"expected headers of at most {MAX_HEADER_BYTES:,} bytes"
+RETRY_AFTER_S = 1.0
+
+Check = Callable[[Scope], None]
+"""Raises a Problem if the headers of a request show that it must be refused."""
+
+
+class RequestMiddleware:
+    """Refuses requests before their body is read, limits bodies, and answers defects.
+
+    header_checks: refusals by them close the connection, because its next request may be part of
+    this one. checks: run after those. A defect is answered with a problem document; otherwise
+    Starlette would raise the exception again after its response, and uvicorn would log it a second
+    time and close the connection. An exception after the start of a response is still raised. HEAD
+    is answered as GET (RFC 9110, 9.3.2); the server omits the body. Must be the innermost
+    middleware: the others record the method that was sent.
+    """
+
+    def __init__(
+        self, app: ASGIApp, header_checks: Check, checks: Sequence[Check], bodies: "BodyLimits"
+    ) -> None:
+        self.app = app
+        self._header_checks = header_checks
+        self._checks = checks
+        self._bodies = bodies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id, closes = scope["state"]["request_id"], True
+        try:
+            self._header_checks(scope)
+            closes = False
+            for check in self._checks:
+                check(scope)
+            body = self._bodies.body_of(scope, receive)
+        except Problem as problem:
+            refusal = problem_response(problem, request_id, closes or None)
+            await refusal(scope, receive, send)
+            return
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        started = False
+
+        async def tracking_send(message: Message) -> None:
+            nonlocal started
+            started = True
+            if body.overloaded and message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["Connection"] = "close"
+            await send(message)
+
+        try:
+            await self.app(inner, body.receive, tracking_send)
+        except Exception as error:
+            if started:
+                raise
+            await defect_response(Request(scope), error)(scope, receive, send)
+        finally:
+            body.release()
+            if "route" in inner:
+                scope["route"] = inner["route"]  # for observation
+
+
+@dataclass(frozen=True)
+class HostRules:
+    """The hosts and origins that requests may name; the probes are exempt.
+
+    hosts: names without a port, in lower case; None for all. same_origin: refuse requests that
+    another site's page sends through a visitor's browser, which needs no key to do so.
+    """
+
+    hosts: Collection[str] | None = None
+    same_origin: bool = False
+
+    def check(self, headers: Headers) -> None:
+        """Raises MisdirectedRequest or ForeignOrigin for the headers Host and Origin."""
+        host, origin = headers.get("host", "").lower(), headers.get("origin")
+        if self.hosts is not None and hostname(host) not in self.hosts:
+            raise MisdirectedRequest("expected a host name of this service (setting ALLOWED_HOSTS)")
+        if self.same_origin and origin is not None and urlsplit(origin.lower()).netloc != host:
+            raise ForeignOrigin("expected a request from the page of this service")
+
+
+@dataclass(frozen=True)
+class HeaderChecks:
+    """Checks of what every request has: its headers, and the connection that it arrived on.
+
+    431: too large; h11 limits only incomplete headers, so that headers that arrive in one piece are
+    checked here. 400: two lengths of the body, of which a proxy may have used the other one (RFC
+    9112, 6.3). 421 and 403: `HostRules`. 503: too many connections, except for probes.
+    """
+
+    settings: ConnectionSettings
+    rules: HostRules = HostRules()
+
+    def __call__(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        if header_bytes(scope) > MAX_HEADER_BYTES:
+            raise HeadersTooLarge(TOO_LARGE)
+        if "content-length" in headers and "transfer-encoding" in headers:
+            raise MalformedRequest("expected Content-Length or Transfer-Encoding, got both")
+        if scope["path"] in PROBES:
+            return
+        if scope["state"].get(OPEN_CONNECTIONS, 0) > self.settings.max_connections:
+            raise Overloaded("too many open connections", RETRY_AFTER_S)
+        self.rules.check(headers)
+
+
+@dataclass(frozen=True)
+class AdmissionCheck:
+    """Refuses requests of `paths` whose client has no capacity for one more row.
+
+    The response is 503; it is 429 for a client that has used up its decoding time. Under overload
+    most requests end here, at minimal cost. The rows of an admitted request are reserved later, by
+    `RequestQueue.reserve`, when they are known. Must follow the check of the key.
+    """
+
+    queue: RequestQueue
+    quota: DecodingQuota
+    paths: Container[str]
+
+    def __call__(self, scope: Scope) -> None:
+        if scope["path"] in self.paths:
+            client = client_of(scope)
+            self.quota.check(client)
+            self.queue.check_capacity(client)
+
+
+class BodyLimits:
+    """Limits on request bodies: size, upload time, and the total size of what has arrived.
+
+    Bytes in flight are those that have arrived, not those that are announced. Clients share their
+    limit as in SharedCapacity; a single body in flight may have any size within its limit.
+    max_bytes_by_path: size limits that replace the default limit of the settings.
+    """
+
+    def __init__(self, settings: BodySettings, max_bytes_by_path: Mapping[str, int]) -> None:
+        self._settings = settings
+        self._max_bytes_by_path = max_bytes_by_path
+        self._in_flight = SharedCapacity(settings.max_bytes_in_flight)
+
+    def body_of(self, scope: Scope, receive: Receive) -> "Body":
+        """Returns the body of a request. Raises BodyTooLarge if its announced size is too large."""
+        declared = _declared_bytes(scope)
+        max_bytes = self._max_bytes_by_path.get(scope["path"], self._settings.max_bytes)
+        if declared is not None and declared > max_bytes:
+            raise _too_large(max_bytes)
+        return Body(
+            receive,
+            client_of(scope),
+            max_bytes,
+            self._settings,
+            self._in_flight,
+            complete=declared == 0,
+        )
+
+
+@dataclass
+class Body:
+    """An arriving body.
+
+    complete: nothing of it is to come. overloaded: it was not read for lack of space, so that the
+    connection must end.
+    """
+
+    upstream: Receive
+    client: str
+    max_bytes: int
+    settings: BodySettings
+    in_flight: SharedCapacity
+    complete: bool = False
+    overloaded: bool = False
+    received: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    async def receive(self) -> Message:
+        """Returns the next message. Raises BodyTooLarge, Overloaded and UploadTooSlow."""
+        if self.complete:
+            return await self.upstream()  # waits for the disconnect
+        message = await self._receive_in_time()
+        arrived = len(message.get("body", b""))
+        if self.received + arrived > self.max_bytes:
+            raise _too_large(self.max_bytes)
+        is_alone = self.in_flight.total == self.received
+        if not is_alone and self.in_flight.utilization(self.client, arrived) > 1:
+            self.overloaded = True
+            raise Overloaded("too many uploads of this client at the same time", RETRY_AFTER_S)
+        self.received += arrived
+        self.in_flight.add(self.client, arrived)
+        self.complete = not message.get("more_body", False)
+        return message
+
+    def release(self) -> None:
+        """Frees the space of what has arrived."""
+        self.in_flight.add(self.client, -self.received)
+
+    async def _receive_in_time(self) -> Message:
+        remaining_s = self.started + self.settings.upload_timeout_s - time.monotonic()
+        try:
+            async with asyncio.timeout(min(remaining_s, self.settings.stall_timeout_s)):
+                return await self.upstream()
+        except TimeoutError as error:
+            raise UploadTooSlow("the body did not arrive in time") from error
+
+
+def header_bytes(scope: Scope) -> int:
+    """Returns the total size of target, header names and header values."""
+    target = len(scope["raw_path"]) + len(scope["query_string"])
+    return target + sum(len(name) + len(value) for name, value in scope["headers"])
+
+
+def hostname(host: str) -> str:
+    """Returns a Host header without its port and without the brackets of an IPv6 address."""
+    name = host.partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return name.removeprefix("[").removesuffix(".")
+
+
+def _declared_bytes(scope: Scope) -> int | None:
+    """Returns the declared length of the body; 0 without a body, None if it is unknown."""
+    headers = Headers(scope=scope)
+    if "transfer-encoding" in headers:
+        return None
+    length = headers.get("content-length", "0")
+    return int(length) if length.isascii() and length.isdigit() else None
+
+
+def _too_large(max_bytes: int) -> BodyTooLarge:
+    return BodyTooLarge(f"expected at most {max_bytes:,} bytes")

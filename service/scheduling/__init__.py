@@ -1,1 +1,0 @@
-"""Fair shares of decoders, inference, queue capacity and upload memory between clients."""

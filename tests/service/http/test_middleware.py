@@ -1,0 +1,479 @@
+"""Requests that are refused by their headers, HEAD, and limits on bodies."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from eulerlora_client.contract.problems import Problem
+from service.app import Options, create_service
+from service.decoding.slots import DecodingQuota
+from service.http import responses as problems
+from service.http.middleware import AdmissionCheck, BodyLimits, BodySettings, HostRules
+from service.inference.engine import ServedModel, ServedModels
+from service.inference.queue import RequestQueue, ThroughputEstimate
+from service.lifecycle.phase import Lifecycle
+from service.settings import ServiceSettings
+from tests.service.fake_engine import FakeEngine
+from tests.service.http.plain_app import guarded, plain_app
+from tests.service.real_server import (
+    LONG_TIMEOUTS,
+    PROBE,
+    SOCKET_TIMEOUT_S,
+    connect,
+    exchange,
+    is_closed,
+    read_response,
+    run_server,
+    serve_with_limits,
+)
+
+HOSTS = frozenset({"clinic.example", "::1"})
+SAME_ORIGIN = HostRules(same_origin=True)
+
+
+def code(rules: HostRules, **headers: str) -> str | None:
+    try:
+        rules.check(Headers(headers))
+    except Problem as problem:
+        return problem.code
+    return None
+
+
+@pytest.mark.parametrize(
+    ("host", "accepted"),
+    [("clinic.example", True), ("Clinic.Example:8443", True), ("clinic.example.", True),
+     ("[::1]:8000", True), ("other.example", False), ("clinic.example.evil.example", False),
+     ("", False), ("[::2]", False)],
+)  # fmt: skip
+def test_only_named_hosts_are_accepted(host: str, accepted: bool) -> None:
+    assert code(HostRules(HOSTS), host=host) == (None if accepted else "misdirected_request")
+    assert code(HostRules(None), host=host) is None
+
+
+@pytest.mark.parametrize(
+    ("origin", "accepted"),
+    [(None, True), ("https://clinic.example", True), ("http://CLINIC.example", True),
+     ("https://evil.example", False), ("https://clinic.example:8443", False),
+     ("https://clinic.example.evil.example", False), ("null", False), ("", False)],
+)  # fmt: skip
+def test_only_pages_of_the_service_itself_may_use_it_through_a_browser(origin, accepted) -> None:
+    sent = {} if origin is None else {"origin": origin}
+    expected = None if accepted else "foreign_origin"
+    assert code(SAME_ORIGIN, host="clinic.example", **sent) == expected
+    assert code(HostRules(), host="clinic.example", **sent) is None
+
+
+@pytest.fixture(scope="module")
+def port(model) -> Iterator[int]:
+    """The port of a keyless service that is called `localhost`."""
+    lifecycle = Lifecycle()
+    lifecycle.become_ready()
+    models = ServedModels([ServedModel.of(model)])
+    options = Options(hosts=frozenset({"localhost"}))
+    service = create_service(models, ServiceSettings(), lifecycle, options)
+    with run_server(service.application) as port:
+        yield port
+
+
+def request(method: str, path: str, host: str = "localhost", headers: str = "") -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("host", "headers", "status", "problem"),
+    [("evil.example", "", 421, "misdirected_request"),
+     ("localhost", "Origin: http://evil.example\r\n", 403, "foreign_origin")],
+)  # fmt: skip
+def test_a_foreign_request_is_refused_before_its_body(port, host, headers, status, problem) -> None:
+    announced = headers + "Content-Length: 10000000\r\n"
+    with connect(port) as connection:
+        connection.sendall(request("POST", "/predict", host, announced))
+        response = read_response(connection)
+    assert (response.status, response.problem["code"]) == (status, problem)
+    assert "evil" not in response.body.decode()
+    for own in (f"Origin: http://localhost:{port}\r\n", ""):
+        assert exchange(port, request("GET", "/models", f"localhost:{port}", own)).status == 200
+
+
+def test_probes_are_answered_under_every_name(port) -> None:
+    for path in ("/livez", "/readyz", "/metrics"):
+        assert exchange(port, request("GET", path, "10.0.0.7:8000")).status == 200
+
+
+@pytest.mark.parametrize("path", ["/predict/", "/predict/batch/", "/models/", "/livez/", "/docs/"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_trailing_slash_is_never_redirected(port, method: str, path: str) -> None:
+    response = exchange(port, request(method, path, headers="Content-Length: 0\r\n"))
+    assert response.status in (404, 405)
+    assert "location" not in response.headers
+
+
+@pytest.mark.parametrize("path", ["/", "/livez", "/readyz", "/metrics", "/models", "/openapi.json"])
+def test_head_has_the_headers_of_get_and_no_body(port, path: str) -> None:
+    with connect(port) as connection:
+        connection.sendall(request("HEAD", path) + request("GET", path))
+        response = read_response_without_body(connection)
+        answer = read_response(connection)
+    assert answer.status == 200
+    assert response.startswith(b"HTTP/1.1 200 ")
+    assert f"content-type: {answer.headers['content-type']}".encode() in response.lower()
+    assert b"content-length: " in response.lower()
+
+
+def read_response_without_body(connection) -> bytes:
+    """Returns the headers of the next response and reads nothing after them."""
+    received = bytearray()
+    while not received.endswith(b"\r\n\r\n"):
+        received += connection.recv(1)
+    return bytes(received)
+
+
+def test_head_is_recorded_as_head_of_its_route(port) -> None:
+    assert exchange(port, request("HEAD", "/predict").replace(b"HEAD", b"PUT")).status == 405
+    with connect(port) as connection:
+        connection.sendall(request("HEAD", "/models/tiny"))
+        assert b"HTTP/1.1 200" in read_response_without_body(connection)
+    metrics = exchange(port, request("GET", "/metrics")).body.decode()
+    assert 'method="HEAD",route="/models/{name}",status="200"' in metrics
+
+
+CLIENT = "address:testclient"
+
+
+@pytest.fixture
+def queue() -> RequestQueue:
+    return RequestQueue(ServiceSettings(max_waiting_rows=12), 1, ThroughputEstimate())
+
+
+@pytest.fixture
+def quota() -> DecodingQuota:
+    return DecodingQuota(60)
+
+
+@pytest.fixture
+def bodies_read() -> list[str]:
+    """The paths of the requests that reached the application."""
+    return []
+
+
+@pytest.fixture
+def client(queue: RequestQueue, quota: DecodingQuota, bodies_read: list[str]) -> TestClient:
+    async def respond(request: Request) -> PlainTextResponse:
+        bodies_read.append(request.url.path)
+        return PlainTextResponse(f"{len(await request.body())} bytes")
+
+    routes = [Route(path, respond, methods=["POST"]) for path in ("/predict", "/other")]
+    admission = AdmissionCheck(queue, quota, ("/predict",))
+    return TestClient(guarded(Starlette(routes=routes), admission))
+
+
+def test_a_request_passes_while_there_is_capacity_for_a_row(client, queue) -> None:
+    engine: Any = FakeEngine()
+    with queue.reserve(CLIENT, engine, 4):
+        assert client.post("/predict", content=b"image").text == "5 bytes"
+
+
+def test_a_client_that_uses_its_share_is_refused_before_its_body_is_read(
+    client, queue, bodies_read
+) -> None:
+    engine: Any = FakeEngine()
+    with queue.reserve(CLIENT, engine, 6):
+        response = client.post("/predict", content=b"image", headers={"X-Request-ID": "mine"})
+        assert (response.status_code, response.json()["code"]) == (503, "overloaded")
+        assert response.headers["Content-Type"] == "application/problem+json"
+        assert int(response.headers["Retry-After"]) >= 1
+        assert response.json()["request_id"] == "mine"
+        assert bodies_read == []
+        assert client.post("/other", content=b"image").text == "5 bytes"
+    assert client.post("/predict", content=b"image").text == "5 bytes"
+
+
+def test_a_closed_queue_is_not_ready(client, queue) -> None:
+    queue.close()
+    response = client.post("/predict", content=b"image")
+    assert (response.status_code, response.json()["code"]) == (503, "not_ready")
+
+
+def test_a_client_over_its_decoding_quota_is_refused_before_its_body_is_read(
+    client, quota, bodies_read
+) -> None:
+    quota.charge("another", 1000)
+    assert client.post("/predict", content=b"image").status_code == 200
+    quota.charge(CLIENT, 90)
+    response = client.post("/predict", content=b"image")
+    assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
+    assert 25 <= int(response.headers["Retry-After"]) <= 30
+    assert bodies_read == ["/predict"]
+
+
+MAX_BYTES = 100_000
+STALL_S = 1.0
+UPLOAD_S = 1.0
+HEAD = b"POST /predict HTTP/1.1\r\nHost: test\r\nContent-Type: image/png\r\n"
+LONG = HEAD + b"Content-Length: 1000\r\n\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+VALID = HEAD + b"Content-Length: 4\r\n\r\nsome"
+
+
+@pytest.fixture(scope="module")
+def limited_port() -> Iterator[int]:
+    """The port of a server that accepts three bodies of the maximum size in flight."""
+    bodies = BodySettings(
+        max_bytes=MAX_BYTES,
+        upload_timeout_s=SOCKET_TIMEOUT_S,
+        stall_timeout_s=SOCKET_TIMEOUT_S,
+        max_bytes_in_flight=3 * MAX_BYTES,
+    )
+    with serve_with_limits(plain_app(), LONG_TIMEOUTS, bodies) as limited_port:
+        yield limited_port
+
+
+@pytest.fixture(scope="module")
+def short_stall() -> Iterator[int]:
+    """The port of a server with a short timeout between the pieces of a body."""
+    bodies = BodySettings(upload_timeout_s=SOCKET_TIMEOUT_S, stall_timeout_s=STALL_S)
+    with serve_with_limits(plain_app(), LONG_TIMEOUTS, bodies) as limited_port:
+        yield limited_port
+
+
+@pytest.fixture(scope="module")
+def short_upload() -> Iterator[int]:
+    """The port of a server with a short timeout for a whole body."""
+    bodies = BodySettings(upload_timeout_s=UPLOAD_S, stall_timeout_s=UPLOAD_S)
+    with serve_with_limits(plain_app(), LONG_TIMEOUTS, bodies) as limited_port:
+        yield limited_port
+
+
+@pytest.fixture(autouse=True)
+def still_serves(limited_port) -> Iterator[None]:
+    """Checks after every test that the next valid request succeeds."""
+    yield
+    assert exchange(limited_port, VALID).status == 200
+
+
+def chunk(size: int) -> bytes:
+    return f"{size:x}\r\n".encode() + bytes(size) + b"\r\n"
+
+
+def test_a_declared_length_over_the_limit_is_refused_before_the_body(limited_port) -> None:
+    with connect(limited_port) as connection:
+        connection.sendall(HEAD + f"Content-Length: {MAX_BYTES + 1}\r\n\r\n".encode())
+        response = read_response(connection)
+        assert (response.status, response.problem["code"]) == (413, "body_too_large")
+        assert response.headers["connection"] == "close"
+        assert is_closed(connection)
+
+
+def test_an_expected_100_continue_is_not_sent_for_a_refused_body(limited_port) -> None:
+    response = exchange(
+        limited_port, HEAD + b"Expect: 100-continue\r\nContent-Length: 999999999\r\n\r\n"
+    )
+    assert response.status == 413
+
+
+def test_a_chunked_body_over_the_limit_is_refused_before_its_end(limited_port) -> None:
+    with connect(limited_port) as connection:
+        connection.sendall(CHUNKED + chunk(60_000))
+        connection.sendall(chunk(60_000))
+        response = read_response(connection)  # before the end of the body
+        assert (response.status, response.problem["code"]) == (413, "body_too_large")
+        assert is_closed(connection)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_client_that_sends_a_too_large_body_completely_gets_the_413(
+    limited_port, chunked
+) -> None:
+    pieces = [bytes(10_000)] * 300
+    response = httpx.post(
+        f"http://127.0.0.1:{limited_port}/predict",
+        content=iter(pieces) if chunked else b"".join(pieces),
+        headers={"Content-Type": "image/jpeg"},
+        timeout=SOCKET_TIMEOUT_S,
+    )
+    assert response.status_code == 413
+    assert response.json()["code"] == "body_too_large"
+    assert response.headers["Connection"] == "close"
+
+
+def test_a_body_that_stalls_is_closed_with_408(short_stall) -> None:
+    starts = [head + begun for head in (LONG, CHUNKED) for begun in (b"", b"8\r\nsome")]
+    with ExitStack() as stack:
+        connections = [stack.enter_context(connect(short_stall)) for _ in starts]
+        for connection, start in zip(connections, starts, strict=True):
+            connection.sendall(start)
+        for connection in connections:
+            response = read_response(connection)
+            assert (response.status, response.problem["code"]) == (408, "upload_too_slow")
+            assert is_closed(connection)
+
+
+def test_a_slowly_sent_body_is_closed_with_408(short_upload) -> None:
+    with connect(short_upload) as connection:
+        connection.sendall(LONG)
+        connection.settimeout(UPLOAD_S / 10)
+        while True:
+            connection.sendall(b"x")
+            try:
+                response = read_response(connection)
+                break
+            except TimeoutError:
+                continue
+        assert response.status == 408
+
+
+def test_announced_bytes_refuse_nobody(limited_port) -> None:
+    with ExitStack() as stack:
+        for head in (*[HEAD + f"Content-Length: {MAX_BYTES}\r\n\r\n".encode()] * 30, CHUNKED):
+            stack.enter_context(connect(limited_port)).sendall(head + b"1\r\nx")
+        assert exchange(limited_port, PROBE).status == 200  # the server has processed the headers
+        assert exchange(limited_port, LONG + bytes(1000)).status == 200
+
+
+@pytest.mark.parametrize("head", [LONG, CHUNKED], ids=["Content-Length", "chunked"])
+def test_a_disconnect_during_the_upload_frees_its_bytes(limited_port, head) -> None:
+    for _ in range(6):  # twice the capacity
+        with connect(limited_port) as connection:
+            connection.sendall(head + b"8\r\nsome")
+        assert exchange(limited_port, PROBE).status == 200
+
+
+class LimitedApp:
+    """An app behind the limits, called without a server. `read`: bodies read by its route."""
+
+    def __init__(self, **settings: object) -> None:
+        self.read: list[bytes] = []
+        app = FastAPI()
+        problems.install(app)
+
+        @app.post("/{path}")
+        async def route(request: Request) -> None:
+            self.read.append(await request.body())
+
+        limits = BodyLimits(BodySettings.model_validate(settings), {"/large": 1000})
+        self.app = guarded(app, bodies=limits)
+
+    def __call__(
+        self, messages: list[dict[str, object]], path: str = "/small", **headers: str
+    ) -> int:
+        """Returns the status of a request with these body messages, after which it stalls."""
+        arriving = iter(messages)
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, object]:
+            message = next(arriving, None)
+            return message or await asyncio.Future()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        scope = {
+            "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
+            "query_string": b"", "headers": raw,
+        }  # fmt: skip
+        asyncio.run(self.app(scope, receive, send))  # type: ignore[arg-type]
+        status: int = sent[0]["status"]
+        return status
+
+
+def piece(data: bytes, more: bool = True) -> dict[str, object]:
+    return {"type": "http.request", "body": data, "more_body": more}
+
+
+def test_a_path_can_have_another_limit() -> None:
+    send = LimitedApp(max_bytes=100)
+    assert send([piece(bytes(101), more=False)], content_length="101") == 413
+    assert send([piece(bytes(101), more=False)], "/large", content_length="101") == 200
+    assert send([piece(bytes(1001), more=False)], "/large", transfer_encoding="chunked") == 413
+    assert send.read == [bytes(101)]
+
+
+def test_a_body_of_exactly_the_limit_is_read() -> None:
+    send = LimitedApp(max_bytes=100)
+    assert (
+        send([piece(bytes(60)), piece(bytes(40), more=False)], transfer_encoding="chunked") == 200
+    )
+    assert send([piece(bytes(100), more=False)], content_length="100") == 200
+    assert send.read == [bytes(100), bytes(100)]
+
+
+def test_reading_stops_at_the_limit() -> None:
+    send = LimitedApp(max_bytes=100)
+    assert send([piece(bytes(60)), piece(bytes(60))], transfer_encoding="chunked") == 413
+    assert send.read == []
+
+
+def test_a_request_without_a_body_holds_nothing() -> None:
+    send = LimitedApp(max_bytes=100, max_bytes_in_flight=1)
+    assert send([piece(b"", more=False)]) == 200
+    assert send([piece(b"", more=False)], content_length="0") == 200
+    assert send([piece(b"xy", more=False)], content_length="2") == 200  # alone
+
+
+class Arriving:
+    """A request whose body arrives in pieces; `closes` tells whether its connection ends."""
+
+    def __init__(self, app: Any, client: str, declared: int) -> None:
+        self._pieces: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+        self.sent: list[Any] = []
+        scope = {
+            "type": "http", "method": "POST", "path": "/small", "raw_path": b"/small",
+            "query_string": b"", "headers": [(b"content-length", b"%d" % declared)],
+            "client": (client, 1),
+        }  # fmt: skip
+        self.task = asyncio.create_task(app(scope, self._pieces.get, self._send))
+
+    async def _send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    async def receive(self, size: int, more: bool = True) -> None:
+        self._pieces.put_nowait(piece(bytes(size), more))
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    @property
+    def status(self) -> int | None:
+        return self.sent[0]["status"] if self.sent else None
+
+    @property
+    def closes(self) -> bool:
+        return (b"connection", b"close") in self.sent[0]["headers"]
+
+
+def test_clients_share_the_bytes_in_flight() -> None:
+    async def scenario() -> None:
+        app = LimitedApp(max_bytes=1000, max_bytes_in_flight=900).app
+        first, second = Arriving(app, "10.0.0.1", 1000), Arriving(app, "10.0.0.1", 400)
+        await first.receive(250)
+        await second.receive(150)
+        other = Arriving(app, "10.0.0.2", 200)
+        await second.receive(150)
+        assert (first.status, second.status) == (None, 503)
+        assert second.closes
+        await other.receive(200, more=False)
+        assert (other.status, other.closes) == (200, False)
+        await first.receive(50, more=False)
+        assert first.status == 200
+        again = Arriving(app, "10.0.0.1", 400)  # all bytes are free again
+        await again.receive(400, more=False)
+        assert again.status == 200
+
+    asyncio.run(scenario())
+
+
+def test_a_disconnect_during_the_upload_reaches_no_route() -> None:
+    send = LimitedApp(max_bytes=100, max_bytes_in_flight=100)
+    for _ in range(3):
+        assert send([piece(b"x"), {"type": "http.disconnect"}], content_length="80") == 499
+    assert send.read == []

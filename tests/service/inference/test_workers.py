@@ -1,0 +1,233 @@
+"""The worker threads and retries of failed batches, with a fake engine."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from eulerlora_client.contract.problems import ModelFailure, NotReady, OutOfMemory, Problem
+from service.inference.engine import DeviceFailed
+from service.inference.workers import run_with_retry
+from tests.service.fake_engine import (
+    NO_DEADLINE,
+    TIMEOUT_S,
+    BatcherHarness,
+    FakeEngine,
+    item_of,
+    values_of,
+)
+
+OUT_OF_MEMORY = OutOfMemory("full")
+
+
+def run(
+    values: list[int], error_of: Callable[[list[int]], Exception | None]
+) -> tuple[list[object], list[list[int]]]:
+    """Returns the outputs, with problems as their class, and the batches that ran."""
+    engine = FakeEngine()
+    engine.error_of = error_of
+    results = run_with_retry(engine.infer, [item_of(value) for value in values])
+    outputs = [type(result) if isinstance(result, Problem) else int(result) for result in results]
+    return outputs, engine.batches
+
+
+def test_the_items_of_a_failed_batch_run_again_alone_once() -> None:
+    outputs, batches = run([1, 2, 3], lambda values: ValueError() if 2 in values else None)
+    assert outputs == [1, ModelFailure, 3]
+    assert batches == [[1, 2, 3], [1], [2], [3]]
+
+
+def test_a_batch_that_is_out_of_memory_is_split_in_two() -> None:
+    outputs, batches = run([1, 2, 3, 4, 5], lambda v: OUT_OF_MEMORY if len(v) > 3 else None)
+    assert outputs == [1, 2, 3, 4, 5]
+    assert batches == [[1, 2, 3, 4, 5], [1, 2, 3], [4, 5]]
+
+
+def test_a_batch_is_split_only_once() -> None:
+    outputs, batches = run([1, 2, 3, 4], lambda v: OUT_OF_MEMORY if 1 in v else None)
+    assert outputs == [OutOfMemory, OutOfMemory, 3, 4]
+    assert batches == [[1, 2, 3, 4], [1, 2], [3, 4]]
+
+
+def test_a_failed_half_of_a_split_batch_runs_again_item_by_item() -> None:
+    def error_of(values: list[int]) -> Exception | None:
+        if len(values) == 4:
+            return OUT_OF_MEMORY
+        return ValueError() if 3 in values else None
+
+    outputs, batches = run([1, 2, 3, 4], error_of)
+    assert outputs == [1, 2, ModelFailure, 4]
+    assert batches == [[1, 2, 3, 4], [1, 2], [3, 4], [3], [4]]
+
+
+def test_a_batch_does_not_run_again_on_a_lost_device() -> None:
+    engine = FakeEngine()
+    engine.error_of = lambda _: DeviceFailed("gone")
+    with pytest.raises(DeviceFailed):
+        run_with_retry(engine.infer, [item_of(1), item_of(2)])
+    assert engine.batches == [[1, 2]]
+
+
+def test_the_cause_of_a_failure_is_logged_but_not_part_of_the_problem(caplog) -> None:
+    engine = FakeEngine()
+    engine.error_of = lambda _: ValueError("a secret")
+    (problem,) = run_with_retry(engine.infer, [item_of(1)])
+    assert isinstance(problem, ModelFailure)
+    assert "a secret" not in problem.detail
+    assert "a secret" in caplog.text
+
+
+@pytest.fixture
+def harness() -> Iterator[BatcherHarness]:
+    harness = BatcherHarness()
+    with harness.batcher.running():
+        yield harness
+        harness.engine.gate.set()
+
+
+def test_items_that_arrive_during_a_batch_form_the_next_one(harness: BatcherHarness) -> None:
+    first = harness.block_with(6)
+    later = harness.submit(1, 2, 3)
+    assert not any(future.done() for future in (first, *later))
+    harness.engine.gate.set()
+    assert values_of([first, *later]) == [6, 1, 2, 3]
+    assert harness.engine.batches == [[6], [1, 2, 3]]
+
+
+def test_a_cancelled_item_never_runs(harness: BatcherHarness) -> None:
+    harness.block_with(1)
+    first, cancelled, last = harness.submit(2, 3, 1)
+    assert cancelled.cancel()
+    harness.engine.gate.set()
+    assert values_of([first, last]) == [2, 1]
+    assert harness.engine.batches[1:] == [[2, 1]]
+
+
+def test_a_bad_item_does_not_affect_the_rest_of_its_batch(harness: BatcherHarness) -> None:
+    harness.engine.error_of = lambda values: ValueError("two") if 2 in values else None
+    harness.block_with(5)
+    one, two, three = harness.submit(1, 2, 3)
+    after = harness.submit(4)
+    harness.engine.gate.set()
+    assert values_of([one, three, *after]) == [1, 3, 4]
+    with pytest.raises(ModelFailure):
+        two.result(TIMEOUT_S)
+    assert harness.engine.batches == [[5], [1, 2, 3], [1], [2], [3], [4]]
+
+
+def test_every_batch_is_reported_with_its_model_rows_items_and_seconds(
+    harness: BatcherHarness,
+) -> None:
+    harness.block_with(6)
+    later = harness.submit(1, 2)
+    harness.engine.gate.set()
+    values_of(later)
+    assert [(run.model, run.rows) for run in harness.runs] == [("fake", 6), ("fake", 3)]
+    assert all(run.seconds >= 0 for run in harness.runs)
+
+
+def test_a_lost_device_ends_all_inference_and_is_reported_once(harness: BatcherHarness) -> None:
+    lost = DeviceFailed("CUDA error: an illegal memory access was encountered")
+    harness.engine.error_of = lambda _: lost
+    with harness.queue.reserve("a", harness.engine, 1) as (decoding,):
+        running = harness.block_with(6)
+        waiting = harness.submit(1, 2, 3, 6)
+        harness.engine.gate.set()
+        assert harness.failed.wait(TIMEOUT_S)
+        for future in (running, *waiting):
+            with pytest.raises(NotReady):
+                future.result(TIMEOUT_S)
+        with pytest.raises(NotReady):
+            harness.queue.enqueue(decoding, item_of(1), NO_DEADLINE)
+    with pytest.raises(NotReady):
+        harness.submit(1)
+    with pytest.raises(NotReady), harness.queue.reserve("a", harness.engine, 1):
+        pass
+    assert harness.engine.batches == [[6]]
+    assert harness.fatal == [lost]
+
+
+def test_a_hung_pass_is_a_lost_device() -> None:
+    harness = BatcherHarness(max_batch_s=0.05)
+    with harness.batcher.running():
+        hung = harness.block_with(6)
+        waiting = harness.submit(1)
+        assert harness.failed.wait(TIMEOUT_S)
+        for future in (hung, *waiting):
+            with pytest.raises(NotReady):
+                future.result(TIMEOUT_S)
+        assert not harness.engine.gate.is_set()
+    harness.engine.gate.set()  # the late end of the hung pass has no effect
+    assert len(harness.fatal) == 1
+    assert "0.05 s" in str(harness.fatal[0])
+
+
+def test_closing_runs_the_accepted_items_and_refuses_new_ones() -> None:
+    harness = BatcherHarness()
+    futures = []
+    refused = threading.Event()
+
+    def submit_until_refused() -> None:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not refused.is_set() and time.monotonic() < deadline:
+            try:
+                futures.extend(harness.submit(3))
+            except NotReady:
+                refused.set()
+        harness.engine.gate.set()
+
+    with harness.batcher.running():
+        futures.append(harness.block_with(5))
+        futures += harness.submit(4, 4, 4)
+        thread = threading.Thread(target=submit_until_refused)
+        thread.start()
+    assert refused.is_set()
+    thread.join(TIMEOUT_S)
+    assert values_of(futures)[:4] == [5, 4, 4, 4]
+
+
+def test_a_result_has_the_times_in_the_queue_and_in_the_batch(harness: BatcherHarness) -> None:
+    started = time.monotonic()
+    first = harness.block_with(6)
+    second = harness.submit(2)[0]
+    blocked_from = time.monotonic()
+    threading.Event().wait(0.1)
+    blocked_s = time.monotonic() - blocked_from
+    harness.engine.gate.set()
+    one, two = first.result(TIMEOUT_S), second.result(TIMEOUT_S)
+    total_s = time.monotonic() - started
+    assert blocked_s <= one.ran_s <= total_s
+    assert blocked_s <= two.queued_s <= total_s
+    assert 0 <= one.queued_s <= total_s - one.ran_s
+    assert 0 <= two.ran_s <= total_s - two.queued_s
+
+
+def test_workers_run_at_the_same_time_and_do_not_wait_for_each_other() -> None:
+    harness = BatcherHarness(workers=2)
+    fast = FakeEngine("fast")
+    with harness.batcher.running():
+        blocked = harness.block_with(6)
+        for value in (1, 2, 3):
+            future = harness.batcher.submit(fast, item_of(value), NO_DEADLINE)  # type: ignore[arg-type]
+            assert values_of([future]) == [value]
+        assert not blocked.done()
+        harness.engine.gate.set()
+        assert values_of([blocked]) == [6]
+
+
+def test_a_hung_pass_in_one_worker_is_a_lost_device_while_another_worker_runs() -> None:
+    harness = BatcherHarness(workers=2, max_batch_s=0.05)
+    fast = FakeEngine("fast")
+    with harness.batcher.running():
+        hung = harness.block_with(6)
+        while not harness.failed.is_set():
+            try:
+                future = harness.batcher.submit(fast, item_of(1), NO_DEADLINE)  # type: ignore[arg-type]
+                future.result(TIMEOUT_S)
+            except NotReady:
+                break
+        with pytest.raises(NotReady):
+            hung.result(TIMEOUT_S)
+    harness.engine.gate.set()
+    assert len(harness.fatal) == 1
