@@ -1,7 +1,6 @@
 """Learned normal elements of A (BLoB, Wang et al., NeurIPS 2024)."""
 
 import math
-from collections.abc import Collection
 from typing import Literal
 
 import torch
@@ -62,7 +61,7 @@ class BLoBMethod(GaussianWeightsMethod[BLoBSettings]):
     """Noise on A; in training, every row of every image has its own."""
 
     settings_type = BLoBSettings
-    sampled_weights: Collection[Weight] = ("down",)
+    sampled_weights: tuple[Weight, ...] = ("down",)
     noise_per_image = True
 
     def block(self) -> BlockAdapters:

@@ -13,7 +13,7 @@ matrix are independent in other bases, the orthonormal columns of `left` and `ri
 
 import math
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -114,7 +114,7 @@ class GaussianAdapters(AttentionAdapters):
         self,
         width: int,
         settings: AdapterSettings,
-        weights: Collection[Weight],
+        weights: tuple[Weight, ...],
         rotated: bool = False,
     ) -> None:
         super().__init__(width, settings)
@@ -184,7 +184,7 @@ class GaussianWeightsMethod(NoiseMethod[SettingsType_co]):
     """
 
     takes_dropout = False
-    sampled_weights: Collection[Weight] = ("down", "up", "head")
+    sampled_weights: tuple[Weight, ...] = ("down", "up", "head")
     rotated = False
 
     def __init__(self, settings: SettingsType_co, shape: NetworkShape) -> None:

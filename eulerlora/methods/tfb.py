@@ -5,7 +5,7 @@ row k of V' A adds U E to the weights, where all elements of E have the standard
 search finds the largest s that changes the labels of few anchors.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Literal
 
 import torch
@@ -58,7 +58,7 @@ class TFBMethod(GaussianWeightsMethod[TFBSettings], FittedMethod[TFBSettings]):
 
     settings_type = TFBSettings
     fit_settings = TFBFit
-    sampled_weights: Collection[Weight] = ("down",)
+    sampled_weights: tuple[Weight, ...] = ("down",)
 
     @classmethod
     def fit(cls, settings: TFBFit, source: FitSource) -> AdaptedVisionTransformer:

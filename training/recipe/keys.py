@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import tomlkit
 from pydantic import BaseModel
@@ -134,7 +134,8 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _models(candidates: list[Any]) -> Iterator[type[BaseModel]]:
-    for kind in candidates:
+    for candidate in candidates:
+        kind = candidate.__origin__ if get_origin(candidate) is Annotated else candidate
         if kind is MethodSettings:
             yield from settings_of_trained()
         elif kind is FitSettings:

@@ -23,7 +23,7 @@ from fastapi.testclient import TestClient
 from eulerlora_client.commands.program import program
 from eulerlora.model import EulerLoRA
 from service.app import create_service
-from service.inference.models import ServedModel, ServedModels
+from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
 
