@@ -7,13 +7,16 @@ something that nobody tested. No value may be REQUIRED. Needs kubectl, and no Py
 """
 
 import re
+import subprocess
 import sys
-
-from deploy.engines import EngineError, output
 
 IMAGE = re.compile(r"^\s*(?:- )?image: *\"?([^\s\"]*)", re.MULTILINE)
 UNSET = "REQUIRED"
 BY_DIGEST = re.compile(r"[^@]+@sha256:[0-9a-f]{64}")
+
+
+class ManifestError(Exception):
+    """kubectl is missing or failed, or an overlay lacks a value. The message is one line."""
 
 
 def without_digest(manifests: str) -> list[str]:
@@ -22,18 +25,22 @@ def without_digest(manifests: str) -> list[str]:
 
 
 def rendered(overlay: str) -> str:
-    """Returns the manifests of a folder with a kustomization.yaml. Raises EngineError."""
+    """Returns the manifests of a folder with a kustomization.yaml. Raises ManifestError."""
     try:
-        manifests = output(["kubectl", "kustomize", overlay])
+        command = ["kubectl", "kustomize", overlay]
+        result = subprocess.run(command, check=False, capture_output=True, text=True)
     except FileNotFoundError as error:
-        raise EngineError("expected the program kubectl") from error
+        raise ManifestError("expected the program kubectl") from error
+    if result.returncode:
+        raise ManifestError(f"{overlay}: kubectl failed: {' '.join(result.stderr.split())[-400:]}")
+    manifests = result.stdout.strip()
     for image in without_digest(manifests):
-        raise EngineError(
+        raise ManifestError(
             f"{overlay}: expected an image by digest, got {image}; "
             "run: kustomize edit set image eulerlora=REGISTRY/eulerlora@sha256:DIGEST"
         )
     if UNSET in manifests:
-        raise EngineError(f'{overlay}: expected the namespace in the query, got "{UNSET}"')
+        raise ManifestError(f'{overlay}: expected the namespace in the query, got "{UNSET}"')
     return manifests
 
 
@@ -43,7 +50,7 @@ def main() -> None:
         sys.exit("usage: python -m deploy.manifests OVERLAY")
     try:
         print(rendered(sys.argv[1]))
-    except EngineError as error:
+    except ManifestError as error:
         sys.exit(str(error))
 
 

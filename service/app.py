@@ -46,10 +46,9 @@ from service.routes.triage import (
     triage_routes,
 )
 from service.settings import ServiceSettings
-from service.telemetry.events import Gauges
-from service.telemetry.metrics import Metrics
+from service.telemetry.logs import RequestIdMiddleware
+from service.telemetry.metrics import Gauges, Metrics
 from service.telemetry.observation import ObservationMiddleware, RequestObserver, served_paths
-from service.telemetry.request_id import RequestIdMiddleware
 from service.telemetry.shift_monitor import ShiftMonitors
 
 if TYPE_CHECKING:  # the OpenTelemetry SDK is imported only with --trace

@@ -25,19 +25,21 @@ from eulerlora.settings import PrecisionChoice, RuntimeSettings
 from eulerlora_client.policy.policy import default_policy, read_policy
 from eulerlora_client.settings import validated
 from service.app import Options, create_service
-from service.audit.log import AuditLog, AuditSettings
-from service.audit.secret import read_secret
-from service.auth.exposure import allowed_hosts, check_exposure
+from service.audit.log import AuditLog, AuditSettings, read_secret
+from service.auth.access import allowed_hosts, check_exposure
 from service.auth.keys import Keys
 from service.decoding.pool import Decoder
 from service.http.middleware import MAX_HEADER_BYTES
 from service.http.protocol import protocol_of
 from service.inference.engine import ServedModels
-from service.lifecycle.dispositions import policy_dispositions
-from service.lifecycle.gate import Gate
-from service.lifecycle.loading import Load, checkpoint_folder, is_loading, load_checked
-from service.lifecycle.phase import Lifecycle
-from service.lifecycle.server import Server
+from service.lifecycle.loading import (
+    Load,
+    checkpoint_folder,
+    is_loading,
+    load_checked,
+    policy_dispositions,
+)
+from service.lifecycle.phase import Gate, Lifecycle, Server
 from service.lifecycle.supervisor import Parts, Service, Supervisor
 from service.settings import (
     LifeSettings,

@@ -128,7 +128,7 @@ class ServiceSettings(BaseSettings):
     overload_status: HTTP status of the problem `overloaded`; some proxies retry only one of the
     two. fewer_samples: under load, run requests with fewer samples and report it in the response.
     allowed_hosts: the host names of the service, separated by commas; requests that name another
-    one are refused. Empty: `service.auth.exposure.allowed_hosts` decides.
+    one are refused. Empty: `service.auth.access.allowed_hosts` decides.
     """
 
     model_config = SettingsConfigDict(

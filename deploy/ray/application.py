@@ -91,8 +91,7 @@ def create_replica(arguments: Arguments) -> Router:
     set_openmp_wait_policy()
     # These import torch.
     from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT  # noqa: PLC0415
-    from service.lifecycle.gate import Gate  # noqa: PLC0415
-    from service.lifecycle.phase import Lifecycle  # noqa: PLC0415
+    from service.lifecycle.phase import Gate, Lifecycle  # noqa: PLC0415
     from service.lifecycle.supervisor import Parts, Supervisor  # noqa: PLC0415
     from service.process import ServeOptions, assemble, effective_settings  # noqa: PLC0415
 

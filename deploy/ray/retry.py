@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eulerlora_client.contract.problems import NotReady
 from service.http.responses import problem_response
-from service.telemetry.request_id import RequestIdMiddleware, request_id_of
+from service.telemetry.logs import RequestIdMiddleware, request_id_of
 
 ATTEMPTS = 5
 PAUSE_S = 0.5

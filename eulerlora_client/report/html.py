@@ -52,7 +52,7 @@ class ModelSettings:
     trajectories: int
 
 
-MAX_SIDE_PX = 320
+MAX_SIDE_PX = 320  # of a thumbnail, as the limits below
 MAX_BYTES = 15_000  # a report with a thousand thumbnails can still be opened by a browser
 MAX_PIXELS = 64_000_000  # of a JPEG that the service accepts by default
 MAX_SENT_SIDE_PX = 1024

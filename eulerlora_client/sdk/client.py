@@ -49,7 +49,7 @@ class TriageClient:
 
     Use it in a `with` block, or call `close`. url: such as "http://127.0.0.1:8000". key: an API
     key, if the service requires one. strip_metadata: removes the metadata of images before they
-    are sent, as `eulerlora_client.sdk.images` describes. A request without a result raises a
+    are sent, as `eulerlora_client.sdk.images.without_metadata`. A request without a result raises a
     `Problem`. Raises SettingsError for an invalid URL or key.
     """
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:  # imported at run time only by the command that needs it
-    from service.audit.chain import Record
-    from service.audit.verification import Summary
+    from service.audit.file import Record, Summary
 
 SHOWN_FIELDS = ("sequence", "time", "request_id", "client", "model", "mode", "label", "msp")
 
@@ -37,7 +36,7 @@ def verify_command(
     path: Path, expect_last: str | None, image: Path | None, secret_file: Path | None
 ) -> None:
     """Check that no line of an audit log was changed, removed, inserted or moved."""
-    from service.audit.verification import Summary, records  # noqa: PLC0415
+    from service.audit.file import Summary, records  # noqa: PLC0415
 
     if image is None and secret_file is not None:
         raise click.UsageError("--secret-file requires --image")
@@ -65,7 +64,7 @@ class ImageFilter:
     """Prints the decisions on one image file."""
 
     def __init__(self, image: Path, secret_file: Path | None) -> None:
-        from service.audit.secret import image_hash, read_secret, secret_id  # noqa: PLC0415
+        from service.audit.log import image_hash, read_secret, secret_id  # noqa: PLC0415
 
         secret = read_secret(secret_file, os.environ)
         self._hash = image_hash(secret, image.read_bytes())
@@ -74,7 +73,7 @@ class ImageFilter:
     def show(self, path: Path, record: "Record") -> None:
         """Prints the record if it is about the image. Raises SettingsError for another secret."""
         from eulerlora.errors import SettingsError  # noqa: PLC0415
-        from service.audit.chain import DECISION, HEADER  # noqa: PLC0415
+        from service.audit.file import DECISION, HEADER  # noqa: PLC0415
 
         if record["kind"] == HEADER and record.get("secret_id") != self._secret_id:
             raise SettingsError(f"{path}: was written with another secret")

@@ -1,29 +1,84 @@
-"""An audit file: locked by one process, appended in whole lines, continued after a restart."""
+"""An audit file: a hash chain of lines, appended by one process, and its verification.
+
+Every line contains the hash of the previous line. A line is a record in canonical JSON: sorted
+keys, no spaces, ASCII, numbers in Python's shortest representation. `hash` is the SHA-256 of the
+record without `hash`; `previous` is the `hash` of the previous line. Changing, removing or moving a
+line therefore invalidates all later lines.
+"""
 
 import fcntl
 import hashlib
+import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from eulerlora.errors import SettingsError, StorageError
+from eulerlora.errors import EulerLoRAError, SettingsError, StorageError
 from eulerlora_client.output_files import storage_errors
-from service.audit.chain import (
-    FORMAT,
-    HEADER,
-    MAX_LINE_BYTES,
-    REPAIR,
-    ChainEnd,
-    Record,
-    decode_line,
-    encode_line,
-    end_after,
-)
 
+FORMAT = 1
+FIRST_PREVIOUS = "0" * 64  # `previous` of the first line of a chain
+MAX_LINE_BYTES = 1 << 20
+HEADER, DECISION, REPAIR = "header", "decision", "repair"
+KINDS = (HEADER, DECISION, REPAIR)
+Record = dict[str, Any]
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ChainEnd:
+    """The end of a chain: its number of lines, and the hash of the last one."""
+
+    lines: int = 0
+    hash: str = FIRST_PREVIOUS
+
+
+def canonical(record: Mapping[str, Any]) -> bytes:
+    """Returns a record as canonical JSON. Raises ValueError for NaN and infinities."""
+    text = json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return text.encode("ascii")
+
+
+def encode_line(record: Mapping[str, Any], end: ChainEnd) -> tuple[bytes, ChainEnd]:
+    """Returns the line of a record appended at `end`, and the new end of the chain.
+
+    Raises ValueError for a line longer than MAX_LINE_BYTES.
+    """
+    chained = {**record, "sequence": end.lines, "previous": end.hash}
+    digest = hashlib.sha256(canonical(chained)).hexdigest()
+    line = canonical({**chained, "hash": digest}) + b"\n"
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError(f"expected a line of at most {MAX_LINE_BYTES:,} bytes, got {len(line):,}")
+    return line, ChainEnd(end.lines + 1, digest)
+
+
+def decode_line(line: bytes) -> Record:
+    """Returns the record of one line after checking its hash. Raises ValueError with a reason."""
+    if not line.endswith(b"\n"):
+        raise ValueError("the line is truncated or longer than the limit")
+    try:
+        record: Record = dict(json.loads(line))
+        intact = canonical(record) + b"\n" == line
+    except (ValueError, TypeError, RecursionError):
+        intact = False
+    if not intact:
+        raise ValueError("not in the canonical form of this service")
+    unhashed = {name: value for name, value in record.items() if name != "hash"}
+    if record.get("hash") != hashlib.sha256(canonical(unhashed)).hexdigest():
+        raise ValueError("the hash does not match the line")
+    if not {"kind", "time", "sequence", "previous"} <= record.keys() or record["kind"] not in KINDS:
+        raise ValueError("not a record of a known kind")
+    return record
+
+
+def end_after(record: Record) -> ChainEnd:
+    """Returns the end of the chain after this record."""
+    return ChainEnd(record["sequence"] + 1, record["hash"])
 
 
 class AuditFile:
@@ -182,3 +237,76 @@ def _sync_folder(folder: Path) -> None:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+class ChainError(EulerLoRAError):
+    """A line of an audit file does not match the hash chain."""
+
+    def __init__(self, path: Path, line: int, reason: str) -> None:
+        super().__init__(f"{path}: line {line}: {reason}")
+
+
+@dataclass
+class Summary:
+    """Statistics of an audit file, updated with every record.
+
+    continues: last hash of the previous file of the chain, if there is one.
+    """
+
+    lines: int = 0
+    decisions: int = 0
+    repairs: int = 0
+    first_time: str = ""
+    last_time: str = ""
+    continues: str | None = None
+    last_hash: str = FIRST_PREVIOUS
+
+    def count(self, record: Record) -> None:
+        """Adds one record to the statistics."""
+        if self.lines == 0:
+            self.first_time = record["time"]
+            self.continues = None if record["previous"] == FIRST_PREVIOUS else record["previous"]
+        self.lines += 1
+        self.decisions += record["kind"] == DECISION
+        self.repairs += record["kind"] == REPAIR
+        self.last_time, self.last_hash = record["time"], record["hash"]
+
+
+def records(path: Path) -> Iterator[Record]:
+    """Yields the records of an audit file after checking each against the previous one.
+
+    Raises ChainError at the first invalid line, and OSError for an unreadable file. Lines missing
+    at the end of the file cannot be detected without the expected last hash.
+    """
+    end: ChainEnd | None = None
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(MAX_LINE_BYTES):
+            number += 1
+            try:
+                record = decode_line(line)
+                _check_first(record) if end is None else _check_next(record, end)
+            except ValueError as error:
+                raise ChainError(path, number, str(error)) from error
+            end = end_after(record)
+            yield record
+    if end is None:
+        raise ChainError(path, 1, "expected a header, got an empty file")
+
+
+def _check_first(record: Record) -> None:
+    if record["kind"] != HEADER:
+        raise ValueError(f"expected a header, got a record of kind {record['kind']}")
+    if record.get("format") != FORMAT:
+        raise ValueError(f"expected format {FORMAT}, got another one")
+    if (record["sequence"] == 0) != (record["previous"] == FIRST_PREVIOUS):
+        raise ValueError("the header neither starts a chain nor continues one")
+
+
+def _check_next(record: Record, end: ChainEnd) -> None:
+    if record["kind"] == HEADER:
+        raise ValueError("expected one header per file, got a second one")
+    if record["sequence"] != end.lines:
+        raise ValueError(f"expected sequence number {end.lines}, got {record['sequence']}")
+    if record["previous"] != end.hash:
+        raise ValueError("does not match the previous line, which was changed or inserted")

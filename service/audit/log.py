@@ -1,24 +1,31 @@
-"""The audit log: every decision is on the disk before its response is sent."""
+"""The audit log: every decision is on the disk before its response is sent.
+
+It contains no image, only a keyed hash of each, derived from a secret.
+"""
 
 import asyncio
+import hashlib
+import hmac
 import logging
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Self
 
-from eulerlora.errors import EulerLoRAError
+from eulerlora.errors import EulerLoRAError, SettingsError
 from eulerlora_client.contract.answers import Prediction
 from eulerlora_client.contract.problems import AuditUnavailable
 from eulerlora_client.contract.sampling import Auto
 from eulerlora_client.policy import policy
 from eulerlora_client.settings import Settings
-from service.audit.chain import DECISION, ChainEnd, Record
-from service.audit.file import AuditFile
-from service.audit.secret import image_hash, secret_id
+from service.audit.file import DECISION, AuditFile, ChainEnd, Record
+from service.auth.keys import warn_if_world_readable
 
+VARIABLE = "EULERLORA_AUDIT_SECRET"
+MIN_BYTES = 32
 RECORDED_FIELDS = {
     "request_id",
     "item_id",
@@ -37,8 +44,44 @@ RECORDED_FIELDS = {
     "ood",
     "unfamiliar",
 }
-
 logger = logging.getLogger(__name__)
+
+
+def read_secret(file: Path | None, environment: Mapping[str, str]) -> bytes:
+    """Returns the secret from a file, or from EULERLORA_AUDIT_SECRET if no file is given.
+
+    Strips trailing line ends. Raises SettingsError for an unreadable file, and for fewer than
+    32 bytes.
+    """
+    if file is None:
+        source, secret = VARIABLE, environment.get(VARIABLE, "").encode("utf-8", "surrogateescape")
+    else:
+        source = str(file)
+        try:
+            secret = file.read_bytes()
+        except OSError as error:
+            raise SettingsError(f"{file}: cannot read the secret ({error.strerror})") from error
+        warn_if_world_readable(file)
+    secret = secret.rstrip(b"\r\n")
+    if len(secret) < MIN_BYTES:
+        raise SettingsError(
+            f"{source}: expected an audit secret of at least {MIN_BYTES} bytes, got "
+            f"{len(secret)}; create one with: openssl rand -hex 32"
+        )
+    return secret
+
+
+def secret_id(secret: bytes) -> str:
+    """Returns 16 hex digits that identify a secret without revealing it."""
+    return hmac.digest(secret, b"eulerlora audit log", hashlib.sha256).hex()[:16]
+
+
+def image_hash(secret: bytes, content: bytes) -> str:
+    """Returns the HMAC-SHA-256 of an image file as uploaded, in hex.
+
+    Without the secret, nobody can check whether a given image is in the log.
+    """
+    return hmac.digest(secret, content, hashlib.sha256).hex()
 
 
 class AuditSettings(Settings):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:  # imported at run time only by the commands that need it
-    from service.auth.key_file import ActiveKey, Client
+    from service.auth.keys import ActiveKey, Client
 
 HASH_DIGITS = 8
 
@@ -36,8 +36,11 @@ def new_command(name: str, path: Path, requests_per_minute: int | None) -> None:
     A client can have two keys. Retire the older one as soon as the newer one is in use.
     """
     from eulerlora_client.settings import validated  # noqa: PLC0415
-    from service.auth.key_file import Client  # noqa: PLC0415
-    from service.auth.keys import key_hash, new_key  # noqa: PLC0415
+    from service.auth.keys import (  # noqa: PLC0415
+        Client,
+        key_hash,
+        new_key,
+    )
 
     key = new_key()
     digest, now = key_hash(key.encode()).hex(), datetime.now(UTC).replace(microsecond=0)
@@ -86,7 +89,7 @@ def retire_command(name: str, path: Path) -> None:
 @file_option
 def list_command(path: Path) -> None:
     """List clients with the first digits of their key hashes, and creation times."""
-    from service.auth.key_file import read_clients  # noqa: PLC0415
+    from service.auth.keys import read_clients  # noqa: PLC0415
 
     for client in read_clients(path):
         limit = client.requests_per_minute
@@ -104,7 +107,7 @@ def _update(
     path: Path, name: str, change: "Callable[[Client | None], Client | None]"
 ) -> "Client | None":
     """Replaces one client with the result of `change`; None as result removes the client."""
-    from service.auth.key_file import (  # noqa: PLC0415
+    from service.auth.keys import (  # noqa: PLC0415
         locked_for_update,
         read_clients,
         write_clients,

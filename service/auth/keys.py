@@ -1,4 +1,11 @@
-"""API keys: generation, hashing, and the lookup of a key's client.
+"""API keys: the key file, generation, hashing, and the lookup of a key's client.
+
+The key file has one JSON line per client, with the hashes of its one or two active keys:
+
+    {"client": "clinic", "keys": [{"sha256": "…", "created": "…Z"}], "requests_per_minute": 60}
+
+Lines are independent: deleting a line revokes the access of its client, and errors are reported
+with the line number. The file never contains a key.
 
 A key consists of 256 random bits, and only its plain SHA-256 hash is stored. Slow, salted hashes
 make brute force expensive for passwords, which have little entropy. They are not needed for random
@@ -6,26 +13,159 @@ keys of at least 112 bits (NIST SP 800-63B-3, 5.1.2.2), and would let an unauthe
 consume CPU time.
 """
 
+import fcntl
 import hashlib
 import hmac
+import json
 import logging
+import os
 import secrets
+import stat
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AwareDatetime, Field
 
 from eulerlora.errors import SettingsError
-from service.auth.key_file import (
-    Client,
-    parse_clients,
-    read_content,
-    warn_if_world_readable,
-)
+from eulerlora_client.output_files import atomic_write
+from eulerlora_client.settings import PositiveInt, Settings, validated
 
+MAX_KEYS = 2  # the old and the new key during rotation
+PRIVATE = 0o600
+logger = logging.getLogger(__name__)
+ClientName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 PREFIX = "elk_"
 KEY_BYTES = 32
 CHECK_INTERVAL_S = 1.0
 
-logger = logging.getLogger(__name__)
+
+class ActiveKey(Settings):
+    """A stored key: its SHA-256 hash in lower-case hex, and its creation time."""
+
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    created: AwareDatetime
+
+
+class Client(Settings):
+    """A client, its active keys, and its rate limit; None means no limit."""
+
+    client: ClientName
+    keys: Annotated[tuple[ActiveKey, ...], Field(min_length=1, max_length=MAX_KEYS)]
+    requests_per_minute: Annotated[PositiveInt, Field(strict=True)] | None = None
+
+    def with_key(self, sha256: str, created: datetime) -> "Client":
+        """Returns the client with one more key. Raises SettingsError for more than two keys."""
+        if len(self.keys) == MAX_KEYS:
+            raise SettingsError(
+                f"{self.client} already has the maximum of {MAX_KEYS} active keys; "
+                f"retire the older one first: eulerlora keys retire {self.client}"
+            )
+        keys = (*self.keys, ActiveKey(sha256=sha256, created=created))
+        return self.model_copy(update={"keys": keys})
+
+
+def read_clients(path: Path) -> tuple[Client, ...]:
+    """Returns the clients in a key file, as `parse_clients` does. Raises SettingsError."""
+    return parse_clients(path, read_content(path))
+
+
+def read_content(path: Path) -> bytes:
+    """Returns the content of a key file. Raises SettingsError if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{path}: not a readable key file ({error.strerror})") from error
+
+
+def parse_clients(path: Path, content: bytes) -> tuple[Client, ...]:
+    """Returns the clients in the content of a key file, in file order; () for an empty file.
+
+    Raises SettingsError, which names file and line, for invalid JSON, an invalid client, and a
+    duplicate name or key.
+    """
+    try:
+        lines = content.decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: not a readable key file (not UTF-8)") from error
+    clients: list[Client] = []
+    names: set[str] = set()
+    hashes: set[str] = set()
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                client = _parse_client(line)
+                _check_unique("client", [client.client], names)
+                _check_unique("key", [key.sha256 for key in client.keys], hashes)
+            except (ValueError, SettingsError) as error:
+                raise SettingsError(f"{path}: line {number}: {error}") from error
+            clients.append(client)
+    return tuple(clients)
+
+
+def write_clients(path: Path, clients: Sequence[Client]) -> None:
+    """Replaces the file atomically; keeps owner and mode, and creates a new file as private.
+
+    Raises StorageError if the disk is full.
+    """
+    before = path.stat() if path.exists() else None
+    with atomic_write(path, private=True) as partial:
+        partial.write_text("".join(_line(client) for client in clients), encoding="utf-8")
+    path.chmod(PRIVATE if before is None else stat.S_IMODE(before.st_mode))
+    if before is not None:
+        with suppress(PermissionError):  # only root can change the owner
+            os.chown(path, before.st_uid, before.st_gid)
+
+
+@contextmanager
+def locked_for_update(path: Path) -> Iterator[None]:
+    """Locks the folder of a key file against other commands that change key files there."""
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def warn_if_world_readable(path: Path) -> None:
+    """Logs a warning if every user of the machine can read the file."""
+    if path.stat().st_mode & stat.S_IROTH:
+        logger.warning("%s: readable by every user of this machine; run chmod o-r", path)
+
+
+def _parse_client(line: str) -> Client:
+    try:
+        fields = json.loads(line, object_pairs_hook=_unique_fields)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON (error at column {error.colno})") from error
+    except RecursionError as error:
+        raise ValueError("not JSON (nested too deeply)") from error
+    if not isinstance(fields, dict):
+        raise ValueError("expected a JSON object")
+    return validated(Client, fields)
+
+
+def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("duplicate field")
+    return fields
+
+
+def _check_unique(kind: str, values: Sequence[str], known: set[str]) -> None:
+    """Adds the values to `known`. Raises ValueError for a value that is already there."""
+    for value in values:
+        if value in known:
+            raise ValueError(f"duplicate {kind} {value if kind == 'client' else value[:8] + '…'}")
+        known.add(value)
+
+
+def _line(client: Client) -> str:
+    return json.dumps(client.model_dump(mode="json", exclude_none=True)) + "\n"
 
 
 def new_key() -> str:

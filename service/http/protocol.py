@@ -21,7 +21,7 @@ from eulerlora_client.contract.problems import (
 from service.http.middleware import OPEN_CONNECTIONS, TOO_LARGE
 from service.http.responses import MEDIA_TYPE, problem_document, problem_headers
 from service.settings import ConnectionSettings
-from service.telemetry.request_id import HEADER
+from service.telemetry.logs import HEADER
 
 
 class LingeringTransport:

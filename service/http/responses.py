@@ -35,8 +35,8 @@ from eulerlora_client.contract.problems import (
     UploadTooSlow,
 )
 from eulerlora_client.settings import expected_value
-from service.telemetry.events import CLIENT_CLOSED_REQUEST, Timing
-from service.telemetry.request_id import HEADER, request_id_of
+from service.telemetry.logs import HEADER, request_id_of
+from service.telemetry.metrics import CLIENT_CLOSED_REQUEST, Timing
 
 logger = logging.getLogger(__name__)
 

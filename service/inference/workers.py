@@ -16,7 +16,7 @@ from eulerlora.nn.runtime import ImageOutput
 from eulerlora_client.contract.problems import ModelFailure, OutOfMemory, Problem
 from service.inference.engine import CoreAllocation, DeviceFailed, Engine, InferenceItem
 from service.inference.queue import Batch, InferenceResult, RequestQueue, Ticket, infer_tickets
-from service.telemetry.events import BatchRun
+from service.telemetry.metrics import BatchRun
 
 logger = logging.getLogger(__name__)
 

@@ -1,10 +1,15 @@
-"""Loading of checkpoints: each model must give its known answer before it is served."""
+"""Loading of checkpoints and the health check of served models.
+
+Each model must give its known answer before it is served, and through the request queue as long as
+it is.
+"""
 
 import asyncio
 import logging
+import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +17,12 @@ from types import MappingProxyType
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from eulerlora.checkpoint.files import (
     CARD,
     CONFIG,
+    DRAWS,
     EXPECTED_FILE,
     Checkpoint,
     KnownAnswer,
@@ -27,19 +34,35 @@ from eulerlora.checkpoint.hub import PREFIX, Repository, download
 from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.runtime import Runtime
-from eulerlora.prediction.precision import PrecisionDecision, calibration_mismatch
-from eulerlora.settings import RuntimeSettings
+from eulerlora.prediction.answer import Prediction
+from eulerlora.prediction.precision import Dispositions, PrecisionDecision, calibration_mismatch
+from eulerlora.settings import Draw, RuntimeSettings
+from eulerlora_client.contract import answers as contract
+from eulerlora_client.contract.answers import ImageQuality, Reason
+from eulerlora_client.contract.problems import OutOfMemory
 from eulerlora_client.contract.sampling import Precision
+from eulerlora_client.errors import PolicyError
+from eulerlora_client.policy.policy import Policy
+from service.inference.engine import InferenceItem
 
 THREAD_NAME = "loading"
 MAX_CARD_BYTES = 1_000_000
 FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
 """Of a model card: metadata for the Hugging Face Hub."""
+
 NO_SOURCES: Mapping[Path, str] = MappingProxyType({})
-
 Result = TypeVar("Result")
-
 logger = logging.getLogger(__name__)
+Decide = Callable[[Checkpoint], PrecisionDecision]
+"""Returns the precision in which a checkpoint is served."""
+
+FAULTLESS = ImageQuality(
+    width=8192, height=8192, brightness=0.5, dark_share=0, bright_share=0, sharpness=1e9
+)
+"""The disposition then depends on the prediction."""
+
+Infer = Callable[[InferenceItem], Awaitable[Tensor]]
+RETRY_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -64,8 +87,6 @@ class CheckedModel:
 
 
 Load = Callable[[Path, Iterable[EulerLoRA]], CheckedModel]
-Decide = Callable[[Checkpoint], PrecisionDecision]
-"""Returns the precision in which a checkpoint is served."""
 
 
 def checkpoint_folder(name: str, sources: dict[Path, str]) -> Path:
@@ -202,3 +223,92 @@ async def run_in_daemon_thread(work: Callable[[], Result]) -> Result:
 def is_loading() -> bool:
     """Returns True while a thread of `run_in_daemon_thread` runs."""
     return any(thread.name == THREAD_NAME for thread in threading.enumerate())
+
+
+def policy_dispositions(policy: Policy) -> Dispositions:
+    """Returns a function from predictions to what the policy decides about each image.
+
+    That is the disposition, and whether the model is uncertain. It is nothing for a model without
+    the policy's classes.
+    """
+
+    def dispositions(prediction: Prediction, classes: Sequence[str]) -> list[str]:
+        try:
+            decisions = [
+                policy.decide(_wire(prediction, classes, index), FAULTLESS)
+                for index in range(len(prediction.labels))
+            ]
+        except PolicyError:
+            return []
+        return [
+            f"{decision.disposition}, {Reason.HIGH_ENTROPY in decision.reasons}"
+            for decision in decisions
+        ]
+
+    return dispositions
+
+
+def _wire(prediction: Prediction, classes: Sequence[str], index: int) -> contract.Prediction:
+    """Returns one image of a prediction as an answer of the service, with what a policy reads."""
+    ood, unfamiliar = prediction.ood, prediction.unfamiliar
+    return contract.Prediction.model_construct(
+        request_id="",
+        model="",
+        revision="",
+        mode="stoch" if prediction.sampled[index] else "det",
+        samples=int(prediction.samples[index]),
+        seed=0,
+        ood_threshold=None,
+        warnings=(),
+        expected_entropy=prediction.expected_entropy[index].item(),
+        mutual_information=prediction.mutual_information[index].item(),
+        msp=prediction.msp[index].item(),
+        label=prediction.labels[index],
+        probabilities=dict(zip(classes, prediction.probabilities[index].tolist(), strict=True)),
+        entropy=prediction.entropy[index].item(),
+        ood=None if ood is None else bool(ood[index]),
+        unfamiliar=None if unfamiliar is None else bool(unfamiliar[index]),
+        trajectories=prediction.trajectories.shape[1],
+        trajectory_probabilities=tuple(
+            tuple(row) for row in prediction.trajectories[index].tolist()
+        ),
+    )
+
+
+async def health_check(checked: CheckedModel, infer: Infer, timeout_s: float | None) -> str | None:
+    """Returns why a model is unhealthy, in one line, or None if it gives its known answer.
+
+    infer: returns the log-probabilities (trajectories, classes) of an item, through the queue
+    that requests use. timeout_s: for all draws together. Retries after OutOfMemory, which is not
+    a fault of the model, until the timeout.
+    """
+    answers: list[Tensor] = []
+    try:
+        async with asyncio.timeout(timeout_s):
+            for draw in DRAWS:
+                item = InferenceItem(checked.known.pixels, draw)
+                answers.append(await _retry_out_of_memory(infer, item))
+    except TimeoutError:
+        return f"model {checked.name}: no known answer within {timeout_s:g} s"
+    except Exception as error:
+        return f"model {checked.name}: no known answer ({type(error).__name__}: {error})"
+    fault = checked.known.fault(answers, checked.precision)
+    return None if fault is None else f"model {checked.name}: {fault}"
+
+
+async def warm_up(checked: CheckedModel, infer: Infer, rows: int) -> None:
+    """Runs items of `rows` rows in total, so that the queue can estimate its throughput.
+
+    Ignores errors.
+    """
+    item = InferenceItem(checked.known.pixels, Draw())
+    count = math.ceil(rows / checked.model.network.settings.adapters)
+    await asyncio.gather(*(infer(item) for _ in range(count)), return_exceptions=True)
+
+
+async def _retry_out_of_memory(infer: Infer, item: InferenceItem) -> Tensor:
+    while True:
+        try:
+            return await infer(item)
+        except OutOfMemory:
+            await asyncio.sleep(RETRY_INTERVAL_S)

@@ -18,10 +18,15 @@ from torch import Tensor
 from eulerlora.errors import CheckpointError, EulerLoRAError
 from eulerlora.model import EulerLoRA
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
-from service.lifecycle.gate import Gate
-from service.lifecycle.health_check import health_check, warm_up
-from service.lifecycle.loading import CheckedModel, Load, newer_revision, run_in_daemon_thread
-from service.lifecycle.phase import Lifecycle
+from service.lifecycle.loading import (
+    CheckedModel,
+    Load,
+    health_check,
+    newer_revision,
+    run_in_daemon_thread,
+    warm_up,
+)
+from service.lifecycle.phase import Gate, Lifecycle
 from service.settings import LifeSettings
 
 logger = logging.getLogger(__name__)

@@ -112,8 +112,7 @@ function withKept(threshold, kept) {
 
 function passesOf({ mode, samples }) {
   if (mode === "det") return "fixed";
-  if (mode === "adaptive") return "fixed, then sampled if needed";
-  return samples === "auto" ? "sampled, automatic" : `sampled, ${count(samples, "sample")}`;
+  return samples === "auto" ? "fixed, then sampled if needed" : `sampled, ${count(samples, "sample")}`;
 }
 
 function factList(pairs) {

@@ -3,7 +3,6 @@
 import { count } from "./text.js";
 
 const AUTO = "auto";
-const ADAPTIVE = "adaptive";
 const DEFAULT = { mode: "stoch", samples: 4 };
 
 /** A number of passes. urgent: the policy's threshold was set for it. flag: it has a threshold for
@@ -24,9 +23,9 @@ export function settingsOf(model, policy) {
   for (let samples = 1; samples <= model.max_samples; samples *= 2) {
     settings.push({ mode: "stoch", samples });
   }
-  settings.push({ mode: "stoch", samples: AUTO });
-  if (model.thresholds.some(({ mode }) => mode === ADAPTIVE)) {
-    settings.push({ mode: ADAPTIVE, samples: null });
+  // needs decision margins, which a model has with the threshold of its answers
+  if (model.thresholds.some(({ samples }) => samples === AUTO)) {
+    settings.push({ mode: "stoch", samples: AUTO });
   }
   const described = settings.map((setting) => ({
     ...setting,
@@ -54,17 +53,15 @@ export function isLocked(setting, recommended) {
 export function labelOf(setting, model, recommended) {
   const { mode, samples } = setting;
   const fixed = `fixed, ${count(model.adapters, "pass", "passes")}`;
-  const unsettled = "fixed, then sampled if the answer is not settled";
   const passes = samples === AUTO
-    ? "sampled, as many passes as needed"
+    ? "fixed, then sampled if the answer is not settled"
     : `sampled, ${count(samples * model.adapters, "pass", "passes")}`;
   const lacks = [
     recommended.urgent && !setting.urgent ? "no urgent threshold" : null,
     recommended.flag && !setting.flag ? "no flag for unfamiliar images" : null,
   ].filter(Boolean);
   const notes = setting === recommended ? ["recommended"] : lacks;
-  const kinds = { det: fixed, [ADAPTIVE]: unsettled };
-  return [kinds[mode] ?? passes, ...notes].join("; ");
+  return [mode === "det" ? fixed : passes, ...notes].join("; ");
 }
 
 /** What is unknown with a locked setting, in words. */
@@ -89,7 +86,7 @@ function isFitted(setting, model, evidence) {
   return evidence !== null && evidence.revision === model.revision && isSame(setting, evidence);
 }
 
-/* Samples matter in mode stoch; the other modes have null in settings, and a value in thresholds. */
+/* Samples matter in mode stoch; mode det has null in settings, and a value in thresholds. */
 function isSame(one, other) {
-  return one.mode === other.mode && (one.mode !== "stoch" || one.samples === other.samples);
+  return one.mode === other.mode && (one.mode === "det" || one.samples === other.samples);
 }

@@ -24,7 +24,7 @@ from service.prediction.ood_scores import image_scores
 from service.prediction.prediction_set import requested_set
 from service.prediction.request import PredictRequest
 from service.prediction.rounds import SampledResult
-from service.telemetry.events import Timing
+from service.telemetry.metrics import Timing
 
 logger = logging.getLogger(__name__)
 

@@ -34,8 +34,8 @@ from service.prediction.request import (
 )
 from service.prediction.rounds import AdaptiveRounds
 from service.settings import ServiceSettings
-from service.telemetry.events import Timing
-from service.telemetry.request_id import request_id_of
+from service.telemetry.logs import request_id_of
+from service.telemetry.metrics import Timing
 from service.telemetry.shift_monitor import ShiftMonitors
 
 HIGH_UTILIZATION = 0.5  # with `fewer_samples`, requests get fewer samples above this

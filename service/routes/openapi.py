@@ -15,7 +15,7 @@ from eulerlora_client.contract import problems
 from eulerlora_client.contract.answers import ProblemDocument
 from eulerlora_client.contract.problems import Problem
 from service.http.responses import MEDIA_TYPE, problem_document, problem_headers
-from service.telemetry.request_id import HEADER
+from service.telemetry.logs import HEADER
 
 API_VERSION = "1.0.0"
 """Of the interface, not of the package; docs/service.md has the compatibility promise."""

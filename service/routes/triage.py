@@ -37,8 +37,7 @@ from eulerlora_client.policy.policy import Policy, default_sampling
 from eulerlora_client.policy.results import policy_description, triage_result
 from eulerlora_client.report import submitted
 from eulerlora_client.report.submitted import INVALID_REQUEST, ReportJob
-from service.fhir.bundle import triage_bundle
-from service.fhir.negotiation import FHIR_JSON, JSON, chosen_media_type
+from service.fhir import FHIR_JSON, JSON, chosen_media_type, triage_bundle
 from service.http.requests import strict_query_route, while_connected
 from service.http.responses import json_response
 from service.inference.engine import ServedModel, ServedModels

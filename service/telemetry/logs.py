@@ -1,22 +1,61 @@
-"""Log formats: one JSON object per line, or plain text for a terminal."""
+"""Request ids, and log records with them: one JSON object per line, or text for a terminal."""
 
 import logging
+import re
 import traceback
+import uuid
 from contextvars import ContextVar
 from typing import Any, Literal, TextIO
 
+from fastapi import Request
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eulerlora_client.printable import printable
 from eulerlora_client.settings import Settings
-from service.telemetry.request_id import current_request_id
+
+HEADER = "X-Request-ID"
+WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
+current_request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+"""The id of the request that the current task or thread processes."""
 
 LogFormat = Literal["json", "text"]
 LogChoice = Literal["auto", "json", "text"]
-
 current_trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)
 """The trace of the current task or thread, as 32 hexadecimal digits."""
+
+
+class RequestIdMiddleware:
+    """Stores the id in the request state and context, and adds it to the response headers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        sent = Headers(scope=scope).get(HEADER, "")
+        request_id = sent if WELL_FORMED.fullmatch(sent) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        # Not reset afterwards: uvicorn logs in the same task after this middleware has ended. The
+        # next request overwrites the id.
+        current_request_id.set(request_id)
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[HEADER] = request_id
+            await send(message)
+
+        await self.app(scope, receive, send_with_id)
+
+
+def request_id_of(request: Request) -> str:
+    """Returns the id of a request that has passed RequestIdMiddleware."""
+    request_id: str = request.state.request_id
+    return request_id
 
 
 class LogSettings(Settings):

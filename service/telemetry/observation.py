@@ -18,13 +18,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eulerlora_client.contract.answers import Disposition, Prediction
 from eulerlora_client.contract.problems import InternalError
-from service.telemetry.events import (
+from service.telemetry.metrics import (
     CLIENT_CLOSED_REQUEST,
+    OTHER,
     CompletedPrediction,
     CompletedRequest,
+    Metrics,
     Timing,
 )
-from service.telemetry.metrics import OTHER, Metrics
 
 logger = logging.getLogger(__name__)
 

@@ -101,8 +101,7 @@ class RevisionMonitor:
 
     def record(self, prediction: Prediction) -> None:
         """Records a prediction; ignores one without thresholds for its mode and samples."""
-        adaptive = prediction.standard_error is not None or prediction.mode == "adaptive"
-        samples = AUTO if adaptive else prediction.samples
+        samples = AUTO if prediction.is_auto else prediction.samples
         reference = self.references.get((prediction.mode, samples))
         if reference is not None:
             scores = prediction.ood_scores

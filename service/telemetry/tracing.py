@@ -17,9 +17,8 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.telemetry.events import CompletedPrediction
 from service.telemetry.logs import current_trace_id
-from service.telemetry.metrics import OTHER
+from service.telemetry.metrics import OTHER, CompletedPrediction
 from service.telemetry.observation import RequestObservation
 
 NAME = "eulerlora"

@@ -11,8 +11,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from deploy.engines import EngineError
-from deploy.manifests import rendered
+from deploy.manifests import ManifestError, rendered
 from tests.deploy.custom_resources import DEFINITIONS
 from tests.deploy.test_kubernetes import DIGEST, OLDEST
 
@@ -126,12 +125,12 @@ def test_manifests_are_refused_until_image_and_namespace_are_set(
 ) -> None:
     copied = tmp_path / "kubernetes"
     shutil.copytree(deploy_folder / "kubernetes", copied)
-    with pytest.raises(EngineError, match="expected an image by digest"):
+    with pytest.raises(ManifestError, match="expected an image by digest"):
         rendered(str(copied / overlay))
     for folder in ("base", "kserve"):
         file = copied / folder / "kustomization.yaml"
         file.write_text(file.read_text().replace("REQUIRED", DIGEST))
-    with pytest.raises(EngineError, match="expected the namespace in the query"):
+    with pytest.raises(ManifestError, match="expected the namespace in the query"):
         rendered(str(copied / overlay))
     file = copied / "queue-wait" / "scaled-object.yaml"
     file.write_text(file.read_text().replace("REQUIRED", "clinic"))

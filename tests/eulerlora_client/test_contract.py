@@ -16,7 +16,7 @@ from eulerlora_client.contract.answers import (
     item_id,
 )
 from eulerlora_client.contract.queries import PredictQuery
-from service.telemetry.request_id import WELL_FORMED
+from service.telemetry.logs import WELL_FORMED
 
 CONTRACT: dict[str, Any] = json.loads("""
 {

@@ -19,7 +19,7 @@ from eulerlora_client import (
     UnknownModel,
     UnsupportedMedia,
 )
-from service.auth.key_file import write_clients
+from service.auth.keys import write_clients
 from tests.eulerlora_client.runs import mel_policy, mel_policy_file, random_png, triage
 from tests.server_process import ServerProcess, serving
 from tests.service.key_clients import client as client_with

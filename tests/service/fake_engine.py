@@ -12,7 +12,7 @@ from service.inference.engine import InferenceItem
 from service.inference.queue import InferenceResult, RequestQueue, ThroughputEstimate
 from service.inference.workers import Batcher
 from service.settings import ServiceSettings
-from service.telemetry.events import BatchRun
+from service.telemetry.metrics import BatchRun
 
 TIMEOUT_S = 120  # for events that normally occur at once
 MAX_PASS_MS = 10**9  # a test that blocks passes makes them appear slow

@@ -23,7 +23,7 @@ from service.inference.queue import RequestQueue, ThroughputEstimate
 from service.inference.workers import Batcher
 from service.prediction.pipeline import Pipeline, Predicted
 from service.settings import ServiceSettings
-from service.telemetry.events import Timing
+from service.telemetry.metrics import Timing
 from service.telemetry.shift_monitor import ShiftMonitors
 
 TIMEOUT_S = 120

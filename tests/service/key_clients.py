@@ -2,8 +2,7 @@
 
 from datetime import UTC, datetime
 
-from service.auth.key_file import ActiveKey, Client
-from service.auth.keys import key_hash
+from service.auth.keys import ActiveKey, Client, key_hash
 
 CREATED = datetime(2026, 11, 21, tzinfo=UTC)
 

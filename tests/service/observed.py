@@ -22,10 +22,9 @@ from service.http import responses as problems
 from service.http.middleware import BodyLimits, HeaderChecks, RequestMiddleware
 from service.routes.system import metrics_routes
 from service.settings import BodySettings, ConnectionSettings
-from service.telemetry.events import CompletedPrediction, CompletedRequest, Gauges
-from service.telemetry.metrics import Metrics
+from service.telemetry.logs import RequestIdMiddleware
+from service.telemetry.metrics import CompletedPrediction, CompletedRequest, Gauges, Metrics
 from service.telemetry.observation import ObservationMiddleware, RequestObserver
-from service.telemetry.request_id import RequestIdMiddleware
 
 SECRET = "zz-secret-zz"
 TEMPLATES = ("/predict", "/models/{name}")
@@ -41,7 +40,7 @@ SHIFT_SIGNAL = ShiftSignal(
 )  # fmt: skip
 SHIFT = ModelShift(pictures=100, alarm=True, limit=6.3, signals=(SHIFT_SIGNAL,))
 AUTO_BODY = BODY.model_copy(update={"standard_error": StandardError(msp=0.02, entropy=0.05)})
-ADAPTIVE_BODY = BODY.model_copy(update={"mode": "adaptive", "sampled": False, "rows": 2})
+SETTLED_BODY = BODY.model_copy(update={"samples": 1, "sampled": False, "rows": 2})
 COMPLETED = CompletedRequest("POST", "/predict", 200, None, 0.3, 5000)
 
 
@@ -185,5 +184,5 @@ def count_everything(metrics: Metrics) -> None:
     """Updates every metric, so that its labels exist."""
     metrics.count_request(COMPLETED)
     metrics.count_batch(FakeBatch())
-    for body in (BODY, AUTO_BODY, ADAPTIVE_BODY):
+    for body in (BODY, AUTO_BODY, SETTLED_BODY):
         metrics.count_prediction(completed(body, disposition=Disposition.URGENT), "keyed")

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.service.images import synthetic_images
 from benchmarks.service.load import Part, form, post, post_form
-from service.auth.key_file import write_clients
+from service.auth.keys import write_clients
 from service.settings import NESTED, PREFIX
 from service.telemetry import metrics
 from tests.server_process import END_S, ServerProcess, serving

@@ -22,7 +22,7 @@ from fastapi import FastAPI
 from eulerlora.checkpoint.files import save_checkpoint, stored_revision
 from service import process
 from service.inference import engine
-from service.lifecycle import server as server_module
+from service.lifecycle import phase as server_module
 from service.lifecycle import supervisor
 from service.lifecycle.supervisor import Service
 from service.settings import NESTED, PREFIX, STOP_MARGIN_S

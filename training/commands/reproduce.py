@@ -15,7 +15,7 @@ from training.commands.options import PATH
 
 if TYPE_CHECKING:
     from training.tables.runs import TableRun
-    from training.tables.table import Table
+    from training.tables.table import ResultTable
 
 
 @click.command("reproduce")
@@ -133,7 +133,7 @@ def _scheduler(
     return partial(train_on_cluster, resources=resources)
 
 
-def _seeds(table: Table, text: str) -> Sequence[int]:
+def _seeds(table: ResultTable, text: str) -> Sequence[int]:
     """Returns the seeds of `--seeds`; the table's first if empty."""
     if text == "all":
         return table.seeds
@@ -144,7 +144,7 @@ def _seeds(table: Table, text: str) -> Sequence[int]:
     return tuple(seeds) or table.seeds[:1]
 
 
-def _compare(table: Table, runs: Sequence[TableRun], path: Path) -> None:
+def _compare(table: ResultTable, runs: Sequence[TableRun], path: Path) -> None:
     """Prints the endpoints of a table and writes them to a JSON file, if two seeds are finished."""
     # These import torch.
     from training.tables.comparison import FEWEST_SEEDS, compare  # noqa: PLC0415

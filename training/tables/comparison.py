@@ -40,10 +40,10 @@ from training.metrics.intervals import (
     resampled,
 )
 from training.tables.runs import TableRun
-from training.tables.table import Difference, Table
+from training.tables.table import Difference, ResultTable
 
 FEWEST_SEEDS = 2
-GROUPS = ("far", "near")
+REJECTED_GROUPS = ("far", "near")
 """Groups of sets that a score should reject; `shifted` images belong to classes."""
 
 Resampled = Mapping[str, Floats]
@@ -78,7 +78,7 @@ class EndpointResult:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TableComparison:
     """seeds: those with results of all arms. primary, secondary: the tested endpoints."""
 
     seeds: tuple[int, ...]
@@ -102,7 +102,7 @@ class StoredPredictions:
     scores: Mapping[ScoreName, Floats]
 
 
-def compare(table: Table, runs: Sequence[TableRun]) -> Comparison | None:
+def compare(table: ResultTable, runs: Sequence[TableRun]) -> TableComparison | None:
     """Returns the tested endpoints between the variants of the runs.
 
     None with fewer than two seeds that have all runs. Raises DataError if two runs have other
@@ -139,7 +139,7 @@ def compare(table: Table, runs: Sequence[TableRun]) -> Comparison | None:
         for result in _tested(difference, seeds, results)
     ]
     adjusted = holm([result.p for result in tested])
-    return Comparison(
+    return TableComparison(
         seeds,
         _tested(table.primary, seeds, results)[0]
         if table.primary is not None and table.primary in differences
@@ -153,8 +153,8 @@ def read_predictions(
 ) -> dict[str, StoredPredictions]:
     """Returns the predictions in a run's report folder by set: the test part first.
 
-    With scores also the sets of `GROUPS`. Raises DataError if the file has no predictions for the
-    test part in this mode, or lacks one of the scores.
+    With scores also the sets of `REJECTED_GROUPS`. Raises DataError if the file has no predictions
+    for the test part in this mode, or lacks one of the scores.
     """
     path = folder / PREDICTIONS
     by_set: dict[str, list[dict[str, str]]] = {TEST: []}
@@ -162,7 +162,7 @@ def read_predictions(
         for row in csv.DictReader(file):
             if row["mode"] != mode:
                 continue
-            if row["set"] == TEST or (scores and row["group"] in GROUPS):
+            if row["set"] == TEST or (scores and row["group"] in REJECTED_GROUPS):
                 by_set.setdefault(row["set"], []).append(row)
     if not by_set[TEST]:
         raise DataError(f"{path}: expected predictions for the test part in mode {mode}, got none")
@@ -231,7 +231,7 @@ def _tested(
 ) -> list[EndpointResult]:
     """Returns a tested difference for each of the metrics, and each group and score of `ood`."""
     arm, minus = difference.arm.name, difference.minus.name
-    of_ood = [ood_metric(group, score) for group in GROUPS for score in difference.ood]
+    of_ood = [ood_metric(group, score) for group in REJECTED_GROUPS for score in difference.ood]
     present = results[arm, seeds[0]]
     return [
         endpoint_result(

@@ -8,22 +8,22 @@ from statistics import mean
 from typing import Any
 
 from eulerlora_client.output_files import atomic_write
-from training.tables.comparison import GROUPS, Comparison, EndpointResult, ood_metric
-from training.tables.results import METRIC_NAMES, OOD_SCORES, row_results
+from training.tables.comparison import REJECTED_GROUPS, EndpointResult, TableComparison, ood_metric
+from training.tables.results import COMPARED_SCORES, METRIC_NAMES, row_results
 from training.tables.runs import TableRun
-from training.tables.table import Table
+from training.tables.table import ResultTable
 
-DIGITS = 5
+JSON_DIGITS = 5
 MARK = "primary"
 LEVEL = 0.05
-NAMES = METRIC_NAMES | {
+ENDPOINT_NAMES = METRIC_NAMES | {
     ood_metric(group, score): f"AUROC against {group} sets by {title}"
-    for group in GROUPS
-    for score, title in OOD_SCORES.items()
+    for group in REJECTED_GROUPS
+    for score, title in COMPARED_SCORES.items()
 }
 
 
-def comparison_markdown(comparison: Comparison) -> str:
+def comparison_markdown(comparison: TableComparison) -> str:
     """Returns a table of the endpoints, first the primary one, and notes on the method."""
     lines = [
         "| endpoint | difference | 95% interval | same sign | p | p, Holm |",
@@ -46,7 +46,9 @@ def comparison_markdown(comparison: Comparison) -> str:
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)]) + "\n"
 
 
-def comparison_json(table: Table, runs: Sequence[TableRun], comparison: Comparison) -> str:
+def comparison_json(
+    table: ResultTable, runs: Sequence[TableRun], comparison: TableComparison
+) -> str:
     """Returns the comparison, the metrics of every row and seed, and the validation by epoch.
 
     The metrics by epoch are means over seeds, first those after the first epoch.
@@ -82,7 +84,9 @@ def comparison_json(table: Table, runs: Sequence[TableRun], comparison: Comparis
             variant: _mean_by_epoch(of_this) for variant, of_this in of_variant.items() if of_this
         },
     }
-    rounded = json.loads(json.dumps(content), parse_float=lambda text: round(float(text), DIGITS))
+    rounded = json.loads(
+        json.dumps(content), parse_float=lambda text: round(float(text), JSON_DIGITS)
+    )
     return _compact(rounded) + "\n"
 
 
@@ -94,7 +98,7 @@ def write_comparison(path: Path, text: str) -> None:
 
 
 def _line(result: EndpointResult, seeds: Sequence[int], mark: str = "") -> str:
-    name = f"{NAMES[result.metric]}: {result.arm} - {result.minus}"
+    name = f"{ENDPOINT_NAMES[result.metric]}: {result.arm} - {result.minus}"
     cells = [
         f"**{name}** ({mark})" if mark else name,
         f"{result.difference:+.4f}",

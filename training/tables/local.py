@@ -28,7 +28,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingCommand:
     """The training of a run: its name, command line and log, and the last file that it writes."""
 
     name: str
@@ -41,7 +41,7 @@ class Training:
 class TrainingProcess:
     """The process of a training; its output is in the log from byte `log_offset` on."""
 
-    training: Training
+    training: TrainingCommand
     process: subprocess.Popen[bytes]
     log_offset: int
 
@@ -61,7 +61,7 @@ class TrainingProcess:
         return f"{self.training.name} failed: {reason} ({log})"
 
 
-def training_of(run: "TableRun", data: Path, device: str) -> Training:
+def training_of(run: "TableRun", data: Path, device: str) -> TrainingCommand:
     """Returns how to train a run on a device."""
     overrides = [part for override in run.recipe.overrides for part in ("--set", override)]
     command = (
@@ -69,7 +69,7 @@ def training_of(run: "TableRun", data: Path, device: str) -> Training:
         *("--variant", str(run.recipe.variant), "--data", str(data), "--out", str(run.out)),
         *("--device", device, "--resume", *overrides),
     )
-    return Training(run.name, command, log_file(run), run.report_file)
+    return TrainingCommand(run.name, command, log_file(run), run.report_file)
 
 
 def log_file(run: "TableRun") -> Path:
@@ -77,7 +77,7 @@ def log_file(run: "TableRun") -> Path:
     return run.out.with_name(f"{run.out.name}.log")
 
 
-def start_training(training: Training, threads: int) -> TrainingProcess:
+def start_training(training: TrainingCommand, threads: int) -> TrainingProcess:
     """Starts a training. Raises BlockingIOError if another program holds the lock on its log."""
     training.log.parent.mkdir(parents=True, exist_ok=True)
     with training.log.open("a") as log:

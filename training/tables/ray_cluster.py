@@ -20,7 +20,7 @@ from eulerlora.errors import SettingsError
 from training.tables.local import (
     LOCKED,
     POLL_S,
-    Training,
+    TrainingCommand,
     TrainingProcess,
     bound,
     print_progress,
@@ -144,7 +144,7 @@ def _failures(started: "dict[ObjectRef[RunOutcome], str]") -> list[str]:
     return failures
 
 
-def _train_run(training: Training, resources: RunResources) -> RunOutcome:
+def _train_run(training: TrainingCommand, resources: RunResources) -> RunOutcome:
     """Trains a run on the machine of this Ray worker."""
     host = socket.gethostname()
     if training.report.exists():  # an earlier attempt ended, but its answer was lost
@@ -163,7 +163,7 @@ def _train_run(training: Training, resources: RunResources) -> RunOutcome:
     return RunOutcome(host, process.failure)
 
 
-def _start(training: Training, resources: RunResources) -> TrainingProcess:
+def _start(training: TrainingCommand, resources: RunResources) -> TrainingProcess:
     """Starts a training when its log is free. Raises BlockingIOError if it is not in time."""
     bound_training = replace(training, command=bound(training.command))
     end = time.monotonic() + resources.lock_wait_s

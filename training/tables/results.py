@@ -14,7 +14,7 @@ from training.recipe.schema import AdapterRecipe
 from training.reporting.tables import MEAN_LOGITS_METRICS, METRICS, OOD_METRICS
 from training.tables.costs import answer_flops, rows_of_answer, trained_parameters, training_cost
 from training.tables.runs import TableRun, ood_index
-from training.tables.table import Table, TableRow
+from training.tables.table import ResultTable, TableRow
 
 PERCENT = {
     "accuracy", "macro_f1", "macro_auroc", "accuracy_mean_logits", "auroc", "auprc",
@@ -22,7 +22,7 @@ PERCENT = {
 }  # fmt: skip
 """Metrics in percent."""
 METRIC_NAMES = METRICS | OOD_METRICS
-OOD_SCORES: Mapping[ScoreName, str] = {"msp": "MSP", "feature_distance": "feature distance"}
+COMPARED_SCORES: Mapping[ScoreName, str] = {"msp": "MSP", "feature_distance": "feature distance"}
 COSTS_NOTE = (
     "trained rows: an image in one trajectory, forward and backward. Operations are those of the "
     "matrix products, a product and its addition are two; mean over seeds. The hours are those of "
@@ -35,7 +35,7 @@ LOGITS_NOTE = (
 )
 
 
-def markdown_table(table: Table, runs: Sequence[TableRun]) -> str:
+def markdown_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
     """Returns a Markdown table of results, with notes on the runs.
 
     Each row has the number of trained parameters, and mean and standard deviation (ddof 1) over
@@ -59,7 +59,7 @@ def markdown_table(table: Table, runs: Sequence[TableRun]) -> str:
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)]) + "\n"
 
 
-def _result_lines(table: Table, row: TableRow, runs: Sequence[TableRun]) -> list[str]:
+def _result_lines(table: ResultTable, row: TableRow, runs: Sequence[TableRun]) -> list[str]:
     published = [
         _number(metric, *row.paper[metric]) if metric in row.paper else "-"
         for metric in table.metrics
@@ -76,7 +76,7 @@ def _result_lines(table: Table, row: TableRow, runs: Sequence[TableRun]) -> list
     return lines
 
 
-def _column_title(table: Table, metric: str) -> str:
+def _column_title(table: ResultTable, metric: str) -> str:
     """Returns the title of a column; OOD metrics beside others include the name of the set."""
     name = METRIC_NAMES[metric]
     if metric in OOD_METRICS and not set(table.metrics) <= OOD_METRICS.keys():
@@ -84,7 +84,7 @@ def _column_title(table: Table, metric: str) -> str:
     return f"{name} (%)" if metric in PERCENT else name
 
 
-def row_results(table: Table, row: TableRow, run: TableRun) -> Mapping[str, Any]:
+def row_results(table: ResultTable, row: TableRow, run: TableRun) -> Mapping[str, Any]:
     """Returns a run's metrics in the row's mode, with the MSP's on the table's OOD set."""
     mode = run.mode_report(row)
     metrics: Mapping[str, Any] = mode["metrics"]
@@ -146,7 +146,9 @@ def _commit(name: str | None) -> str:
     return name[:7] + "-dirty" * name.endswith("-dirty")
 
 
-def _differences(table: Table, runs: Sequence[TableRun], finished: Sequence[TableRun]) -> list[str]:
+def _differences(
+    table: ResultTable, runs: Sequence[TableRun], finished: Sequence[TableRun]
+) -> list[str]:
     """Returns the differences from the paper, or from the recipe if the paper has no table."""
     if not finished:
         return []
@@ -192,18 +194,18 @@ def _listed(values: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(values))
 
 
-def further_tables(table: Table, runs: Sequence[TableRun]) -> str:
+def further_tables(table: ResultTable, runs: Sequence[TableRun]) -> str:
     """Returns the tables as Markdown; empty without finished runs."""
     finished = [run for run in runs if run.status == "finished"]
     if not finished:
         return ""
     parts = [cost_table(table, finished), mean_logits_table(table, finished)]
     if table.all_ood:
-        parts.append(ood_table(table, finished))
+        parts.append(ood_auroc_table(table, finished))
     return "\n".join(part for part in parts if part)
 
 
-def cost_table(table: Table, runs: Sequence[TableRun]) -> str:
+def cost_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
     """Returns parameters, rows and operations of an answer, and the cost of training by row."""
     columns = ["trained", "rows per answer", "GFLOP per answer", "steps", "trained rows", "PFLOP",
                "hours"]  # fmt: skip
@@ -226,7 +228,7 @@ def cost_table(table: Table, runs: Sequence[TableRun]) -> str:
     return _section("Cost", columns, lines, COSTS_NOTE)
 
 
-def mean_logits_table(table: Table, runs: Sequence[TableRun]) -> str:
+def mean_logits_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
     """Returns the metrics of the mean logits of rows with several trajectories; may be empty.
 
     Reports of versions without these metrics have dashes.
@@ -248,20 +250,20 @@ def mean_logits_table(table: Table, runs: Sequence[TableRun]) -> str:
     return _section("Mean logits", columns, lines, LOGITS_NOTE) if lines else ""
 
 
-def ood_table(table: Table, runs: Sequence[TableRun]) -> str:
+def ood_auroc_table(table: ResultTable, runs: Sequence[TableRun]) -> str:
     """Returns the AUROC of MSP and feature distance for every out-of-distribution set."""
     sets = runs[0].report()["ood_sets"]
     columns = [
         f"{name} ({facts['group']}), {title}"
         for name, facts in sets.items()
-        for title in OOD_SCORES.values()
+        for title in COMPARED_SCORES.values()
     ]
     lines = []
     for row, of_row in _finished_rows(table, runs):
         reports = [run.mode_report(row)["ood"] for run in of_row]
         cells = []
         for name in sets:
-            for score in OOD_SCORES:
+            for score in COMPARED_SCORES:
                 scores = [report[name]["scores"].get(score) for report in reports]
                 values = [s and s["metrics"]["auroc"]["value"] for s in scores]
                 cells.append(over_seeds("auroc", values))
@@ -271,7 +273,9 @@ def ood_table(table: Table, runs: Sequence[TableRun]) -> str:
     return _section("Out of distribution: AUROC (%)", columns, lines, note)
 
 
-def _finished_rows(table: Table, runs: Sequence[TableRun]) -> list[tuple[TableRow, list[TableRun]]]:
+def _finished_rows(
+    table: ResultTable, runs: Sequence[TableRun]
+) -> list[tuple[TableRow, list[TableRun]]]:
     """Returns the rows with finished runs, and these runs."""
     by_variant: dict[str | None, list[TableRun]] = {}
     for run in runs:

@@ -22,7 +22,7 @@ from training.data.public_sets import PUBLISHED_PARTS, WORDS, download_advice
 from training.evaluation.report_schema import JSON
 from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe, BackboneSource, DataSettings, OodSettings
-from training.tables.table import Table, TableRow
+from training.tables.table import ResultTable, TableRow
 
 Status = Literal["new", "begun", "trained", "finished"]
 
@@ -103,7 +103,7 @@ class TableRun:
 
 
 def runs_of(
-    table: Table,
+    table: ResultTable,
     seeds: Sequence[int],
     overrides: Sequence[str],
     folder: Path,
@@ -129,14 +129,14 @@ def runs_of(
     ]
 
 
-def _run(table: Table, variant: str, overrides: Sequence[str], folder: Path) -> TableRun:
+def _run(table: ResultTable, variant: str, overrides: Sequence[str], folder: Path) -> TableRun:
     recipe = read_recipe(table.recipe_path, AdapterRecipe, overrides, variant)
     _check_overrides(table, recipe)
     out = folder / recipe.name / variant / f"seed-{recipe.seed}"
     return TableRun(table.recipe_path, recipe, out)
 
 
-def _check_overrides(table: Table, recipe: AdapterRecipe) -> None:
+def _check_overrides(table: ResultTable, recipe: AdapterRecipe) -> None:
     """Raises SettingsError if the recipe gives no results for a row of the table."""
     samples = recipe.evaluation.samples
     for row in table.rows:

@@ -17,7 +17,7 @@ DEFINITIONS = Path(__file__).parent / "definitions"
 
 PublishedResult = tuple[float, float]
 """Mean and standard deviation over seeds as published; shares of images in percent."""
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
+TrainingSeed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class TableRow(Settings):
@@ -62,7 +62,7 @@ class Arm(Settings):
         return f"{self.variant} {self.mode}"
 
 
-class Reference(Settings):
+class ReferenceRow(Settings):
     """An arm that all other rows are compared with.
 
     ood: scores whose mean AUROC against far and against near sets is compared too.
@@ -73,13 +73,13 @@ class Reference(Settings):
     minus: Arm
 
 
-class Difference(Reference):
+class Difference(ReferenceRow):
     """Metrics of one arm minus those of another."""
 
     arm: Arm
 
 
-class Table(Settings):
+class ResultTable(Settings):
     """A table of runs: one recipe with variants and seeds.
 
     recipe: file name of a recipe. metrics: of the test part or of `ood`. ood: kind or path of one
@@ -95,14 +95,14 @@ class Table(Settings):
     title: str
     recipe: str
     metrics: Annotated[tuple[str, ...], Field(min_length=1)]
-    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
+    seeds: Annotated[tuple[TrainingSeed, ...], Field(min_length=1)]
     rows: Annotated[tuple[TableRow, ...], Field(min_length=1)]
     ood: str | None = None
     all_ood: bool = False
     paper_data: str | None = None
     primary: Difference | None = None
     secondary: tuple[Difference, ...] = ()
-    reference: Reference | None = None
+    reference: ReferenceRow | None = None
 
     @model_validator(mode="after")
     def _compares_its_rows(self) -> Self:
@@ -162,9 +162,9 @@ def table_names() -> list[str]:
     return sorted(path.stem for path in DEFINITIONS.glob("*.toml"))
 
 
-def read_table(name: str) -> Table:
+def read_table(name: str) -> ResultTable:
     """Reads a table. Raises SettingsError for an unknown name."""
     if name not in table_names():
         raise SettingsError(f"expected one of the tables {', '.join(table_names())}, got {name!r}")
     text = (DEFINITIONS / f"{name}.toml").read_text(encoding="utf-8")
-    return validated(Table, tomllib.loads(text))
+    return validated(ResultTable, tomllib.loads(text))

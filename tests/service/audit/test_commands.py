@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from service.audit.file import records
 from service.audit.log import AuditLog, AuditSettings
-from service.audit.verification import records
 from tests.program import run
 from tests.service.audit_entries import SECRET, audit_entry
 

@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 
 from eulerlora.errors import SettingsError, StorageError
-from service.audit.chain import DECISION, ChainEnd
-from service.audit.file import AuditFile
-from service.audit.verification import records
+from service.audit.file import DECISION, AuditFile, ChainEnd, records
 from tests.full_disk import file_size_limit
 
 LOCKING_PROCESS = """
 import sys
 from pathlib import Path
-from service.audit.chain import ChainEnd
+from service.audit.file import ChainEnd
 from service.audit.file import AuditFile
 file = AuditFile(Path(sys.argv[1]), "id", sync=True, after=ChainEnd())
 print("locked", flush=True)

@@ -15,9 +15,8 @@ from eulerlora.errors import SettingsError
 from eulerlora_client.contract.problems import AuditUnavailable
 from eulerlora_client.policy import policy
 from service.audit import file as audit_file
-from service.audit.log import AuditLog, AuditSettings
-from service.audit.secret import image_hash
-from service.audit.verification import records
+from service.audit.file import records
+from service.audit.log import AuditLog, AuditSettings, image_hash
 from tests.full_disk import file_size_limit
 from tests.service.audit_entries import SECRET, audit_entry
 

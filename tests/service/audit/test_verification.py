@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.audit.chain import ChainEnd, encode_line
-from service.audit.file import AuditFile
-from service.audit.verification import ChainError, Summary, records
+from service.audit.file import AuditFile, ChainEnd, ChainError, Summary, encode_line, records
 
 Lines = list[bytes]
 

@@ -17,9 +17,8 @@ from starlette.types import Message, Receive, Scope, Send
 from eulerlora_client.contract.problems import QuotaExceeded
 from service.auth import access
 from service.auth.access import KeyCheck, Quotas
-from service.auth.key_file import write_clients
-from service.auth.keys import Keys
-from service.telemetry.request_id import RequestIdMiddleware
+from service.auth.keys import Keys, write_clients
+from service.telemetry.logs import RequestIdMiddleware
 from tests.service.http import plain_app
 from tests.service.key_clients import client as client_with
 from tests.service.real_server import SOCKET_TIMEOUT_S, run_server

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service.auth.key_file import read_clients
-from service.auth.keys import Keys
+from service.auth.keys import Keys, read_clients
 from tests.program import run
 
 

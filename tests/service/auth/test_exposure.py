@@ -3,7 +3,7 @@
 import pytest
 
 from eulerlora.errors import SettingsError
-from service.auth.exposure import allowed_hosts, check_exposure
+from service.auth.access import allowed_hosts, check_exposure
 
 LOOPBACK = ["127.0.0.1", "127.8.9.10", "localhost", "LOCALHOST", "::1", "::ffff:127.0.0.1"]
 EXPOSED = ["0.0.0.0", "::", "", "192.168.1.7", "10.0.0.1", "fe80::1%eth0", "::ffff:10.0.0.1"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eulerlora.errors import SettingsError, StorageError
-from service.auth.key_file import ActiveKey, Client, read_clients, write_clients
+from service.auth.keys import ActiveKey, Client, read_clients, write_clients
 from tests.full_disk import file_size_limit
 
 CREATED = datetime(2026, 11, 21, 14, 42, tzinfo=UTC)

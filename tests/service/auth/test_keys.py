@@ -11,8 +11,7 @@ import pytest
 
 from eulerlora.errors import SettingsError
 from service.auth import keys as keys_module
-from service.auth.key_file import write_clients
-from service.auth.keys import Keys, key_hash, new_key
+from service.auth.keys import Keys, key_hash, new_key, write_clients
 from tests.service.key_clients import client
 
 

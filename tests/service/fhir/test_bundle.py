@@ -14,7 +14,7 @@ from eulerlora_client.contract.answers import TriageResult
 from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.policy.results import WARNING
 from service.app import Options, create_service
-from service.fhir.bundle import triage_bundle
+from service.fhir import triage_bundle
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings

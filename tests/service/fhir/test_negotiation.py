@@ -3,7 +3,7 @@
 import pytest
 
 from eulerlora_client.contract.problems import NotAcceptable
-from service.fhir.negotiation import FHIR_JSON, JSON, chosen_media_type
+from service.fhir import FHIR_JSON, JSON, chosen_media_type
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from starlette.types import ASGIApp
 from service.http import responses as problems
 from service.http.middleware import BodyLimits, Check, HeaderChecks, RequestMiddleware
 from service.settings import BodySettings, ConnectionSettings
-from service.telemetry.request_id import RequestIdMiddleware
+from service.telemetry.logs import RequestIdMiddleware
 
 PROBES = ("/livez", "/readyz", "/metrics")
 

@@ -15,8 +15,8 @@ from eulerlora_client.contract.answers import Nats, Probability, WireModel
 from eulerlora_client.contract.problems import SENT_BY_SERVICE, Overloaded
 from service.http import responses as problems
 from service.http.responses import json_response, problem_headers, rounded, server_timing
-from service.telemetry.events import Timing
-from service.telemetry.request_id import RequestIdMiddleware
+from service.telemetry.logs import RequestIdMiddleware
+from service.telemetry.metrics import Timing
 from tests.service.http.plain_app import guarded
 
 SECRET = "zz-secret-zz"

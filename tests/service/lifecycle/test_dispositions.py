@@ -6,7 +6,7 @@ import torch
 
 from eulerlora.model import EulerLoRA
 from eulerlora_client.policy.policy import default_policy
-from service.lifecycle.dispositions import policy_dispositions
+from service.lifecycle.loading import policy_dispositions
 
 POLICY = default_policy()
 CLASSES = POLICY.malignant.classes

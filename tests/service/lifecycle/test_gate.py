@@ -6,8 +6,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from service.lifecycle.gate import Gate
-from service.lifecycle.phase import Lifecycle
+from service.lifecycle.phase import Gate, Lifecycle
 
 PATHS = ("/livez", "/readyz", "/predict")
 

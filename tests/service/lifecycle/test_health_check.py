@@ -12,8 +12,7 @@ from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import DEFAULT_RUNTIME
 from eulerlora_client.contract.problems import OutOfMemory
 from service.inference.engine import InferenceItem
-from service.lifecycle.health_check import health_check, warm_up
-from service.lifecycle.loading import CheckedModel, load_checked
+from service.lifecycle.loading import CheckedModel, health_check, load_checked, warm_up
 
 TIMEOUT_S = 60
 

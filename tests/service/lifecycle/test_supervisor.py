@@ -26,9 +26,8 @@ from eulerlora.nn.runtime import predict_rows
 from eulerlora.settings import DEFAULT_RUNTIME
 from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.lifecycle import supervisor
-from service.lifecycle.gate import Gate
 from service.lifecycle.loading import CheckedModel, load_checked, newer_revision
-from service.lifecycle.phase import Lifecycle
+from service.lifecycle.phase import Gate, Lifecycle
 from service.lifecycle.supervisor import Parts, Service, Supervisor
 from service.settings import LifeSettings
 from tests.damaged_checkpoints import DAMAGES

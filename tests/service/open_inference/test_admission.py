@@ -9,12 +9,10 @@ from starlette.testclient import TestClient
 
 from eulerlora_client.contract.problems import Overloaded
 from service.app import Options, create_service
-from service.auth.key_file import write_clients
-from service.auth.keys import Keys
+from service.auth.keys import Keys, write_clients
 from service.inference.engine import ServedModel, ServedModels
 from service.inference.queue import RequestQueue
-from service.lifecycle.gate import Gate
-from service.lifecycle.phase import Lifecycle
+from service.lifecycle.phase import Gate, Lifecycle
 from service.open_inference.routes import InferencePaths
 from service.settings import ServiceSettings
 from tests.service.conftest import app_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eulerlora_client.policy.results import REASONS, TITLES
-from service.auth.key_file import write_clients
+from service.auth.keys import write_clients
 from tests.damaged_checkpoints import edited
 from tests.server_process import serving
 from tests.service.key_clients import client

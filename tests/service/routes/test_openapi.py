@@ -12,8 +12,7 @@ from starlette.testclient import TestClient
 from eulerlora_client.contract.problems import SENT_BY_SERVICE, problem_class
 from service.app import Options, create_service
 from service.auth.access import is_open
-from service.auth.key_file import write_clients
-from service.auth.keys import Keys
+from service.auth.keys import Keys, write_clients
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings

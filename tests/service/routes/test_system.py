@@ -20,7 +20,7 @@ from service.lifecycle.loading import MAX_CARD_BYTES, read_card
 from service.lifecycle.phase import Lifecycle
 from service.routes.system import SCRAPE_INTERVAL_S, probe_routes
 from service.settings import ImageLimits, ServiceSettings
-from service.telemetry.request_id import RequestIdMiddleware
+from service.telemetry.logs import RequestIdMiddleware
 from tests.service.observed import GaugeValues, count_everything, observed_app
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"

@@ -18,8 +18,8 @@ from eulerlora_client.policy.policy import Policy, default_policy, policy_of
 from eulerlora_client.policy.quality import measure_quality
 from eulerlora_client.policy.results import NOT_FITTED, REASONS, TITLES, WARNING
 from service.app import Options, create_service
+from service.audit.file import records
 from service.audit.log import AuditLog, AuditSettings
-from service.audit.verification import records
 from service.http.responses import rounded
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import uvicorn
 
-from service.telemetry.logs import LogSettings, TextFormatter, log_config
-from service.telemetry.request_id import current_request_id
+from service.telemetry.logs import LogSettings, TextFormatter, current_request_id, log_config
 
 FORGED = "first\n2026-01-01 00:00:00,000 INFO service.telemetry.observation forged\x1b[2J\u2028"
 

@@ -12,14 +12,12 @@ from starlette.testclient import TestClient
 
 from eulerlora_client.contract.answers import Disposition
 from service.telemetry import metrics as metrics_module
-from service.telemetry.events import CompletedRequest
-from service.telemetry.metric_families import REASONS
-from service.telemetry.metrics import CACHE_S, Metrics
+from service.telemetry.metrics import CACHE_S, REASONS, CompletedRequest, Metrics
 from tests.service.observed import (
-    ADAPTIVE_BODY,
     AUTO_BODY,
     BODY,
     COMPLETED,
+    SETTLED_BODY,
     FakeTiming,
     GaugeValues,
     batch,
@@ -137,13 +135,11 @@ def test_requests_and_predictions_are_counted_by_the_class_of_the_client(metrics
         assert value(metrics, "predictions_total", **by_mode, client=client) == expected
 
 
-def test_mode_adaptive_is_counted_by_whether_images_were_sampled(metrics) -> None:
-    sampled = AUTO_BODY.model_copy(update={"mode": "adaptive", "sampled": True, "rows": 10})
-    for body in (ADAPTIVE_BODY, ADAPTIVE_BODY, sampled):
+def test_the_samples_of_auto_are_counted_with_the_answers_that_need_none(metrics) -> None:
+    for body in (SETTLED_BODY, SETTLED_BODY, AUTO_BODY, BODY):
         metrics.count_prediction(completed(body))
-    assert value(metrics, "adaptive_total", model="tiny", sampled="false") == 2
-    assert value(metrics, "adaptive_total", model="tiny", sampled="true") == 1
-    assert value(metrics, "auto_samples_count", model="tiny") is None
+    assert value(metrics, "auto_samples_count", model="tiny") == 3
+    assert value(metrics, "auto_samples_bucket", model="tiny", le="1.0") == 2
 
 
 def test_an_unknown_model_counts_as_other(metrics) -> None:

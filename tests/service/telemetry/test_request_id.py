@@ -11,7 +11,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket
 
-from service.telemetry.request_id import RequestIdMiddleware, current_request_id, request_id_of
+from service.telemetry.logs import RequestIdMiddleware, current_request_id, request_id_of
 
 NEW = re.compile(r"[0-9a-f]{32}")
 

@@ -29,7 +29,7 @@ from training.adaptation.train import REPORT, state_file
 from training.evaluation.report_schema import JSON
 from training.tables.ray_cluster import RunResources, train_on_cluster
 from training.tables.runs import runs_of
-from training.tables.table import Arm, Difference, Table, read_table
+from training.tables.table import Arm, Difference, ResultTable, read_table
 
 __all__ = ["machines"]  # a fixture
 
@@ -156,7 +156,7 @@ def one_method() -> Iterator[None]:
         yield
 
 
-def only(variant: str) -> Table:
+def only(variant: str) -> ResultTable:
     table = read_table(TABLE)
     rows = tuple(row for row in table.rows if row.variant == variant)
     return table.model_copy(update={"rows": rows})

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from training.tables import local, ray_cluster
-from training.tables.local import Training, all_devices, log_file, train_all, training_of
+from training.tables.local import TrainingCommand, all_devices, log_file, train_all, training_of
 from training.tables.runs import TableRun, runs_of
 from training.tables.table import read_table
 
@@ -34,7 +34,7 @@ def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """
     file = tmp_path / "script"
 
-    def scripted(run: TableRun, data: Path, device: str) -> Training:
+    def scripted(run: TableRun, data: Path, device: str) -> TrainingCommand:
         names = f"variant={run.recipe.variant} device={device} out={run.out}"
         finished = f'finish="mkdir -p {run.report_file.parent}; touch {run.report_file}"'
         command = ("sh", "-c", f"{names}; {finished}; cd {tmp_path}; . {file}")

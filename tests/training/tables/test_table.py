@@ -9,7 +9,7 @@ from training.recipe.file import read_recipe
 from training.recipe.schema import AdapterRecipe
 from training.tables.results import METRIC_NAMES
 from training.tables.runs import ood_index
-from training.tables.table import Arm, Table, TableRow, read_table, table_names
+from training.tables.table import Arm, ResultTable, TableRow, read_table, table_names
 
 LORA = {"variant": "lora-20", "mode": "det"}
 NO_ROW = {"variant": "lora-20", "mode": "stoch"}
@@ -152,4 +152,4 @@ def test_an_unknown_table_is_an_error_that_lists_the_tables() -> None:
 )
 def test_an_invalid_table_is_an_error_with_its_key(change: dict[str, object], named: str) -> None:
     with pytest.raises(SettingsError, match=named):
-        validated(Table, read_table("cifar10").model_dump() | change)
+        validated(ResultTable, read_table("cifar10").model_dump() | change)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.image_contents import component_list, findings
+from deploy.image_test import component_list, findings
 
 ROOT = Path(__file__).parents[2]
 SITE_PACKAGES = "opt/eulerlora/lib/python3.12/site-packages"

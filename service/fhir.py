@@ -1,0 +1,225 @@
+"""The FHIR answer of `POST /triage`: a Bundle of Device, Observation and Provenance.
+
+The header Accept asks for it (RFC 9110, 12.5.1).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from eulerlora_client.contract.answers import TriageResult
+from eulerlora_client.contract.problems import NotAcceptable
+
+Element = dict[str, Any]
+URN = "urn:eulerlora"
+TERMINOLOGY = "http://terminology.hl7.org/CodeSystem"
+UNITS = "http://unitsofmeasure.org"
+AI_ASSERTED: Element = {
+    "system": f"{TERMINOLOGY}/v3-ObservationValue",
+    "code": "AIAST",
+    "display": "Artificial Intelligence asserted",
+}
+"""The security label of everything that a model has concluded."""
+
+UNKNOWN: Element = {"coding": [{"system": f"{TERMINOLOGY}/data-absent-reason", "code": "unknown"}]}
+NATS = "nat"
+SECURITY: Element = {"security": [AI_ASSERTED]}
+SOFTWARE = "EulerLoRA"
+FHIR_VERSION = "4.0.1"
+JSON, FHIR_JSON = "application/json", "application/fhir+json"
+OFFERED = (JSON, FHIR_JSON)  # the first one wins among equals
+FHIR_VERSIONS = ("4.0", "4.0.1")
+
+
+def concept(kind: str, code: str, display: str, text: str | None = None) -> Element:
+    """Returns a CodeableConcept. kind: the name of a code system of this project."""
+    coding = {"system": f"{URN}:{kind}", "code": code, "display": display}
+    return {"coding": [coding], "text": text or display}
+
+
+def identifier(kind: str, value: str) -> Element:
+    """Returns an Identifier. kind: the name of a system of this project."""
+    return {"system": f"{URN}:{kind}", "value": value}
+
+
+def number(value: float, unit: str | None = None) -> Element:
+    """Returns a Quantity. unit: for people; None for a share of 1."""
+    if unit is not None:
+        return {"value": value, "unit": unit}
+    return {"value": value, "system": UNITS, "code": "1"}
+
+
+def full_url(item: str, resource: str) -> str:
+    """Returns the URN of a resource, which is the same for the same item."""
+    return uuid5(NAMESPACE_URL, f"{URN}:{item}:{resource}").urn
+
+
+def device(result: TriageResult) -> Element:
+    """Returns the model and its revision as a Device."""
+    prediction = result.prediction
+    return {
+        "resourceType": "Device",
+        "identifier": [identifier("revision", prediction.revision)],
+        "status": "active",
+        "deviceName": [
+            {"name": SOFTWARE, "type": "user-friendly-name"},
+            {"name": prediction.model, "type": "model-name"},
+        ],
+        "type": {"text": "Image classifier, for demonstration and research only"},
+        "version": [{"value": prediction.revision}],
+        "note": [{"text": result.warning}],
+    }
+
+
+def observation(result: TriageResult, device_url: str, issued: str) -> Element:
+    """Returns the disposition, with a component for each number, as an Observation.
+
+    It is preliminary, because nobody has reviewed it, and has no subject, because the service does
+    not know the patient. issued: an instant.
+    """
+    prediction, policy = result.prediction, result.policy
+    drawn = "not sampled" if prediction.sampled is False else f"{prediction.samples} samples"
+    sampling = f"mode {prediction.mode}, {drawn}, seed {prediction.seed}"
+    texts = [result.warning, *(reason.words for reason in result.reasons), policy.notice]
+    return {
+        "resourceType": "Observation",
+        "meta": SECURITY,
+        "identifier": [identifier("request", result.item_id or prediction.request_id)],
+        "status": "preliminary",
+        "category": [
+            {"coding": [{"system": f"{TERMINOLOGY}/observation-category", "code": "imaging"}]}
+        ],
+        "code": concept("observation", "triage", "Triage of a picture of a skin lesion"),
+        "issued": issued,
+        "valueCodeableConcept": concept(
+            "disposition", result.disposition, result.title, result.pathway
+        ),
+        "note": [{"text": text} for text in texts if text],
+        "method": {"text": f"Policy {policy.version} ({policy.hash}); {sampling}"},
+        "device": {"reference": device_url},
+        "component": [*_class_components(result), *_uncertainty_components(result)],
+    }
+
+
+def provenance(result: TriageResult, observation_url: str, device_url: str, at: str) -> Element:
+    """Returns who concluded what from what as a Provenance. at: an instant."""
+    item = result.item_id or result.prediction.request_id
+    role = {"system": f"{TERMINOLOGY}/provenance-participant-type", "code": "assembler"}
+    return {
+        "resourceType": "Provenance",
+        "meta": SECURITY,
+        "target": [{"reference": observation_url}],
+        "recorded": at,
+        "policy": [f"{URN}:policy:{result.policy.hash}"],
+        "agent": [{"type": {"coding": [role]}, "who": {"reference": device_url}}],
+        "entity": [
+            {
+                "role": "source",
+                "what": {
+                    "identifier": identifier("request", item),
+                    "display": "The picture of this request, which is not stored",
+                },
+            }
+        ],
+    }
+
+
+def _class_components(result: TriageResult) -> Iterator[Element]:
+    for name, probability in result.prediction.probabilities.items():
+        code = concept("class", name, result.name_of(name))
+        yield {"code": code, "valueQuantity": number(probability)}
+
+
+def _uncertainty_components(result: TriageResult) -> Iterator[Element]:
+    prediction = result.prediction
+    for name, display, value, unit in (
+        ("malignant", "Probability of the malignant classes", result.malignant.probability, None),
+        ("msp", "Highest class probability", prediction.msp, None),
+        ("entropy", "Entropy of the class probabilities", prediction.entropy, NATS),
+        ("expected_entropy", "Mean entropy of trajectories", prediction.expected_entropy, NATS),
+        ("mutual_information", "Disagreement", prediction.mutual_information, NATS),
+    ):
+        yield {"code": concept("score", name, display), "valueQuantity": number(value, unit)}
+    for name, display, flag in (
+        ("ood", "Out of distribution by highest probability", prediction.ood),
+        ("unfamiliar", "Unlike the training pictures", prediction.unfamiliar),
+    ):
+        answer = {"dataAbsentReason": UNKNOWN} if flag is None else {"valueBoolean": flag}
+        yield {"code": concept("flag", name, display), **answer}
+
+
+def triage_bundle(result: TriageResult, at: datetime | None = None) -> Element:
+    """Returns the answer for one image as a FHIR R4 Bundle of three resources.
+
+    at: the time of the answer, now by default.
+    """
+    instant = (at or datetime.now(UTC)).isoformat(timespec="milliseconds")
+    item = result.item_id or result.prediction.request_id
+    device_url = full_url(result.prediction.revision, "Device")
+    observation_url = full_url(item, "Observation")
+    entries = {
+        device_url: device(result),
+        observation_url: observation(result, device_url, instant),
+        full_url(item, "Provenance"): provenance(result, observation_url, device_url, instant),
+    }
+    return {
+        "resourceType": "Bundle",
+        "meta": {"security": [AI_ASSERTED]},
+        "identifier": identifier("request", item),
+        "type": "collection",
+        "timestamp": instant,
+        "entry": [{"fullUrl": url, "resource": resource} for url, resource in entries.items()],
+    }
+
+
+@dataclass(frozen=True)
+class MediaRange:
+    """An entry of an Accept header, in lower case. quality: 0 to 1."""
+
+    media_type: str
+    fhir_version: str | None = None
+    quality: float = 1.0
+
+    def specificity(self, media_type: str) -> int:
+        """Returns 3 for the media type itself, 2 and 1 for a wildcard, 0 if it is excluded."""
+        if self.fhir_version not in (None, *FHIR_VERSIONS):
+            return 0
+        ranges = ("*/*", f"{media_type.partition('/')[0]}/*", media_type)
+        return ranges.index(self.media_type) + 1 if self.media_type in ranges else 0
+
+
+def chosen_media_type(accept: str | None) -> str:
+    """Returns the media type of OFFERED that an Accept header prefers; JSON without a header.
+
+    Raises NotAcceptable if the header excludes all of them.
+    """
+    if not accept or not accept.strip():
+        return JSON
+    ranges = [_media_range(entry) for entry in accept.split(",")]
+    qualities = {offered: _quality(offered, ranges) for offered in OFFERED}
+    best = max(OFFERED, key=lambda offered: qualities[offered])
+    if qualities[best] == 0:
+        versions = " or ".join(FHIR_VERSIONS)
+        raise NotAcceptable(f"expected Accept: {JSON}, or {FHIR_JSON} of version {versions}")
+    return best
+
+
+def _quality(offered: str, ranges: list[MediaRange]) -> float:
+    """Returns the quality of the most specific range that includes a media type."""
+    matching = [entry for entry in ranges if entry.specificity(offered)]
+    if not matching:
+        return 0.0
+    return max(matching, key=lambda entry: entry.specificity(offered)).quality
+
+
+def _media_range(entry: str) -> MediaRange:
+    media_type, *parameters = (part.strip() for part in entry.lower().split(";"))
+    values = dict(part.partition("=")[::2] for part in parameters)
+    try:
+        quality = min(1.0, max(0.0, float(values.get("q", "1"))))
+    except ValueError:
+        quality = 0.0
+    version = values.get("fhirversion")
+    return MediaRange(media_type, version and version.strip('"'), quality)

@@ -1,1 +1,0 @@
-"""Answers of `/triage` as HL7 FHIR R4 resources."""
