@@ -43,7 +43,8 @@ served = ServedModels([ServedModel.of(EulerLoRA.load(out, "cpu"))])
 service = create_service(served, ServiceSettings(deadline_s=120), lifecycle)
 with TestClient(service.application) as client:
     query = {"mode": "stoch", "samples": 2, "seed": 1}
-    answer = client.post("/predict", params=query, content=Path(photo).read_bytes())
+    png = {"content-type": "image/png"}
+    answer = client.post("/predict", params=query, content=Path(photo).read_bytes(), headers=png)
 print(json.dumps({"status": answer.status_code, "answer": answer.json()}))
 """
 
