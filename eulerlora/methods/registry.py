@@ -17,7 +17,7 @@ from eulerlora.methods.batch_ensemble import BatchEnsembleMethod
 from eulerlora.methods.blob import BLoBMethod
 from eulerlora.methods.dropkey import DropKeyMethod
 from eulerlora.methods.epinet import EpiNetMethod
-from eulerlora.methods.euler_lora import EulerLoRAMethod, EulerLoRASettings
+from eulerlora.methods.eulerlora import EulerLoRAMethod, EulerLoRASettings
 from eulerlora.methods.fitting import FitSettings, FittedMethod
 from eulerlora.methods.gaussian_coefficients import GaussianCoefficientsMethod
 from eulerlora.methods.ivon import IVONMethod

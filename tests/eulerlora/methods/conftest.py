@@ -4,7 +4,7 @@ from eulerlora.methods.batch_ensemble import BatchEnsembleSettings
 from eulerlora.methods.blob import BLoBSettings
 from eulerlora.methods.dropkey import DropKeySettings
 from eulerlora.methods.epinet import EpiNetSettings
-from eulerlora.methods.euler_lora import EulerLoRASettings
+from eulerlora.methods.eulerlora import EulerLoRASettings
 from eulerlora.methods.gaussian_coefficients import GaussianCoefficientsSettings
 from eulerlora.methods.ivon import IVONSettings
 from eulerlora.methods.laplace import LaplaceSettings

@@ -11,7 +11,7 @@ from eulerlora.checkpoint.files import Checkpoint
 from eulerlora.errors import SettingsError
 from eulerlora.exchange.members import members
 from eulerlora.methods.blob import BLoBSettings
-from eulerlora.methods.euler_lora import EulerLoRASettings
+from eulerlora.methods.eulerlora import EulerLoRASettings
 from eulerlora.methods.gaussian_coefficients import GaussianCoefficientsSettings
 from eulerlora.methods.rank_dropout import RankDropoutMethod, RankDropoutSettings
 from eulerlora.methods.registry import build_network

@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 from torch import Generator, Tensor
 
-from eulerlora.methods.euler_lora import EulerLoRAMethod
+from eulerlora.methods.eulerlora import EulerLoRAMethod
 from eulerlora.methods.registry import DEFAULT_METHOD
 from eulerlora.nn.method import NetworkShape
 from eulerlora.nn.rows import COEFFICIENTS

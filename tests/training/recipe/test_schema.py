@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eulerlora.errors import SettingsError
-from eulerlora.methods.euler_lora import EulerLoRASettings
+from eulerlora.methods.eulerlora import EulerLoRASettings
 from eulerlora.methods.registry import method_type
 from training.recipe.file import RECIPES, find_recipe, read_recipe, recipe_names, variant_names
 from training.recipe.pretraining import PretrainingRecipe
