@@ -23,7 +23,9 @@ AI_ASSERTED: Element = {
 }
 """The security label of everything that a model has concluded."""
 
-UNKNOWN: Element = {"coding": [{"system": f"{TERMINOLOGY}/data-absent-reason", "code": "unknown"}]}
+VALUE_UNKNOWN: Element = {
+    "coding": [{"system": f"{TERMINOLOGY}/data-absent-reason", "code": "unknown"}]
+}
 NATS = "nat"
 SECURITY: Element = {"security": [AI_ASSERTED]}
 SOFTWARE = "EulerLoRA"
@@ -146,7 +148,7 @@ def _uncertainty_components(result: TriageResult) -> Iterator[Element]:
         ("ood", "Out of distribution by highest probability", prediction.ood),
         ("unfamiliar", "Unlike the training pictures", prediction.unfamiliar),
     ):
-        answer = {"dataAbsentReason": UNKNOWN} if flag is None else {"valueBoolean": flag}
+        answer = {"dataAbsentReason": VALUE_UNKNOWN} if flag is None else {"valueBoolean": flag}
         yield {"code": concept("flag", name, display), **answer}
 
 

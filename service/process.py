@@ -40,7 +40,7 @@ from service.lifecycle.loading import (
     policy_dispositions,
 )
 from service.lifecycle.phase import Gate, Lifecycle, Server
-from service.lifecycle.supervisor import Parts, Service, Supervisor
+from service.lifecycle.supervisor import Service, ServiceParts, Supervisor
 from service.settings import (
     LifeSettings,
     ServiceSettings,
@@ -89,7 +89,7 @@ class ServeOptions:
 
 @dataclass(frozen=True)
 class Assembly:
-    """The folders with checkpoints, and the functions of `Parts`."""
+    """The folders with checkpoints, and the functions of `ServiceParts`."""
 
     folders: Sequence[Path]
     prepare: Callable[[], Coroutine[Any, Any, None]]
@@ -112,7 +112,7 @@ def run(options: ServeOptions) -> None:
         served = assemble(options, settings, lifecycle, resources)
         listener = resources.enter_context(listen(options.host, options.port))
         url = server_url(options.host, listener.getsockname()[1])
-        parts = Parts(
+        parts = ServiceParts(
             prepare=served.prepare,
             load=served.load,
             create=served.create,
@@ -175,7 +175,7 @@ def effective_settings(drain_s: float | None, compiled: bool) -> ServiceSettings
 
 def serve(
     folders: Sequence[Path],
-    parts: Parts,
+    parts: ServiceParts,
     settings: ServiceSettings,
     lifecycle: Lifecycle,
     listener: socket.socket,

@@ -26,7 +26,7 @@ OverloadStatus = Annotated[
 ]
 
 
-class ImageLimits(Settings):
+class ImageSettings(Settings):
     """Limits on the dimensions of an image, checked from its header.
 
     min_side, max_side: of width and height, in pixels. max_pixels: of width times height.
@@ -139,7 +139,7 @@ class ServiceSettings(BaseSettings):
         allow_inf_nan=False,
     )
 
-    images: ImageLimits = ImageLimits()
+    images: ImageSettings = ImageSettings()
     bodies: BodySettings = BodySettings()
     connections: ConnectionSettings = ConnectionSettings()
     decoding: DecodingSettings = DecodingSettings()

@@ -35,7 +35,7 @@ with atheris.instrument_imports(include=["service", "eulerlora", "python_multipa
     from service.decoding.worker import DecodeFailure, DecodeJob, run_job
     from service.inference.engine import ServedModel, ServedModels
     from service.lifecycle.phase import Lifecycle
-    from service.settings import ImageLimits, ServiceSettings
+    from service.settings import ImageSettings, ServiceSettings
 
 from tests.conftest import config_of, random_network
 from tests.service.decoding.test_dicom import JPEG as JPEG_BASELINE
@@ -48,7 +48,7 @@ MAX_INPUT_BYTES = 20_000
 BOUNDARY = b"frontier"
 INFER = "/v2/models/tiny/infer"
 PATHS = ("/predict", "/triage", INFER)
-LIMITS = ImageLimits(dicom=True)
+LIMITS = ImageSettings(dicom=True)
 MULTIPART = b"multipart/form-data; boundary=" + BOUNDARY
 OPENING = (
     b"--" + BOUNDARY + b'\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'

@@ -92,7 +92,7 @@ def create_replica(arguments: Arguments) -> Router:
     # These import torch.
     from eulerlora.checkpoint.files import DEFAULT_CHECKPOINT  # noqa: PLC0415
     from service.lifecycle.phase import Gate, Lifecycle  # noqa: PLC0415
-    from service.lifecycle.supervisor import Parts, Supervisor  # noqa: PLC0415
+    from service.lifecycle.supervisor import ServiceParts, Supervisor  # noqa: PLC0415
     from service.process import ServeOptions, assemble, effective_settings  # noqa: PLC0415
 
     options = ServeOptions(
@@ -118,7 +118,9 @@ def create_replica(arguments: Arguments) -> Router:
     async def lifespan(_: object) -> AsyncIterator[None]:
         with ExitStack() as resources:
             served = assemble(options, settings, lifecycle, resources)
-            parts = Parts(served.prepare, served.load, served.create, on_ready=lambda _: None)
+            parts = ServiceParts(
+                served.prepare, served.load, served.create, on_ready=lambda _: None
+            )
             supervisor = Supervisor(served.folders, parts, gate, lifecycle, settings.life)
             async with supervisor.running():
                 while lifecycle.phase == "starting":

@@ -16,7 +16,7 @@ from service.auth.keys import Client, Keys
 from service.telemetry.observation import PROBES
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-WINDOW_S = 60.0
+QUOTA_WINDOW_S = 60.0
 OPEN_PATHS = PROBES | {"/", "/docs", "/openapi.json"}
 OPEN_FOLDERS = ("/page/", "/docs/")
 
@@ -110,10 +110,10 @@ class Quotas:
         if limit is None:
             return
         times, now = self._times[client.client], time.monotonic()
-        while times and times[0] <= now - WINDOW_S:
+        while times and times[0] <= now - QUOTA_WINDOW_S:
             times.popleft()
         if len(times) >= limit:
-            free_at = times[len(times) - limit] + WINDOW_S  # the limit may have been lowered
+            free_at = times[len(times) - limit] + QUOTA_WINDOW_S  # the limit may have been lowered
             raise QuotaExceeded(f"at most {limit} requests a minute", retry_after_s=free_at - now)
         times.append(now)
 

@@ -38,7 +38,7 @@ MAX_KEYS = 2  # the old and the new key during rotation
 PRIVATE = 0o600
 logger = logging.getLogger(__name__)
 ClientName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-PREFIX = "elk_"
+KEY_PREFIX = "elk_"
 KEY_BYTES = 32
 CHECK_INTERVAL_S = 1.0
 
@@ -170,7 +170,7 @@ def _line(client: Client) -> str:
 
 def new_key() -> str:
     """Returns a random key of 256 bits."""
-    return PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 
 def key_hash(key: bytes) -> bytes:

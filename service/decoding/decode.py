@@ -32,7 +32,7 @@ from service.decoding.header import (
     check_structure,
     read_header,
 )
-from service.settings import ImageLimits
+from service.settings import ImageSettings
 
 MEDIA_TYPES: dict[str, Format] = {"image/jpeg": "JPEG", "image/png": "PNG", "image/webp": "WEBP"}
 
@@ -93,7 +93,7 @@ class DecodedImage:
     warnings: tuple[PredictionWarning, ...]
 
 
-def header_of(data: bytes, limits: ImageLimits) -> ImageHeader:
+def header_of(data: bytes, limits: ImageSettings) -> ImageHeader:
     """Returns the header of an image file, or of a DICOM file if the limits allow them.
 
     Raises as `read_header` and `read_dicom_header`.
@@ -105,7 +105,7 @@ def header_of(data: bytes, limits: ImageLimits) -> ImageHeader:
 
 def decode(
     data: bytes,
-    limits: ImageLimits,
+    limits: ImageSettings,
     declared: Declared = UNDECLARED,
     input_side: int | None = None,
 ) -> DecodedImage:
@@ -131,7 +131,7 @@ def decode(
 
 
 def _decoded(
-    data: bytes, header: ImageHeader, limits: ImageLimits, input_side: int | None
+    data: bytes, header: ImageHeader, limits: ImageSettings, input_side: int | None
 ) -> DecodedImage:
     """Returns the image in a JPEG, PNG or WebP file."""
     check_structure(data, header.format)
@@ -153,7 +153,7 @@ def _decoded(
 
 
 def _decode_jpeg(
-    data: bytes, limits: ImageLimits, input_side: int | None
+    data: bytes, limits: ImageSettings, input_side: int | None
 ) -> tuple[RgbImage, tuple[int, int]]:
     """Returns the image, and its upright width and height before the reduction."""
     with Image.open(BytesIO(data), formats=["JPEG"]) as image:
@@ -172,7 +172,7 @@ def _decode_jpeg(
         return upright_rgb(reduced), upright_size
 
 
-def _decode_other(data: bytes, file_format: Format, limits: ImageLimits) -> RgbImage:
+def _decode_other(data: bytes, file_format: Format, limits: ImageSettings) -> RgbImage:
     if file_format == "PNG":
         with Image.open(BytesIO(data), formats=[file_format]) as image:
             image.verify()  # checks CRCs, which decoding does not

@@ -17,7 +17,7 @@ from PIL import Image
 
 from eulerlora_client.contract.problems import UnsupportedMedia, UnusableImage
 from service.decoding.header import ImageHeader, broken, check_size
-from service.settings import ImageLimits
+from service.settings import ImageSettings
 
 MEDIA_TYPE, EXTENSION = "application/dicom", ".dcm"
 MAGIC, MAGIC_AT = b"DICM", 128
@@ -64,7 +64,7 @@ def is_dicom(data: bytes) -> bool:
     return data[MAGIC_AT : MAGIC_AT + len(MAGIC)] == MAGIC
 
 
-def read_dicom_header(data: bytes, limits: ImageLimits) -> ImageHeader:
+def read_dicom_header(data: bytes, limits: ImageSettings) -> ImageHeader:
     """Returns a header with an estimated size; the file meta information does not have the size.
 
     Raises as `transfer_syntax`.
@@ -88,7 +88,7 @@ def transfer_syntax(data: bytes) -> tuple[str, ...]:
     raise UnsupportedMedia(f"expected the DICOM transfer syntax {SYNTAXES}")
 
 
-def image_file(data: bytes, limits: ImageLimits) -> bytes:
+def image_file(data: bytes, limits: ImageSettings) -> bytes:
     """Returns the image in a DICOM file as a JPEG or PNG file.
 
     Raises UnsupportedMedia, and UnusableImage for what is not one image of 8 bits in RGB or YBR.

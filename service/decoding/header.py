@@ -12,7 +12,7 @@ import imagesize
 
 from eulerlora_client.contract.problems import UnsupportedMedia, UnusableImage
 from eulerlora_client.sdk.images import START_OF_SCAN, jpeg_segments
-from service.settings import ImageLimits
+from service.settings import ImageSettings
 
 Format = Literal["JPEG", "PNG", "WEBP", "DICOM"]
 
@@ -56,7 +56,7 @@ class ImageHeader:
         )
 
 
-def read_header(data: bytes, limits: ImageLimits) -> ImageHeader:
+def read_header(data: bytes, limits: ImageSettings) -> ImageHeader:
     """Returns the header of an image file. Takes less than a millisecond for any file.
 
     Raises UnsupportedMedia for any format but JPEG, PNG and WebP, and UnusableImage if the size is
@@ -90,7 +90,7 @@ def sniff(data: bytes) -> Format | None:
     return None
 
 
-def check_size(size: tuple[int, int], limits: ImageLimits, file_format: Format) -> None:
+def check_size(size: tuple[int, int], limits: ImageSettings, file_format: Format) -> None:
     """Raises UnusableImage if (width, height) is outside the limits for a file of this format."""
     width, height = size
     if width < 0 or height < 0:

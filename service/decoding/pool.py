@@ -39,7 +39,7 @@ from service.decoding.worker import (
     result_from_message,
     run_worker,
 )
-from service.settings import DecodingSettings, ImageLimits
+from service.settings import DecodingSettings, ImageSettings
 
 START_TIMEOUT_S = 120.0  # the first start imports torch, possibly from a slow disk
 STOPPED_STATES = {"T", "t", "Z", "X"}  # stopped, traced, zombie, dead (proc_pid_stat(5))
@@ -50,6 +50,15 @@ CRASHES = {
     signal.SIGFPE,
     signal.SIGABRT,
 }
+
+TEST_SIDE_PX = 1024  # of the test image; takes as much memory as a small photograph
+TEST_INPUT = Preprocessing(size=32)
+logger = logging.getLogger(__name__)
+ATTEMPTS = 2
+RESTART_DELAY_S = 1.0
+RETRY_AFTER_S = 1.0
+STOP_CHECK_INTERVAL_S = 1.0
+TEST_INTERVAL_S = 10.0
 
 
 class LossCause(Enum):
@@ -83,7 +92,7 @@ class DecodingProcess:
 
     def __init__(
         self,
-        limits: ImageLimits,
+        limits: ImageSettings,
         settings: DecodingSettings,
         on_outcome: Callable[["DecodingProcess", DecodeOutcome], None],
         on_loss: Callable[["DecodingProcess", str], None],
@@ -237,12 +246,6 @@ class DecodingProcess:
         self._process.join()
 
 
-SIDE_PX = 1024  # takes as much memory as a small photograph
-INPUT = Preprocessing(size=32)
-
-logger = logging.getLogger(__name__)
-
-
 class SelfTest:
     """Decodes a test image, at the start and while no other image is decoded.
 
@@ -252,7 +255,7 @@ class SelfTest:
 
     def __init__(
         self,
-        limits: ImageLimits,
+        limits: ImageSettings,
         decode: Callable[[DecodeJob], Awaitable[object]],
         decoded: Callable[[], int],
         timeout_s: float,
@@ -280,7 +283,7 @@ class SelfTest:
 
     async def run(self) -> None:
         """Runs the test and logs a change of its result."""
-        job = DecodeJob(encoded_image(self._limits), Declared(), INPUT, "")
+        job = DecodeJob(encoded_image(self._limits), Declared(), TEST_INPUT, "")
         decoded, fault = self._decoded(), ""
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -296,9 +299,9 @@ class SelfTest:
             logger.info("the image decoder works")
 
 
-def encoded_image(limits: ImageLimits) -> bytes:
+def encoded_image(limits: ImageSettings) -> bytes:
     """Returns a PNG of about a megapixel, or of the largest size within the limits."""
-    largest = min(SIDE_PX, limits.max_side, math.isqrt(limits.max_pixels))
+    largest = min(TEST_SIDE_PX, limits.max_side, math.isqrt(limits.max_pixels))
     side = max(limits.min_side, largest)
     gray = Image.linear_gradient("L").resize((side, side))
     file = BytesIO()
@@ -308,12 +311,7 @@ def encoded_image(limits: ImageLimits) -> bytes:
     return file.getvalue()
 
 
-ATTEMPTS = 2
 FINAL_CAUSES = {LossCause.CPU_TIME, LossCause.TIME}
-RESTART_DELAY_S = 1.0
-RETRY_AFTER_S = 1.0
-STOP_CHECK_INTERVAL_S = 1.0
-TEST_INTERVAL_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -339,7 +337,7 @@ class Decoder:
     An image waits for an idle worker. A worker that was lost or stopped is replaced.
     """
 
-    def __init__(self, limits: ImageLimits, settings: DecodingSettings) -> None:
+    def __init__(self, limits: ImageSettings, settings: DecodingSettings) -> None:
         self._limits = limits
         self._settings = settings
         self._running = False

@@ -12,6 +12,11 @@ from service.inference.fair_sharing import FairQueue, RecentClients, SharedCapac
 
 MINUTE_S = 60.0
 
+Result = TypeVar("Result")
+Charge = Callable[[float], None]
+SHORT_S = 0.05
+"""Estimated decoding time up to which an image may take the last free decoder."""
+
 
 @dataclass
 class _Balance:
@@ -63,13 +68,6 @@ class DecodingQuota:
         if balance.seconds >= self._capacity_s:
             balance.seconds = self._capacity_s
             self._balances.pop(client, None)
-
-
-Result = TypeVar("Result")
-Charge = Callable[[float], None]
-
-SHORT_S = 0.05
-"""Estimated decoding time up to which an image may take the last free decoder."""
 
 
 @dataclass(eq=False)

@@ -31,10 +31,12 @@ from eulerlora_client.contract.problems import UnusableImage
 from eulerlora_client.policy.quality import measure_quality
 from service.decoding.decode import Declared, DecodedImage, decode
 from service.decoding.dicom import load_library
-from service.settings import DecodingSettings, ImageLimits
+from service.settings import DecodingSettings, ImageSettings
 
 HEADER = struct.Struct("=QQ")  # bytes of the buffer, bytes of the pickle
 PICKLE_BYTES = 1024  # initial space; most pickles are shorter
+
+IMAGE_BYTES = 2**18  # space that an idle worker allocates for the next file
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,6 @@ def receive(connection: socket.socket, buffer_bytes: int = 0) -> Message:
 
 
 READY = Message(b"", "ready")
-IMAGE_BYTES = 2**18  # space that an idle worker allocates for the next file
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,9 @@ class OutOfDecodingMemoryError(UnusableImage):
     """Decoding the image needs more memory than the limit."""
 
 
-def run_worker(connection: socket.socket, limits: ImageLimits, settings: DecodingSettings) -> None:
+def run_worker(
+    connection: socket.socket, limits: ImageSettings, settings: DecodingSettings
+) -> None:
     """Reports that the worker is ready, then runs jobs until the socket is closed.
 
     The kernel kills a worker whose job exceeds its CPU time, with SIGPROF, or twice the time limit,
@@ -209,7 +212,7 @@ def run_worker(connection: socket.socket, limits: ImageLimits, settings: Decodin
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def run_job(job: DecodeJob, limits: ImageLimits) -> DecodeResult | DecodeFailure:
+def run_job(job: DecodeJob, limits: ImageSettings) -> DecodeResult | DecodeFailure:
     """Returns the result of a job, or why it has none."""
     started_at_cpu_s = time.process_time()
     try:
@@ -231,7 +234,7 @@ def result_from_message(message: Message) -> DecodeResult | DecodeFailure:
     return DecodeResult.from_message(message)
 
 
-def _decoded(job: DecodeJob, limits: ImageLimits) -> DecodeResult:
+def _decoded(job: DecodeJob, limits: ImageSettings) -> DecodeResult:
     """Returns the result of a job, without its CPU time."""
     started_at = time.monotonic()
     image = decode(job.content, limits, job.declared, job.preprocessing.input_side)
@@ -258,7 +261,7 @@ def _receive_job(connection: socket.socket) -> DecodeJob | None:
         return None
 
 
-def _warm_up(limits: ImageLimits) -> None:
+def _warm_up(limits: ImageSettings) -> None:
     """Decodes an image of each format, so that lazy imports do not count as memory of a job."""
     if limits.dicom:
         load_library()

@@ -21,7 +21,11 @@ from eulerlora_client.contract.problems import (
 from service.http.middleware import OPEN_CONNECTIONS, TOO_LARGE
 from service.http.responses import MEDIA_TYPE, problem_document, problem_headers
 from service.settings import ConnectionSettings
-from service.telemetry.logs import HEADER
+from service.telemetry.logs import REQUEST_ID_HEADER
+
+WRITE_TIMEOUT_S = 60.0  # for a client to read a response that exceeds the socket buffers
+LINGER_S = 5.0  # for a client to stop sending a body after the response
+LINGER_BYTES = 64 * 1024 * 1024  # that such a client may still send; they are discarded
 
 
 class LingeringTransport:
@@ -50,11 +54,6 @@ class LingeringTransport:
         self._closing = True
         if not self._linger():
             self._transport.close()
-
-
-WRITE_TIMEOUT_S = 60.0  # for a client to read a response that exceeds the socket buffers
-LINGER_S = 5.0  # for a client to stop sending a body after the response
-LINGER_BYTES = 64 * 1024 * 1024  # that such a client may still send; they are discarded
 
 
 def protocol_of(
@@ -166,7 +165,7 @@ class Protocol(H11Protocol):
             **problem_headers(problem),
             "Content-Type": MEDIA_TYPE,
             "Content-Length": str(len(body)),
-            HEADER: request_id,
+            REQUEST_ID_HEADER: request_id,
         }
         response = h11.Response(
             status_code=document.status,

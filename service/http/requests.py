@@ -30,6 +30,12 @@ from service.decoding.decode import FORMATS, MEDIA_TYPES, Declared
 
 Query = TypeVar("Query", bound=BaseModel)
 
+FILE_PART = "file"
+FILES_PART = "files"
+MULTIPART = "multipart/form-data"
+MAX_PARTS = 8
+MAX_FIELD_BYTES = 1024
+
 
 def strict_query_route(query_type: type[BaseModel]) -> type[APIRoute]:
     """Returns a route class that parses the query as `query_type` and returns the raw response.
@@ -62,13 +68,6 @@ def parse_query(request: Request, query_type: type[Query]) -> Query:
         # Keeps only the parameter's name of each location; the rest names pydantic's types.
         errors = [{**fault, "loc": fault["loc"][:1]} for fault in error.errors()]
         raise RequestValidationError(errors) from error
-
-
-FILE_PART = "file"
-FILES_PART = "files"
-MULTIPART = "multipart/form-data"
-MAX_PARTS = 8
-MAX_FIELD_BYTES = 1024
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from eulerlora_client.contract.problems import (
     UploadTooSlow,
 )
 from eulerlora_client.settings import expected_value
-from service.telemetry.logs import HEADER, request_id_of
+from service.telemetry.logs import REQUEST_ID_HEADER, request_id_of
 from service.telemetry.metrics import CLIENT_CLOSED_REQUEST, Timing
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,10 @@ UNREAD_BODY = (
     MalformedRequest, NotAuthenticated, UploadTooSlow, BodyTooLarge, QuotaExceeded, HeadersTooLarge,
 )  # fmt: skip
 """Problems that leave the rest of the body unread, so that the connection must be closed."""
+
+SIGNIFICANT_DIGITS = 6
+"""Of the numbers in a response. The relative error is at most 5e-6, and so is the deviation of a
+sum of probabilities from 1, for any number of classes."""
 
 
 def install(app: FastAPI, overload_status: int | None = Overloaded.status) -> None:
@@ -157,7 +161,7 @@ def defect_response(request: Request, error: Exception) -> JSONResponse:
     problem = InternalError("the failure was logged under the request id")
     document = problem_document(problem, request_id_of(request))
     # The header is also needed outside of RequestIdMiddleware.
-    return _ProblemResponse(document, {HEADER: document.request_id})
+    return _ProblemResponse(document, {REQUEST_ID_HEADER: document.request_id})
 
 
 def detail_without_value(error: ErrorDetails) -> str:
@@ -170,11 +174,6 @@ def detail_without_value(error: ErrorDetails) -> str:
     if error["type"] == "value_error":
         return f"{name}: {error['ctx']['error']}"
     return f"{name}: expected {expected_value(error)}"
-
-
-SIGNIFICANT_DIGITS = 6
-"""Of the numbers in a response. The relative error is at most 5e-6, and so is the deviation of a
-sum of probabilities from 1, for any number of classes."""
 
 
 def json_response(

@@ -26,6 +26,8 @@ LOST_DEVICE = ("CUDA error", "CUDA driver error", "cuDNN error", "Triton Error [
 them, the results of a CUDA context are undefined.
 """
 
+MAX_WORKERS = 4  # more threads compete for the interpreter's lock
+
 
 class DeviceFailed(Exception):  # noqa: N818 - describes the device, not a request
     """The device is lost; only a new process can use it again."""
@@ -58,9 +60,6 @@ def is_out_of_memory(error: Exception) -> bool:
 def is_lost_device(error: Exception) -> bool:
     """Returns True if the device itself failed."""
     return isinstance(error, torch.AcceleratorError) or str(error).startswith(LOST_DEVICE)
-
-
-MAX_WORKERS = 4  # more threads compete for the interpreter's lock
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,10 @@ from service.inference.engine import Engine, InferenceItem, infer_together
 from service.inference.fair_sharing import INTERNAL, FairQueue, RecentClients, SharedCapacity
 from service.settings import ServiceSettings
 
+DECAY = 0.9  # weight of the past at each batch; the last 20 batches have 9/10 of the weight
+MAX_OVERRUN = 4.0  # a batch counts for at most this times its estimate; the machine may have paused
+SMALLEST_ROWS = 2  # of a usual request; its real rows are not known yet
+
 
 @dataclass(frozen=True)
 class InferenceResult:
@@ -124,10 +128,6 @@ def _item(ticket: Ticket) -> InferenceItem:
     return ticket.item
 
 
-DECAY = 0.9  # weight of the past at each batch; the last 20 batches have 9/10 of the weight
-MAX_OVERRUN = 4.0  # a batch counts for at most this times its estimate; the machine may have paused
-
-
 class ThroughputEstimate:
     """Estimates the device time of batches; batches that run at the same time share it equally.
 
@@ -219,9 +219,6 @@ class LinearCost:
             return max_slope
         slope = (self.batches * self.rows_seconds - self.rows * self.total_s) / spread
         return min(max(slope, 0.0), max_slope)
-
-
-SMALLEST_ROWS = 2  # of a usual request; its real rows are not known yet
 
 
 class RequestQueue:

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 
+CHECKS_PER_LIMIT = 10  # checks for hung passes per `max_batch_s`
+
 
 def run_with_retry(
     infer: Callable[[Sequence[Item]], list[ImageOutput]],
@@ -53,9 +55,6 @@ def run_with_retry(
         size = 1
     parts = [items[start : start + size] for start in range(0, count, size)]
     return [result for part in parts for result in run_with_retry(infer, part, may_split=False)]
-
-
-CHECKS_PER_LIMIT = 10  # checks for hung passes per `max_batch_s`
 
 
 class Batcher:

@@ -23,9 +23,9 @@ from service.telemetry.logs import RequestIdMiddleware, request_id_of
 from service.telemetry.metrics import start_metrics
 
 Phase = Literal["starting", "ready", "stopping"]
-METRICS = "/metrics"
+METRICS_PATH = "/metrics"
 ALIVE = {"/livez": ServiceStatus(status="alive").model_dump(), "/v2/health/live": {"live": True}}
-READY = ("/readyz", "/v2/health/ready")
+READINESS_PATHS = ("/readyz", "/v2/health/ready")
 RETRY_AFTER_S = 5
 
 
@@ -109,13 +109,13 @@ class Gate:
 
     def _refusal(self, path: str) -> NotReady | None:
         """Returns the problem to answer a request with, or None to forward it."""
-        if path in ALIVE or path == METRICS:
+        if path in ALIVE or path == METRICS_PATH:
             return None
         if self._lifecycle.phase == "starting":
             return NotReady("the models are being loaded", RETRY_AFTER_S)
         if self._lifecycle.failure is not None:
             return NotReady("a health check failed; the service is stopping", RETRY_AFTER_S)
-        if self._lifecycle.phase == "stopping" and (not self.is_open or path in READY):
+        if self._lifecycle.phase == "stopping" and (not self.is_open or path in READINESS_PATHS):
             return NotReady("the service is stopping")
         return None
 
@@ -138,7 +138,7 @@ class Gate:
         refusal = self._refusal(scope["path"])
         if refusal is not None:
             response = problem_response(refusal, request_id_of(request))
-        elif scope["path"] == METRICS:
+        elif scope["path"] == METRICS_PATH:
             text = self._metrics(request.headers.get("Accept", ""))
             response = Response(text.content, headers={"Content-Type": text.content_type})
         else:

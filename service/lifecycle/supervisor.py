@@ -48,7 +48,7 @@ class Service:
 
 
 @dataclass(frozen=True)
-class Parts:
+class ServiceParts:
     """The functions that the supervisor builds a service with.
 
     prepare: starts what needs no model, while the models are loaded. load: loads and checks the
@@ -77,7 +77,7 @@ class Supervisor:
     def __init__(
         self,
         folders: Sequence[Path],
-        parts: Parts,
+        parts: ServiceParts,
         gate: Gate,
         lifecycle: Lifecycle,
         settings: LifeSettings,

@@ -31,6 +31,14 @@ Shape = tuple[int, ...]
 
 IMAGE_INPUT = "image"
 
+BINARY_OUTPUT = "binary_data_output"
+MODEL, DETAIL = "model", "detail"
+JSON, BINARY = "application/json", "application/octet-stream"
+HEADER_LENGTH = "Inference-Header-Content-Length"
+MAX_JSON_ITEMS = 1000
+"""Members and elements in the JSON object; parsing millions of them would block the service."""
+ELEMENT_LENGTH = struct.Struct("<I")  # before the bytes of each element of a BYTES tensor
+
 
 class RequestMessage(BaseModel):
     """Base of the parts of a request: JSON types are not converted."""
@@ -140,10 +148,6 @@ class InferResponse(WireModel):
     outputs: tuple[ResponseOutput, ...]
 
 
-BINARY_OUTPUT = "binary_data_output"
-MODEL, DETAIL = "model", "detail"
-
-
 def query_of(model: str, parameters: Mapping[str, Parameter]) -> PredictQuery:
     """Returns the query for a prediction of `model`.
 
@@ -174,12 +178,6 @@ def wants_binary_output(parameters: Mapping[str, Parameter]) -> bool:
     return value
 
 
-JSON, BINARY = "application/json", "application/octet-stream"
-HEADER_LENGTH = "Inference-Header-Content-Length"
-MAX_JSON_ITEMS = 1000
-"""Members and elements in the JSON object; parsing millions of them would block the service."""
-
-ELEMENT_LENGTH = struct.Struct("<I")  # before the bytes of each element of a BYTES tensor
 KNOWN_MEMBERS = frozenset().union(
     *(
         kind.model_fields

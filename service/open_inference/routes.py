@@ -43,6 +43,23 @@ from service.prediction.pipeline import Pipeline
 
 ANY_SIZE = -1
 
+PLATFORM = "eulerlora"
+PREDICTION_SET = "prediction_set"
+IMAGE = TensorMetadata(name=IMAGE_INPUT, datatype="BYTES", shape=(1,))
+LIVE, READY = f"{OPEN_INFERENCE}/health/live", f"{OPEN_INFERENCE}/health/ready"
+MODELS = (
+    f"{OPEN_INFERENCE}/models/{{name}}",
+    f"{OPEN_INFERENCE}/models/{{name}}/versions/{{version}}",
+)
+PATHS = (
+    OPEN_INFERENCE,
+    LIVE,
+    READY,
+    *(path + end for path in MODELS for end in ("", "/ready", "/infer")),
+)
+INFER = re.compile(re.escape(OPEN_INFERENCE) + r"/models/[^/]+(/versions/[^/]+)?/infer")
+EXTENSION = "binary_tensor_data"
+
 
 @dataclass(frozen=True)
 class Output:
@@ -135,11 +152,6 @@ def _bytes_of(value: Parameter) -> bytes:
     return struct.pack("<d", value)
 
 
-PLATFORM = "eulerlora"
-PREDICTION_SET = "prediction_set"
-IMAGE = TensorMetadata(name=IMAGE_INPUT, datatype="BYTES", shape=(1,))
-
-
 def requested_outputs(request: InferRequest) -> Mapping[str, bool]:
     """Returns the names of the requested outputs, in order, and whether each is binary.
 
@@ -206,21 +218,6 @@ def metadata_of(served: ServedModel) -> ModelMetadata:
             for name, output in OUTPUTS.items()
         ),
     )
-
-
-LIVE, READY = f"{OPEN_INFERENCE}/health/live", f"{OPEN_INFERENCE}/health/ready"
-MODELS = (
-    f"{OPEN_INFERENCE}/models/{{name}}",
-    f"{OPEN_INFERENCE}/models/{{name}}/versions/{{version}}",
-)
-PATHS = (
-    OPEN_INFERENCE,
-    LIVE,
-    READY,
-    *(path + end for path in MODELS for end in ("", "/ready", "/infer")),
-)
-INFER = re.compile(re.escape(OPEN_INFERENCE) + r"/models/[^/]+(/versions/[^/]+)?/infer")
-EXTENSION = "binary_tensor_data"
 
 
 class InferencePaths:

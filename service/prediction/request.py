@@ -24,7 +24,7 @@ from service.decoding.header import ImageHeader
 from service.http.requests import Upload
 from service.inference.engine import ServedModel
 from service.inference.fair_sharing import INTERNAL
-from service.settings import ImageLimits
+from service.settings import ImageSettings
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class RequestImage:
         return 0.0 if isinstance(self.header, Problem) else self.header.estimated_s
 
 
-def images_of(uploads: Sequence[Upload], limits: ImageLimits) -> list[RequestImage]:
+def images_of(uploads: Sequence[Upload], limits: ImageSettings) -> list[RequestImage]:
     """Returns the images of a request; nothing is decoded.
 
     Raises BodyTooLarge if they have more than `limits.max_request_pixels` pixels together.
@@ -60,7 +60,7 @@ def images_of(uploads: Sequence[Upload], limits: ImageLimits) -> list[RequestIma
     return images
 
 
-def _header(upload: Upload, limits: ImageLimits) -> ImageHeader | Problem:
+def _header(upload: Upload, limits: ImageSettings) -> ImageHeader | Problem:
     if not upload.content:
         return InvalidUpload("the file is empty")
     try:

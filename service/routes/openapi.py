@@ -15,7 +15,7 @@ from eulerlora_client.contract import problems
 from eulerlora_client.contract.answers import ProblemDocument
 from eulerlora_client.contract.problems import Problem
 from service.http.responses import MEDIA_TYPE, problem_document, problem_headers
-from service.telemetry.logs import HEADER
+from service.telemetry.logs import REQUEST_ID_HEADER
 
 API_VERSION = "1.0.0"
 """Of the interface, not of the package; docs/service.md has the compatibility promise."""
@@ -83,7 +83,7 @@ REPORT_PROBLEMS = (
 """Problems of the route that writes reports."""
 
 HEADER_DESCRIPTIONS = {
-    HEADER: "The id of the request: the one that was sent, if it is well-formed, or a new one.",
+    REQUEST_ID_HEADER: "The id of the request: the sent one if it is well-formed, or a new one.",
     "Server-Timing": "Milliseconds for decoding, queue and model; of a batch, the longest.",
     "Cache-Control": "`no-store`: results about patients are not cached.",
     "Content-Disposition": "`attachment`, with a file name.",
@@ -101,7 +101,7 @@ def documented(
 
     headers: of the successful response, beyond the request id.
     """
-    success: dict[str, Any] = {"headers": _described((HEADER, *headers))}
+    success: dict[str, Any] = {"headers": _described((REQUEST_ID_HEADER, *headers))}
     if operation in _examples():
         success["content"] = {"application/json": {"example": _examples()[operation]}}
     by_status = groupby(sorted(set(kinds), key=_status_and_code), key=lambda kind: kind.status)
@@ -117,7 +117,10 @@ def _problems(kinds: Sequence[type[Problem]]) -> dict[str, Any]:
         "schema": {"allOf": [reference, {"type": "object", "properties": members}]},
         "examples": {kind.code: _problem_example(kind) for kind in kinds},
     }
-    headers = (HEADER, *(name for kind in kinds for name in problem_headers(kind("", 1.0))))
+    headers = (
+        REQUEST_ID_HEADER,
+        *(name for kind in kinds for name in problem_headers(kind("", 1.0))),
+    )
     if status not in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
         headers = tuple(name for name in headers if name != "Retry-After")
     return {

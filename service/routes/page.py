@@ -55,6 +55,10 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
+SWAGGER_UI = "fastapi_swagger.resources"  # the published files of Swagger UI, unchanged
+SWAGGER_UI_FILES = ("swagger-ui-bundle.js", "swagger-ui.css")
+OWN_FILES = (INDEX, "start.js", "style.css")
+
 
 @dataclass(frozen=True)
 class PageFile:
@@ -172,11 +176,6 @@ def file_response(request: Request, file: PageFile) -> Response:
     if file.tag in (tag.strip().removeprefix("W/") for tag in cached_tags.split(",")):
         return Response(status_code=304, headers=headers)
     return Response(file.content, headers=headers, media_type=file.media_type)
-
-
-SWAGGER_UI = "fastapi_swagger.resources"  # the published files of Swagger UI, unchanged
-SWAGGER_UI_FILES = ("swagger-ui-bundle.js", "swagger-ui.css")
-OWN_FILES = (INDEX, "start.js", "style.css")
 
 
 def documentation_routes() -> APIRouter:

@@ -54,9 +54,30 @@ from service.routes.openapi import (
 from service.routes.predict import UPLOAD, UPLOADS
 from service.settings import ServiceSettings
 
-MEDIA_TYPE = "application/json"
-MAX_WAITING = 8
+REPORT_MEDIA_TYPE = "application/json"
+MAX_WAITING_REPORTS = 8
 RETRY_AFTER_S = 2.0
+
+TRIAGE_PATH = "/triage"
+TRIAGE_BATCH_PATH = "/triage/batch"
+POLICY_PATH = "/triage/policy"
+REPORT_PATH = "/triage/report"
+PROBLEMS = (*UPLOAD_PROBLEMS, PolicyNotApplicable)
+HEADERS = ("Server-Timing", "Cache-Control")
+NOT_CACHED = {"Cache-Control": "no-store"}
+_TRIAGE = documented("triage", (*PROBLEMS, NotAcceptable), HEADERS)
+_BUNDLE = {"schema": {"type": "object", "description": "A FHIR R4 Bundle (docs/protocols.md)."}}
+TRIAGED = {
+    **_TRIAGE,
+    200: {**_TRIAGE[200], "content": {**_TRIAGE[200]["content"], FHIR_JSON: _BUNDLE}},
+}
+REPORT_TYPES: Mapping[ReportFormat, str] = {
+    "html": "text/html; charset=utf-8",
+    "csv": "text/csv; charset=utf-8",
+}
+_REPORT = documented("triage_report", REPORT_PROBLEMS, ("Cache-Control", "Content-Disposition"))
+_TEXT = {"schema": {"type": "string"}}
+WRITTEN = {**_REPORT, 200: {**_REPORT[200], "content": {"text/html": _TEXT, "text/csv": _TEXT}}}
 
 
 class ReportWriter:
@@ -77,11 +98,11 @@ class ReportWriter:
         Raises Problem and ClientDisconnect.
         """
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type != MEDIA_TYPE:
-            raise UnsupportedMedia(f"expected the content type {MEDIA_TYPE}")
+        if media_type != REPORT_MEDIA_TYPE:
+            raise UnsupportedMedia(f"expected the content type {REPORT_MEDIA_TYPE}")
         content = await request.body()
         client = client_of(request.scope)
-        if client in self._clients or len(self._clients) == MAX_WAITING:
+        if client in self._clients or len(self._clients) == MAX_WAITING_REPORTS:
             raise Overloaded("other reports are being written", RETRY_AFTER_S)
         self._clients.add(client)
         try:
@@ -119,30 +140,6 @@ class ReportWriter:
 def _end(process: Process) -> None:
     if process.returncode is None:
         process.kill()
-
-
-TRIAGE_PATH = "/triage"
-TRIAGE_BATCH_PATH = "/triage/batch"
-POLICY_PATH = "/triage/policy"
-REPORT_PATH = "/triage/report"
-
-PROBLEMS = (*UPLOAD_PROBLEMS, PolicyNotApplicable)
-HEADERS = ("Server-Timing", "Cache-Control")
-NOT_CACHED = {"Cache-Control": "no-store"}
-
-_TRIAGE = documented("triage", (*PROBLEMS, NotAcceptable), HEADERS)
-_BUNDLE = {"schema": {"type": "object", "description": "A FHIR R4 Bundle (docs/protocols.md)."}}
-TRIAGED = {
-    **_TRIAGE,
-    200: {**_TRIAGE[200], "content": {**_TRIAGE[200]["content"], FHIR_JSON: _BUNDLE}},
-}
-REPORT_TYPES: Mapping[ReportFormat, str] = {
-    "html": "text/html; charset=utf-8",
-    "csv": "text/csv; charset=utf-8",
-}
-_REPORT = documented("triage_report", REPORT_PROBLEMS, ("Cache-Control", "Content-Disposition"))
-_TEXT = {"schema": {"type": "string"}}
-WRITTEN = {**_REPORT, 200: {**_REPORT[200], "content": {"text/html": _TEXT, "text/csv": _TEXT}}}
 
 
 def triage_routes(pipeline: Pipeline, models: ServedModels, policy: Policy) -> APIRouter:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from eulerlora_client.printable import printable
 from eulerlora_client.settings import Settings
 
-HEADER = "X-Request-ID"
+REQUEST_ID_HEADER = "X-Request-ID"
 WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
 current_request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request that the current task or thread processes."""
@@ -37,7 +37,7 @@ class RequestIdMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        sent = Headers(scope=scope).get(HEADER, "")
+        sent = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
         request_id = sent if WELL_FORMED.fullmatch(sent) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
         # Not reset afterwards: uvicorn logs in the same task after this middleware has ended. The
@@ -46,7 +46,7 @@ class RequestIdMiddleware:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[HEADER] = request_id
+                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
             await send(message)
 
         await self.app(scope, receive, send_with_id)

@@ -46,7 +46,7 @@ ENTROPIES_NATS = (
 )  # fmt: skip
 INFORMATION_NATS = (.0001, .0003, .001, .003, .01, .02, .03, .05, .1, .2, .3, .5, 1, 2)  # fmt: skip
 PROBABILITIES = (.02, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, .95, .98, .99, .999, 1)  # fmt: skip
-REASONS = frozenset(problem.code for problem in SENT_BY_SERVICE)
+PROBLEM_CODES = frozenset(problem.code for problem in SENT_BY_SERVICE)
 OTHER = "other"
 OPENMETRICS = "application/openmetrics-text"
 CACHE_S = 1.0
@@ -127,7 +127,7 @@ class RequestMetrics:
             "eulerlora_refusals", "Problems in responses, by code.", ["reason"],
             registry=registry,
         )  # fmt: skip
-        for reason in REASONS:
+        for reason in PROBLEM_CODES:
             self.refusals.labels(reason=reason)  # 0, so that the first problem is an increase
         self._requests = Counter(
             "eulerlora_requests", "Completed HTTP requests; 499 for a disconnected client.",
@@ -351,7 +351,7 @@ class Metrics:
 
     def count_problem(self, code: str) -> None:
         """Counts a problem that is not the response to a whole request."""
-        self._requests.refusals.labels(reason=code if code in REASONS else OTHER).inc()
+        self._requests.refusals.labels(reason=code if code in PROBLEM_CODES else OTHER).inc()
 
     def count_batch(self, run: BatchRun) -> None:
         """Counts a batch; called from the worker threads."""

@@ -31,7 +31,7 @@ Rates = Mapping[str, tuple[EventRate, ...]]
 
 
 @dataclass(frozen=True)
-class Reference:
+class ExpectedRates:
     """What is expected of predictions with a mode and a number of samples."""
 
     threshold: Threshold
@@ -78,7 +78,7 @@ class RevisionMonitor:
 
     revision: str
     classes: tuple[str, ...]
-    references: Mapping[tuple[str, int | Auto], Reference]
+    references: Mapping[tuple[str, int | Auto], ExpectedRates]
     data: str
     monitor: ShiftMonitor
 
@@ -88,8 +88,8 @@ class RevisionMonitor:
         thresholds = model.config.thresholds
         if not thresholds:
             return None
-        references: dict[tuple[str, int | Auto], Reference] = {
-            (entry.mode, entry.samples): Reference.of(entry) for entry in thresholds
+        references: dict[tuple[str, int | Auto], ExpectedRates] = {
+            (entry.mode, entry.samples): ExpectedRates.of(entry) for entry in thresholds
         }
         signals = {
             name: rates

@@ -3,7 +3,6 @@
 import csv
 import os
 import tarfile
-import warnings
 from collections.abc import Iterator
 from io import BytesIO
 from itertools import islice
@@ -23,7 +22,6 @@ from training.data.ham10000 import image_paths
 pydicom = pytest.importorskip("pydicom")
 
 from pydicom.encaps import encapsulate  # noqa: E402
-from pydicom.uid import RLELossless  # noqa: E402
 
 from tests.service.decoding import test_dicom as forms  # noqa: E402
 from tests.service.decoding.test_dicom import dicom_file  # noqa: E402
@@ -105,23 +103,6 @@ def files_of(jpeg: bytes) -> Iterator[tuple[str, bytes, bytes]]:
         yield f"{syntax} {colours}", dicom_file(encapsulate([frame]), syntax, **attributes), plain
 
 
-def refused_files(jpeg: bytes) -> Iterator[bytes]:
-    """Yields DICOM files of the picture in transfer syntaxes that are not accepted."""
-    with Image.open(BytesIO(jpeg)) as opened:
-        image = opened.convert("RGB")
-    explicit = dicom_file(image.tobytes(), Rows=image.height, Columns=image.width)
-    for syntax in (forms.DEFLATED, forms.BIG_ENDIAN):
-        target, file = BytesIO(), pydicom.dcmread(BytesIO(explicit))
-        file.file_meta.TransferSyntaxUID = syntax
-        little = syntax == forms.DEFLATED
-        pydicom.dcmwrite(target, file, little_endian=little, implicit_vr=False)
-        yield target.getvalue()
-    target, file = BytesIO(), pydicom.dcmread(BytesIO(explicit))
-    file.compress(RLELossless, encoding_plugin="pydicom")
-    file.save_as(target)
-    yield target.getvalue()
-
-
 @pytest.mark.parametrize("path", ["/predict?mode=stoch", "/predict", "/triage"])
 def test_every_form_has_the_answer_of_the_picture_inside(
     server: ServerProcess, jpegs: list[bytes], path: str
@@ -157,21 +138,3 @@ def test_a_folder_of_dicom_files_has_the_rows_of_the_pictures(
         assert {k: v for k, v in row.items() if k not in of_file} == {
             k: v for k, v in rows["plain"][name].items() if k not in of_file
         }, name
-
-
-def test_other_transfer_syntaxes_and_the_files_of_pydicom_are_refused(
-    server: ServerProcess, jpegs: list[bytes]
-) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        contents = list(refused_files(jpegs[0]))
-    folder = Path(pydicom.__file__).parent / "data" / "test_files"
-    contents += [path.read_bytes() for path in sorted(folder.glob("*.dcm"))]
-    assert len(contents) > 80
-    for content in contents:
-        response = server.post("/predict", content, "application/dicom")
-        assert response.status_code in (415, 422)
-        assert response.headers["content-type"] == "application/problem+json"
-    assert {
-        server.post("/triage", content, "application/dicom").status_code for content in contents[:3]
-    } == {415}

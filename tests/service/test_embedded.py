@@ -3,7 +3,6 @@
 import csv
 import tarfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -103,22 +102,3 @@ def test_most_other_images_and_few_lesions_are_unfamiliar(
 
     others = first_images(real_data / "cifar10-jpeg.tar.xz")
     assert flagged(others) > IMAGES / 2 > 4 * flagged(lesions)
-
-
-@pytest.mark.data
-def test_a_prediction_does_not_depend_on_concurrent_requests(
-    client: TestClient, lesions: list[tuple[str, bytes]]
-) -> None:
-    def predict(index: int) -> dict[str, float]:
-        samples = index % 4
-        query = {"mode": "stoch", "samples": samples} if samples else {"mode": "det"}
-        response = client.post("/predict", params=query, files={"file": lesions[index]})
-        assert response.status_code == 200, response.text
-        probabilities: dict[str, float] = response.json()["probabilities"]
-        return probabilities
-
-    alone = [predict(index) for index in range(IMAGES)]
-    with ThreadPoolExecutor(IMAGES) as threads:
-        together = list(threads.map(predict, range(IMAGES)))
-    for one, other in zip(alone, together, strict=True):
-        assert one == pytest.approx(other, abs=1e-4)

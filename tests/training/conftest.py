@@ -8,7 +8,10 @@ import torch
 from PIL import Image
 
 from eulerlora.checkpoint.backbone import save_backbone
+from eulerlora.images.preprocess import network_input
+from eulerlora.settings import Preprocessing
 from tests.conftest import random_backbone
+from training.data.augmentation import Transform
 
 COLOURS = {"blue": (40, 40, 220), "green": (40, 200, 40), "red": (220, 40, 40)}
 PER_CLASS = {"train": 20, "test": 6}
@@ -72,3 +75,8 @@ def recipe_file(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"
     path.write_text(RECIPE)
     return path
+
+
+def plain_view(size: int) -> Transform:
+    """Returns the transform of evaluation, which draws nothing."""
+    return lambda _, pixels: network_input(pixels, Preprocessing(size=size))

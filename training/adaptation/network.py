@@ -1,27 +1,24 @@
-"""The frozen backbone of an adapter recipe.
+"""The network of a run: its frozen backbone with adapters, or a network with trained weights.
 
-A network whose weights are all trained, in the form of a network with adapters.
-
-Its only adapter has the value 0, so that it equals its backbone with a head, and its checkpoint is
-one of adapters on a backbone of its own.
-
-The members of a run of whole networks: their folders and their recipes.
+A network whose weights are all trained has the form of one with adapters: its only adapter has the
+value 0, so that it equals its backbone with a head, and its checkpoint is one of adapters on a
+backbone of its own. A run trains one or several members of this form.
 """
 
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from eulerlora.checkpoint.backbone import at_image_size, load_backbone, with_weights
 from eulerlora.checkpoint.config import Provenance
-from eulerlora.checkpoint.files import BACKBONE, DEFAULT_CHECKPOINT
+from eulerlora.checkpoint.files import BACKBONE, DEFAULT_CHECKPOINT, load_checkpoint
 from eulerlora.checkpoint.published_weights import published_backbone
 from eulerlora.errors import SettingsError
 from eulerlora.methods.registry import build_network
@@ -120,6 +117,39 @@ def read_backbone(
     return FrozenBackbone(backbone, source.weights, {}, preprocessing)
 
 
+def fine_tuned(source: FrozenBackbone) -> FrozenBackbone:
+    """Returns the backbone as one that the checkpoint stores; published weights are named."""
+    named = {} if source.published is None else {"fine_tuned_from": source.published}
+    return replace(source, published=None, provenance=source.provenance | named)
+
+
+def initial_network(
+    recipe: AdapterRecipe, source: FrozenBackbone, classes: int, previous: Path | None = None
+) -> AdaptedVisionTransformer:
+    """Returns the network before its first step, with random heads.
+
+    previous: checkpoint of the whole network to continue, with its heads; None for the backbone.
+    """
+    preprocessing = source.preprocessing.model_copy(
+        update={"colour_constancy": recipe.colour_constancy}
+    )
+    generator = Generator().manual_seed(recipe.seed)
+    if recipe.whole_network is None:
+        network = build_network(
+            source.backbone, recipe.adapters, classes, preprocessing, recipe.method
+        )
+        network.initialise(generator)
+        return network
+    start = None if previous is None else load_checkpoint(previous).network
+    backbone = source.backbone if start is None else start.backbone
+    network = whole_network(backbone, recipe.whole_network, classes, preprocessing)
+    if start is None:
+        network.heads.initialise(generator)
+    else:
+        network.heads.load_state_dict(start.heads.state_dict())
+    return network
+
+
 PROJECTED = ("in_proj_weight", "in_proj_bias")
 """Parameters of queries, keys and values, one after the other."""
 
@@ -200,10 +230,10 @@ def member_recipe(recipe: AdapterRecipe, index: int) -> AdapterRecipe:
     seed if the ensemble is explicit. Snapshots share the epochs, the first ones one more than the
     last if they do not divide; only the first has a warm-up.
     """
-    training = recipe.training
-    if _settings(recipe).ensemble == "snapshot":
+    training, whole = recipe.training, recipe.whole_network
+    if whole is not None and whole.ensemble == "snapshot":
         assert isinstance(training.epochs, int)
-        epochs, more = divmod(training.epochs, _settings(recipe).members)
+        epochs, more = divmod(training.epochs, whole.members)
         cycle: dict[str, object] = {"epochs": epochs + (index < more)}
         cycle |= {"warmup_steps": 0} if index else {}
         training = training.model_copy(update=cycle)
@@ -215,9 +245,5 @@ def member_recipe(recipe: AdapterRecipe, index: int) -> AdapterRecipe:
 
 def starts_from_previous(recipe: AdapterRecipe, index: int) -> bool:
     """True if a member starts from the weights of the member before it."""
-    return index > 0 and _settings(recipe).ensemble == "snapshot"
-
-
-def _settings(recipe: AdapterRecipe) -> WholeNetworkSettings:
-    assert recipe.whole_network is not None
-    return recipe.whole_network
+    whole = recipe.whole_network
+    return index > 0 and whole is not None and whole.ensemble == "snapshot"

@@ -1,4 +1,4 @@
-"""Losses over the trajectories of an image, and the weights of images and classes.
+"""The objective of adapter training: a loss over trajectories that are drawn for every step.
 
 Ordinary adapter dropout is a control of the paper's stochastic training. Elements of the input of
 each down projection are dropped, as with PEFT's `lora_dropout`:
@@ -6,8 +6,6 @@ each down projection are dropped, as with PEFT's `lora_dropout`:
     y = W0 x + b0 + B (c * (A dropout(x)))
 
 The frozen projection gets the whole input. Prediction drops nothing.
-
-The objective of adapter training: a loss over trajectories that are drawn for every step.
 """
 
 import math

@@ -10,11 +10,11 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from eulerlora.images.preprocess import network_input, normalise
+from eulerlora.images.preprocess import normalise
 from eulerlora.nn.backbone import VisionTransformer
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.settings import Preprocessing
-from training.data.images import ImageParts, LabelledImage, read_image
+from training.data.images import ImageParts, LabelledImage, pixel_batches
 from training.metrics.classification import macro_auroc
 from training.metrics.intervals import Floats, Ints, unit_weights
 
@@ -142,14 +142,11 @@ def _features(
     images: Sequence[LabelledImage],
     preprocessing: Preprocessing,
 ) -> Floats:
-    """Returns the backbone's features, (n, width)."""
+    """Returns the backbone's features, (n, width); at most BATCH images are in memory."""
     device = backbone.class_token.device
-    pixels = torch.stack(
-        [network_input(read_image(image.name, image.source), preprocessing) for image in images]
-    )
     batches = [
-        backbone(normalise(part.to(device), preprocessing)).double().cpu()
-        for part in pixels.split(BATCH)
+        backbone(normalise(pixels.to(device), preprocessing)).double().cpu()
+        for pixels in pixel_batches(images, preprocessing, BATCH)
     ]
     features: Floats = torch.cat(batches).numpy()
     return features

@@ -1,27 +1,34 @@
-"""Training of adapters on a frozen backbone, to a calibrated checkpoint with report and card.
-
-What a training run prints before its first step and after its last one.
-"""
+"""Training of adapters or whole networks, to a calibrated checkpoint with report and model card."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from accelerate import Accelerator
+from torch import Tensor
 
 from eulerlora.checkpoint.config import AdapterConfig, BackboneConfig, CheckpointConfig, Provenance
 from eulerlora.checkpoint.files import CONFIG, check_free, load_checkpoint, save_checkpoint
 from eulerlora.checkpoint.safetensor_files import tensors_sha256
 from eulerlora.errors import SettingsError
-from eulerlora.methods.registry import build_network, method_type
+from eulerlora.methods.registry import method_type
 from eulerlora.model import EulerLoRA
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.prediction.precision import fastest_precision, missing_bfloat16
 from eulerlora.settings import PrecisionChoice
 from eulerlora_client.printable import printable
-from training.adaptation.network import FrozenBackbone, available_source, read_backbone
+from training.adaptation.network import (
+    FrozenBackbone,
+    available_source,
+    fine_tuned,
+    initial_network,
+    member_folders,
+    member_recipe,
+    read_backbone,
+    starts_from_previous,
+)
 from training.adaptation.objective import (
     LOSSES,
     AdapterObjective,
@@ -69,6 +76,20 @@ class TrainingImages:
     outliers: OodSet | None
 
 
+@dataclass(frozen=True)
+class _Training:
+    """A run and what its members share. folders: of the members' checkpoints."""
+
+    recipe: AdapterRecipe
+    recipe_folder: Path
+    sets: TrainingImages
+    folders: Sequence[Path]
+    accelerator: Accelerator
+    resume: bool
+    tracking: Tracking | None
+    finish: Finish | None
+
+
 def train(
     recipe: AdapterRecipe,
     recipe_folder: Path,
@@ -82,39 +103,84 @@ def train(
 ) -> None:
     """Runs a recipe: trains, saves, calibrates, evaluates, and writes report and model card.
 
-    The checkpoint appears in `out` atomically after training. Until then, the run's state is in
-    `state_file(out)`; `resume` continues from it, or with the evaluation if the checkpoint
-    exists. recipe_folder: base of relative paths in the recipe. skip_bad: skip unusable images
-    and list them on stderr and in the provenance. tracking: of the training curves, with a folder
-    outside of `out`. finish: fits the posterior of the recipe to the trained network before it is
-    saved; needed if the recipe has one. Prints the data and the run before the first step, and the
-    test accuracy at the end. Raises SettingsError, DataError, NonFiniteError or StorageError.
+    A checkpoint appears in `out` atomically after training, those of an ensemble of whole networks
+    in `member_folders`. Until then, the state of a training is in `state_file` of its folder;
+    `resume` continues from it, or with the next member or the evaluation if the checkpoint exists.
+    The report in `out` is that of all members together. recipe_folder: base of relative paths in
+    the recipe. skip_bad: skip unusable images and list them on stderr and in the provenance.
+    tracking: of the training curves, with a folder outside of `out`. finish: fits the posterior of
+    the recipe to the trained network before it is saved; needed if the recipe has one. Prints the
+    data and the run before the first step, and the test accuracy at the end. Raises SettingsError,
+    DataError, NonFiniteError or StorageError.
     """
     assert (recipe.posterior is None) == (finish is None)
     if tracking is not None and tracking.folder.resolve().is_relative_to(out.resolve()):
         raise SettingsError(f"expected a --track-dir outside of {out}, got {tracking.folder}")
-    trained = resume and (out / CONFIG).exists()
-    if not trained:
-        check_free(out)
-    sets = read_images(recipe, data, skip_bad)
+    folders = member_folders(recipe, out)
+    finished = [resume and (folder / CONFIG).exists() for folder in folders]
+    for folder, done in zip(folders, finished, strict=True):
+        if not done:
+            check_free(folder)
+    sets = _read_images(recipe, data, skip_bad)
     accelerator = accelerator_on(device)
     if accelerator.is_main_process:
         report_skipped(sets.images, *sets.ood, *([sets.outliers] if sets.outliers else []))
-        print_lines(data_lines(sets.images))
-    if not trained:
-        available = available_source(recipe.backbone)
-        recipe = recipe.model_copy(update={"backbone": available})
-        settings = without_auto(recipe, sets).without_source
-        run = Run(accelerator, recipe.seed, settings, state_file(out), resume, tracking)
-        network, config = _train_network(recipe, recipe_folder, sets, run)
-        if accelerator.is_main_process:
-            if finish is not None:
-                network, config = finish(network, config, sets.images, device)
-            save_checkpoint(out, network, config, model_card(config, None), stored_dtype(recipe))
-            run.state.unlink(missing_ok=True)
+        _print(data_lines(sets.images))
+    if not all(finished):
+        recipe = recipe.model_copy(update={"backbone": available_source(recipe.backbone)})
+    training = _Training(
+        recipe, recipe_folder, sets, folders, accelerator, resume, tracking, finish
+    )
+    for index, done in enumerate(finished):
+        if not done:
+            _train_member(training, index)
+        accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        evaluate_checkpoints(recipe, sets, [out], out, device)
+        _evaluate_checkpoints(recipe, sets, folders, out, device)
     accelerator.wait_for_everyone()
+
+
+def _train_member(training: _Training, index: int) -> None:
+    """Trains a member, counted from 0, and writes its checkpoint."""
+    sets, accelerator, folders = training.sets, training.accelerator, training.folders
+    folder, images, device = folders[index], sets.images, accelerator.device
+    recipe = member_recipe(training.recipe, index)
+    dtype: torch.dtype = getattr(torch, recipe.stored)
+    source = read_backbone(recipe.backbone, training.recipe_folder, dtype)
+    previous = folders[index - 1] if starts_from_previous(recipe, index) else None
+    network = initial_network(recipe, source, len(images.classes), previous)
+    initial: Provenance = {}
+    if previous is None and recipe.training.head != "random":
+        seed = recipe.seed if recipe.training.head == "bootstrap-probes" else None
+        fit_heads(network, images, device, seed)
+        initial["initial_accuracy"] = head_accuracy(network, images.parts["test"])
+    length = _length(recipe, sets)
+    if accelerator.is_main_process:
+        _print([f"member {index + 1} of {len(folders)}"] if len(folders) > 1 else [])
+        trainable = sum(p.numel() for p in network.parameters() if p.requires_grad)
+        _print(run_lines(recipe, source, trainable, length, device))
+    tracking = training.tracking
+    if tracking is not None and len(folders) > 1:
+        name = f"{tracking.run}-{folder.name}"
+        tracking = replace(tracking, run=name, folder=tracking.folder / folder.name)
+    settings = _without_auto(recipe, length).without_source
+    run = Run(accelerator, recipe.seed, settings, state_file(folder), training.resume, tracking)
+    result = initial | train_adapters(network, recipe, images, sets.outliers, run)
+    network.cpu()
+    whole = recipe.whole_network is not None
+    round_parameters(network.named_parameters() if whole else network.adapter_parameters(), dtype)
+    if not accelerator.is_main_process:
+        return
+    provenance = run_provenance(training.recipe, device) | data_provenance(images, sets.outliers)
+    provenance |= {"training": result}
+    if whole:
+        source = fine_tuned(source)
+        provenance |= {"member": {"index": index, "seed": recipe.seed}}
+    config = _checkpoint_config(recipe, network, source, images, provenance)
+    if training.finish is not None:
+        network, config = training.finish(network, config, images, device)
+    save_checkpoint(folder, network, config, model_card(config, None), dtype)
+    run.state.unlink(missing_ok=True)
 
 
 def state_file(out: Path) -> Path:
@@ -198,7 +264,7 @@ def class_weights(settings: AdapterTraining, images: ImageParts) -> Tensor:
     return effective_number_weights(counts, settings.beta).float()
 
 
-def read_images(recipe: AdapterRecipe, data: Path, skip_bad: bool) -> TrainingImages:
+def _read_images(recipe: AdapterRecipe, data: Path, skip_bad: bool) -> TrainingImages:
     images = read_dataset(recipe.data, data, skip_bad)
     ood = [read_ood_set(settings, data, skip_bad) for settings in recipe.evaluation.ood]
     outliers = None
@@ -207,37 +273,7 @@ def read_images(recipe: AdapterRecipe, data: Path, skip_bad: bool) -> TrainingIm
     return TrainingImages(images, ood, outliers)
 
 
-def _train_network(
-    recipe: AdapterRecipe, recipe_folder: Path, sets: TrainingImages, run: Run
-) -> Trained:
-    """Returns the trained network, rounded to the stored type, and its configuration."""
-    images, outliers = sets.images, sets.outliers
-    frozen = read_backbone(recipe.backbone, recipe_folder, stored_dtype(recipe))
-    network = build_network(
-        frozen.backbone,
-        recipe.adapters,
-        len(images.classes),
-        frozen.preprocessing.model_copy(update={"colour_constancy": recipe.colour_constancy}),
-        recipe.method,
-    )
-    network.initialise(Generator().manual_seed(recipe.seed))
-    initial: dict[str, float] = {}
-    if recipe.training.head != "random":
-        seed = recipe.seed if recipe.training.head == "bootstrap-probes" else None
-        fit_heads(network, images, run.accelerator.device, seed)
-        initial["initial_accuracy"] = head_accuracy(network, images.parts["test"])
-    if run.accelerator.is_main_process:
-        print_run(recipe, frozen, network, sets, run.accelerator.device)
-    result = initial | train_adapters(network, recipe, images, outliers, run)
-    network.cpu()
-    round_parameters(network.adapter_parameters(), stored_dtype(recipe))
-    provenance = run_provenance(recipe, run.accelerator.device) | data_provenance(images, outliers)
-    return network, checkpoint_config(
-        recipe, network, frozen, images, provenance | {"training": result}
-    )
-
-
-def evaluate_checkpoints(
+def _evaluate_checkpoints(
     recipe: AdapterRecipe,
     sets: TrainingImages,
     folders: Sequence[Path],
@@ -259,7 +295,7 @@ def evaluate_checkpoints(
     if not others:
         write_model_card(out, out / REPORT)
     training = model.config.provenance["training"]
-    print_lines(result_lines(evaluation.report, training, folders[0], out / REPORT))
+    _print(result_lines(evaluation.report, training, folders[0], out / REPORT))
 
 
 def _length(recipe: AdapterRecipe, sets: TrainingImages) -> RunLength:
@@ -267,35 +303,18 @@ def _length(recipe: AdapterRecipe, sets: TrainingImages) -> RunLength:
     return RunLength.of(recipe.training, len(sets.images.parts["train"]) + outliers)
 
 
-def without_auto(recipe: AdapterRecipe, sets: TrainingImages) -> AdapterRecipe:
+def _without_auto(recipe: AdapterRecipe, length: RunLength) -> AdapterRecipe:
     """Returns the recipe with the length of its run: the state of a run continues no other."""
-    length = _length(recipe, sets)
     numbers = {"epochs": length.epochs, "batch_size": length.batch_size}
     return recipe.model_copy(update={"training": recipe.training.model_copy(update=numbers)})
 
 
-def print_run(
-    recipe: AdapterRecipe,
-    frozen: FrozenBackbone,
-    network: AdaptedVisionTransformer,
-    sets: TrainingImages,
-    device: torch.device,
-) -> None:
-    trainable = sum(p.numel() for p in network.parameters() if p.requires_grad)
-    print_lines(run_lines(recipe, frozen, trainable, _length(recipe, sets), device))
-
-
-def print_lines(lines: Iterable[str]) -> None:
+def _print(lines: Iterable[str]) -> None:
     for line in lines:
         print(printable(line), flush=True)
 
 
-def stored_dtype(recipe: AdapterRecipe) -> torch.dtype:
-    dtype: torch.dtype = getattr(torch, recipe.stored)
-    return dtype
-
-
-def checkpoint_config(
+def _checkpoint_config(
     recipe: AdapterRecipe,
     network: AdaptedVisionTransformer,
     frozen: FrozenBackbone,

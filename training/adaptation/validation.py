@@ -1,5 +1,6 @@
 """The validation metrics of every epoch, and the adapters of the best epoch."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -7,17 +8,16 @@ import torch
 from torch import Tensor
 
 from eulerlora.checkpoint.config import Provenance
-from eulerlora.images.preprocess import network_input
 from eulerlora.nn.network import AdaptedVisionTransformer
 from eulerlora.nn.runtime import predict_images
 from eulerlora.settings import Draw
 from eulerlora_client.contract.sampling import Mode
-from training.data.images import LabelledImage, read_image
+from training.data.images import LabelledImage, pixel_batches
 from training.metrics.classification import classification_metrics
 from training.metrics.intervals import unit_weights
 
 BATCH = 64
-METRICS = ("nll", "accuracy", "ece", "brier")
+EPOCH_METRICS = ("nll", "accuracy", "ece", "brier")
 
 
 class EpochValidation:
@@ -39,15 +39,13 @@ class EpochValidation:
         keep_best: bool = True,
     ) -> None:
         self.network, self.samples, self.keep_best = network, samples, keep_best
-        self.pixels = torch.stack(
-            [network_input(read_image(i.name, i.source), network.preprocessing) for i in images]
-        )
+        self.images = images
         self.labels = np.array([image.label for image in images])
         self.modes: tuple[Mode, ...] = ("det", "stoch") if samples else ("det",)
         by_epoch = {
             f"{mode}.{metric}.by_epoch": torch.zeros(epochs)
             for mode in self.modes
-            for metric in METRICS
+            for metric in EPOCH_METRICS
         }
         self.tensors: Mapping[str, Tensor] = (
             {f"kept.{name}": p.detach().clone() for name, p in self._kept()}
@@ -62,7 +60,7 @@ class EpochValidation:
             metrics = classification_metrics(
                 self._log_probabilities(mode), self.labels, unit_weights(len(self.labels))
             )
-            for metric in METRICS:
+            for metric in EPOCH_METRICS:
                 self.tensors[f"{mode}.{metric}.by_epoch"][epoch] = metrics[metric].item()
         self.tensors["epoch"] += 1
         losses = self.tensors["det.nll.by_epoch"]
@@ -84,7 +82,7 @@ class EpochValidation:
             "validation_by_epoch": {
                 mode: {
                     metric: self.tensors[f"{mode}.{metric}.by_epoch"][:epochs].tolist()
-                    for metric in METRICS
+                    for metric in EPOCH_METRICS
                 }
                 for mode in self.modes
             },
@@ -116,14 +114,10 @@ class EpochValidation:
         """Returns (n, trajectories, classes), on the CPU."""
         device = next(self.network.parameters()).device
         samples = self.samples if mode == "stoch" else 1
-        draws = [Draw(mode=mode, samples=samples, seed=seed) for seed in range(len(self.pixels))]
-        outputs = [
-            output.log_probabilities
-            for start in range(0, len(self.pixels), BATCH)
-            for output in predict_images(
-                self.network,
-                self.pixels[start : start + BATCH].to(device),
-                draws[start : start + BATCH],
-            )
-        ]
+        seeds = itertools.count()
+        outputs: list[Tensor] = []
+        for pixels in pixel_batches(self.images, self.network.preprocessing, BATCH):
+            draws = [Draw(mode=mode, samples=samples, seed=next(seeds)) for _ in pixels]
+            predicted = predict_images(self.network, pixels.to(device), draws)
+            outputs += [output.log_probabilities for output in predicted]
         return torch.stack(outputs)

@@ -70,12 +70,12 @@ def pretrain_command(
     # These import torch.
     from eulerlora.model import choose_device  # noqa: PLC0415
     from training.fit.loop import RunPaused  # noqa: PLC0415
-    from training.pretraining.train import pretrain, state_file  # noqa: PLC0415
+    from training.pretraining.train import pretrain, stage_state_file  # noqa: PLC0415
     from training.recipe.file import find_recipe, read_recipe  # noqa: PLC0415
     from training.recipe.pretraining import PretrainingRecipe  # noqa: PLC0415
 
     settings = read_recipe(find_recipe(recipe), PretrainingRecipe, _with_seed(overrides, seed))
-    states = [state_file(out, stage) for stage in range(len(settings.stages))]
+    states = [stage_state_file(out, stage) for stage in range(len(settings.stages))]
     with resume_hint(lambda: state_hint(states)):
         try:
             run_on = choose_device(device)
@@ -192,17 +192,15 @@ def train_command(
     from training.adaptation.network import member_folders  # noqa: PLC0415
     from training.adaptation.posterior import fit_posterior  # noqa: PLC0415
     from training.adaptation.train import state_file, train  # noqa: PLC0415
-    from training.adaptation.whole_networks import train_whole_networks  # noqa: PLC0415
 
     settings = read_recipe(path, AdapterRecipe, overrides, variant)
     curves = tracking(trackers, track_dir, out, settings)
-    fit = train if settings.whole_network is None else train_whole_networks
-    if settings.posterior is not None:
-        fit = partial(train, finish=partial(fit_posterior, settings.posterior))
+    finish = None if settings.posterior is None else partial(fit_posterior, settings.posterior)
     folders = member_folders(settings, out)
     states = [state_file(folder) for folder in folders]
     with resume_hint(lambda: checkpoint_hint(folders[-1], states)):
-        fit(settings, path.parent, data, out, choose_device(device), resume, skip_bad, curves)
+        run_on = choose_device(device)
+        train(settings, path.parent, data, out, run_on, resume, skip_bad, curves, finish)
     click.echo(f"checkpoint in {out}")
 
 

@@ -1,9 +1,4 @@
-"""The seeding of torch's global generator, for code that takes no generator.
-
-Random views of a dermatoscopic image, as other cameras and lights would have taken it.
-
-Random views of training images, as functions of seed, epoch and image index.
-"""
+"""Random views of training images, as functions of seed, epoch and image index."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -233,8 +228,3 @@ def training_view(
             return torch.stack([view(pixels) for _ in range(views)])
 
     return transform
-
-
-def evaluation_view(preprocessing: Preprocessing) -> Transform:
-    """Returns the transform of evaluation and service."""
-    return lambda _, pixels: network_input(pixels, preprocessing)

@@ -24,8 +24,8 @@ from platformdirs import user_cache_path
 
 from eulerlora.images.files import image_files
 from training.data.images import (
-    Decoded,
-    Source,
+    DecodeResult,
+    ImageSource,
     decode_all,
     list_images,
     missing_path,
@@ -41,7 +41,7 @@ MIN_FREE_BYTES = 2**29  # of the cache's disk, left to other programs
 class DecodedImages:
     """The images of a folder or archive by name; bad: the reason for each undecodable image."""
 
-    sources: Mapping[str, Source]
+    sources: Mapping[str, ImageSource]
     bad: Mapping[str, str]
 
 
@@ -102,7 +102,7 @@ def _open(state: Path) -> DecodedImages | None:
         pixels = torch.from_file(
             str(state / PIXELS), shared=False, size=index["bytes"], dtype=torch.uint8
         )
-        sources: dict[str, Source] = {
+        sources: dict[str, ImageSource] = {
             name: pixels[offset : offset + 3 * height * width].view(3, height, width)
             for name, (offset, height, width) in index["images"].items()
         }
@@ -130,7 +130,7 @@ def _build(path: Path, state: Path) -> DecodedImages:
     return built
 
 
-def _write(folder: Path, decoded: Iterable[tuple[str, Decoded]], path: Path) -> None:
+def _write(folder: Path, decoded: Iterable[tuple[str, DecodeResult]], path: Path) -> None:
     images: dict[str, tuple[int, int, int]] = {}
     bad: dict[str, str] = {}
     offset = 0

@@ -18,7 +18,7 @@ from training.recipe.schema import Split
 TITLE = "HAM10000"
 METADATA = "HAM10000_metadata.csv"
 FOLDERS = ("HAM10000_images_part_1", "HAM10000_images_part_2", "HAM10000_images")
-ARCHIVES = "ham10000*.tar*"
+ARCHIVE_PATTERN = "ham10000*.tar*"
 TEST_FOLDS = 5  # the test part is a fifth
 CALIBRATION_FOLDS = 8  # an eighth of the rest, a tenth of all
 VALIDATION_FOLDS = 10
@@ -65,7 +65,7 @@ def read_ham10000(folder: Path, split: Split, on_bad: OnBad = refuse) -> ImagePa
     missing or cannot be decoded; if it returns, the row is skipped, and no other image changes
     its part. Raises DataError for a missing file or too few rows.
     """
-    rows, names = read_metadata(folder / METADATA, on_bad)
+    rows, names = read_rows(folder / METADATA, on_bad)
     images = _decoded_by_id(folder)
     try:
         parts = SPLITS[split](rows)
@@ -95,7 +95,7 @@ def read_ham10000(folder: Path, split: Split, on_bad: OnBad = refuse) -> ImagePa
     return ImageParts(f"{TITLE}, {split} split", classes, labelled, target=target)
 
 
-def read_metadata(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], list[str]]:
+def read_rows(path: Path, on_bad: OnBad = refuse) -> tuple[list[Ham10000Row], list[str]]:
     """Returns the rows in file order, and the class names in order of first appearance.
 
     on_bad: called for each row with an unknown `dx`; if it returns, the row is skipped. Raises
@@ -196,7 +196,7 @@ def _lesion_fold(
 def image_paths(folder: Path) -> list[Path]:
     """Returns the image folders in `folder`, or its archive; empty if there is neither."""
     folders = [folder / name for name in FOLDERS if (folder / name).is_dir()]
-    return folders or sorted(folder.glob(ARCHIVES))[:1]
+    return folders or sorted(folder.glob(ARCHIVE_PATTERN))[:1]
 
 
 def _decoded_by_id(folder: Path) -> DecodedImages:
@@ -204,7 +204,8 @@ def _decoded_by_id(folder: Path) -> DecodedImages:
     paths = image_paths(folder)
     if not paths:
         raise DataError(
-            f"{folder}: expected images of HAM10000 in {', '.join(FOLDERS)} or {ARCHIVES}, got none"
+            f"{folder}: expected images of HAM10000 in {', '.join(FOLDERS)} or "
+            f"{ARCHIVE_PATTERN}, got none"
         )
     decoded = [decoded_images(path) for path in paths]
     return DecodedImages(

@@ -1,7 +1,4 @@
-"""Images in folders and tar archives, by relative name; decoding; unusable images.
-
-Labelled images, their parts, and sets of out-of-distribution images.
-"""
+"""Images: where they are stored, their decoding, and the labelled sets that training reads."""
 
 import os
 import sys
@@ -23,7 +20,8 @@ from torch.utils.data import Dataset
 from eulerlora.errors import DataError, ImageError
 from eulerlora.images.files import EXTENSIONS, image_files, is_image_name
 from eulerlora.images.files import read_image as open_image
-from eulerlora.images.preprocess import Conversion, RgbImage
+from eulerlora.images.preprocess import Conversion, RgbImage, network_input
+from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.answers import ClassName
 from eulerlora_client.printable import printable
 from eulerlora_client.progress import track
@@ -33,10 +31,10 @@ from training.recipe.schema import OodGroup
 Encoded = Path | bytes
 """An image file on disk, or its bytes in memory."""
 
-Source = Encoded | Tensor | Callable[[], Tensor]
+ImageSource = Encoded | Tensor | Callable[[], Tensor]
 """An encoded image, a decoded one or a function that makes it: (3, height, width) uint8, RGB."""
 
-Decoded = Tensor | str
+DecodeResult = Tensor | str
 """A decoded image, or the reason why it cannot be decoded."""
 
 OnBad = Callable[[str, str], None]
@@ -65,13 +63,13 @@ def encoded_images(path: Path) -> Iterator[tuple[str, Encoded]]:
         raise missing_path(path)
 
 
-def list_images(path: Path) -> dict[str, Source]:
+def list_images(path: Path) -> dict[str, ImageSource]:
     """Returns all image files of a folder or tar archive by relative name, sorted.
 
     A folder's files stay on disk; an archive is read into memory in encoded form. Raises
     DataError for a path that is missing, unreadable or without images.
     """
-    images: dict[str, Source] = dict(sorted(encoded_images(path)))
+    images: dict[str, ImageSource] = dict(sorted(encoded_images(path)))
     if not images:
         raise no_images(path)
     return images
@@ -99,7 +97,7 @@ def _archived_images(path: Path) -> Iterator[tuple[str, bytes]]:
         )
 
 
-def read_image(name: str, source: Source) -> Tensor:
+def read_image(name: str, source: ImageSource) -> Tensor:
     """Returns (3, height, width) uint8, upright sRGB. Raises DataError with the image's name."""
     if isinstance(source, Tensor):
         return source
@@ -115,7 +113,7 @@ def _rgb_image(name: str, source: Encoded) -> RgbImage:
         raise DataError(str(error)) from error
 
 
-def decode_all(path: Path) -> Iterator[tuple[str, Decoded]]:
+def decode_all(path: Path) -> Iterator[tuple[str, DecodeResult]]:
     """Yields the name and the decoded form of every image, in the order of `encoded_images`.
 
     Worker threads decode ahead; long work shows its progress. Raises DataError for a missing or
@@ -124,8 +122,8 @@ def decode_all(path: Path) -> Iterator[tuple[str, Decoded]]:
     yield from track(_decode_in_threads(encoded_images(path)), f"decoding {path.name}", "images")
 
 
-def _decode_in_threads(images: Iterable[tuple[str, Encoded]]) -> Iterator[tuple[str, Decoded]]:
-    pending: deque[Future[tuple[str, Decoded]]] = deque()
+def _decode_in_threads(images: Iterable[tuple[str, Encoded]]) -> Iterator[tuple[str, DecodeResult]]:
+    pending: deque[Future[tuple[str, DecodeResult]]] = deque()
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for name, source in images:
             pending.append(pool.submit(_decode, name, source))
@@ -135,7 +133,7 @@ def _decode_in_threads(images: Iterable[tuple[str, Encoded]]) -> Iterator[tuple[
             yield pending.popleft().result()
 
 
-def _decode(name: str, source: Encoded) -> tuple[str, Decoded]:
+def _decode(name: str, source: Encoded) -> tuple[str, DecodeResult]:
     """Returns the name with the pixels or the reason. Reports a colour profile that is ignored."""
     try:
         image = _rgb_image(name, source)
@@ -177,7 +175,7 @@ class LabelledImage:
     """
 
     name: str
-    source: Source
+    source: ImageSource
     label: int
     cluster: str | None = None
     groups: Mapping[str, str] = field(default_factory=dict)
@@ -228,6 +226,20 @@ class ImageDataset(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = self.images[index]
         return self.transform(index, read_image(image.name, image.source)), image.label
+
+
+def pixel_batches(
+    images: Sequence[LabelledImage], preprocessing: Preprocessing, size: int
+) -> Iterator[Tensor]:
+    """Yields `size` images at a time as the network's input, (n, 3, side, side) in [0, 1].
+
+    Only one batch is in memory.
+    """
+    for start in range(0, len(images), size):
+        part = images[start : start + size]
+        yield torch.stack(
+            [network_input(read_image(image.name, image.source), preprocessing) for image in part]
+        )
 
 
 def class_counts(images: Sequence[LabelledImage], classes: int) -> Tensor:

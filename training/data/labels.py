@@ -1,11 +1,4 @@
-"""Labels of images, and the table `labels.csv` that states them.
-
-Labels of images by their folders.
-
-Checks of a user's labels, before any image is used.
-
-Labels and parts of a user's folder of images: by class folders or by `labels.csv`.
-"""
+"""Labels of a user's images by class folders or by `labels.csv`, their checks and their parts."""
 
 import csv
 from collections import Counter, defaultdict
@@ -14,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from eulerlora.errors import DataError
-from training.data.splits import Parts, three_parts
+from training.data.splits import SplitParts, three_parts
 from training.recipe.schema import DataSettings, Part, Split
 
 LABELS = "labels.csv"
@@ -176,7 +169,7 @@ class LabelSource:
         return self.folder / LABELS if self.table else self.folder
 
 
-def class_names(
+def checked_classes(
     source: LabelSource, labels: Sequence[ImageLabel], expected: Collection[str]
 ) -> list[str]:
     """Returns the sorted classes of the labels, after all checks that need no image.
@@ -334,7 +327,7 @@ class SplitLabels:
 
     source: LabelSource
     classes: Sequence[str]
-    parts: Parts[LabelledName]
+    parts: SplitParts[LabelledName]
     rows: Mapping[str, ImageLabel]
     notes: tuple[str, ...]
 
@@ -353,7 +346,7 @@ def split_labels(settings: DataSettings, path: Path, names: Collection[str]) -> 
     """
     source = LabelSource(path, table=(path / LABELS).is_file())
     found = _from_table(path, names) if source.table else _from_folders(path, names)
-    classes = class_names(source, found.labels, settings.classes.keys())
+    classes = checked_classes(source, found.labels, settings.classes.keys())
     user = _with_test_part(found)
     return SplitLabels(
         source=source,
@@ -406,7 +399,7 @@ def _with_test_part(user: _Labels) -> _Labels:
 
 def _split(
     source: LabelSource, labels: Sequence[ImageLabel], classes: Sequence[str], split: Split
-) -> Parts[LabelledName]:
+) -> SplitParts[LabelledName]:
     """Returns the parts of a split. Raises DataError for a class with too few images."""
     by_part: dict[str, list[LabelledName]] = {}
     for row in sorted(labels, key=lambda row: row.name):

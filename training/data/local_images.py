@@ -1,6 +1,6 @@
-"""Archives of labelled pictures as TOML files: the classes of their labels, and their lesions.
+"""Labelled pictures of a site or an archive: a folder per class, or a table `labels.csv`.
 
-Labelled pictures of a site or an archive: a folder per class, or a table `labels.csv`.
+An archive is described by a TOML file: the classes of its labels, and its lesions.
 """
 
 import re
@@ -20,17 +20,17 @@ from training.recipe.file import read_toml
 
 ARCHIVES = Path(__file__).parents[1] / "archives"
 
-Name = Annotated[str, Field(min_length=1)]
+NonEmptyText = Annotated[str, Field(min_length=1)]
 
 
 class ArchiveLabels(Settings):
     """The labels of an archive."""
 
-    title: Name
+    title: NonEmptyText
     """Name of the archive in reports."""
-    labels: Annotated[Mapping[Name, Name], Field(min_length=1)]
+    labels: Annotated[Mapping[NonEmptyText, NonEmptyText], Field(min_length=1)]
     """Class by label."""
-    malignant: tuple[Name, ...] = ()
+    malignant: tuple[NonEmptyText, ...] = ()
     """Labels of malignant lesions of none of the classes."""
     lesion: str | None = None
     """Regular expression that finds the lesion in the name of a picture, as its only group; None if
@@ -70,7 +70,7 @@ def archive_names() -> list[str]:
     return sorted(path.stem for path in ARCHIVES.glob("*.toml"))
 
 
-OPTIONS = "map a label with --class {0}=CLASS or leave its pictures out with --ignore {0}"
+LABEL_OPTIONS = "map a label with --class {0}=CLASS or leave its pictures out with --ignore {0}"
 
 Unit = Literal["lesion", "image"]
 
@@ -89,7 +89,7 @@ class LabelNames:
     renamed: Mapping[str, str]
     ignored: Collection[str] = ()
     outside: Collection[str] = ()
-    remedy: str = OPTIONS
+    remedy: str = LABEL_OPTIONS
 
     def class_of(self, label: str) -> str | None:
         """Returns the class of a local label; None if it has none."""

@@ -23,7 +23,7 @@ from torchvision.datasets.utils import check_integrity
 from eulerlora.errors import DataError
 from eulerlora_client.contract.answers import ClassName
 from training.data.cache import decoded_images
-from training.data.images import ImageParts, LabelledImage, OnBad, Source, refuse
+from training.data.images import ImageParts, ImageSource, LabelledImage, OnBad, refuse
 from training.data.splits import three_parts
 from training.recipe.schema import Split
 
@@ -75,7 +75,7 @@ def read_tiny_imagenet(folder: Path, split: Split, on_bad: OnBad = refuse) -> Im
     return ImageParts(title, classes, three_parts(published, split))
 
 
-def _usable(folder: Path, part: str, on_bad: OnBad) -> Iterator[tuple[str, Source]]:
+def _usable(folder: Path, part: str, on_bad: OnBad) -> Iterator[tuple[str, ImageSource]]:
     """Yields names below `folder` and sources of the images of a part that can be decoded."""
     decoded = decoded_images(folder / part)
     for name, reason in decoded.bad.items():

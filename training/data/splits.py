@@ -35,7 +35,7 @@ class Grouped(Labelled, Protocol):
 
 LabelledItem = TypeVar("LabelledItem", bound=Labelled)
 Item = TypeVar("Item", bound=Grouped)
-Parts = Mapping[str, Sequence[Item]]
+SplitParts = Mapping[str, Sequence[Item]]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Group(Generic[Item]):
     items: Sequence[Item]
 
 
-def three_parts(published: Mapping[str, Sequence[Item]], split: Split) -> Parts[Item]:
+def three_parts(published: Mapping[str, Sequence[Item]], split: Split) -> SplitParts[Item]:
     """Returns train, calibration and test, and for one split validation; always the same parts.
 
     published: the parts of the data set, `train`, `test` and possibly `validation`; or `all`, of

@@ -1,7 +1,4 @@
-"""The training objective: a network, the random input of a step, and a weighted loss.
-
-One optimiser step: schedule, gradients of micro-batches, clipping and the update.
-"""
+"""The training objective, and one optimiser step: schedule, micro-batches, clipping, update."""
 
 import math
 from abc import ABC, abstractmethod
@@ -24,7 +21,7 @@ from training.recipe.schema import AdamWSettings
 
 StepDraw = TypeVar("StepDraw")
 """The random input of a step."""
-Inputs = TypeVarTuple("Inputs")
+BlockInputs = TypeVarTuple("BlockInputs")
 
 
 class MakeOptimiser(Protocol):
@@ -91,14 +88,14 @@ class Objective(ABC, Generic[StepDraw]):
         return {}
 
 
-def recomputed(block: Callable[[*Inputs], Tensor]) -> Callable[[*Inputs], Tensor]:
+def recomputed(block: Callable[[*BlockInputs], Tensor]) -> Callable[[*BlockInputs], Tensor]:
     """Returns a function with the same value and gradient that stores only its inputs.
 
     The backward pass computes the block again (activation checkpointing). The block must not draw
     random numbers, because the generator's state is not restored.
     """
 
-    def checkpointed(*inputs: *Inputs) -> Tensor:
+    def checkpointed(*inputs: *BlockInputs) -> Tensor:
         output: Tensor = checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=False)
         return output
 

@@ -1,10 +1,8 @@
-"""The stored state of an unfinished run, and the rounding of stored weights.
+"""A run: its context, its result and provenance, and the stored state of an unfinished one.
 
 A run continues from its state to the same weights. All randomness of a run is a function of seed,
 epoch, step and image. The state therefore holds only the trained parameters, the buffers, the
 averages, the optimiser's moments, and the progress.
-
-The context, the result and the provenance of a run; what records its curves.
 """
 
 import importlib.util
@@ -15,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 import torchvision
@@ -154,7 +152,6 @@ def _progress(path: Path, metadata: Mapping[str, str]) -> Progress:
 
 
 Tracker = Literal["tensorboard", "mlflow", "wandb", "trackio"]
-TRACKERS: tuple[Tracker, ...] = get_args(Tracker)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""All images of a set at one size, mapped from the cache or on the training device.
+"""Batches of several sets, augmented in groups on the device that holds the pixels.
 
-Batches of several sets, augmented in groups on the device that holds the pixels.
+The images of a set have one size; they are mapped from the cache or on the training device.
 """
 
 from collections import deque
@@ -74,13 +74,13 @@ def on_device_if_fits(sets: Sequence[ImageTensor], device: torch.device) -> Sequ
     ]
 
 
-GroupTransform = Callable[[Tensor, Tensor], "Batch"]
+GroupTransform = Callable[[Tensor, Tensor], "PretrainingBatch"]
 """(pixels, targets) -> (views, targets) of a group of images of one set."""
 
 VIEWS_OF_AN_IMAGE = 2
 """Views of each unlabelled image in a batch."""
 
-Batch = tuple[Tensor, Tensor]
+PretrainingBatch = tuple[Tensor, Tensor]
 """Views (n, 3, size, size) in [0, 1]; targets (n, classes of all sets + 1).
 
 Targets are probabilities within the image's set. The last column is 0 for a labelled image, and for
@@ -126,12 +126,12 @@ class MixedBatches:
         """Images per epoch."""
         return self.first_image[-1]
 
-    def epoch(self, epoch: int, skip: int) -> Iterator[Batch]:
+    def epoch(self, epoch: int, skip: int) -> Iterator[PretrainingBatch]:
         """Yields batches, beginning with batch `skip`; on a GPU it prepares the next one early."""
         run = self.run
         shards = list(shard_indices(self.images, self.stage, run.seed, epoch, run.shard))
 
-        def batch(number: int) -> Batch:
+        def batch(number: int) -> PretrainingBatch:
             with seeded(CPU, run.seed, epoch, number, run.shard.index):
                 return self.batch(shards[number])
 
@@ -141,14 +141,14 @@ class MixedBatches:
         else:
             yield from map(batch, numbers)
 
-    def batch(self, indices: Sequence[int]) -> Batch:
+    def batch(self, indices: Sequence[int]) -> PretrainingBatch:
         """Returns the batch of these images, indexed over all sets; -1 is padding."""
         selected = torch.tensor(indices)
         parts = [self._part(number, selected) for number in range(len(self.sets))]
         views, targets = zip(*(part for part in parts if part is not None), strict=True)
         return torch.cat(views), torch.cat(targets)
 
-    def _part(self, number: int, selected: Tensor) -> Batch | None:
+    def _part(self, number: int, selected: Tensor) -> PretrainingBatch | None:
         """Returns the views of one set's images, or None; padding belongs to the first set."""
         part = self.sets[number]
         start, end = self.first_image[number : number + 2]
@@ -199,7 +199,7 @@ def group_transform(settings: AugmentationSettings, size: int) -> GroupTransform
 
 def transform_groups(
     transform: GroupTransform, pixels: Tensor, targets: Tensor, group: int
-) -> Batch:
+) -> PretrainingBatch:
     """Applies the transform to `group` images at a time; it draws from torch's global generator.
 
     A torchvision transform draws once per call. Groups are small enough for many draws per batch
@@ -211,12 +211,12 @@ def transform_groups(
 
 
 def _on_side_stream(
-    make: Callable[[int], Batch], numbers: Sequence[int], device: torch.device
-) -> Iterator[Batch]:
+    make: Callable[[int], PretrainingBatch], numbers: Sequence[int], device: torch.device
+) -> Iterator[PretrainingBatch]:
     """Yields `prefetch(make, numbers)`, made on a separate CUDA stream in parallel with steps."""
     stream = torch.cuda.Stream(device)
 
-    def make_on_stream(number: int) -> Batch:
+    def make_on_stream(number: int) -> PretrainingBatch:
         with torch.cuda.stream(stream):
             batch = make(number)
             stream.synchronize()
@@ -228,7 +228,9 @@ def _on_side_stream(
         yield batch
 
 
-def prefetch(make: Callable[[int], Batch], numbers: Sequence[int]) -> Iterator[Batch]:
+def prefetch(
+    make: Callable[[int], PretrainingBatch], numbers: Sequence[int]
+) -> Iterator[PretrainingBatch]:
     """Yields `make(number)` for each number; a thread makes the next one during its use."""
     with ThreadPoolExecutor(1) as pool:
         pending = deque(pool.submit(make, number) for number in numbers[:1])

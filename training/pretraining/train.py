@@ -1,7 +1,4 @@
-"""Pretraining of a backbone from scratch, stage by stage, on several data sets.
-
-Top-1 accuracy of a pretrained classifier on each of its data sets.
-"""
+"""Pretraining of a backbone from scratch, stage by stage, on several data sets."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -69,7 +66,7 @@ def pretrain(
             accelerator,
             seed=recipe.seed + index,
             recipe=recipe.without_source,
-            state=state_file(out, index),
+            state=stage_state_file(out, index),
             resume=resume,
             tracking=None
             if tracking is None
@@ -87,7 +84,7 @@ def pretrain(
     accelerator.wait_for_everyone()
 
 
-def state_file(out: Path, stage: int) -> Path:
+def stage_state_file(out: Path, stage: int) -> Path:
     """Returns the file that stores a stage's state until the backbone is written; from 0."""
     return out / f"stage-{stage + 1}.state.safetensors"
 

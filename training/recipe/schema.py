@@ -1,8 +1,4 @@
-"""The part `training` of a recipe: its length, the optimiser and the objective.
-
-The parts `whole_network` and `posterior` of a recipe.
-
-The schema of a recipe: one experiment, with every key validated.
+"""The schema of a recipe: one experiment, with every key validated.
 
 Pretraining has further keys, in `training.recipe.pretraining`.
 """
@@ -204,7 +200,7 @@ SAMPLES: tuple[int | Auto, ...] = (1, 2, 4, 8, 16, AUTO)
 Split = Literal["lesion", "lesion-validation", "lesion-best-epoch", "paper"]
 Part = Literal["train", "validation", "calibration", "test"]
 OodGroup = Literal["far", "near", "shifted"]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+RecipeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
 class DataSettings(Settings):
@@ -290,7 +286,7 @@ class BackboneSource(Settings):
 class Recipe(Settings):
     """Keys that all recipes share."""
 
-    name: Name
+    name: RecipeName
     """Of the checkpoint, as in the answers of the service."""
     file: str | None = None
     """Of the recipe; set by `read_recipe`, as are variant and overrides."""

@@ -17,7 +17,7 @@ from eulerlora_client.settings import validated
 from training.adaptation.network import EMBEDDED, member_folders, read_backbone
 from training.adaptation.train import REPORT, state_file
 from training.data.datasets import read_dataset, read_ood_set, read_outliers
-from training.data.ham10000 import ARCHIVES, FOLDERS, METADATA, image_paths
+from training.data.ham10000 import ARCHIVE_PATTERN, FOLDERS, METADATA, image_paths
 from training.data.public_sets import PUBLISHED_PARTS, WORDS, download_advice
 from training.evaluation.report_schema import JSON
 from training.recipe.file import read_recipe
@@ -208,7 +208,7 @@ def _images(settings: DataSettings | OodSettings, data: Path) -> Iterator[str]:
         if not (path / METADATA).exists():
             yield f"HAM10000: {path / METADATA}"
         if not image_paths(path):
-            yield f"HAM10000: {path} with {', '.join(FOLDERS)} or {ARCHIVES}"
+            yield f"HAM10000: {path} with {', '.join(FOLDERS)} or {ARCHIVE_PATTERN}"
     elif settings.kind == "tiny-imagenet":
         if not (path / WORDS).exists():
             yield f"Tiny ImageNet: {path / WORDS}"

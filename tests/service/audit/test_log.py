@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from eulerlora.errors import SettingsError
 from eulerlora_client.contract.problems import AuditUnavailable
 from eulerlora_client.policy import policy
 from service.audit import file as audit_file
@@ -82,12 +81,6 @@ def test_a_line_of_a_triage_contains_disposition_and_policy(log, path: Path) -> 
     }
 
 
-def test_a_decision_is_in_the_file_when_recording_returns(log, path: Path) -> None:
-    for name in ("r1", "r2"):
-        record(log, name)
-        assert ids(path)[-1] == name
-
-
 def test_concurrent_entries_keep_their_order(log, path: Path) -> None:
     names = [f"r{number}" for number in range(200)]
     record(log, *names)
@@ -144,13 +137,6 @@ def test_an_entry_cancelled_before_its_write_is_not_recorded(path: Path, monkeyp
         asyncio.run(one_leaves(log))
         monkeypatch.undo()
     assert ids(path) == ["stays", "stays too"]
-
-
-def test_the_chain_continues_after_a_restart(path: Path) -> None:
-    for name in ("r1", "r2", "r3"):
-        with open_log(path) as log:
-            record(log, name)
-    assert ids(path) == ["r1", "r2", "r3"]
 
 
 def test_lines_without_sync_are_the_same(path: Path, monkeypatch) -> None:
@@ -247,10 +233,3 @@ def test_a_full_disk_during_a_rotation_is_tried_again(log, path: Path) -> None:
         record(log, "refused")
     record(log, "after")
     assert ids(path) == ["after"]
-
-
-def test_a_second_writer_is_refused(log, path: Path) -> None:
-    with pytest.raises(SettingsError, match="another process"):
-        open_log(path)
-    record(log, "r1")
-    assert ids(path) == ["r1"]

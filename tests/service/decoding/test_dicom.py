@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from eulerlora_client.contract.problems import Problem, UnsupportedMedia, UnusableImage
 from service.decoding import dicom
 from service.decoding.decode import Declared, decode, header_of
-from service.settings import ImageLimits
+from service.settings import ImageSettings
 from tests.icc_profiles import DISPLAY_P3, rgb_profile
 from tests.service.conftest import app_of
 
@@ -26,7 +26,7 @@ from pydicom.dataset import Dataset, FileMetaDataset  # noqa: E402
 from pydicom.encaps import encapsulate  # noqa: E402
 from pydicom.pixels import pixel_array  # noqa: E402
 
-LIMITS = ImageLimits(dicom=True)
+LIMITS = ImageSettings(dicom=True)
 DERMOSCOPIC, PHOTOGRAPHIC = "1.2.840.10008.5.1.4.1.1.77.1.7", "1.2.840.10008.5.1.4.1.1.77.1.4"
 IMPLICIT, EXPLICIT, BIG_ENDIAN, DEFLATED = (
     "1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2", "1.2.840.10008.1.2.1.99",
@@ -98,11 +98,11 @@ def compressed(image: Image.Image, file_format: str, syntax: str, **attributes: 
     return dicom_file(encapsulate([frame.getvalue()]), syntax, **attributes)
 
 
-def pixels_of(data: bytes, limits: ImageLimits = LIMITS) -> Any:
+def pixels_of(data: bytes, limits: ImageSettings = LIMITS) -> Any:
     return decode(data, limits).pixels
 
 
-def problem_of(data: bytes, limits: ImageLimits = LIMITS) -> Problem:
+def problem_of(data: bytes, limits: ImageSettings = LIMITS) -> Problem:
     with pytest.raises((UnsupportedMedia, UnusableImage)) as caught:
         decode(data, limits)
     return caught.value
@@ -233,7 +233,7 @@ def test_truncated_and_damaged_files_are_refused(photo, encode) -> None:
 
 
 def test_dicom_is_refused_unless_it_is_allowed(photo) -> None:
-    assert problem_of(dicom_file(photo.tobytes()), ImageLimits()).status == 415
+    assert problem_of(dicom_file(photo.tobytes()), ImageSettings()).status == 415
 
 
 def test_a_declared_type_that_differs_is_a_warning(photo, png) -> None:

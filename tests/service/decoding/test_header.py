@@ -12,9 +12,9 @@ from eulerlora_client.contract.problems import UnusableImage
 from service.decoding import header as header_module
 from service.decoding.decode import MEDIA_TYPES, decode
 from service.decoding.header import MAX_SCANS, check_structure, read_header
-from service.settings import ImageLimits
+from service.settings import ImageSettings
 
-LIMITS = ImageLimits()
+LIMITS = ImageSettings()
 MANY = 200_000
 
 
@@ -158,7 +158,7 @@ def test_a_file_far_too_short_for_its_pixels_is_refused(encode, file_format) -> 
 
 
 def test_a_jpeg_may_have_more_pixels_than_other_formats(encode) -> None:
-    limits = ImageLimits(max_pixels=10_000, max_jpeg_pixels=40_000)
+    limits = ImageSettings(max_pixels=10_000, max_jpeg_pixels=40_000)
     image = Image.effect_noise((200, 200), 50).convert("RGB")
     assert read_header(encode(image, "JPEG"), limits).pixels == 40_000
     with pytest.raises(UnusableImage, match="at most 10,000 pixels"):

@@ -21,18 +21,18 @@ from PIL import Image
 
 from eulerlora.images.preprocess import content_seed, resize
 from eulerlora.settings import Preprocessing
-from eulerlora_client.contract.problems import NotReady, UnsupportedMedia, UnusableImage
+from eulerlora_client.contract.problems import NotReady, UnusableImage
 from service.decoding import pool, worker
 from service.decoding.decode import Declared, decode
 from service.decoding.pool import Decoded, Decoder, DecodingProcess
 from service.decoding.worker import receive
-from service.settings import DecodingSettings, ImageLimits
+from service.settings import DecodingSettings, ImageSettings
 
-LIMITS = ImageLimits()
+LIMITS = ImageSettings()
 SIZE = 48
 INPUT = Preprocessing(size=SIZE)
 HANG_S = 600.0
-FAULTY_SETTINGS = DecodingSettings(workers=2, timeout_s=4.0, cpu_s=0.5)
+FAULTY_SETTINGS = DecodingSettings(workers=2, timeout_s=6.0, cpu_s=0.2)
 TIMEOUT_S = 120
 RUNNER = asyncio.Runner()  # the decoders of all tests use one event loop
 
@@ -72,7 +72,7 @@ def run_faulty_worker(*args: Any) -> None:
     run_job = worker.run_job
 
     def run_faulty_job(
-        job: worker.DecodeJob, limits: ImageLimits
+        job: worker.DecodeJob, limits: ImageSettings
     ) -> worker.DecodeResult | worker.DecodeFailure:
         fault, _, path = job.revision.partition(":")
         if path:
@@ -163,15 +163,6 @@ def test_a_worker_gives_the_same_result_as_this_process(decoder, png) -> None:
     assert decoded.warnings == ()
     assert decoded.decode_s > 0
     assert decode_with(decoder, png, "another revision").content_seed != decoded.content_seed
-
-
-def test_warnings_and_problems_are_passed_on(decoder, png, photo, encode) -> None:
-    decoded = decode_with(decoder, encode(photo.convert("LA"), "PNG"))
-    assert [warning.message for warning in decoded.warnings] == ["converted from LA to RGB"]
-    with pytest.raises(UnsupportedMedia, match="expected a JPEG, PNG or WebP"):
-        decode_with(decoder, b"GIF89a")
-    with pytest.raises(UnusableImage, match="the PNG data is broken or truncated"):
-        decode_with(decoder, png[:-30])
 
 
 def test_a_hanging_decoder_fails_one_request(faulty, png) -> None:
@@ -268,19 +259,6 @@ def test_the_cpu_time_of_a_caller_that_left_is_charged(faulty, png) -> None:
     before = idle_pids(faulty)
     RUNNER.run(leave())
     wait_for_replacements(faulty, before)
-
-
-def test_the_cpu_time_of_a_refused_image_is_charged(decoder, encode) -> None:
-    used: list[float] = []
-    transparent = encode(Image.new("RGBA", (3000, 3000)), "PNG")  # refused after decoding
-
-    async def refused() -> Decoded:
-        return await decoder.decode(transparent, Declared(), INPUT, "", on_cpu_s=used.append)
-
-    with pytest.raises(UnusableImage):
-        RUNNER.run(refused())
-    assert len(used) == 1
-    assert used[0] > 0
 
 
 def test_a_decoder_without_memory_does_not_work(png) -> None:
@@ -384,10 +362,10 @@ PROGRAM = """
 import asyncio, os, sys
 from service.decoding.decode import Declared
 from service.decoding.pool import Decoder, DecodingSettings
-from service.settings import ImageLimits
+from service.settings import ImageSettings
 
 if __name__ == "__main__":
-    decoder = Decoder(ImageLimits(), DecodingSettings(workers=1))
+    decoder = Decoder(ImageSettings(), DecodingSettings(workers=1))
     asyncio.run(decoder.start())
     print(next(iter(decoder._workers)).pid, flush=True)
     if sys.argv[1] == "optimize":

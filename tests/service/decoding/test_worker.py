@@ -21,7 +21,7 @@ from service.decoding.worker import (
     receive,
     run_job,
 )
-from service.settings import ImageLimits
+from service.settings import ImageSettings
 
 LARGE = bytes(range(256)) * 10_000  # more than a socket buffer
 FIELDS = (("image/png", None), 224, "sha256:0")
@@ -79,7 +79,7 @@ def test_an_incomplete_message_raises_eof_error(pair, sent) -> None:
         receive(theirs)
 
 
-LIMITS = ImageLimits()
+LIMITS = ImageSettings()
 REVISION = "sha256:0"
 UNDECLARED = Declared()
 INPUT = Preprocessing(size=32)

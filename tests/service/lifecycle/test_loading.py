@@ -1,4 +1,4 @@
-"""Loading: known answers, shared backbones, newer revisions and the loading thread."""
+"""Loading: known answers, shared backbones, newer revisions, the loading thread, health checks."""
 
 import asyncio
 import shutil
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from eulerlora.checkpoint.files import (
     DEFAULT_CHECKPOINT,
@@ -19,18 +20,24 @@ from eulerlora.checkpoint.files import (
 )
 from eulerlora.errors import CheckpointError
 from eulerlora.model import EulerLoRA
+from eulerlora.nn.runtime import predict_rows
 from eulerlora.prediction.precision import PrecisionDecision
 from eulerlora.settings import DEFAULT_RUNTIME, RuntimeSettings
+from eulerlora_client.contract.problems import OutOfMemory
 from eulerlora_client.contract.sampling import PRECISIONS
-from service.inference.engine import ServedModel
+from eulerlora_client.policy.policy import default_policy
+from service.inference.engine import InferenceItem, ServedModel
 from service.lifecycle.loading import (
     THREAD_NAME,
     CheckedModel,
+    health_check,
     is_loading,
     load_checked,
     newer_revision,
+    policy_dispositions,
     read_card,
     run_in_daemon_thread,
+    warm_up,
 )
 from service.lifecycle.loading import checkpoint_folder as checkpoint_folder_of
 from service.routes.system import model_details
@@ -289,13 +296,116 @@ def test_a_repository_of_the_hub_is_served_at_its_commit(
     assert load(checkpoint_folder, (), sources=sources).source is None
 
 
-def test_a_path_is_served_as_it_is() -> None:
-    sources: dict[Path, str] = {}
-    assert checkpoint_folder_of("some/folder", sources) == Path("some/folder")
-    assert not sources
-
-
 def test_the_card_is_served_without_its_front_matter(checkpoint_copy: Path) -> None:
     for text in ("---\nlicense: other\n---\n\n# tiny\n", "# tiny\n"):
         (checkpoint_copy / "README.md").write_text(text)
         assert read_card(checkpoint_copy) == "# tiny\n"
+
+
+@pytest.fixture(scope="module")
+def checked(checkpoint_folder: Path) -> CheckedModel:
+    return load_checked(checkpoint_folder, (), torch.device("cpu"), DEFAULT_RUNTIME)
+
+
+@pytest.fixture
+def infer_correctly(checked: CheckedModel) -> Callable[[InferenceItem], Tensor]:
+    """Runs an item on the model: (item) -> log-probabilities."""
+
+    def run(item: InferenceItem) -> Tensor:
+        return predict_rows(checked.model.runtime, item.pixels[None], [item.draw])[0]
+
+    return run
+
+
+def test_a_model_that_gives_its_known_answers_is_healthy(checked, infer_correctly) -> None:
+    async def infer(item: InferenceItem) -> Tensor:
+        return infer_correctly(item)
+
+    assert asyncio.run(health_check(checked, infer, TIMEOUT_S)) is None
+
+
+def test_a_wrong_answer_is_reported_with_the_name_of_the_model(checked, infer_correctly) -> None:
+    async def infer(item: InferenceItem) -> Tensor:
+        return infer_correctly(item).roll(1, dims=1)
+
+    fault = asyncio.run(health_check(checked, infer, TIMEOUT_S))
+    assert fault is not None
+    assert fault.startswith("model tiny: the known answer is wrong")
+
+
+def test_a_missing_answer_is_reported(checked) -> None:
+    async def infer(_: InferenceItem) -> Tensor:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    fault = asyncio.run(health_check(checked, infer, timeout_s=0.05))
+    assert fault == "model tiny: no known answer within 0.05 s"
+
+
+def test_an_engine_error_is_reported(checked) -> None:
+    async def infer(_: InferenceItem) -> Tensor:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    fault = asyncio.run(health_check(checked, infer, TIMEOUT_S))
+    assert fault is not None
+    assert "CUDA error" in fault
+
+
+def test_out_of_memory_is_retried(checked, infer_correctly) -> None:
+    refusals = [OutOfMemory("later")] * 2
+
+    async def infer(item: InferenceItem) -> Tensor:
+        if refusals:
+            raise refusals.pop()
+        return infer_correctly(item)
+
+    assert asyncio.run(health_check(checked, infer, TIMEOUT_S)) is None
+    assert not refusals
+
+
+def test_the_warm_up_submits_its_rows_at_the_same_time(checked) -> None:
+    submitted, all_submitted = [], asyncio.Event()
+
+    async def infer(item: InferenceItem) -> Tensor:
+        submitted.append(item)
+        if len(submitted) == 4:
+            all_submitted.set()
+        await all_submitted.wait()
+        return torch.zeros(0)
+
+    async def story() -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            await warm_up(checked, infer, rows=7)
+
+    asyncio.run(story())
+    assert len(submitted) == 4  # two rows each
+
+
+def test_errors_of_the_warm_up_are_ignored(checked) -> None:
+    async def infer(_: InferenceItem) -> Tensor:
+        raise OutOfMemory("full")
+
+    asyncio.run(warm_up(checked, infer, rows=7))
+
+
+POLICY = default_policy()
+CLASSES = POLICY.malignant.classes
+
+
+def test_each_image_has_the_disposition_of_the_policy(checkpoint_folder: Path) -> None:
+    model = EulerLoRA.load(checkpoint_folder, "cpu")
+    prediction = model.predict(torch.rand(2, 3, 32, 32))
+    decide = policy_dispositions(POLICY)
+    names = (CLASSES[0], CLASSES[1], "nv")
+    sure = torch.tensor([[1.0, 0, 0], [0, 0, 1.0]]).double()
+    prediction.probabilities.copy_(sure)
+    prediction.trajectories.copy_(sure[:, None])
+    prediction.entropy.copy_(torch.tensor([0.0, 10.0]))
+    assert prediction.ood is not None
+    prediction.ood.fill_(False)
+    if len(CLASSES) > 2:
+        assert decide(prediction, names) == []  # a model without the policy's classes
+    alone = POLICY.model_copy(
+        update={"malignant": POLICY.malignant.model_copy(update={"classes": CLASSES[:2]})}
+    )
+    assert policy_dispositions(alone)(prediction, names) == ["urgent, False", "refer, True"]

@@ -28,7 +28,7 @@ from service.inference.engine import InferenceItem, ServedModel, ServedModels
 from service.lifecycle import supervisor
 from service.lifecycle.loading import CheckedModel, load_checked, newer_revision
 from service.lifecycle.phase import Gate, Lifecycle
-from service.lifecycle.supervisor import Parts, Service, Supervisor
+from service.lifecycle.supervisor import Service, ServiceParts, Supervisor
 from service.settings import LifeSettings
 from tests.damaged_checkpoints import DAMAGES
 
@@ -67,7 +67,9 @@ class SupervisorHarness:
             "on_ready": lambda models: self.events.append(f"ready with {', '.join(models)}"),
         }
         settings = LifeSettings(probe_interval_s=probe_interval_s, probe_timeout_s=TIMEOUT_S)
-        return Supervisor(folders, Parts(**chosen | parts), self.gate, self.lifecycle, settings)
+        return Supervisor(
+            folders, ServiceParts(**chosen | parts), self.gate, self.lifecycle, settings
+        )
 
     async def prepare(self) -> None:
         self.events.append("prepared")

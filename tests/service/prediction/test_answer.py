@@ -18,9 +18,9 @@ from service.inference.queue import InferenceResult
 from service.prediction.answer import prediction_of
 from service.prediction.request import PredictRequest
 from service.prediction.rounds import SampledResult
-from service.settings import ImageLimits
+from service.settings import ImageSettings
 
-LIMITS = ImageLimits()
+LIMITS = ImageSettings()
 OF_IMAGE = PredictionWarning(code="a_code", message="of the image")
 OF_REQUEST = PredictionWarning(code="a_code", message="of the request")
 TRAJECTORIES = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1]], dtype=torch.float64)

@@ -1,13 +1,11 @@
 """POST /predict with concurrent requests: batches, disconnects, and overload."""
 
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import torch
 from PIL import Image
@@ -78,49 +76,6 @@ def test_a_result_is_the_same_alone_and_in_a_mixed_batch(
         np.testing.assert_allclose(
             one["trajectory_probabilities"], other["trajectory_probabilities"], rtol=0, atol=1e-5
         )
-
-
-def test_a_disconnect_in_the_queue_prevents_the_run(live, model, png, monkeypatch) -> None:
-    enqueued, released = threading.Semaphore(0), threading.Semaphore(0)
-    enqueue, release = RequestQueue.enqueue, RequestQueue.release
-
-    def counting_enqueue(queue: RequestQueue, *arguments: Any) -> None:
-        enqueue(queue, *arguments)
-        enqueued.release()
-
-    def counting_release(queue: RequestQueue, *arguments: Any) -> None:
-        release(queue, *arguments)
-        released.release()
-
-    monkeypatch.setattr(RequestQueue, "enqueue", counting_enqueue)
-    monkeypatch.setattr(RequestQueue, "release", counting_release)
-    passes: list[int] = []
-    entered, gate = threading.Event(), threading.Event()
-
-    def block(_: object, inputs: tuple[torch.Tensor, ...]) -> None:
-        passes.append(len(inputs[0]))
-        entered.set()
-        assert gate.wait(TIMEOUT_S)
-
-    url = f"http://127.0.0.1:{live}/predict"
-    sent = {"content": png, "headers": {"Content-Type": "image/png"}}
-    head = f"POST /predict HTTP/1.1\r\nHost: test\r\nContent-Length: {len(png)}\r\n"
-    handle = model.network.backbone.conv_proj.register_forward_pre_hook(block)
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            first = pool.submit(httpx.post, url, **sent, timeout=TIMEOUT_S)
-            assert entered.wait(TIMEOUT_S)
-            with socket.create_connection(("127.0.0.1", live), timeout=TIMEOUT_S) as leaving:
-                leaving.sendall(head.encode() + b"Content-Type: image/png\r\n\r\n" + png)
-                for _ in range(2):
-                    assert enqueued.acquire(timeout=TIMEOUT_S)
-            assert released.acquire(timeout=TIMEOUT_S)  # while the first request still runs
-            gate.set()
-            assert first.result(TIMEOUT_S).status_code == 200
-        assert httpx.post(url, **sent, timeout=TIMEOUT_S).status_code == 200
-    finally:
-        handle.remove()
-    assert passes == [1, 1]
 
 
 def test_under_overload_requests_are_accepted_or_refused_immediately(model, make_app, png) -> None:

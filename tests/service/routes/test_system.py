@@ -19,7 +19,7 @@ from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.loading import MAX_CARD_BYTES, read_card
 from service.lifecycle.phase import Lifecycle
 from service.routes.system import SCRAPE_INTERVAL_S, probe_routes
-from service.settings import ImageLimits, ServiceSettings
+from service.settings import ImageSettings, ServiceSettings
 from service.telemetry.logs import RequestIdMiddleware
 from tests.service.observed import GaugeValues, count_everything, observed_app
 
@@ -59,7 +59,7 @@ def test_a_model_has_classes_limits_thresholds_and_provenance(client, model) -> 
         {"name": name, "description": name.upper()} for name in ("bkl", "mel", "nv")
     ]
     assert (body["adapters"], body["input_size"], body["max_samples"]) == (2, 32, 64)
-    assert body["image_limits"] == ImageLimits().model_dump()
+    assert body["image_limits"] == ImageSettings().model_dump()
     assert {(entry["mode"], entry["samples"]) for entry in body["thresholds"]} == {
         ("det", 1),
         ("stoch", 4),

@@ -141,17 +141,6 @@ def test_a_batch_has_the_disposition_of_every_image_as_alone_or_its_problem_in_o
         )
 
 
-def test_a_batch_is_refused_as_a_whole_as_by_predict_batch(urgent, client, png) -> None:
-    for response, status, code in (
-        (post_batch(urgent, png, query="detail=trajectories"), 422, "invalid_parameter"),
-        (post_batch(urgent, png, query="model=other"), 404, "unknown_model"),
-        (post_batch(urgent, *[png] * 33), 422, "invalid_upload"),
-        (urgent.post("/triage/batch", content=png, headers=HEADERS), 415, "unsupported_media"),
-        (post_batch(client, png), 422, "policy_not_applicable"),
-    ):
-        assert (response.status_code, response.json()["code"]) == (status, code)
-
-
 def test_the_audit_log_and_the_metrics_have_every_disposition_of_a_batch(
     five_classes, png, tmp_path: Path
 ) -> None:

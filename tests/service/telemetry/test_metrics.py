@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from eulerlora_client.contract.answers import Disposition
 from service.telemetry import metrics as metrics_module
-from service.telemetry.metrics import CACHE_S, REASONS, CompletedRequest, Metrics
+from service.telemetry.metrics import CACHE_S, PROBLEM_CODES, CompletedRequest, Metrics
 from tests.service.observed import (
     AUTO_BODY,
     BODY,
@@ -51,7 +51,7 @@ def test_a_request_is_counted_with_duration_and_bytes(metrics) -> None:
     assert value(metrics, "request_duration_seconds_count", **by_route) == 1
     assert value(metrics, "request_duration_seconds_sum", **by_route) == 0.3
     assert value(metrics, "request_body_bytes_sum", route="/predict") == 5000
-    assert {value(metrics, "refusals_total", reason=reason) for reason in REASONS} == {0}
+    assert {value(metrics, "refusals_total", reason=reason) for reason in PROBLEM_CODES} == {0}
 
 
 def test_problems_are_counted_by_code_from_zero(metrics) -> None:
@@ -208,7 +208,7 @@ def test_every_metric_and_reason_in_an_alert_exists(metrics) -> None:
         used = set(re.findall(r"\b(?:eulerlora|process)_\w+|\bup\b", rule["expr"]))
         assert used and used <= names | {"up"}, rule["alert"]  # Prometheus adds up
         for reasons in re.findall(r'reason=~?"([^"]+)"', rule["expr"]):
-            assert set(reasons.split("|")) <= REASONS, rule["alert"]
+            assert set(reasons.split("|")) <= PROBLEM_CODES, rule["alert"]
 
 
 def table(metrics: Metrics) -> list[str]:

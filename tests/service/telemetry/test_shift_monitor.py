@@ -16,7 +16,7 @@ from eulerlora_client.contract.answers import (
     Threshold,
 )
 from eulerlora_client.monitoring.shift import EventRate
-from service.telemetry.shift_monitor import Reference, ShiftMonitors
+from service.telemetry.shift_monitor import ExpectedRates, ShiftMonitors
 
 DET = Threshold(mode="det", samples=1, msp=0.5, kept=0.9, images=500, data="training data")
 FULL = Threshold(
@@ -60,12 +60,12 @@ def prediction(label: str = "nv", distance: float | None = 1.0, **changes: Any) 
 
 
 def test_the_expected_rates_are_those_of_the_calibration() -> None:
-    rates = Reference.of(FULL).rates
+    rates = ExpectedRates.of(FULL).rates
     assert rates["msp"] == (EventRate.calibrated(1 - 0.95, 1000),)
     assert rates["feature_distance"] == (EventRate.calibrated(1 - 0.94, 1000),)
     assert rates["feature_distance_quartile"] == (EventRate.calibrated(0.25, 1000),)
     assert rates["label"] == tuple(EventRate.calibrated(share, 1000) for share in (0.1, 0.2, 0.7))
-    assert set(Reference.of(DET).rates) == {"msp"}
+    assert set(ExpectedRates.of(DET).rates) == {"msp"}
 
 
 def test_a_model_without_thresholds_has_no_state_and_no_warning(make_model) -> None:

@@ -1,7 +1,5 @@
 """Losses against loops over trajectories; weights of images and classes."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -53,12 +51,6 @@ def test_padding_has_no_loss_and_no_weight() -> None:
     assert image_weights(padded, WEIGHTS, 1.0)[5:].tolist() == [0, 0]
 
 
-def test_class_weights_are_normalised_by_their_sum_over_the_batch() -> None:
-    losses = -LOGITS.log_softmax(-1)[range(5), :, LABELS].mean(dim=1)
-    expected = (WEIGHTS[LABELS] * losses).sum() / WEIGHTS[LABELS].sum()
-    torch.testing.assert_close(loss_of(trajectory_loss, LOGITS, LABELS, WEIGHTS), expected)
-
-
 @pytest.mark.parametrize("weights", [ONES, WEIGHTS])
 def test_the_loss_of_an_outlier_is_its_cross_entropy_with_the_uniform_distribution(
     weights: Tensor,
@@ -75,14 +67,6 @@ def test_the_loss_of_an_outlier_is_its_cross_entropy_with_the_uniform_distributi
     )
     actual = loss_of(trajectory_loss, LOGITS, labels, weights, outlier_weight=0.5)
     torch.testing.assert_close(actual, (per_image * losses).sum() / per_image.sum())
-
-
-def test_the_loss_of_an_outlier_is_least_for_the_uniform_distribution() -> None:
-    labels = torch.tensor([OUTSIDE])
-    for loss in LOSSES:
-        least = loss_of(loss, torch.zeros(1, 8, 3), labels, ONES.float())
-        assert least == pytest.approx(math.log(3))
-        assert loss_of(loss, LOGITS[:1], labels, ONES) > least
 
 
 def test_the_mean_probability_loss_is_the_cross_entropy_of_the_mean_probability() -> None:

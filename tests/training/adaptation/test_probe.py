@@ -1,6 +1,7 @@
 """Linear probes and the command `eulerlora probe`."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from eulerlora.settings import AdapterSettings, Draw, Preprocessing
 from eulerlora_client.contract.answers import ClassName
 from tests.conftest import random_backbone
 from training.adaptation.probe import INVERSE_PENALTY, fit_heads, head_accuracy, linear_probe
+from training.adaptation.validation import EpochValidation
 from training.commands.train import probe_command
 from training.data.images import ImageParts, LabelledImage
 
@@ -167,3 +169,33 @@ def test_the_accuracy_of_the_heads_is_that_of_the_untrained_network(
     predicted = [int(o.log_probabilities.exp().mean(dim=0).argmax()) for o in outputs]
     correct = [label == image.label for label, image in zip(predicted, held_out, strict=True)]
     assert head_accuracy(network, held_out) == pytest.approx(np.mean(correct))
+
+
+def test_features_and_validation_hold_one_batch_of_images(
+    images: ImageParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.adaptation.probe.BATCH", 8)
+    monkeypatch.setattr("training.adaptation.validation.BATCH", 8)
+    network = build_network(random_backbone(), AdapterSettings(rank=4, min_rank=2), 3)
+    waiting, most = 0, 0
+
+    def read(pixels: torch.Tensor) -> torch.Tensor:
+        nonlocal waiting, most
+        waiting += 1
+        most = max(most, waiting)
+        return pixels
+
+    def seen(_module: object, inputs: tuple[torch.Tensor, ...]) -> None:
+        nonlocal waiting
+        waiting -= len(inputs[0])
+
+    network.backbone.conv_proj.register_forward_pre_hook(seen)
+    parts = {
+        part: [replace(image, source=partial(read, image.source)) for image in members]
+        for part, members in images.parts.items()
+    }
+    streamed = replace(images, parts=parts)
+    fit_heads(network, streamed, CPU)
+    linear_probe(network.backbone, streamed, CPU, network.preprocessing)
+    EpochValidation(network, parts["train"], epochs=1, samples=2).validate()
+    assert (waiting, most) == (0, 8)

@@ -86,7 +86,10 @@ def test_the_covariance_is_fitted_to_all_images_of_a_class_with_the_mean_logits(
     shape = (5, 3, 32, 32) if views == "shared" else (5, 2, 3, 32, 32)
     pixels = torch.rand(shape, generator=Generator().manual_seed(1))
     labels = torch.tensor([0, 2, -1, 1, IGNORED])
-    ignored = (torch.rand(shape, generator=Generator().manual_seed(2)), torch.full((5,), IGNORED))
+    ignored = (
+        torch.rand(shape, generator=Generator().manual_seed(2)),
+        torch.full((5,), IGNORED),
+    )
     batches = [(pixels[:3], labels[:3]), (pixels[3:], labels[3:]), ignored]
     heads = network.heads
     expected = 0.5 * torch.eye(12).repeat(2, 1, 1)

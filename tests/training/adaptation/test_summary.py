@@ -8,9 +8,8 @@ import torch
 from eulerlora.settings import Preprocessing
 from eulerlora_client.contract.answers import ClassName
 from tests.conftest import random_backbone
-from tests.training.synthetic_report import REPORT
 from training.adaptation.network import FrozenBackbone
-from training.adaptation.train import data_lines, result_lines, run_lines
+from training.adaptation.train import data_lines, run_lines
 from training.data.images import ImageParts, LabelledImage
 from training.fit.batches import RunLength
 from training.recipe.file import read_recipe
@@ -52,29 +51,6 @@ def test_a_group_in_two_parts_is_not_denied() -> None:
     assert "some groups are in two parts" in data_lines(ImageParts("x", CLASSES, parts))[-1]
 
 
-def test_images_without_groups_have_no_row_of_groups() -> None:
-    lines = data_lines(ImageParts("x", CLASSES, {"train": images(0, 1)}))
-    assert lines[-1].startswith("images")
-
-
-def test_a_run_states_device_parameters_and_steps(recipe_file: Path) -> None:
-    recipe = read_recipe(recipe_file, AdapterRecipe, ["training.warmup_steps=auto"])
-    backbone = random_backbone()
-    frozen = FrozenBackbone(backbone, None, {}, Preprocessing(size=32))
-    text = "\n".join(run_lines(recipe, frozen, 12_345, RunLength(100, 8, 15), torch.device("cpu")))
-    weights = sum(parameter.numel() for parameter in backbone.parameters())
-    for part in (
-        f"{weights:,} weights, 32 x 32 pixels",
-        "2 adapters of rank 4",
-        "12,345 parameters; Kmin 2, T 2, sigma 1, 2 sample(s) a step",
-        "CPU",
-        "195 steps = 15 epochs of 100 images in batches of 8; 19 steps of warm-up",
-    ):
-        assert part in text
-    untrained = run_lines(recipe, frozen, 1, RunLength(100, 8, 0), torch.device("cpu"))
-    assert untrained[-1] == "run: no steps; the random head is the result"
-
-
 @pytest.mark.parametrize(
     ("precision", "native", "line"),
     [
@@ -96,20 +72,3 @@ def test_the_device_line_has_the_precision_of_the_steps(
     frozen = FrozenBackbone(random_backbone(), None, {}, Preprocessing(size=32))
     lines = run_lines(recipe, frozen, 1, RunLength(100, 8, 15), torch.device("cpu"))
     assert lines[2].endswith(f"thread(s), {line}")
-
-
-def test_the_result_is_the_accuracy_with_its_interval_and_the_next_command() -> None:
-    out = Path("run")
-    lines = result_lines(REPORT, {"initial_accuracy": 0.5, "best_epoch": 3}, out, out / "report")
-    accuracy = REPORT.modes[0].metrics["accuracy"]
-    assert accuracy is not None
-    assert lines[0] == (
-        f"test accuracy, det: {accuracy.value:.3f} [{accuracy.low:.3f}, {accuracy.high:.3f}] "
-        "(95% interval, 1,234 images)"
-    )
-    assert "the linear probe that the run started from: 0.500" in lines
-    assert "kept: the adapters of epoch 3" in lines
-    assert lines[-2:] == [
-        "report: run/report/report.md; model card: run/README.md",
-        "next: eulerlora serve run, or eulerlora predict run IMAGE --mode stoch",
-    ]

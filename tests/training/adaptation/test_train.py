@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import shutil
 from pathlib import Path
 from unittest.mock import patch
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from eulerlora import CheckpointError, EulerLoRA
+from eulerlora import EulerLoRA
 from eulerlora.checkpoint.backbone import load_backbone, save_backbone
 from eulerlora.checkpoint.files import load_checkpoint, read_config
 from tests.conftest import random_backbone, random_network
@@ -178,14 +177,6 @@ def test_calibrate_adds_prediction_sets_for_predict(trained_copy: Path, labelled
     assert "expected at least 9 calibration images of each class" in done.err
 
 
-def test_predict_reads_the_checkpoint(trained: Path, labelled: Path) -> None:
-    done = run("predict", trained, labelled / "other", "--json", "--mode", "stoch")
-    assert done.status == 0, done.err
-    predictions = [json.loads(line) for line in done.out.splitlines()]
-    assert len(predictions) == 5
-    assert all(sum(p["probabilities"].values()) == pytest.approx(1) for p in predictions)
-
-
 def test_a_backbone_file_is_used_at_another_image_size_and_stored_in_fewer_bits(
     recipe_file: Path, labelled: Path
 ) -> None:
@@ -200,22 +191,6 @@ def test_a_backbone_file_is_used_at_another_image_size_and_stored_in_fewer_bits(
     model = EulerLoRA.load(out)
     assert model.config.preprocessing.size == 64
     assert model.network.backbone.settings.image_size == 64
-
-
-def test_a_linear_probe_head_classifies_without_training_and_ood_images_are_limited(
-    recipe_file: Path, labelled: Path
-) -> None:
-    out = recipe_file.parent / "probed"
-    done = run(
-        "train", recipe_file, "--data", labelled, "--out", out, "--set", "data.path=set",
-        *ONE_EPOCH, "--set", "training.learning_rate=1e-9",
-        "--set", "training.head=linear-probe", "--set", "training.augmentation=dermoscopy",
-        "--set", "evaluation.ood_images=2",
-    )  # fmt: skip
-    assert done.status == 0, done.err
-    report = json.loads((out / "report" / "report.json").read_text())
-    assert all(mode["metrics"]["accuracy"]["value"] > 0.8 for mode in report["modes"])
-    assert report["ood_sets"]["other"]["used"] == {"images": 2, "of": 5}
 
 
 def test_the_best_epoch_own_views_and_balanced_draws_train_a_checkpoint(
@@ -423,13 +398,3 @@ def test_equal_seeds_give_equal_weights(recipe_file: Path, labelled: Path) -> No
         return (folder / "adapters.safetensors").read_bytes()
 
     assert weights("first", "1") == weights("second", "1") != weights("third", "2")
-
-
-def test_a_damaged_checkpoint_cannot_be_evaluated(trained_copy: Path, labelled: Path) -> None:
-    file = trained_copy / "adapters.safetensors"
-    os.truncate(file, file.stat().st_size - 10)
-    done = run("evaluate", trained_copy, "--data", labelled)
-    assert done.status == 1
-    assert "adapters.safetensors" in done.err
-    with pytest.raises(CheckpointError):
-        EulerLoRA.load(trained_copy)

@@ -237,14 +237,6 @@ def test_an_invalid_setting_is_one_line_with_its_key_or_value(
     assert not out.exists()
 
 
-def test_an_unknown_recipe_name_lists_the_packaged_recipes(tmp_path: Path) -> None:
-    done = run("train", "image-folder", "--data", tmp_path, "--out", tmp_path / "run")
-    assert done.status == 1
-    assert "imagefolder" in done.err
-    assert "ham10000-compact" in done.err
-    assert len(done.err.strip().splitlines()) == 1
-
-
 def test_wrong_usage_is_one_line_with_status_2(recipe_file: Path) -> None:
     done = run("train", recipe_file)
     assert done.status == 2

@@ -1,6 +1,5 @@
 """The cache of decoded images."""
 
-import json
 import os
 import shutil
 import tarfile
@@ -11,7 +10,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from eulerlora.errors import DataError
 from training.data import cache as pixel_cache
 from training.data.cache import INDEX, PIXELS, cache_folder, decoded_images
 from training.data.images import ImageDataset, LabelledImage, list_images, read_image
@@ -158,18 +156,6 @@ def test_without_a_cache_a_warning_is_printed_and_images_stay_encoded(
     assert not list(cache.rglob(PIXELS))
 
 
-def test_paths_without_images_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "text.tar").write_text("not an archive")
-    for name, reason in (
-        ("empty", "no images"),
-        ("absent", "no such"),
-        ("text.tar", "readable tar"),
-    ):
-        with pytest.raises(DataError, match=reason):
-            decoded_images(tmp_path / name)
-
-
 def test_worker_processes_read_the_cache_and_cannot_change_its_file(
     folder: Path, cache: Path
 ) -> None:
@@ -198,8 +184,3 @@ def test_the_cache_folder_is_eulerlora_cache_or_the_user_cache(
     monkeypatch.delenv("EULERLORA_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     assert cache_folder() == tmp_path / "home" / "eulerlora"
-
-
-def test_the_index_names_the_decoded_path(folder: Path, cache: Path) -> None:
-    decoded_images(folder)
-    assert json.loads(next(cache.rglob(INDEX)).read_text())["path"] == str(folder)

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from eulerlora.errors import DataError
-from eulerlora.settings import Preprocessing
-from training.data.augmentation import evaluation_view
+from tests.training.conftest import plain_view
 from training.data.datasets import read_dataset, read_ood_set, read_unlabelled
 from training.data.images import ImageDataset, ImageParts, class_counts
 from training.recipe.pretraining import UnlabelledData
@@ -47,17 +46,6 @@ def test_published_parts_remain_and_a_tenth_of_train_calibrates(labelled: Path) 
         assert all(data.classes[image.label].name in image.name for image in part)
 
 
-def test_a_folder_val_is_the_test_part_if_there_is_no_folder_test(labelled: Path) -> None:
-    expected = [image.label for image in read_dataset(SETTINGS, labelled).parts["test"]]
-    (labelled / "test").rename(labelled / "val")
-    test = read_dataset(SETTINGS, labelled).parts["test"]
-    assert [image.label for image in test] == expected
-    assert all(image.name.startswith("val/") for image in test)
-    shutil.rmtree(labelled / "val" / "red")
-    with pytest.raises(DataError, match="val/red"):
-        read_dataset(SETTINGS, labelled)
-
-
 def test_unlabelled_images_are_those_of_train_without_their_classes(image_folder: Path) -> None:
     settings = UnlabelledData(kind="images", path=image_folder.name)
     images = read_unlabelled(settings, image_folder.parent)
@@ -73,20 +61,6 @@ def test_class_folders_without_parts_always_get_the_same_split(labelled: Path) -
     names = Counter(image.name for part in first.parts.values() for image in part)
     assert len(names) == 60
     assert set(names.values()) == {1}
-
-
-def test_a_folder_with_one_class_is_refused(labelled: Path) -> None:
-    shutil.rmtree(labelled / "train" / "red")
-    shutil.rmtree(labelled / "train" / "blue")
-    with pytest.raises(DataError, match="two classes"):
-        read_dataset(DataSettings(kind="imagefolder"), labelled / "train")
-
-
-def test_a_class_with_too_few_images_is_refused(labelled: Path) -> None:
-    for path in sorted((labelled / "train" / "red").iterdir())[1:]:
-        path.unlink()
-    with pytest.raises(DataError, match=r"at least 2 images of class red.*\(train/red/00\.png\)"):
-        read_dataset(SETTINGS, labelled)
 
 
 def test_a_table_beside_the_images_gives_the_same_parts_as_folders(labelled: Path) -> None:
@@ -128,18 +102,13 @@ def test_a_row_without_a_usable_image_is_refused_or_skipped(
 
 def test_images_are_transformed_and_keep_their_labels(labelled: Path) -> None:
     part = read_dataset(SETTINGS, labelled).parts["test"]
-    images = ImageDataset(part, evaluation_view(Preprocessing(size=16)))
+    images = ImageDataset(part, plain_view(16))
     assert len(images) == 18
     for index, image in enumerate(part):
         pixels, label = images[index]
         assert pixels.shape == (3, 16, 16)
         assert label == image.label
         assert int(pixels.mean(dim=(1, 2)).argmax()) == [2, 1, 0][label]  # its colour's channel
-
-
-def test_an_absent_class_counts_zero(labelled: Path) -> None:
-    images = [image for image in read_dataset(SETTINGS, labelled).parts["test"] if image.label != 1]
-    assert torch.equal(class_counts(images, 4), torch.tensor([6, 0, 6, 0]))
 
 
 def test_the_paper_split_trains_on_all_training_images(labelled: Path) -> None:
@@ -158,31 +127,6 @@ def test_the_validation_split_tests_on_a_tenth_of_the_train_part(labelled: Path)
     assert sorted([*parts["train"], *parts["test"]]) == sorted(whole["train"])
     assert len(parts["test"]) == 6  # of 54
     assert data.name == "labelled, image folder, lesion-validation split"
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (lambda at: shutil.rmtree(at / "train/red"), "train/red"),
-        (lambda at: shutil.rmtree(at / "test/green"), "test/green"),
-        (lambda at: (at / "test/red").rename(at / "test/rot"), "test/red|train/rot"),
-        (lambda at: shutil.copytree(at / "test/red", at / "test/rot"), "test/rot|train/rot"),
-    ],
-)
-@pytest.mark.parametrize("skip_bad", [False, True])
-@pytest.mark.parametrize("classes", [CLASSES, {}])
-def test_a_missing_or_unexpected_class_is_refused_with_its_folder(
-    labelled: Path, change, named: str, skip_bad: bool, classes: dict[str, str]
-) -> None:
-    change(labelled)
-    with pytest.raises(DataError, match=named):
-        read_dataset(DataSettings(kind="imagefolder", classes=classes), labelled, skip_bad)
-
-
-def test_a_class_of_the_recipe_without_a_folder_is_refused(labelled: Path) -> None:
-    settings = DataSettings(kind="imagefolder", classes=CLASSES | {"white": "a white square"})
-    with pytest.raises(DataError, match="train/white"):
-        read_dataset(settings, labelled)
 
 
 def test_bad_images_are_refused_or_skipped_without_changing_other_parts(
@@ -243,7 +187,7 @@ def test_an_archive_gives_the_same_images_as_its_folder(labelled: Path, tmp_path
     packed = read_dataset(SETTINGS.model_copy(update={"path": "set.tar"}), tmp_path)
     plain = read_dataset(SETTINGS, labelled)
     assert names_by_part(packed) == names_by_part(plain)
-    view = evaluation_view(Preprocessing(size=16))
+    view = plain_view(16)
     for part in plain.parts:
         ours, theirs = (ImageDataset(data.parts[part], view) for data in (packed, plain))
         assert torch.equal(ours[0][0], theirs[0][0])

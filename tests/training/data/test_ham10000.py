@@ -23,7 +23,7 @@ from training.data.ham10000 import (
     lesion_validation_split,
     paper_split,
     read_ham10000,
-    read_metadata,
+    read_rows,
 )
 from training.data.images import ImageParts
 from training.recipe.schema import Split
@@ -64,7 +64,7 @@ def metadata(published: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def rows(published: Path) -> list[Ham10000Row]:
-    return read_metadata(published / METADATA)[0]
+    return read_rows(published / METADATA)[0]
 
 
 def names_by_part(images: ImageParts) -> dict[str, list[str]]:
@@ -123,7 +123,7 @@ def test_images_have_the_lesion_the_sex_the_age_group_and_the_body_site_of_their
     header, first, *lines = (copied / METADATA).read_text().splitlines()
     first = first.replace("50.0,male,back", "35.0,female,")
     (copied / METADATA).write_text("\n".join([header, first, *lines]))
-    rows, _ = read_metadata(copied / METADATA)
+    rows, _ = read_rows(copied / METADATA)
     assert rows[0].groups == {"sex": "female", "age": "0 to 39", "body site": "unknown"}
     assert rows[1].groups == {"sex": "male", "age": "40 to 59", "body site": "back"}
     by_id = {row.image_id: row for row in rows}
@@ -140,7 +140,7 @@ def test_images_have_the_lesion_the_sex_the_age_group_and_the_body_site_of_their
 def test_sex_age_and_site_are_optional_columns(metadata: Path) -> None:
     lines = metadata.read_text().splitlines()
     metadata.write_text("\n".join(",".join(line.split(",")[:4]) for line in lines))
-    rows, _ = read_metadata(metadata)
+    rows, _ = read_rows(metadata)
     assert {value for row in rows for value in row.groups.values()} == {"unknown"}
 
 
@@ -208,9 +208,9 @@ def test_an_unknown_dx_is_refused_with_its_row_or_skipped(metadata: Path) -> Non
     row = "HAM_2,ISIC_0000004,bkl"
     metadata.write_text(metadata.read_text().replace(row, row.replace("bkl", "mole")))
     with pytest.raises(DataError, match=r"row 5 \(ISIC_0000004\): expected dx .* got 'mole'"):
-        read_metadata(metadata)
+        read_rows(metadata)
     skipped: dict[str, str] = {}
-    rows, names = read_metadata(metadata, skipped.__setitem__)
+    rows, names = read_rows(metadata, skipped.__setitem__)
     assert len(skipped) == 1
     assert len(rows) == 119
     assert "mole" not in names
@@ -237,12 +237,12 @@ def test_metadata_without_required_columns_is_refused(tmp_path: Path) -> None:
     path = tmp_path / METADATA
     path.write_text("image,label\na,b\n")
     with pytest.raises(DataError, match="image_id"):
-        read_metadata(path)
+        read_rows(path)
 
 
 @pytest.fixture(scope="module")
 def real_rows(real_data: Path) -> list[Ham10000Row]:
-    rows, names = read_metadata(real_data / METADATA)
+    rows, names = read_rows(real_data / METADATA)
     assert names == CLASSES
     return rows
 

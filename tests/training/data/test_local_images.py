@@ -94,21 +94,6 @@ def test_names_that_do_not_exist_are_refused(
         read_local_images(write_images(tmp_path, "mel/1.png"), names)
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ("file,label\na.png,mel\n", "expected the columns path, label .* got file, label"),
-        ("", "got none"),
-        ("path,label\na.png,\n", "line 2: expected a path and a label, got an empty cell"),
-        ("path,label\na.png,mel\n./a.png,nv\n", "got two for a.png"),
-        ("path,label\n../a.png,mel\n", r"\.\./a.png: is in labels.csv, but is no image file"),
-    ],
-)
-def test_a_table_with_an_error_is_refused(tmp_path: Path, table: str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        read_local_images(write_table(tmp_path, table), LabelNames(CLASSES, {}))
-
-
 def test_unusable_pictures_are_skipped_on_request_only(tmp_path: Path) -> None:
     folder = write_images(tmp_path, "mel/1.png", "loose.png")
     (folder / "mel" / "2.png").write_bytes(b"no image")

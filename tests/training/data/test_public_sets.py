@@ -15,8 +15,7 @@ from scipy.io import savemat
 from torchvision import datasets
 
 from eulerlora.errors import DataError
-from eulerlora.settings import Preprocessing
-from training.data.augmentation import evaluation_view
+from tests.training.conftest import plain_view
 from training.data.datasets import read_dataset, read_ood_set
 from training.data.images import ImageDataset, class_counts
 from training.data.public_sets import read_tiny_imagenet
@@ -138,9 +137,7 @@ def test_the_default_split_reserves_a_tenth_of_each_class_for_calibration(
         ("test", test),
     ):
         assert class_counts(data.parts[part], classes).tolist() == [count] * classes
-    assert ImageDataset(data.parts["train"], evaluation_view(Preprocessing(size=16)))[0][
-        0
-    ].shape == (3, 16, 16)
+    assert ImageDataset(data.parts["train"], plain_view(16))[0][0].shape == (3, 16, 16)
 
 
 @pytest.mark.usefixtures("offline")

@@ -7,7 +7,7 @@ import torch
 
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.sampling import Mode
-from training.data.images import LabelledImage, Source, list_images, read_image
+from training.data.images import ImageSource, LabelledImage, list_images, read_image
 from training.evaluation.inference import SamplingOptions, predict_all
 
 
@@ -31,7 +31,7 @@ def test_every_image_is_read_once_for_all_modes(
 ) -> None:
     log = tmp_path / "read"  # a file, because a worker process reads the images
 
-    def logged(name: str, source: Source) -> torch.Tensor:
+    def logged(name: str, source: ImageSource) -> torch.Tensor:
         with log.open("a") as file:
             file.write(f"{name}\n")
         return read_image(name, source)

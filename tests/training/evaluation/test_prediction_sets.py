@@ -17,7 +17,7 @@ from eulerlora.model import EulerLoRA
 from eulerlora.scores.prediction_sets import PredictionSetCalibration
 from tests.program import run
 from training.calibration.calibrate import calibrate
-from training.data.ham10000 import METADATA, lesion_split, read_metadata
+from training.data.ham10000 import METADATA, lesion_split, read_rows
 from training.data.images import ImageParts, LabelledImage, list_images
 from training.evaluation.inference import SamplingOptions
 from training.evaluation.prediction_sets import (
@@ -267,7 +267,7 @@ def test_invalid_coverages_are_wrong_usage(
 @pytest.fixture(scope="module")
 def ham10000(real_data: Path) -> tuple[list[LabelledImage], list[str]]:
     """The calibration part of HAM10000 without its pixels, and the class names."""
-    rows, names = read_metadata(real_data / METADATA)
+    rows, names = read_rows(real_data / METADATA)
     return [
         LabelledImage(row.image_id, torch.empty(0), row.label, row.lesion_id)
         for row in lesion_split(rows)["calibration"]

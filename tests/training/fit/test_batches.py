@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eulerlora.settings import Preprocessing
-from training.data.augmentation import evaluation_view
+from tests.training.conftest import plain_view
 from training.data.datasets import read_dataset
 from training.data.images import LabelledImage
 from training.fit.batches import IGNORED, LoadedBatches, RunLength, Shard
@@ -38,9 +37,7 @@ def loaded(
     **changes: object,
 ) -> LoadedBatches:
     settings = SETTINGS.model_copy(update=changes)
-    return LoadedBatches(
-        images, lambda _: evaluation_view(Preprocessing(size=size)), settings, seed, shard
-    )
+    return LoadedBatches(images, lambda _: plain_view(size), settings, seed, shard)
 
 
 def labels_of(batches: LoadedBatches, epoch: int = 0, skip: int = 0) -> list[list[int]]:

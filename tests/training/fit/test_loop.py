@@ -9,9 +9,8 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from eulerlora.errors import NonFiniteError, SettingsError
-from eulerlora.settings import Preprocessing
-from training.data.augmentation import evaluation_view
+from eulerlora.errors import NonFiniteError
+from tests.training.conftest import plain_view
 from training.data.datasets import read_dataset
 from training.fit.batches import LoadedBatches
 from training.fit.loop import fit
@@ -53,9 +52,7 @@ class ColourObjective(Objective[int]):
 @pytest.fixture
 def batches(image_folder: Path) -> LoadedBatches:
     data = read_dataset(DataSettings(kind="imagefolder", path="train"), image_folder)
-    return LoadedBatches(
-        data.parts["train"], lambda _: evaluation_view(Preprocessing(size=8)), SETTINGS, seed=5
-    )
+    return LoadedBatches(data.parts["train"], lambda _: plain_view(8), SETTINGS, seed=5)
 
 
 @pytest.fixture
@@ -122,14 +119,6 @@ def test_a_non_finite_gradient_stops_the_run(batches: LoadedBatches, run: Run) -
     objective = ColourObjective(lambda loss, _: loss + torch.sqrt(loss - loss.detach()))
     with pytest.raises(NonFiniteError, match="gradient norm at step 0"):
         fit(objective, batches, SETTINGS, run)
-
-
-def test_a_run_within_its_warm_up_is_refused_before_the_first_step(
-    batches: LoadedBatches, run: Run
-) -> None:
-    settings = SETTINGS.model_copy(update={"warmup_steps": 500})
-    with pytest.raises(SettingsError, match="warmup_steps"):
-        fit(ColourObjective(), batches, settings, run)
 
 
 class StoppedError(Exception):

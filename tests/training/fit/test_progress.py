@@ -6,7 +6,7 @@ import pytest
 
 from tests.eulerlora_client.test_progress import Terminal, on_terminal
 from training.fit.batches import RunLength
-from training.fit.progress import ProgressDisplay, epoch_line, estimate_line, run_line
+from training.fit.progress import ProgressDisplay, estimate_line, run_line
 from training.fit.run import Progress
 
 LENGTH = RunLength(images=100, batch_size=8, epochs=4)
@@ -81,12 +81,3 @@ def test_the_estimate_leaves_out_the_first_step_and_states_the_memory() -> None:
     line = estimate_line(first, progress, LENGTH)
     assert line.startswith("2.00 s per step: about 2 min for 46 more steps; ")
     assert float(line.rpartition("; ")[2].split()[0]) > 0
-
-
-def test_an_epoch_is_a_line_with_its_loss_and_its_validation() -> None:
-    progress = Progress(step=26, epoch_loss=26.0, epoch_steps=13)
-    assert epoch_line(progress, LENGTH, {}) == "epoch 2/4: loss 2.0000"
-    metrics = {"validation_nll": 0.51234, "best_epoch": 1.0}
-    assert epoch_line(progress, LENGTH, metrics) == (
-        "epoch 2/4: loss 2.0000, validation nll 0.5123, best epoch 1"
-    )

@@ -1,7 +1,6 @@
 """All images of a set in one tensor."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import torch
@@ -44,17 +43,6 @@ def test_other_images_are_resized_to_the_size_of_the_network(shapes: list[tuple[
     assert tensor.shape == (len(shapes), 3, 8, 8)
     for pixels, source in zip(tensor, sources(images), strict=True):
         assert torch.equal(pixels, F.resize(source, [8, 8], antialias=True))
-
-
-def test_encoded_images_are_decoded(image_folder: Path) -> None:
-    path = image_folder / "test" / "red" / "00.png"
-    image = LabelledImage("00.png", path, 1)
-    assert torch.equal(image_tensor([image], 64).pixels[0], read_image("00.png", path))
-
-
-def test_on_a_cpu_the_images_stay_on_the_cpu() -> None:
-    sets = [image_tensor(images_of((8, 8)), 8)]
-    assert on_device_if_fits(sets, torch.device("cpu")) is sets
 
 
 class Selected:

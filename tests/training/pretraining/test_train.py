@@ -17,7 +17,7 @@ from tests.program import run
 from training.fit.loop import RunPaused
 from training.fit.run import stored_steps
 from training.pretraining.classifier import ClassifierObjective
-from training.pretraining.train import pretrain, state_file
+from training.pretraining.train import pretrain, stage_state_file
 from training.recipe.file import read_recipe
 from training.recipe.pretraining import PretrainingRecipe
 
@@ -158,7 +158,7 @@ def test_a_resumed_pretraining_gives_the_same_weights(
     pretrain(recipe, data, tmp_path, CPU, resume=True)
     assert len(steps) == 2 * 3 * 12 + 1  # no step is taken twice
     assert weights(tmp_path / pretrained.name) == weights(pretrained)
-    assert not state_file(tmp_path, 0).exists()
+    assert not stage_state_file(tmp_path, 0).exists()
 
 
 def test_a_pretraining_pauses_at_its_time_limit_and_continues_to_the_same_weights(
@@ -169,7 +169,7 @@ def test_a_pretraining_pauses_at_its_time_limit_and_continues_to_the_same_weight
     for _ in range(2):
         with pytest.raises(RunPaused):
             pretrain(recipe, data, tmp_path, CPU, resume=True, hours=1e-9)
-        steps.append(stored_steps(state_file(tmp_path, 0)))
+        steps.append(stored_steps(stage_state_file(tmp_path, 0)))
     assert steps == [1, 2]
     pretrain(recipe, data, tmp_path, CPU, resume=True, hours=1.0)
     assert weights(tmp_path / pretrained.name) == weights(pretrained)
@@ -181,7 +181,7 @@ def test_the_command_says_how_to_continue_after_its_time(data: Path, tmp_path: P
     arguments = [data / "tiny.toml", "--data", data, "--out", out, "--device", "cpu"]
     paused = run("pretrain", *arguments, "--hours", "1e-9")
     assert paused.status == 0, paused.err
-    state = state_file(out, 0)
+    state = stage_state_file(out, 0)
     assert f"the state after step 1 is stored in {state}; use --resume to continue" in paused.out
     assert run("pretrain", *arguments, "--hours", "0").status == 2
 
@@ -196,7 +196,7 @@ def test_states_of_finished_stages_remain_until_the_backbone_is_written(
         broken.setattr("training.pretraining.train.save_backbone", crash)
         with pytest.raises(OSError, match="disk is full"):
             pretrain(recipe_of(data), data, tmp_path, CPU)
-    assert all(state_file(tmp_path, stage).exists() for stage in (0, 1))
+    assert all(stage_state_file(tmp_path, stage).exists() for stage in (0, 1))
 
     def step(*_: object) -> None:
         raise AssertionError("trained again")
@@ -275,7 +275,7 @@ def test_a_killed_pretraining_resumes_to_the_same_weights(
     ]
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # as in the tests
     process = subprocess.Popen([sys.executable, *program], env=one_thread)
-    while not state_file(tmp_path, 0).exists():
+    while not stage_state_file(tmp_path, 0).exists():
         assert process.poll() is None
     process.kill()
     assert process.wait() == -signal.SIGKILL

@@ -40,12 +40,6 @@ def test_the_document_has_the_advice() -> None:
         assert f"`{name}`: {advice}" in text
 
 
-def test_every_key_is_described_in_one_line() -> None:
-    for key in recipe_keys(AdapterRecipe):
-        assert key.text.endswith("."), key
-        assert "\n" not in key.text, key
-
-
 def test_help_describes_every_key_and_how_to_choose() -> None:
     done = run("train", "--help")
     assert done.status == 0
@@ -105,18 +99,3 @@ def test_a_recipe_may_be_based_on_a_packaged_one_by_name(tmp_path: Path) -> None
     recipe = read_recipe(path, AdapterRecipe)
     assert (recipe.name, recipe.data.classes["a"]) == ("own", "first")
     assert recipe.training == read_recipe(RECIPES / "imagefolder.toml", AdapterRecipe).training
-
-
-@pytest.mark.parametrize(
-    ("override", "suggestion"),
-    [
-        ("training.epoch=1", "training.epochs"),
-        ("epochs=1", "training.epochs"),
-        ("learning_rate=1", "training.learning_rate"),
-        ("adapters.rnk=1", "adapters.rank"),
-    ],
-)
-def test_an_unknown_key_suggests_the_nearest(override: str, suggestion: str) -> None:
-    done = run("train", "imagefolder", "--show", "--set", override)
-    assert done.status == 1
-    assert f"did you mean {suggestion}?" in done.err

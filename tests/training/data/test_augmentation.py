@@ -11,7 +11,6 @@ from eulerlora.images.preprocess import resize
 from eulerlora.settings import Preprocessing
 from training.data.augmentation import (
     dermoscopy_view,
-    evaluation_view,
     flip_and_rotate,
     paper_view,
     seeded,
@@ -123,10 +122,6 @@ def extent(view: torch.Tensor) -> float:
     bright = (view[0] > 0.5).nonzero().float()
     height, width = bright.std(dim=0).tolist()
     return height / width
-
-
-def test_an_evaluation_view_is_the_resize_alone() -> None:
-    assert torch.equal(evaluation_view(Preprocessing(size=16))(9, PIXELS), resize(PIXELS, 16))
 
 
 def draws(*entropy: int) -> list[float]:

@@ -1,8 +1,14 @@
-"""The FHIR answer of /triage, checked with the independent models of fhir.resources."""
+"""The FHIR answer of /triage, checked with the independent models of fhir.resources.
+
+Also the header Accept, and the script for Orthanc in the documentation.
+"""
 
 import json
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,13 +17,17 @@ from starlette.testclient import TestClient
 
 from eulerlora.model import EulerLoRA
 from eulerlora_client.contract.answers import TriageResult
+from eulerlora_client.contract.problems import NotAcceptable
 from eulerlora_client.policy.policy import default_policy
 from eulerlora_client.policy.results import WARNING
 from service.app import Options, create_service
-from service.fhir import triage_bundle
+from service.fhir import FHIR_JSON, JSON, chosen_media_type, triage_bundle
 from service.inference.engine import ServedModel, ServedModels
 from service.lifecycle.phase import Lifecycle
 from service.settings import ServiceSettings
+from tests.markdown import code_blocks
+from tests.service.decoding.test_dicom import dicom_file
+from tests.service.real_server import run_server
 
 bundles = pytest.importorskip("fhir.resources.R4B.bundle")
 
@@ -135,3 +145,77 @@ def test_other_types_are_refused_before_the_body_is_read(triage, png) -> None:
     assert (response.status_code, response.json()["code"]) == (406, "not_acceptable")
     broken = triage.post("/triage", content=png[:100], headers=FHIR)
     assert broken.headers["Content-Type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("accept", "chosen"),
+    [
+        (None, JSON),
+        ("", JSON),
+        ("*/*", JSON),
+        ("application/*", JSON),
+        ("application/json", JSON),
+        ("application/fhir+json", FHIR_JSON),
+        ("Application/FHIR+JSON; fhirVersion=4.0", FHIR_JSON),
+        ('application/fhir+json; fhirVersion="4.0"', FHIR_JSON),
+        ("application/fhir+json, application/json", JSON),
+        ("application/fhir+json, application/json;q=0.9", FHIR_JSON),
+        ("application/fhir+json;q=0.5, */*;q=0.1", FHIR_JSON),
+        ("application/json;q=0, */*", FHIR_JSON),
+        ("application/fhir+json; fhirVersion=5.0, application/json;q=0.1", JSON),
+        ("text/html, application/xml;q=0.9, */*;q=0.8", JSON),
+        ("application/fhir+json;q=x, */*", JSON),
+    ],
+)
+def test_the_preferred_type_is_chosen(accept, chosen) -> None:
+    assert chosen_media_type(accept) == chosen
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/fhir+xml",
+        "text/html",
+        "application/fhir+json; fhirVersion=5.0",
+        "*/*;q=0",
+        ";,;",
+    ],
+)
+def test_a_header_without_a_type_of_the_service_is_refused(accept) -> None:
+    with pytest.raises(NotAcceptable, match="expected Accept: application/json"):
+        chosen_media_type(accept)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "protocols.md"
+
+
+def test_the_script_stores_the_bundle_of_a_picture_and_skips_others(
+    model, photo, monkeypatch
+) -> None:
+    (script,) = (
+        block.code for block in code_blocks(PAGE.read_text()) if "import orthanc" in block.code
+    )
+    instances = {"picture": dicom_file(photo.tobytes()), "report": b"no picture"}
+    stored: dict[str, bytes] = {}
+    logged: list[str] = []
+    callbacks = []
+    orthanc = ModuleType("orthanc")
+    vars(orthanc).update(
+        ChangeType=SimpleNamespace(NEW_INSTANCE=1),
+        GetDicomForInstance=instances.__getitem__,
+        RestApiPut=stored.__setitem__,
+        LogInfo=logged.append,
+        RegisterOnChangeCallback=callbacks.append,
+    )
+    monkeypatch.setitem(sys.modules, "orthanc", orthanc)
+    settings = ServiceSettings.model_validate({"images": {"dicom": True}, "deadline_s": 120})
+    with run_server(triage_app(model, settings)) as port:
+        monkeypatch.setenv("EULERLORA_URL", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("EULERLORA_KEY", "unused")
+        exec(script, {})
+        for change, instance in ((1, "picture"), (2, "picture"), (1, "report")):
+            callbacks[0](change, None, instance)
+    ((path, answer),) = stored.items()
+    assert path == "/instances/picture/attachments/triage"
+    assert json.loads(answer)["resourceType"] == "Bundle"
+    assert logged == ["no triage of report: 415"]
